@@ -1,0 +1,186 @@
+"""What a recipe may ask for, and what it gets back.
+
+A recipe is a generator. It yields one of
+
+- a *flight*: a tuple of requests that are sent back to back on one session; the answer is the
+  tuple of their results, in the same order. Requests of one session take effect in the order
+  sent. A flight waits unsent while the client is disconnected.
+- ``Claim``: take the grant, if the lease is live; the answer is the grant.
+- ``Wait``: sleep until something happens to one of the watched nodes; the answer is what.
+
+It may be thrown ``GiveUp`` at any of them, before it is carried out, and ``SessionReplaced``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
+
+from zklock.token import FencingToken
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create an ephemeral sequential node → ``Node``. Reply lost: it may or may not exist."""
+
+    prefix: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """List the children and the parent's czxid → ``Listing``."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Read a node and watch it → ``Node``. A missing node leaves no watch behind.
+
+    ``DENIED`` leaves none either: ZooKeeper (from 3.8.4 and 3.9.2 on) does not tell of the deletion
+    of a node to those who may not read it.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchList:
+    """As ``List``, and watch for children that come and go → ``Listing``."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read a node → ``Node``."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Look whether a node exists, and whose it is → ``Node`` without its data."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Have a quorum confirm that a node exists → ``None``.
+
+    A write that changes nothing. What a server answers to ``sync`` is its leader's word alone,
+    and a leader that was cut off believes for a while longer that it leads.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Catch up with the leader → ``None``. What is read after it is at least that fresh."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a node → ``None``. Reply lost: ask again; ``MISSING`` then means it is done."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakePath:
+    """Create a persistent node and its ancestors where missing → ``None``. Repeatable."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Become the holder → the grant.
+
+    ``None`` means that the lease was not live when it was asked for, and is now: look again.
+    """
+
+    path: str
+    token: FencingToken
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Sleep until something happens to the watched nodes → ``Event``."""
+
+    blocker: str
+    own: str | None
+
+
+class Event(Enum):
+    """What ended a ``Wait``."""
+
+    BLOCKER_GONE = "the blocker's node was deleted"
+    OWN_GONE = "the contender's own node was deleted"
+    UNWATCHED = "a watch was used up or lost: watch again"
+
+
+class Failure(Enum):
+    """Why a request failed."""
+
+    MISSING = "no such node"
+    NOT_EMPTY = "the node has children"
+    DENIED = "not permitted"
+    DROPPED = "the connection broke before the answer: the outcome is unknown"
+    OTHER = "ZooKeeper refused the request"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The result of a request that failed."""
+
+    why: Failure
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Children, with the czxid of the parent, the epoch of the tokens."""
+
+    names: list[str]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node: its path, data, and owner; ``mine`` if the present session owns it."""
+
+    path: str
+    data: bytes
+    owner: int
+    mine: bool
+
+
+class GiveUp(Exception):
+    """Thrown into a recipe that is to withdraw: its time is over, or it was cancelled."""
+
+
+class SessionReplaced(Exception):
+    """Thrown into a recipe whose session is gone, and with it every node of it.
+
+    ``final`` is the error to raise if no other session will come, else ``None``.
+    """
+
+    def __init__(self, final: Exception | None) -> None:
+        super().__init__()
+        self.final = final
+
+
+Request: TypeAlias = (
+    Create | List | Watch | WatchList | Read | Exists | Check | Sync | Delete | MakePath
+)
+Flight: TypeAlias = tuple[Request, ...]
+T = TypeVar("T")
+Recipe: TypeAlias = Generator[Flight | Claim | Wait, Any, T]

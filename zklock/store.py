@@ -1,0 +1,188 @@
+"""Effects to kazoo's asynchronous calls, and kazoo's answers and errors back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+from kazoo import exceptions
+
+from zklock import names
+from zklock.connection import Client, Handler, Inline
+from zklock.effects import (
+    Check,
+    Create,
+    Delete,
+    Exists,
+    Failed,
+    Failure,
+    Flight,
+    List,
+    Listing,
+    MakePath,
+    Node,
+    Read,
+    Request,
+    Sync,
+    Watch,
+    WatchList,
+)
+from zklock.errors import AccessDenied, ZkLockError
+
+Results: TypeAlias = tuple[Any, ...]
+
+_WHY: tuple[tuple[type[Exception], Failure], ...] = (
+    (exceptions.NoNodeError, Failure.MISSING),
+    (exceptions.NotEmptyError, Failure.NOT_EMPTY),
+    (exceptions.NoAuthError, Failure.DENIED),
+    (exceptions.InvalidACLError, Failure.DENIED),
+    (exceptions.ConnectionLoss, Failure.DROPPED),
+    (exceptions.ConnectionDropped, Failure.DROPPED),
+    (exceptions.SessionExpiredError, Failure.DROPPED),
+    (exceptions.SessionMovedError, Failure.DROPPED),
+    (exceptions.AuthFailedError, Failure.DROPPED),
+    (exceptions.OperationTimeoutError, Failure.DROPPED),
+    (exceptions.RequestTimeoutError, Failure.DROPPED),
+    (exceptions.NotReadOnlyCallError, Failure.DROPPED),
+)
+
+_HINTS: tuple[tuple[type[Exception], str], ...] = (
+    (exceptions.NoChildrenForEphemeralsError, "below an ephemeral znode: use another path"),
+    (exceptions.QuotaExceededError, "its quota is used up: raise it, or use another path"),
+)
+
+
+def translate(error: Exception, path: str, lock_path: str | None = None) -> Failed:
+    """Return kazoo's error as a failure, with the zklock error to raise for it."""
+    lock_path = lock_path or path
+    why = next((why for kind, why in _WHY if isinstance(error, kind)), Failure.OTHER)
+    name = type(error).__name__
+    raised: ZkLockError
+    if why is Failure.DENIED:
+        raised = AccessDenied(
+            f"{path}: ZooKeeper's ACLs forbid it ({name}): this client needs create, delete and "
+            "read permission on the lock's path, and read permission on its own contenders",
+            path=lock_path,
+        )
+    else:
+        hints = [hint for kind, hint in _HINTS if isinstance(error, kind)]
+        what = "; ".join([why.value, *hints])
+        raised = ZkLockError(f"{path}: {what} ({name}: {error})", path=lock_path)
+    raised.__cause__ = error
+    return Failed(why, raised)
+
+
+class Store:
+    """Sends flights over one client. ``on_event(kind, path)`` hears of every watch that fires."""
+
+    def __init__(
+        self,
+        client: Client,
+        on_event: Callable[[str, str | None], None],
+        is_mine: Callable[[int], bool],
+    ) -> None:
+        self._client = client
+        # One callable for all watches: kazoo keeps a set of them for each path, so that waiters
+        # that gave up leave nothing behind in the client.
+        self._watcher = Inline(lambda event: on_event(event.type, event.path))
+        self._is_mine = is_mine
+        self._calls: dict[type[Request], Callable[[Any], Any]] = {
+            Create: lambda it: client.create_async(
+                it.prefix, it.data, ephemeral=True, sequence=True, include_data=True
+            ),
+            List: lambda it: client.get_children_async(it.path, include_data=True),
+            Watch: lambda it: client.get_async(it.path, watch=self._watcher),
+            WatchList: lambda it: client.get_children_async(
+                it.path, watch=self._watcher, include_data=True
+            ),
+            Read: lambda it: client.get_async(it.path),
+            Exists: lambda it: client.exists_async(it.path),
+            Check: lambda it: _check(client, it.path),
+            Sync: lambda it: client.sync_async(it.path),
+            Delete: lambda it: client.delete_async(it.path),
+            MakePath: lambda it: client.ensure_path_async(it.path),
+        }
+
+    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        """Send the requests back to back; ``done(results)`` once, on any thread, when all are in.
+
+        Does not block with zklock's handler.
+        """
+        landing = _Landing(len(flight), done)
+        for slot, request in enumerate(flight):
+            self._ask(request, partial(landing.put, slot))
+
+    def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
+        call = self._calls[type(request)]
+
+        def answered(result: Any) -> None:
+            if result.exception is not None:
+                put(translate(result.exception, *_paths(request)))
+            else:
+                put(self._value(request, result.value))
+
+        handler = self._client.handler
+        if isinstance(handler, Handler):
+            try:
+                result = handler.run_inline(lambda: call(request))
+            except BaseException:
+                handler.nudge()
+                raise
+            if isinstance(result.exception, exceptions.ConnectionClosedError):
+                handler.nudge()  # or kazoo took an interrupt for that
+            result.rawlink(answered)
+        else:
+            call(request).rawlink(answered)
+
+    def _value(self, request: Request, value: Any) -> Any:
+        match request:
+            case List() | WatchList():
+                names, stat = value
+                return Listing(names, stat.czxid)
+            case Create():
+                path, stat = value
+                return self._node(path, request.data, stat)
+            case Watch() | Read() | Exists():
+                if value is None:
+                    return translate(exceptions.NoNodeError(), request.path)
+                data, stat = value if len(value) == 2 else (b"", value)
+                return self._node(request.path, data, stat)
+            case Check() if isinstance(value[0], Exception):
+                return translate(value[0], *_paths(request))
+            case _:
+                return None
+
+    def _node(self, path: str, data: bytes, stat: Any) -> Node:
+        return Node(path, data, stat.ephemeralOwner, self._is_mine(stat.ephemeralOwner))
+
+
+class _Landing:
+    """Collects the results of a flight."""
+
+    def __init__(self, count: int, done: Callable[[Results], None]) -> None:
+        self._results: list[Any] = [None] * count
+        self._missing = set(range(count))
+        self._done = done
+
+    def put(self, slot: int, result: Any) -> None:
+        """Take one result; kazoo may complete a request twice when it is being stopped."""
+        if slot in self._missing:
+            self._results[slot] = result
+            self._missing.discard(slot)
+            if not self._missing:
+                self._done(tuple(self._results))
+
+
+def _check(client: Client, path: str) -> Any:
+    transaction = client.transaction()
+    transaction.check(path, -1)
+    return transaction.commit_async()
+
+
+def _paths(request: Request) -> tuple[str, str]:
+    """Return the path of the request, and that of the lock it is made for."""
+    if isinstance(request, Create):
+        return request.prefix, request.prefix.rpartition("/")[0]
+    parent, _, name = request.path.rpartition("/")
+    return request.path, parent if names.parse(name) else request.path
