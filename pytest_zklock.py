@@ -1,0 +1,210 @@
+"""pytest fixtures for a real ZooKeeper, real faults and real session losses.
+
+Stands beside the package and imports it only inside fixtures, so that a test run that uses none
+of them does not pay for it. See ``docs/testing.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from zklock.connection import Client
+    from zklock.testing import Ensemble, FaultProxy, ZooKeeperServer
+
+Connect: TypeAlias = "Callable[..., Client]"
+Expire: TypeAlias = "Callable[[Client | tuple[int, bytes]], int]"
+
+T = TypeVar("T")
+
+_STRICT = "ZKLOCK_TEST_STRICT"
+_SESSION_SECONDS = 4.0
+_TRIES = 10
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--zklock-strict`` and the ini option of the same meaning."""
+    text = (
+        f"let every skipped test fail, so that no missing server goes unnoticed; also {_STRICT}=1"
+    )
+    parser.getgroup("zklock").addoption("--zklock-strict", action="store_true", help=text)
+    parser.addini("zklock_strict", text, type="bool", default=False)
+
+
+def _strict(config: pytest.Config) -> bool:
+    asked = config.getoption("--zklock-strict") or config.getini("zklock_strict")
+    return bool(asked) or os.environ.get(_STRICT, "0") not in {"", "0"}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip into a failure in strict mode; an expected failure stays one."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and _strict(item.config):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Turn the skip of a whole module into an error in strict mode."""
+    report = yield
+    if report.skipped and _strict(collector.config):
+        _fail(report)
+    return report
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    report.outcome = "failed"
+    report.longrepr = f"skipped, which strict mode does not allow: {reason}"
+
+
+@pytest.fixture(scope="session")
+def zklock_server() -> Iterator[ZooKeeperServer]:
+    """Return a running server that the whole run shares: leave it running as you found it."""
+    from zklock.testing import ZooKeeperServer  # noqa: PLC0415
+
+    with _or_skip(ZooKeeperServer) as server:
+        yield server
+
+
+@pytest.fixture
+def zklock_own_server() -> Iterator[ZooKeeperServer]:
+    """Return a running server of this test's own, to stop, kill and pause."""
+    from zklock.testing import ZooKeeperServer  # noqa: PLC0415
+
+    with _or_skip(ZooKeeperServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zklock_hosts(zklock_server: ZooKeeperServer) -> str:
+    """Return the address of the shared server, ``"host:port"``."""
+    return zklock_server.hosts
+
+
+@pytest.fixture
+def zklock_connect(zklock_hosts: str) -> Iterator[Connect]:
+    """Return ``connect(hosts=None, **options)``: `zklock.connect`, stopped after the test.
+
+    ``hosts`` is the shared server unless given, the session timeout 4 s.
+    """
+    from zklock import connect  # noqa: PLC0415
+
+    clients: list[Client] = []
+
+    def connect_for_test(hosts: str | None = None, **options: Any) -> Client:
+        options.setdefault("timeout", _SESSION_SECONDS)
+        clients.append(connect(zklock_hosts if hosts is None else hosts, **options))
+        return clients[-1]
+
+    yield connect_for_test
+    for client in reversed(clients):
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def zklock_client(zklock_connect: Connect) -> Client:
+    """Return a client with a session of its own on the shared server, stopped after the test."""
+    return zklock_connect()
+
+
+@pytest.fixture
+def zklock_path(request: pytest.FixtureRequest, zklock_hosts: str) -> Iterator[str]:
+    """Return a path that no other test has, not created; what is below it is deleted after."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
+    path = f"/zklock-test-{name}-{uuid.uuid4().hex[:12]}"
+    yield path
+    from zklock import connect  # noqa: PLC0415
+
+    client = connect(zklock_hosts, timeout=_SESSION_SECONDS)
+    try:
+        _delete_tree(client, path)
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def zklock_proxy(zklock_server: ZooKeeperServer) -> Iterator[FaultProxy]:
+    """Return a fault proxy of this test's own in front of the shared server."""
+    from zklock.testing import FaultProxy  # noqa: PLC0415
+
+    with FaultProxy(zklock_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def zklock_expire_session(zklock_hosts: str) -> Expire:
+    """Return ``expire(session)``: `zklock.testing.expire_session` on the shared server."""
+    from zklock.testing import expire_session  # noqa: PLC0415
+
+    return lambda session: expire_session(session, zklock_hosts)
+
+
+@pytest.fixture(scope="session")
+def _zklock_shared_ensemble() -> Iterator[Ensemble]:
+    from zklock.testing import Ensemble  # noqa: PLC0415
+
+    with _or_skip(Ensemble) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def zklock_ensemble(_zklock_shared_ensemble: Ensemble) -> Iterator[Ensemble]:
+    """Return three running servers that the run shares; mended after each test."""
+    from zklock.testing import Capability  # noqa: PLC0415
+
+    ensemble = _zklock_shared_ensemble
+    yield ensemble
+    ensemble.heal_all()
+    if Capability.CONTROL in ensemble.capabilities:
+        for server in ensemble.servers:
+            server.resume()
+            server.launch()
+        if not _whole(ensemble):
+            ensemble.stop()
+            ensemble.start()
+
+
+def _whole(ensemble: Ensemble) -> bool:
+    from zklock.testing import serves_sessions  # noqa: PLC0415
+
+    modes = sorted(str(server.mode()) for server in ensemble.servers)
+    # A leader that was cut off calls itself one for a while: hence the look at sessions.
+    return modes == [*["follower"] * (len(modes) - 1), "leader"] and all(
+        serves_sessions(server.hosts) for server in ensemble.servers
+    )
+
+
+def _delete_tree(client: Client, path: str) -> None:
+    from kazoo.exceptions import NotEmptyError  # noqa: PLC0415
+
+    for _ in range(_TRIES):
+        try:
+            client.delete(path, recursive=True)
+        except NotEmptyError:  # a contender that was dying has created once more
+            continue
+        return
+    raise RuntimeError(f"{path} is still written to after its test: stop its clients in the test")
+
+
+def _or_skip(make: Callable[[], T]) -> T:
+    from zklock.testing import BackendUnavailable  # noqa: PLC0415
+
+    try:
+        return make()
+    except BackendUnavailable as error:
+        pytest.skip(str(error))

@@ -1,0 +1,110 @@
+"""What a backend offers: the seam between test servers and whatever runs ZooKeeper."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import ClassVar
+
+from zklock.testing.errors import NotSupported
+from zklock.testing.settings import Settings
+
+
+class Capability(Enum):
+    """What tests may ask of a server; without it the verb raises ``NotSupported``."""
+
+    CONTROL = "start, stop, kill, restart, pause and resume"
+    CONFIGURE = "settings such as tick_time take effect"
+    CUT = "cut_from_peers and heal, for ensembles"
+    DATA = "data_dir and set_child_counter"
+
+
+class Node(ABC):
+    """One ZooKeeper server as its backend sees it. Not thread-safe; verbs do not wait to serve."""
+
+    host: str
+    port: int
+
+    @abstractmethod
+    def start(self) -> None:
+        """Launch on the kept data; nothing if it runs."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End orderly, keeping port and data; nothing if it is down."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End at once (SIGKILL), keeping port and data."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Freeze the process: its connections stay open and silent."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Let a frozen process go on."""
+
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether the process exists, frozen or not."""
+
+    @abstractmethod
+    def log_tail(self, lines: int) -> str:
+        """Return the last lines of its log."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it and remove everything that was made for it. May be called twice."""
+
+    @property
+    def data_dir(self) -> Path | None:
+        """The folder with its ``version-2``, if it is a local one."""
+        return None
+
+    def read_snapshot(self) -> tuple[str, bytes]:
+        """Return name and content of the newest snapshot of a stopped server."""
+        raise NotSupported("this backend does not show the server's data")
+
+    def write_snapshot(self, name: str, content: bytes) -> None:
+        """Replace a snapshot of a stopped server."""
+        raise NotSupported("this backend does not show the server's data")
+
+
+class Group(ABC):
+    """The servers of one ensemble and the links between them."""
+
+    nodes: Sequence[Node]
+
+    @abstractmethod
+    def cut(self, index: int) -> None:
+        """Let all packets between this node and the others vanish."""
+
+    @abstractmethod
+    def heal(self, index: int) -> None:
+        """Undo ``cut``; nothing if it is not cut."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all nodes and remove everything. May be called twice."""
+
+
+class Backend(ABC):
+    """A way to run ZooKeeper servers."""
+
+    name: ClassVar[str]
+    capabilities: frozenset[Capability]
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Say in a few words what runs the servers."""
+
+    @abstractmethod
+    def single(self, settings: Settings) -> Node:
+        """Prepare one standalone server."""
+
+    @abstractmethod
+    def ensemble(self, settings: Settings, size: int) -> Group:
+        """Prepare an ensemble of ``size`` servers."""

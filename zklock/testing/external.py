@@ -1,0 +1,122 @@
+"""Servers that somebody else runs, named in ``ZKLOCK_TEST_HOSTS``."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NoReturn
+
+from zklock.testing.backend import Backend, Group, Node
+from zklock.testing.errors import BackendUnavailable, NotSupported
+from zklock.testing.settings import Settings
+
+HOSTS_VARIABLE = "ZKLOCK_TEST_HOSTS"
+_DEFAULT_PORT = 2181
+
+
+def parse_hosts(text: str) -> list[tuple[str, int]]:
+    """Read ``"host[:port],…"``; ``ValueError`` for anything else.
+
+    A chroot is refused: name it in the client, so that tests cannot leave it by accident.
+    """
+    found = []
+    for entry in text.split(","):
+        host, colon, port = entry.strip().rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = entry.strip(), str(_DEFAULT_PORT)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or "/" in entry or not port.isascii() or not port.isdigit():
+            raise ValueError(f"not host:port[,host:port…]: {text!r}")
+        if not 0 < int(port) < 65536:
+            raise ValueError(f"no such port: {entry.strip()!r}")
+        found.append((host, int(port)))
+    return found
+
+
+class ExternalBackend(Backend):
+    """Given addresses. They can be used but neither started, stopped, configured nor cut."""
+
+    name: ClassVar[str] = "hosts"
+
+    def __init__(self, hosts: str) -> None:
+        try:
+            self.addresses = parse_hosts(hosts)
+        except ValueError as error:
+            raise BackendUnavailable(f"{HOSTS_VARIABLE}: {error}") from error
+        self.capabilities = frozenset()
+
+    def describe(self) -> str:
+        """Say that the servers are given."""
+        return f"given by {HOSTS_VARIABLE}"
+
+    def single(self, settings: Settings) -> ExternalNode:
+        """Take the first address; the settings have no effect."""
+        return ExternalNode(*self.addresses[0])
+
+    def ensemble(self, settings: Settings, size: int) -> ExternalGroup:
+        """Take the first ``size`` addresses; the settings have no effect."""
+        if len(self.addresses) < size:
+            raise BackendUnavailable(
+                f"an ensemble of {size} is wanted, {HOSTS_VARIABLE} names {len(self.addresses)}"
+            )
+        return ExternalGroup(self.addresses[:size])
+
+
+class ExternalNode(Node):
+    """A server at an address; starting only looks whether it serves."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+
+    def start(self) -> None:
+        """Nothing to do: whoever runs it has started it."""
+
+    def stop(self) -> NoReturn:
+        """Not supported."""
+        self._refuse("stopped")
+
+    def kill(self) -> NoReturn:
+        """Not supported."""
+        self._refuse("killed")
+
+    def pause(self) -> NoReturn:
+        """Not supported."""
+        self._refuse("paused")
+
+    def resume(self) -> NoReturn:
+        """Not supported."""
+        self._refuse("resumed")
+
+    def _refuse(self, verb: str) -> NoReturn:
+        raise NotSupported(
+            f"{self.host}:{self.port} is given by {HOSTS_VARIABLE} and cannot be {verb} from here; "
+            "unset it to let the tests run servers of their own"
+        )
+
+    def running(self) -> bool:
+        """Taken for granted."""
+        return True
+
+    def log_tail(self, lines: int) -> str:
+        """Nothing is known of its log."""
+        return ""
+
+    def close(self) -> None:
+        """Leave it as it is."""
+
+
+class ExternalGroup(Group):
+    """Given addresses of one ensemble."""
+
+    def __init__(self, addresses: list[tuple[str, int]]) -> None:
+        self.nodes = [ExternalNode(host, port) for host, port in addresses]
+
+    def cut(self, index: int) -> NoReturn:
+        """Not supported."""
+        raise NotSupported(f"the peers given by {HOSTS_VARIABLE} cannot be cut from here")
+
+    def heal(self, index: int) -> NoReturn:
+        """Not supported."""
+        raise NotSupported(f"the peers given by {HOSTS_VARIABLE} cannot be cut from here")
+
+    def close(self) -> None:
+        """Leave them as they are."""

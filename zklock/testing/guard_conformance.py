@@ -1,0 +1,696 @@
+"""What a guard must do, as checks that any guard can be run through, a user's own too.
+
+Describe the guard and its store by a ``Subject``, then run every check that applies::
+
+    @pytest.mark.parametrize("check", guard_conformance.CHECKS, ids=str)
+    def test_my_guard(check):
+        if check.applies_to(subject):
+            check(subject)
+
+or ``print(guard_conformance.report([subject]))``. A check raises ``Violation`` (an
+``AssertionError``) and says what the guard did wrong; it returns how many cases it tried. The
+counts and the seed of what is random are in ``Effort``. Needs hypothesis.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import random
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, ClassVar, TypeAlias
+
+from zklock.errors import GuardUnusable, StaleToken
+from zklock.fencing.guard import Fenced, Guard
+from zklock.token import FencingToken
+
+_PATIENCE = 60.0
+_PAUSE = 0.0005
+
+
+class Violation(AssertionError):
+    """The guard broke its promise."""
+
+
+class Handle(ABC):
+    """What one holder has: a guard over connections of its own."""
+
+    guard: Guard
+
+    @abstractmethod
+    def write(self, data: bytes, token: Fenced) -> None:
+        """Replace the data of the resource, fenced."""
+
+    @abstractmethod
+    def read(self) -> bytes | None:
+        """Return the data, not fenced; ``None`` while there is none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class Subject(ABC):
+    """One resource in one store, and how the guard of it is opened and maltreated.
+
+    Must be picklable if ``shared``. ``name`` heads the column of the report; put the versions of
+    server and driver into it.
+    """
+
+    name: str
+    shared: ClassVar[bool] = True
+    """Other processes can open the same resource."""
+    durable: ClassVar[bool] = True
+    """The mark survives ``restart``."""
+    detects_lost_mark: ClassVar[bool] = True
+    """A mark that was removed or made unreadable is refused."""
+
+    @abstractmethod
+    def fresh(self) -> Subject:
+        """Return a like subject over a resource that nobody has used, with its mark made."""
+
+    @abstractmethod
+    def open(self) -> Handle:
+        """Connect to the resource."""
+
+    def restart(self) -> None:
+        """Restart the store; handles that are open may break."""
+        raise NotImplementedError
+
+    def remove_mark(self) -> None:
+        """Delete the mark behind the guard's back."""
+        raise NotImplementedError
+
+    def spoil_mark(self) -> None:
+        """Replace the mark by something that is no token."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried, and the seed of what is random outside hypothesis."""
+
+    interleavings: int = 100
+    races: int = 3
+    writes: int = 40
+    kills: int = 10
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of a guard; call it with a subject."""
+
+    name: str
+    needs: frozenset[str]
+    function: Callable[[Subject, Effort], int] = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def applies_to(self, subject: Subject) -> bool:
+        """Tell whether the subject promises what this checks."""
+        return all(getattr(subject, need) for need in self.needs)
+
+    def __call__(self, subject: Subject, effort: Effort | None = None) -> int:
+        """Run the check; return how many cases were tried, or raise ``Violation``."""
+        try:
+            return self.function(subject, effort or Effort())
+        except (StaleToken, GuardUnusable) as error:
+            raise Violation(f"refused wrongly: {error}") from error
+
+
+_checks: list[Check] = []
+
+
+def _check(
+    *needs: str,
+) -> Callable[[Callable[[Subject, Effort], int]], Callable[[Subject, Effort], int]]:
+    def register(function: Callable[[Subject, Effort], int]) -> Callable[[Subject, Effort], int]:
+        _checks.append(Check(function.__name__, frozenset(needs), function))
+        return function
+
+    return register
+
+
+def report(subjects: Iterable[Subject], effort: Effort | None = None) -> str:
+    """Run every check over every subject; return the matrix, and raise the first violation."""
+    results = {
+        subject.name: {
+            check.name: str(check(subject, effort)) if check.applies_to(subject) else "-"
+            for check in CHECKS
+        }
+        for subject in subjects
+    }
+    return matrix(results)
+
+
+def matrix(results: dict[str, dict[str, str]]) -> str:
+    """Return a table: subjects down, checks across, cases tried in the cells, ``-`` for none."""
+    width = max(map(len, results), default=0)
+    heads = [check.name for check in CHECKS]
+    lines = [" " * width + "  " + "  ".join(heads)]
+    for name, cells in results.items():
+        row = "  ".join(cells.get(head, "").rjust(len(head)) for head in heads)
+        lines.append(f"{name.ljust(width)}  {row}")
+    return "\n".join(lines)
+
+
+A = FencingToken(0x700000001, 33)
+B = FencingToken(0x700000001, 34)
+
+# Where texts without padding misorder, and where floats, 32 and 64 bits end.
+_EPOCHS = (0, 9, 10, 2**31 - 1, 2**31, 2**32, 2**53 - 1, 2**53, 2**53 + 1, 2**63 - 2, 2**63 - 1)
+_SEQUENCES = (0, 9, 10, 2**31 - 2, 2**31 - 1)
+EDGES = tuple(FencingToken(epoch, sequence) for epoch in _EPOCHS for sequence in _SEQUENCES)
+
+
+@_check()
+def order(subject: Subject, effort: Effort) -> int:
+    """Accept equal and higher tokens; refuse lower ones, which change nothing."""
+    del effort
+    later = FencingToken(A.epoch + 1, 0)
+    with _opened(subject.fresh()) as handle:
+        _expect(handle, None, None)
+        for value, token in ((b"1", A), (b"2", A), (b"3", B), (b"4", B), (b"5", later)):
+            handle.write(value, token)
+            _expect(handle, value, token)
+        for token in (A, B):
+            _expect_refused(handle, token, later, _writer(handle, b"stale"))
+            _expect_refused(handle, token, later, handle.guard.claim)
+            _expect(handle, b"5", later)
+        handle.guard.create()
+        _expect(handle, b"5", later)
+    return 9
+
+
+@_check()
+def claim(subject: Subject, effort: Effort) -> int:
+    """Shut out the earlier holder by a claim, else only from the first write on."""
+    del effort
+    with _opened(subject.fresh()) as handle:
+        handle.write(b"a", A)
+        handle.guard.claim(B)
+        _expect(handle, b"a", B)
+        _expect_refused(handle, A, B, _writer(handle, b"late"))
+        handle.guard.claim(B)
+        handle.write(b"b", B)
+        _expect(handle, b"b", B)
+    with _opened(subject.fresh()) as handle:
+        handle.write(b"a", A)
+        handle.write(b"in the window", A)
+        _expect(handle, b"in the window", A)
+        handle.write(b"b", B)
+        _expect_refused(handle, A, B, _writer(handle, b"late"))
+        _expect(handle, b"b", B)
+    with _opened(subject.fresh()) as handle:
+        handle.guard.claim(A)
+        _expect(handle, None, A)
+    return 3
+
+
+@_check()
+def edges(subject: Subject, effort: Effort) -> int:
+    """Compare exactly where the numbers of stores end."""
+    del effort
+    with _opened(subject.fresh()) as handle:
+        for lower, token in zip((None, *EDGES), EDGES, strict=False):
+            value = str(token).encode()
+            handle.write(value, token)
+            _expect(handle, value, token)
+            if lower is not None:
+                _expect_refused(handle, lower, token, _writer(handle, b"stale"))
+                _expect(handle, value, token)
+    return len(EDGES)
+
+
+@_check()
+def types(subject: Subject, effort: Effort) -> int:
+    """Take tokens, and what carries one; anything else is a ``TypeError``."""
+    del effort
+
+    class Carrier:
+        token = A
+
+    wrong: tuple[Any, ...] = (34, "34", str(B), None, True, 34.0, (A.epoch, 34))
+    with _opened(subject.fresh()) as handle:
+        handle.guard.claim(Carrier())
+        handle.write(b"a", Carrier())
+        for value in wrong:
+            for call in (handle.guard.claim, _writer(handle, b"?")):
+                try:
+                    call(value)
+                except TypeError:
+                    pass
+                else:
+                    raise Violation(f"{value!r} was accepted as a token")
+        _expect(handle, b"a", A)
+    return len(wrong)
+
+
+@_check()
+def interleavings(subject: Subject, effort: Effort) -> int:
+    """Let two holders acquire, claim, write and pause in any order, beside a model."""
+    import hypothesis  # noqa: PLC0415 - an extra
+    from hypothesis import strategies as st  # noqa: PLC0415
+
+    tried = 0
+    # Whoever does nothing while the other goes on is paused.
+    steps = st.tuples(st.sampled_from("AB"), st.sampled_from(("acquire", "claim", "write")))
+    tokens = st.sets(st.sampled_from(EDGES) | st.builds(FencingToken, _ints(63), _ints(31)))
+
+    @hypothesis.settings(
+        max_examples=effort.interleavings,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        report_multiple_bugs=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(st.lists(steps, min_size=4, max_size=16), tokens)
+    def play(schedule: list[tuple[str, str]], more: set[FencingToken]) -> None:
+        nonlocal tried
+        tried += 1
+        grants = iter(sorted({A, B} | more))
+        resource = subject.fresh()
+        with _opened(resource) as one, _opened(resource) as other:
+            handles = {"A": one, "B": other}
+            held = {name: next(grants) for name in handles}
+            mark: FencingToken | None = None
+            data: bytes | None = None
+            for number, (holder, action) in enumerate(schedule):
+                token, handle = held[holder], handles[holder]
+                value = f"{number} {token}".encode()
+                if action == "acquire":
+                    held[holder] = next(grants, max(held.values()))
+                    continue
+                call = handle.guard.claim if action == "claim" else _writer(handle, value)
+                if mark is not None and token < mark:
+                    _expect_refused(handle, token, mark, call)
+                else:
+                    call(token)
+                    mark = token
+                    data = value if action == "write" else data
+                _expect(one, data, mark)
+                _expect(other, data, mark)
+
+    play()
+    return tried
+
+
+@_check()
+def races(subject: Subject, effort: Effort) -> int:
+    """Race a late holder and two writers of the next one; the history is a possible order."""
+    for _ in range(effort.races):
+        resource = subject.fresh()
+        with _opened(resource) as handle:
+            handle.guard.claim(A)
+        going, done = _flag(resource), _flag(resource)
+        histories = _together(
+            resource,
+            [
+                (_write_until_refused, (A, going, done)),
+                (_write_after, (B, effort.writes, going, done)),
+                (_write_after, (B, effort.writes, going, done)),
+                (_watch, (done,)),
+            ],
+        )
+        _expect_ordered(histories)
+        late, *present, _ = histories
+        if not any(op.accepted for op in late) or late[-1].accepted:
+            raise Violation("the late holder was never accepted, or never refused")
+        if not all(op.accepted for history in present for op in history):
+            raise Violation("the present holder was refused")
+        with _opened(resource) as handle:
+            _expect(handle, _value(B, effort.writes - 1), B)
+    return effort.races
+
+
+@_check()
+def rising(subject: Subject, effort: Effort) -> int:
+    """Race two writers whose tokens overtake each other; the history is a possible order."""
+    for _ in range(effort.races):
+        resource = subject.fresh()
+        done = _flag(resource), _flag(resource)
+        histories = _together(
+            resource,
+            [
+                (_leapfrog, (0, effort.writes, done[0])),
+                (_leapfrog, (1, effort.writes, done[1])),
+                (_watch, done),
+            ],
+        )
+        _expect_ordered(histories)
+        highest = max(it.token for history in histories for it in history if it.accepted)
+        with _opened(resource) as handle:
+            if handle.guard.highest() != highest or _token_in(handle.read()) != highest:
+                raise Violation(f"mark or data are not of the highest token accepted, {highest}")
+    return effort.races
+
+
+@_check("shared")
+def crashes(subject: Subject, effort: Effort) -> int:
+    """Kill a writer at any moment: whole data, a mark at least as high, nothing lost."""
+    chance = random.Random(effort.seed)
+    resource = subject.fresh()
+    context = multiprocessing.get_context("spawn")
+    for round_ in range(effort.kills):
+        start = FencingToken(A.epoch + round_, 0)
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_write_rising, args=(resource, start, sender), daemon=True)
+        process.start()
+        sender.close()
+        if not receiver.poll(_PATIENCE):
+            process.kill()
+            raise Violation("the writer to be killed did not start")
+        time.sleep(chance.uniform(0, 0.03))
+        process.kill()
+        process.join()
+        if process.exitcode != -signal.SIGKILL:
+            raise Violation(f"the writer ended by itself: exit code {process.exitcode}")
+        acknowledged = _last_of(receiver)
+        with _opened(resource) as handle:
+            data, mark = handle.read(), handle.guard.highest()
+            written = _token_in(data)
+            if mark is None or not acknowledged <= written <= mark:
+                raise Violation(f"acknowledged {acknowledged}, data of {written}, mark {mark}")
+            # What the writer had under way may still arrive, until there is a higher mark.
+            last = FencingToken(start.epoch, 2**31 - 1)
+            handle.guard.claim(last)
+            data = handle.read()
+            if _token_in(data) < written:
+                raise Violation("older data came back")
+            _expect_refused(handle, mark, last, _writer(handle, b"stale"))
+            _expect(handle, data, last)
+    return effort.kills
+
+
+@_check("durable")
+def restart(subject: Subject, effort: Effort) -> int:
+    """Keep mark and data over a restart of the store."""
+    del effort
+    resource = subject.fresh()
+    with _opened(resource) as handle:
+        handle.write(b"a", A)
+        handle.write(b"b", B)
+    resource.restart()
+    with _opened(resource) as handle:
+        _expect_refused(handle, A, B, _writer(handle, b"late"))
+        _expect(handle, b"b", B)
+        handle.write(b"c", B)
+        _expect(handle, b"c", B)
+    return 1
+
+
+@_check("detects_lost_mark")
+def lost_mark(subject: Subject, effort: Effort) -> int:
+    """Refuse everything when the mark is removed or spoilt; create() heals no spoilt one."""
+    del effort
+    later = FencingToken(2**63 - 1, 2**31 - 1)
+    for damage in ("remove_mark", "spoil_mark"):
+        resource = subject.fresh()
+        with _opened(resource) as handle:
+            handle.write(b"a", B)
+            getattr(resource, damage)()
+            if damage == "spoil_mark":
+                handle.guard.create()
+            data = handle.read()
+            calls: tuple[Callable[[], object], ...] = (
+                lambda: handle.guard.claim(A),
+                lambda: handle.guard.claim(later),
+                lambda: handle.write(b"?", later),
+                handle.guard.highest,
+            )
+            for call in calls:
+                try:
+                    call()
+                except GuardUnusable as error:
+                    if error.resource != handle.guard.resource:
+                        raise Violation(f"{error!r} names {error.resource!r}") from error
+                else:
+                    raise Violation(f"{damage}: not refused")
+            if handle.read() != data:
+                raise Violation(f"{damage}: the data was changed")
+    return 2
+
+
+CHECKS: tuple[Check, ...] = tuple(_checks)
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """A write, from before its call to after its return, on the clock of all processes."""
+
+    token: FencingToken
+    start: float
+    end: float
+    accepted: bool
+    mark: FencingToken
+    """What its outcome tells: the mark was at least this when it ended."""
+
+
+_History: TypeAlias = list[_Operation]
+
+
+def _expect_ordered(histories: Sequence[_History]) -> None:
+    """Require an order of the writes, compatible with time, in which the mark never falls."""
+    operations = [operation for history in histories for operation in history]
+    for operation in operations:
+        before = [it.mark for it in operations if it.end < operation.start]
+        if operation.accepted and before and operation.token < max(before):
+            raise Violation(f"{operation.token} was accepted after {max(before)}")
+        if not operation.accepted and operation.mark not in {
+            it.token for it in operations if it.start < operation.end
+        }:
+            raise Violation(f"{operation.token} was refused for a token that nobody had used")
+
+
+def _together(
+    subject: Subject, jobs: Sequence[tuple[Callable[..., _History], tuple[Any, ...]]]
+) -> list[_History]:
+    """Run the jobs side by side, in processes where the subject is shared, else in threads."""
+    if not subject.shared:
+        return _in_threads(subject, jobs)
+    context = multiprocessing.get_context("spawn")
+    running = []
+    for function, arguments in jobs:
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_report, args=(sender, function, subject, *arguments), daemon=True
+        )
+        process.start()
+        sender.close()
+        running.append((process, receiver))
+    try:
+        return [_received(receiver) for _, receiver in running]
+    finally:
+        for process, _ in running:
+            process.kill()
+            process.join()
+
+
+def _in_threads(
+    subject: Subject, jobs: Sequence[tuple[Callable[..., _History], tuple[Any, ...]]]
+) -> list[_History]:
+    results: dict[int, _History | BaseException] = {}
+
+    def work(number: int, function: Callable[..., _History], arguments: tuple[Any, ...]) -> None:
+        try:
+            results[number] = function(subject, *arguments)
+        except BaseException as error:  # handed to the caller
+            results[number] = error
+
+    threads = [
+        threading.Thread(target=work, args=(number, *job), daemon=True)
+        for number, job in enumerate(jobs)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_PATIENCE)
+    histories = []
+    for number in range(len(jobs)):
+        result = results.get(number)
+        if not isinstance(result, list):
+            raise Violation(f"a writer failed: {result!r}")
+        histories.append(result)
+    return histories
+
+
+def _report(sender: Connection, function: Callable[..., _History], *arguments: Any) -> None:
+    try:
+        sender.send(function(*arguments))
+    except BaseException as error:
+        sender.send(f"{type(error).__name__}: {error}")
+        raise
+
+
+def _received(receiver: Connection) -> _History:
+    if not receiver.poll(_PATIENCE):
+        raise Violation(f"a writer was not done after {_PATIENCE} s")
+    result = receiver.recv()
+    if not isinstance(result, list):
+        raise Violation(f"a writer failed: {result}")
+    return result
+
+
+def _flag(subject: Subject) -> Any:
+    """Return a flag that all writers of the subject share."""
+    return multiprocessing.get_context("spawn").Event() if subject.shared else threading.Event()
+
+
+def _write_until_refused(subject: Subject, token: FencingToken, going: Any, done: Any) -> _History:
+    """Write, tell after a few that it goes, and stop after a few refusals."""
+    history: _History = []
+    late = 0
+    try:
+        with _opened(subject) as handle:
+            while sum(not operation.accepted for operation in history) < 5:
+                late += done.is_set()
+                if late > 10:
+                    raise Violation("the late holder was not refused after the present one's end")
+                history.append(_timed(handle, _value(token, len(history)), token))
+                if len(history) == 5:
+                    going.set()
+    finally:
+        going.set()
+    return history
+
+
+def _write_after(
+    subject: Subject, token: FencingToken, writes: int, going: Any, done: Any
+) -> _History:
+    try:
+        with _opened(subject) as handle:
+            if not going.wait(_PATIENCE):
+                raise Violation("the late holder did not start")
+            return [_timed(handle, _value(token, number), token) for number in range(writes)]
+    finally:
+        done.set()
+
+
+def _leapfrog(subject: Subject, start: int, writes: int, done: Any) -> _History:
+    """Write; when refused, go on with the next own token above the mark."""
+    history: _History = []
+    token = FencingToken(A.epoch, start)
+    try:
+        with _opened(subject) as handle:
+            while len(history) < writes:
+                history.append(_timed(handle, _value(token, len(history)), token))
+                seen = history[-1].mark
+                if seen != token:
+                    token = FencingToken(seen.epoch, seen.sequence + 1)
+    finally:
+        done.set()
+    return history
+
+
+def _watch(subject: Subject, *done: Any) -> _History:
+    """Read until the writers are done: whole data, and never older than what was read before."""
+    last: FencingToken | None = None
+    with _opened(subject) as handle:
+        ending = False
+        while not ending:
+            ending = all(flag.is_set() for flag in done)
+            if (data := handle.read()) is not None:
+                token = _token_in(data)
+                if last is not None and token < last:
+                    raise Violation(f"data of {token} came after data of {last}")
+                last = token
+            time.sleep(_PAUSE)
+    return []
+
+
+def _write_rising(subject: Subject, start: FencingToken, sender: Connection) -> None:
+    """Write with ever higher tokens, so that mark and data change each time, until killed."""
+    with _opened(subject) as handle:
+        for sequence in range(2**31):
+            token = FencingToken(start.epoch, sequence)
+            handle.write(_value(token, 0), token)
+            sender.send(token)
+
+
+def _last_of(receiver: Connection) -> FencingToken:
+    last: FencingToken | None = None
+    try:
+        while True:
+            last = receiver.recv()
+    except (EOFError, OSError):
+        pass
+    if last is None:
+        raise Violation("the killed writer had written nothing")
+    return last
+
+
+def _timed(handle: Handle, data: bytes, token: FencingToken) -> _Operation:
+    start = time.monotonic()
+    try:
+        handle.write(data, token)
+    except StaleToken as error:
+        if error.highest is None or error.highest <= token:
+            raise Violation(f"{token} was refused for {error.highest}") from error
+        return _Operation(token, start, time.monotonic(), accepted=False, mark=error.highest)
+    end = time.monotonic()
+    if _token_in(handle.read()) < token:
+        raise Violation(f"the data is older than {token}, which was accepted")
+    return _Operation(token, start, end, accepted=True, mark=token)
+
+
+def _value(token: FencingToken, number: int) -> bytes:
+    """Return data that shows whose it is and whether it is whole."""
+    head = f"{token} {number:010d}"
+    return f"{head} {hashlib.sha256(head.encode()).hexdigest() * 32}".encode()
+
+
+def _token_in(data: bytes | None) -> FencingToken:
+    head, _, _ = (data or b"").decode().rpartition(" ")
+    token, _, number = head.partition(" ")
+    if data is None or not number or data != _value(FencingToken.parse(token), int(number)):
+        raise Violation(f"the data is not whole: {data!r:.80}")
+    return FencingToken.parse(token)
+
+
+def _writer(handle: Handle, data: bytes) -> Callable[[Fenced], None]:
+    return lambda token: handle.write(data, token)
+
+
+def _ints(bits: int) -> Any:
+    from hypothesis import strategies as st  # noqa: PLC0415 - an extra
+
+    return st.integers(0, 2**bits - 1)
+
+
+@contextmanager
+def _opened(subject: Subject) -> Iterator[Handle]:
+    with closing(subject.open()) as handle:
+        yield handle
+
+
+def _expect(handle: Handle, data: bytes | None, mark: FencingToken | None) -> None:
+    if (found := handle.guard.highest()) != mark:
+        raise Violation(f"the mark is {found}, not {mark}")
+    if (read := handle.read()) != data:
+        raise Violation(f"the data is {read!r:.80}, not {data!r:.80}")
+
+
+def _expect_refused(
+    handle: Handle, token: FencingToken, highest: FencingToken, call: Callable[[Fenced], object]
+) -> None:
+    try:
+        call(token)
+    except StaleToken as error:
+        told = (error.resource, error.token, error.highest)
+        if told != (handle.guard.resource, token, highest):
+            raise Violation(f"the refusal of {token} below {highest} tells {told}") from error
+        for part in (handle.guard.resource, str(token), str(highest)):
+            if part not in str(error):
+                raise Violation(f"the message does not tell {part}: {error}") from error
+    else:
+        raise Violation(f"{token} was accepted below {highest}")

@@ -1,0 +1,50 @@
+"""Free TCP ports that stay free while a server is down."""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+_LOWEST = 10240
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_ports(count: int = 1) -> list[int]:
+    """Return distinct ports of the loopback interface on which nothing listens now.
+
+    They lie below the range for outgoing connections: a port from that range could be taken by
+    any client while its server is down, even by a client that reconnects to it (a TCP
+    simultaneous open with itself).
+    """
+    found: list[int] = []
+    candidates = random.SystemRandom()
+    highest = _ephemeral_start() - 1
+    for _ in range(1000 * count):
+        port = candidates.randint(_LOWEST, highest)
+        if port not in found and is_free(port):
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise OSError(f"no {count} free ports from {_LOWEST} to {highest}")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this loopback port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def _ephemeral_start() -> int:
+    try:
+        first = int(re.split(r"\s+", _EPHEMERAL.read_text().strip())[0])
+    except (OSError, ValueError):
+        first = 32768
+    return first if first > _LOWEST + 2000 else 32768

@@ -1,0 +1,397 @@
+"""One connection through the fault proxy: two sockets, two links, and what is done to them.
+
+Everything here runs on the proxy's event loop. A `Link` carries one direction: it cuts what its
+source sends into frames, queues them, and delivers them as the direction's `Rule` says. The end
+of a stream, and a fault's last act, travel through the same queue, so that nothing overtakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from zklock.testing.frames import Dialogue, Direction, FrameKind, Header, Splitter
+
+TO_SERVER, TO_CLIENT = Direction.TO_SERVER, Direction.TO_CLIENT
+
+_OPAQUE = Header(FrameKind.OPAQUE, "opaque")
+
+
+@dataclass(slots=True)
+class Rule:
+    """The standing faults of one direction; ``delay`` in seconds."""
+
+    delay: float = 0.0
+    held: bool = False
+    blackhole: bool = False
+
+
+class Strike(Protocol):
+    """A one-shot fault, as the connection sees it that it has struck.
+
+    ``answered`` is set once the server's answer to the struck frame's request has been seen.
+    """
+
+    answered: bool
+
+    def act(self, pair: Pair, chunk: bytes, header: Header) -> None:
+        """Do to the frame what the fault is for, instead of queueing it."""
+
+    def done(self) -> None:
+        """Hear that the work is done, or cannot be."""
+
+
+class Hub(Protocol):
+    """The proxy, as its connections see it."""
+
+    rules: dict[Direction, Rule]
+
+    async def dial(self, end: End) -> None:
+        """Connect this end to the server; `OSError` if that fails."""
+
+    def saw(self, pair: Pair, direction: Direction, header: Header, size: int) -> Strike | None:
+        """Record a frame and return the fault that strikes at it."""
+
+    def hold_all(self, direction: Direction) -> None:
+        """Hold this direction on every connection."""
+
+    def changed(self, pair: Pair) -> None:
+        """Hear that a connection has been opened or has ended."""
+
+
+class End(asyncio.Protocol):
+    """One of the two sockets; what it receives goes to ``link``."""
+
+    def __init__(self, pair: Pair, link: Link) -> None:
+        self._pair = pair
+        self._link = link
+        self._transport: asyncio.Transport | None = None
+        self._shut = False
+        self.ready = False
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to receive, unless the connection has been aborted in the meantime."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.ready = True
+        self._pair.made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what the peer sent."""
+        self._link.receive(data)
+
+    def eof_received(self) -> bool:
+        """Keep the other direction: four-letter words are asked by a client that has shut its."""
+        if self._pair.over:
+            return False
+        self._link.receive_end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass on the end, unless it was the peer's and has been passed on already."""
+        self.lost = True
+        self._link.receive_end()
+        self._pair.ended()
+
+    def fail(self) -> None:
+        """Behave as a socket that was connected and lost at once."""
+        self.ready = True
+        self.connection_lost(None)
+
+    def write(self, data: bytes) -> None:
+        """Send, or discard where nobody reads any more."""
+        if self._transport is not None and not self._shut and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def shut(self) -> None:
+        """End what is sent, after all that was written; go on receiving."""
+        if self._transport is not None and not self._shut and not self._transport.is_closing():
+            self._shut = True
+            with contextlib.suppress(OSError):  # the far end has reset it: nobody is told
+                self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close after all that was written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Link:
+    """One direction of a connection: a queue of bytes and acts, delivered in order."""
+
+    def __init__(self, pair: Pair, direction: Direction, rule: Rule) -> None:
+        self._pair = pair
+        self._direction = direction
+        self._rule = rule
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[tuple[float, bytes | Callable[[], None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self.source_ended = False
+        self.muted = False
+        self.splitter = Splitter()
+        self.sink: End
+        self.ended = False
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the source."""
+        frames, opaque = ([], b"") if self.muted else self.splitter.feed(data)
+        for frame in frames:
+            if not self.muted:
+                self._pair.arrived(self._direction, frame)
+        if opaque and not self.muted:
+            self._pair.arrived_opaque(self._direction, opaque)
+
+    def receive_end(self) -> None:
+        """Take the end of the source's stream; only the first one counts."""
+        if self.source_ended:
+            return
+        self.source_ended = True
+        rest = self.splitter.rest()
+        if not self.muted:
+            if rest:
+                self.put(rest)
+            self.put(self._end)
+        self._pair.changed()
+
+    def mute(self) -> None:
+        """Discard what the source sends from now on; what is queued goes on."""
+        self.muted = True
+
+    def clear(self) -> None:
+        """Discard what is queued."""
+        self._queue.clear()
+
+    def put(self, item: bytes | Callable[[], None]) -> None:
+        """Queue bytes, or an act to do when its turn comes, and deliver what may be delivered."""
+        self._queue.append((self._loop.time() + self._rule.delay, item))
+        self.pump()
+
+    def pump(self) -> None:
+        """Deliver what is due."""
+        while self._queue and not self._rule.held and self.sink.ready:
+            due, item = self._queue[0]
+            if due > self._loop.time():
+                if self._timer is None:
+                    self._timer = self._loop.call_at(due, self._wake)
+                return
+            self._queue.popleft()
+            if callable(item):
+                item()
+            elif self._rule.blackhole:
+                self._pair.gap = True
+            else:
+                self.sink.write(item)
+
+    def shut(self) -> None:
+        """End the sink's stream, where the rule lets that through."""
+        if self._rule.blackhole:
+            self._pair.gap = True
+        else:
+            self.sink.shut()
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _end(self) -> None:
+        self.shut()
+        if not self._rule.blackhole:
+            self.ended = True
+            self._pair.delivered_end(self._direction)
+
+
+class Pair:
+    """A client's socket and the one to the server that goes with it.
+
+    ``gap`` is set once something of its stream has been lost in a black hole, ``over`` once a
+    fault has ended it. A connection that a one-shot fault ends is half-closed on both sides and
+    read to its end: what was delivered before is never lost to a reset.
+    """
+
+    def __init__(self, hub: Hub, number: int) -> None:
+        self._hub = hub
+        self.number = number
+        self.dialogue = Dialogue()
+        self.tally: Counter[tuple[Direction, FrameKind]] = Counter()
+        self.gap = False
+        self.over = False
+        self.gone = asyncio.Event()
+        self._links = {d: Link(self, d, hub.rules[d]) for d in (TO_SERVER, TO_CLIENT)}
+        self.client = End(self, self._links[TO_SERVER])
+        self._server = End(self, self._links[TO_CLIENT])
+        self._links[TO_SERVER].sink = self._server
+        self._links[TO_CLIENT].sink = self.client
+        self._aborted = False
+        self._dialling: asyncio.Task[None] | None = None
+        self._strikes: list[Strike] = []
+        #: The xid of the answer at which a fault ends the connection, and whether the client
+        #: gets that answer.
+        self._last_answer: tuple[int | None, bool, Strike] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether neither end, nor a fault, has ended it."""
+        ended = self.over or any(link.source_ended for link in self._links.values())
+        return self.client.ready and not ended
+
+    def changed(self) -> None:
+        """Tell the hub."""
+        self._hub.changed(self)
+
+    def made(self, end: End) -> None:
+        """Hear that a socket is connected."""
+        if self._aborted:
+            end.abort()
+            if self._dialling is None:
+                self._server.fail()
+        elif end is self.client:
+            self._dialling = asyncio.get_running_loop().create_task(self._hub.dial(self._server))
+            self._dialling.add_done_callback(self._dialled)
+            self.changed()
+        else:
+            self.pump()
+
+    def ended(self) -> None:
+        """Hear that a socket is closed."""
+        if self.client.lost and self._server.lost:
+            self._give_up()
+            self.gone.set()
+            self.changed()
+
+    def pump(self) -> None:
+        """Deliver what is due, in both directions."""
+        for link in self._links.values():
+            link.pump()
+
+    def delivered_end(self, direction: Direction) -> None:
+        """Close both sockets if that was the last there is to deliver."""
+        to_server = self._links[TO_SERVER]
+        # A fault has muted what goes to the server, and it will not answer any more.
+        orphaned = direction is TO_CLIENT and to_server.muted
+        if orphaned or all(link.ended for link in self._links.values()):
+            self.over = True
+            self.client.close()
+            self._server.close()
+
+    async def abort(self) -> None:
+        """Close both sockets now; return when they are closed."""
+        self._aborted = self.over = True
+        for link in self._links.values():
+            link.mute()
+            link.clear()
+        self.client.abort()
+        self._server.abort()
+        if self._dialling is not None:
+            self._dialling.cancel()
+        await self.gone.wait()
+
+    def arrived_opaque(self, direction: Direction, data: bytes) -> None:
+        """Take bytes that are not ZooKeeper's; the answer to them will not be, either."""
+        for link in self._links.values():
+            link.splitter.opaque = True
+        self._hub.saw(self, direction, _OPAQUE, len(data))
+        self._links[direction].put(data)
+
+    def arrived(self, direction: Direction, chunk: bytes) -> None:
+        """Take a frame: record it, and queue it or let a fault strike."""
+        header = self.dialogue.read(direction, chunk)
+        strike = self._hub.saw(self, direction, header, len(chunk) - 4)
+        if strike is not None:
+            strike.act(self, chunk, header)
+        elif not self._is_last_answer(direction, header, chunk):
+            self._links[direction].put(chunk)
+
+    # What one-shot faults do, with the frame that they strike at.
+
+    def drop_before_request(self, strike: Strike, chunk: bytes, header: Header) -> None:
+        """Answer what was asked before, then end."""
+        self._strikes.append(strike)
+        self._links[TO_SERVER].mute()
+        if header.kind is not FrameKind.HANDSHAKE:
+            self.dialogue.retract()
+        pending = self.dialogue.unanswered()
+        if pending is None or self.gap:
+            self._finish_in_turn(strike)
+        else:
+            self._last_answer = (pending.xid, True, strike)
+
+    def drop_after_request(self, strike: Strike, chunk: bytes, header: Header) -> None:
+        """Forward it, and end in place of its answer."""
+        self._strikes.append(strike)
+        self._last_answer = (header.xid, False, strike)
+        self._links[TO_SERVER].put(chunk)
+        self._links[TO_SERVER].mute()
+
+    def drop_before_reply(self, strike: Strike, chunk: bytes, header: Header) -> None:
+        """End in its place."""
+        self._strikes.append(strike)
+        strike.answered = True
+        self._finish_in_turn(strike)
+
+    def drop_after_reply(self, strike: Strike, chunk: bytes, header: Header) -> None:
+        """Deliver it, then end."""
+        self._links[TO_CLIENT].put(chunk)
+        self.drop_before_reply(strike, chunk, header)
+
+    def hold_before_request(self, strike: Strike, chunk: bytes, header: Header) -> None:
+        """Hold the direction to the server, this frame first."""
+        self._hold(TO_SERVER, strike, chunk)
+
+    def hold_before_reply(self, strike: Strike, chunk: bytes, header: Header) -> None:
+        """Hold the direction to the client, this frame first."""
+        strike.answered = True
+        self._hold(TO_CLIENT, strike, chunk)
+
+    def _hold(self, direction: Direction, strike: Strike, chunk: bytes) -> None:
+        self._hub.hold_all(direction)
+        self._links[direction].put(chunk)
+        strike.done()
+
+    def _is_last_answer(self, direction: Direction, header: Header, chunk: bytes) -> bool:
+        if self._last_answer is None or direction is TO_SERVER or header.kind is FrameKind.EVENT:
+            return False
+        xid, deliver, strike = self._last_answer
+        if header.xid != xid:
+            return False
+        if deliver:
+            self._links[TO_CLIENT].put(chunk)
+        strike.answered = not deliver
+        self._finish_in_turn(strike)
+        return True
+
+    def _finish_in_turn(self, strike: Strike) -> None:
+        self._links[TO_CLIENT].mute()
+        self._links[TO_CLIENT].put(lambda: self._finish(strike))
+
+    def _finish(self, strike: Strike) -> None:
+        self.over = True
+        for link in self._links.values():
+            link.mute()
+            link.clear()
+            link.shut()
+        for end, direction in ((self.client, TO_SERVER), (self._server, TO_CLIENT)):
+            if self._links[direction].source_ended:
+                end.close()
+        self._strikes.remove(strike)
+        strike.done()
+        self._give_up()
+        self.changed()
+
+    def _give_up(self) -> None:
+        for strike in self._strikes:
+            strike.done()
+        self._strikes.clear()
+
+    def _dialled(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._server.fail()

@@ -1,0 +1,193 @@
+"""Carries the peer connections of a local ensemble, so that they can be cut without root.
+
+Java's plain sockets, which ZooKeeper uses for both election and replication, honour Java's SOCKS
+proxy setting. Every server is given a proxy port of its own here, so each outgoing connection
+tells who connects (the proxy port) to whom (the port asked for). A server's configuration stays
+that of any ensemble, and an address that a peer announced in its messages leads through the
+relay like any other.
+
+A cut link behaves as if packets vanished: nothing is read, nothing is closed, a new connection
+gets no answer. After healing, what was held back is delivered, as TCP would retransmit it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import ipaddress
+import struct
+import threading
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from zklock.testing.ports import LOOPBACK
+
+T = TypeVar("T")
+_CHUNK = 65536
+_CALL_SECONDS = 10.0
+
+
+class PeerRelay:
+    """SOCKS proxies for the members of one ensemble, on a thread of their own.
+
+    ``members`` maps each port on which a member listens for its peers to the member's index.
+    ``ports[i]`` is the proxy port of member ``i``. Safe to use from any thread.
+    """
+
+    def __init__(self, members: Mapping[int, int]) -> None:
+        self._members = dict(members)
+        self._isolated: set[int] = set()
+        self._links: dict[frozenset[int], asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="zklock-peer-relay", daemon=True)
+        self._thread.start()
+        self.ports: list[int] = self._call(self._open(max(self._members.values()) + 1))
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_SECONDS)
+
+    async def _open(self, size: int) -> list[int]:
+        for index in range(size):
+            self._servers.append(
+                await asyncio.start_server(
+                    functools.partial(self._accept, index),
+                    LOOPBACK,
+                    0,
+                )
+            )
+        for index in range(size):
+            for other in range(index):
+                link = self._links[frozenset((index, other))] = asyncio.Event()
+                link.set()
+        return [server.sockets[0].getsockname()[1] for server in self._servers]
+
+    def cut(self, index: int) -> None:
+        """Hold back everything from and to this member; done when the call returns."""
+        self._call(self._isolate(index, True))
+
+    def heal(self, index: int) -> None:
+        """Let this member talk again to all that are not cut themselves."""
+        self._call(self._isolate(index, False))
+
+    async def _isolate(self, index: int, cut: bool) -> None:
+        (self._isolated.add if cut else self._isolated.discard)(index)
+        for link, opened in self._links.items():
+            if link & self._isolated:
+                opened.clear()
+            else:
+                opened.set()
+
+    def close(self) -> None:
+        """Close all connections and end the thread. May be called twice."""
+        if not self._thread.is_alive():
+            return
+        self._call(self._shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CALL_SECONDS)
+
+    async def _shut(self) -> None:
+        for server in self._servers:
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # aborted transports report their end in the next turn
+
+    def _accept(
+        self, source: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = self._loop.create_task(self._serve(source, reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(
+        self, source: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            async with _Closing(writer):
+                port = await _requested_port(reader, writer)
+                target = self._members.get(port)
+                if target is None or target == source:
+                    await _answer(writer, refused=True)
+                    return
+                opened = self._links[frozenset((source, target))]
+                await opened.wait()
+                try:
+                    far_reader, far_writer = await asyncio.open_connection(LOOPBACK, port)
+                except OSError:
+                    await _answer(writer, refused=True)
+                    return
+                async with _Closing(far_writer):
+                    await _answer(writer, refused=False)
+                    try:
+                        async with asyncio.TaskGroup() as both:
+                            both.create_task(_pump(reader, far_writer, opened))
+                            both.create_task(_pump(far_reader, writer, opened))
+                    except* OSError:
+                        pass  # one end was reset: closing both tells the other
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: asyncio.Event
+) -> None:
+    while True:
+        await opened.wait()
+        chunk = await reader.read(_CHUNK)
+        await opened.wait()
+        if not chunk:
+            break
+        writer.write(chunk)
+        await writer.drain()
+    writer.write_eof()
+
+
+class _Closing:
+    """Closes a stream in the end; a cancelled task's at once, with what is still buffered."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is asyncio.CancelledError:
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
+
+
+async def _requested_port(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+    """Read the SOCKS 5 greeting and CONNECT request (RFC 1928); return the port asked for.
+
+    The host is not looked at: all members live on loopback.
+    """
+    version, methods = struct.unpack("BB", await reader.readexactly(2))
+    if version != 5:
+        raise ConnectionAbortedError(f"SOCKS version {version}")
+    await reader.readexactly(methods)
+    writer.write(b"\x05\x00")
+    *_, kind = struct.unpack("BBBB", await reader.readexactly(4))
+    if kind == 3:
+        (length,) = await reader.readexactly(1)
+    else:
+        length = 16 if kind == 4 else 4
+    await reader.readexactly(length)
+    (port,) = struct.unpack(">H", await reader.readexactly(2))
+    return int(port)
+
+
+async def _answer(writer: asyncio.StreamWriter, *, refused: bool) -> None:
+    address = ipaddress.IPv4Address(LOOPBACK).packed
+    writer.write(struct.pack(">BBBB4sH", 5, 5 if refused else 0, 0, 1, address, 0))
+    await writer.drain()

@@ -1,0 +1,427 @@
+"""ZooKeeper servers for tests: started when asked, gone afterwards."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from zklock.testing import snapshot
+from zklock.testing.backend import Backend, Capability, Node
+from zklock.testing.errors import NotServing, NotSupported, ServerError, StartFailed
+from zklock.testing.selection import choose_backend
+from zklock.testing.settings import Settings
+from zklock.testing.status import ServerStatus, srvr
+from zklock.testing.waiting import wait_for
+
+log = logging.getLogger("zklock.testing")
+
+START_SECONDS = 60.0
+_MAX_SESSION_TIMEOUT = 60_000
+_LOG_LINES = 40
+
+
+class ZooKeeperServer:
+    """A standalone ZooKeeper server that a test may start, stop, kill and pause.
+
+    ::
+
+        with ZooKeeperServer() as server:
+            client = KazooClient(server.hosts)
+
+    ``tick_time`` and the session timeouts are milliseconds; a tick of 500 lets sessions be as
+    short as 1 s. ``backend`` is "container", "java", "hosts" or a ``Backend``; see
+    ``choose_backend`` for what is taken otherwise. ``config`` adds entries to ``zoo.cfg``,
+    ``system_properties`` and ``java_options`` are for its Java. The data survive ``stop`` and
+    ``kill`` and go with ``close``, unless ``data_dir`` names a folder to keep them in.
+
+    Constructing one starts nothing. Left running, it ends with the process that started it,
+    however that ends. Not thread-safe. Data are not forced to disk: they survive a kill of the
+    server, not a crash of the machine.
+    """
+
+    def __init__(
+        self,
+        *,
+        tick_time: int = 500,
+        backend: str | Backend | None = None,
+        min_session_timeout: int | None = None,
+        max_session_timeout: int | None = _MAX_SESSION_TIMEOUT,
+        config: Mapping[str, str] | None = None,
+        system_properties: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+        data_dir: str | Path | None = None,
+    ) -> None:
+        settings = Settings(
+            tick_time=tick_time,
+            min_session_timeout=min_session_timeout,
+            max_session_timeout=max_session_timeout,
+            config=dict(config or {}),
+            system_properties=dict(system_properties or {}),
+            java_options=tuple(java_options),
+            data_dir=None if data_dir is None else Path(data_dir),
+        )
+        self._backend = choose_backend(backend)
+        self._node = self._backend.single(settings)
+        self._member = False
+        self._announced = False
+
+    @classmethod
+    def _of_ensemble(cls, backend: Backend, node: Node) -> ZooKeeperServer:
+        server = cls.__new__(cls)
+        server._backend = backend
+        server._node = node
+        server._member = server._announced = True
+        return server
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperServer {self.hosts} on {self._backend.name}>"
+
+    @property
+    def host(self) -> str:
+        """The address that clients use."""
+        return self._node.host
+
+    @property
+    def port(self) -> int:
+        """The client port, the same after every restart."""
+        return self._node.port
+
+    @property
+    def hosts(self) -> str:
+        """``"host:port"``, as clients take it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend: "container", "java" or "hosts"."""
+        return self._backend.name
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What this server can be asked to do."""
+        return self._backend.capabilities
+
+    @property
+    def running(self) -> bool:
+        """Whether its process exists; a paused one runs."""
+        return self._node.running()
+
+    @property
+    def data_dir(self) -> Path | None:
+        """The folder that holds ``version-2``, where the backend can show it."""
+        return self._node.data_dir
+
+    def start(self, timeout: float = START_SECONDS) -> None:
+        """Start it, unless it runs, and wait until it serves requests.
+
+        ``StartFailed`` with the end of the log when it ends or does not serve within ``timeout``
+        seconds; it is killed then. A member of an ensemble serves only with a quorum.
+        """
+        self.launch()
+        try:
+            self.wait_until_serving(timeout)
+        except StartFailed:
+            if Capability.CONTROL in self.capabilities:
+                self._node.kill()
+            raise
+
+    def launch(self) -> None:
+        """Start it without waiting: for a member that has no quorum yet."""
+        self._node.start()
+
+    def wait_until_serving(self, timeout: float = START_SECONDS) -> ServerStatus:
+        """Wait until it serves requests and return what it says; ``StartFailed`` otherwise."""
+        deadline = time.monotonic() + timeout
+        started = time.monotonic()
+        while True:
+            try:
+                # A server that is still loading accepts and then says nothing for a while.
+                status = srvr(self.host, self.port, timeout=0.5)
+            except (OSError, NotServing) as error:
+                reason = error
+            else:
+                self._announce(status, time.monotonic() - started)
+                return status
+            if not self._node.running():
+                raise StartFailed(self._with_log(f"{self.hosts} ended instead of serving"))
+            if time.monotonic() >= deadline:
+                text = f"{self.hosts} does not serve within {timeout:g} s ({reason!r})"
+                raise StartFailed(self._with_log(text))
+            time.sleep(0.01)
+
+    def _announce(self, status: ServerStatus, seconds: float) -> None:
+        if not self._announced:
+            self._announced = True
+            log.info(
+                "ZooKeeper %s on %s, backend %s, serving after %.2f s",
+                status.version,
+                self.hosts,
+                self._backend.describe(),
+                seconds,
+            )
+
+    def _with_log(self, text: str) -> str:
+        return f"{text}; the end of its log:\n{self.log_tail() or '(empty)'}"
+
+    def stop(self) -> None:
+        """End it orderly, keeping port and data. Its sessions live on in the data."""
+        self._node.stop()
+
+    def kill(self) -> None:
+        """End it with SIGKILL, keeping port and data."""
+        self._node.kill()
+
+    def restart(self, timeout: float = START_SECONDS) -> None:
+        """``stop`` and ``start``."""
+        self.stop()
+        self.start(timeout)
+
+    def pause(self) -> None:
+        """Freeze its process: connections stay open, nothing is answered, its clock goes on."""
+        self._node.pause()
+
+    def resume(self) -> None:
+        """Let a frozen process go on; nothing if it is not frozen."""
+        self._node.resume()
+
+    def close(self) -> None:
+        """End it and remove what was made for it. May be called twice."""
+        if not self._member:
+            self._node.close()
+
+    def status(self, timeout: float = 3.0) -> ServerStatus:
+        """Return the answer to ``srvr``; errors as there."""
+        return srvr(self.host, self.port, timeout=timeout)
+
+    def version(self) -> str:
+        """Return the release that it runs, such as ``"3.8.0"``."""
+        return self.status().version
+
+    def mode(self) -> str | None:
+        """Return "standalone", "leader" or "follower"; ``None`` while it does not serve."""
+        try:
+            return self.status(timeout=1.0).mode
+        except (OSError, NotServing):
+            return None
+
+    def log_tail(self, lines: int = _LOG_LINES) -> str:
+        """Return the last lines of its log, as far as the backend can see one."""
+        return self._node.log_tail(lines)
+
+    def set_child_counter(self, path: str, value: int) -> None:
+        """Let the next sequential child of ``path`` be numbered ``value``.
+
+        ``value`` is a signed 32-bit number. The server must be stopped, and standalone; it is
+        started and stopped once, which leaves a snapshot with all its transactions. ``KeyError``
+        if the znode does not exist. Every create counts, so the next child of any kind moves
+        the counter on.
+        """
+        if self._member:
+            raise NotSupported("members of an ensemble must agree; use a standalone server")
+        if Capability.DATA not in self.capabilities:
+            raise NotSupported(f"the {self.backend} backend does not show the server's data")
+        if self.running:
+            raise ServerError(f"{self.hosts} runs: stop it first")
+        self.start()
+        self.stop()
+        name, content = self._node.read_snapshot()
+        self._node.write_snapshot(name, snapshot.set_child_counter(content, path, value))
+
+
+class Ensemble:
+    """A replicated ZooKeeper for tests, whose members can be killed, paused and cut off.
+
+    ::
+
+        with Ensemble(3) as ensemble:
+            client = KazooClient(ensemble.hosts)
+            ensemble.cut_from_peers(ensemble.leader())
+
+    Settings are as for ``ZooKeeperServer``; ``init_limit`` and ``sync_limit`` count ticks: a
+    follower that does not hear its leader for ``sync_limit`` ticks goes. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        tick_time: int = 500,
+        init_limit: int = 10,
+        sync_limit: int = 5,
+        backend: str | Backend | None = None,
+        min_session_timeout: int | None = None,
+        max_session_timeout: int | None = _MAX_SESSION_TIMEOUT,
+        config: Mapping[str, str] | None = None,
+        system_properties: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+        data_dir: str | Path | None = None,
+    ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"size must be an int, not {type(size).__name__}")
+        if size < 2:
+            raise ValueError("an ensemble has at least two servers; use ZooKeeperServer for one")
+        settings = Settings(
+            tick_time=tick_time,
+            init_limit=init_limit,
+            sync_limit=sync_limit,
+            min_session_timeout=min_session_timeout,
+            max_session_timeout=max_session_timeout,
+            config=dict(config or {}),
+            system_properties=dict(system_properties or {}),
+            java_options=tuple(java_options),
+            data_dir=None if data_dir is None else Path(data_dir),
+        )
+        self._backend = choose_backend(backend)
+        self._group = self._backend.ensemble(settings, size)
+        self.servers: Sequence[ZooKeeperServer] = tuple(
+            ZooKeeperServer._of_ensemble(self._backend, node) for node in self._group.nodes
+        )
+        self._cut: set[int] = set()
+        self._announced = False
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Ensemble {self.hosts} on {self._backend.name}>"
+
+    @property
+    def hosts(self) -> str:
+        """All members as ``"host:port,host:port,…"``."""
+        return ",".join(server.hosts for server in self.servers)
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend."""
+        return self._backend.name
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What these servers can be asked to do."""
+        return self._backend.capabilities
+
+    def start(self, timeout: float = START_SECONDS) -> None:
+        """Start all members and wait until all serve; ``StartFailed`` with a log otherwise."""
+        for server in self.servers:
+            server.launch()
+        started = time.monotonic()
+        self.wait_until_serving(timeout)
+        if not self._announced:
+            self._announced = True
+            log.info(
+                "ZooKeeper %s on %s, backend %s, serving after %.2f s",
+                self.servers[0].version(),
+                self.hosts,
+                self._backend.describe(),
+                time.monotonic() - started,
+            )
+
+    def wait_until_serving(self, timeout: float = START_SECONDS) -> None:
+        """Wait until all members that run and are not cut serve under a single leader.
+
+        ``StartFailed`` with the log of one that does not.
+        """
+        deadline = time.monotonic() + timeout
+        joined = [
+            server
+            for index, server in enumerate(self.servers)
+            if index not in self._cut and server.running
+        ]
+        while True:
+            modes = [
+                server.wait_until_serving(max(0.0, deadline - time.monotonic())).mode
+                for server in joined
+            ]
+            if modes.count("leader") == 1:
+                return
+            if time.monotonic() >= deadline:
+                raise StartFailed(f"not one leader within {timeout:g} s: {modes}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End all members orderly, keeping ports and data."""
+        for server in self.servers:
+            server.stop()
+
+    def close(self) -> None:
+        """End all members and remove what was made for them. May be called twice."""
+        self._group.close()
+
+    def leader(self, timeout: float = START_SECONDS) -> ZooKeeperServer:
+        """Return the member that leads; waits for one, ``TimeoutError`` if none comes.
+
+        During a partition the old leader may still call itself one: the member with the newest
+        epoch (the upper half of its zxid) is returned, and a cut one only if no other leads.
+        """
+        return wait_for(self._find_leader, timeout, "a leader")
+
+    def _find_leader(self) -> ZooKeeperServer | None:
+        leading = []
+        for index, server in enumerate(self.servers):
+            try:
+                status = server.status(timeout=1.0)
+            except (OSError, NotServing):
+                continue
+            if status.mode == "leader":
+                leading.append((index not in self._cut, status.zxid >> 32, index))
+        return self.servers[max(leading)[-1]] if leading else None
+
+    def followers(self) -> list[ZooKeeperServer]:
+        """Return the members that follow at this moment, in order."""
+        return [server for server in self.servers if server.mode() == "follower"]
+
+    def cut_from_peers(self, server: ZooKeeperServer) -> None:
+        """Let all packets between this member and the others vanish; its clients stay connected.
+
+        Nothing is closed or refused: both sides must notice the silence by themselves, after up
+        to ``sync_limit`` ticks.
+        """
+        index = self.servers.index(server)
+        self._group.cut(index)
+        self._cut.add(index)
+
+    def heal(self, server: ZooKeeperServer) -> None:
+        """Undo ``cut_from_peers``; nothing if the member is not cut."""
+        index = self.servers.index(server)
+        if index in self._cut:
+            self._group.heal(index)
+            self._cut.discard(index)
+
+    def heal_all(self) -> None:
+        """Undo all cuts."""
+        for server in self.servers:
+            self.heal(server)

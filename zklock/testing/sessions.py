@@ -1,0 +1,111 @@
+"""Ends sessions from the server's side, as their timing out would."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from typing import Protocol
+
+from zklock.testing.addresses import one_server
+from zklock.testing.errors import ServerError
+
+_CONNECT = struct.Struct(">iqiqi16s?")
+_CONNECTED = struct.Struct(">iiq")
+_CLOSE = struct.pack(">iii", 8, 1, -11)
+_TIMEOUT_MS = 10_000
+
+
+class HasSession(Protocol):
+    """A started ``KazooClient``, as far as this module is concerned."""
+
+    @property
+    def client_id(self) -> tuple[int, bytes] | None:
+        """Session id and password."""
+
+    @property
+    def hosts(self) -> list[tuple[str, int]]:
+        """The servers."""
+
+
+def expire_session(
+    session: HasSession | tuple[int, bytes], hosts: str | None = None, timeout: float = 10.0
+) -> int:
+    """End a client's session on the server, without the client's doing, and return its id.
+
+    ``session`` is the client, connected (kazoo does not tell its session otherwise), or a
+    ``client_id`` of it that was noted before.
+
+    A second connection takes the session over by its id and password and closes it. When this
+    returns, the session's ephemeral nodes are gone on the server that was asked. The client
+    learns of it as of any expiry: its connection drops, it connects again, and is told (LOST);
+    wait for that where it matters.
+
+    ``hosts`` is ``"host:port"`` of one server, the client's own first host unless given.
+    ``timeout`` is in seconds; ``TimeoutError`` after it.
+    ``ServerError`` if the client has no session that the server knows. Plain TCP only, no TLS.
+    """
+    if isinstance(session, tuple):
+        client_id = session
+        if hosts is None:
+            raise ValueError("a session given by its id needs hosts as well")
+    else:
+        if session.client_id is None:
+            raise ServerError("the client is not connected: start it, or note its client_id before")
+        client_id = session.client_id
+        hosts = hosts or "{}:{}".format(*session.hosts[0])
+    session_id, password = client_id
+    deadline = time.monotonic() + timeout
+    tried = False
+    while True:
+        left = max(0.001, deadline - time.monotonic())
+        granted, closed = _take_and_close(session_id, password, hosts, left)
+        if granted != session_id and not tried:
+            raise ServerError(f"the server knows no session 0x{session_id:x}: it is over already")
+        if closed or granted != session_id:
+            return session_id
+        # The client took its session back in between.
+        tried = True
+
+
+def serves_sessions(hosts: str, timeout: float = 3.0) -> bool:
+    """Say whether this one server begins and ends a session, within so many seconds for each.
+
+    Both are writes, so it is a member of a working quorum, whatever it calls itself.
+    """
+    try:
+        return _take_and_close(0, bytes(16), hosts, timeout)[1]
+    except OSError:
+        return False
+
+
+def _take_and_close(
+    session_id: int, password: bytes, hosts: str, timeout: float
+) -> tuple[int, bool]:
+    """Connect to this session, 0 being a new one, and close it.
+
+    Return its id, 0 if the server knows it not, and whether the server has said it is closed.
+    """
+    connect = _CONNECT.pack(0, 0, _TIMEOUT_MS, session_id, 16, password, False)
+    with socket.create_connection(one_server(hosts)[:2], timeout) as link:
+        link.sendall(struct.pack(">i", len(connect)) + connect + _CLOSE)
+        granted: int = _CONNECTED.unpack_from(_frame(link))[2]
+        try:
+            return granted, bool(granted and _frame(link))
+        except ConnectionError:
+            return granted, False
+
+
+def _frame(link: socket.socket) -> bytes:
+    (length,) = struct.unpack(">i", _exactly(link, 4))
+    return _exactly(link, length)
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        chunk = link.recv(size - len(data))
+        if not chunk:
+            raise ConnectionResetError("the server closed the connection")
+        data += chunk
+    return data

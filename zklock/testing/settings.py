@@ -1,0 +1,73 @@
+"""What a test server is configured with, whichever backend runs it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_KEY = re.compile(r"[A-Za-z0-9_.\-]+", re.ASCII)
+_VALUE = re.compile(r"\S+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Configuration common to the servers of one test.
+
+    Times are milliseconds, limits are ticks, as in ``zoo.cfg``. ``config`` are further entries
+    of ``zoo.cfg`` and win over everything else; ``system_properties`` are Java's ``-D``;
+    ``java_options`` follow the backend's own options and so override them. Values must not be
+    empty nor contain white space.
+    """
+
+    tick_time: int = 500
+    init_limit: int = 10
+    sync_limit: int = 5
+    min_session_timeout: int | None = None
+    max_session_timeout: int | None = None
+    system_properties: Mapping[str, str] = field(default_factory=dict)
+    java_options: tuple[str, ...] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+    data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tick_time", "init_limit", "sync_limit"):
+            _positive(name, getattr(self, name))
+        for name in ("min_session_timeout", "max_session_timeout"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        for name in ("system_properties", "config"):
+            for key, value in getattr(self, name).items():
+                _word(f"{name} key", key, _KEY)
+                _word(f"{name}[{key!r}]", value, _VALUE)
+        for option in self.java_options:
+            _word("java option", option, _VALUE)
+
+    def extra_config(self) -> dict[str, str]:
+        """Return the entries of ``zoo.cfg`` that have no setting of their own."""
+        entries = {}
+        if self.min_session_timeout is not None:
+            entries["minSessionTimeout"] = str(self.min_session_timeout)
+        if self.max_session_timeout is not None:
+            entries["maxSessionTimeout"] = str(self.max_session_timeout)
+        return entries | dict(self.config)
+
+    def java_arguments(self) -> list[str]:
+        """Return the options that the caller wants for Java."""
+        properties = [f"-D{key}={value}" for key, value in self.system_properties.items()]
+        return [*properties, *self.java_options]
+
+
+def _positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def _word(name: str, value: object, pattern: re.Pattern[str]) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if not pattern.fullmatch(value):
+        raise ValueError(f"{name} must be one word without white space, not {value!r}")
