@@ -1,0 +1,124 @@
+"""What every guard has in common: its public face, its arguments, its refusals.
+
+A guard keeps a *mark*, the highest token that its resource has seen, with the resource. A token
+below the mark is refused; one at or above it advances the mark and lets the change happen, in
+one atomic step of the store. The mark itself is made by an explicit ``create()``: so a mark that
+is missing later was lost, and the guard refuses everything instead of starting again from
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from zklock.errors import GuardUnusable, StaleToken
+from zklock.token import FencingToken
+
+
+@runtime_checkable
+class Granted(Protocol):
+    """Whatever carries a fencing token, above all a ``Grant``."""
+
+    @property
+    def token(self) -> FencingToken:
+        """The token of the grant."""
+
+
+# Not the empty text: that is what a truncated file or value looks like.
+NO_TOKEN = "none"
+
+
+Fenced: TypeAlias = FencingToken | Granted
+
+
+@runtime_checkable
+class Guard(Protocol):
+    """The part that all guards share; the fenced write has the form natural to each store."""
+
+    @property
+    def resource(self) -> str:
+        """The name that errors give to the resource."""
+
+    def create(self) -> None:
+        """Make the mark, once in the life of the resource; keep one that exists."""
+
+    def claim(self, token: Fenced) -> None:
+        """Advance the mark to ``token`` without another change.
+
+        Called right after the acquisition, it shuts out every earlier holder before the new
+        one's first write. Raises ``StaleToken`` for a token below the mark and
+        ``GuardUnusable`` when the mark is missing or unreadable. May be repeated.
+        """
+
+    def highest(self) -> FencingToken | None:
+        """Return the mark; ``None`` while no token has been seen."""
+
+
+def token_of(value: Fenced) -> FencingToken:
+    """Return the token that a guard was given; ``TypeError`` for anything that carries none."""
+    if isinstance(value, FencingToken):
+        return value
+    token = getattr(value, "token", None)
+    if isinstance(token, FencingToken):
+        return token
+    raise TypeError(
+        f"a guard takes a FencingToken or a grant, not {type(value).__name__}: "
+        "a bare sequence number restarts when the lock's parent znode is re-created"
+    )
+
+
+def resource_name(value: str) -> str:
+    """Return a usable name of a resource, else raise ``TypeError`` or ``ValueError``."""
+    if not isinstance(value, str):
+        raise TypeError(f"the resource's name must be a str, not {type(value).__name__}")
+    if not 0 < len(value) <= 255 or not value.isprintable() or value != value.strip():
+        raise ValueError(
+            "the resource's name must be 1 to 255 printable characters without spaces around "
+            f"them, not {value!r}"
+        )
+    return value
+
+
+def stale(resource: str, token: FencingToken, highest: FencingToken) -> StaleToken:
+    """Return the refusal of ``token``."""
+    return StaleToken(
+        f"{resource}: token {token} is stale, {highest} has been seen: this grant is over, "
+        "stop its work and acquire the lock again",
+        resource=resource,
+        token=token,
+        highest=highest,
+    )
+
+
+def missing(resource: str, where: str) -> GuardUnusable:
+    """Return the refusal for a mark that is not there."""
+    return GuardUnusable(
+        f"{resource}: no mark at {where}, every write is refused: call create() once when the "
+        "resource is made; if that was done, find out who removed the mark before making it anew",
+        resource=resource,
+    )
+
+
+def unreadable(resource: str, where: str, found: object) -> GuardUnusable:
+    """Return the refusal for a mark that is no token."""
+    return GuardUnusable(
+        f"{resource}: the mark at {where} is not a token but {found!r:.60}, every write is "
+        "refused: find out who changed it and restore it",
+        resource=resource,
+    )
+
+
+def parse_mark(resource: str, where: str, text: bytes | str) -> FencingToken | None:
+    """Read a mark that is stored as text: ``NO_TOKEN`` before the first token, else its text."""
+    try:
+        decoded = text.decode("ascii") if isinstance(text, bytes) else text
+        return None if decoded == NO_TOKEN else FencingToken.parse(decoded)
+    except ValueError:
+        raise unreadable(resource, where, text) from None
+
+
+def admit(resource: str, token: FencingToken, mark: FencingToken | None) -> bool:
+    """Compare ``token`` with the mark: raise ``StaleToken``, or say whether the mark advances."""
+    if mark is not None and token < mark:
+        raise stale(resource, token, mark)
+    return token != mark

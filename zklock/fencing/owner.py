@@ -1,0 +1,166 @@
+"""The double-check with the lock service: whether a token holds the lock right now."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kazoo.exceptions import NoNodeError
+
+from zklock import names
+from zklock.clock import clock
+from zklock.errors import NotOwner
+from zklock.fencing.guard import Fenced, token_of
+from zklock.fencing.zookeeper import Deadline
+from zklock.queries import Contender
+from zklock.token import FencingToken
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+_REMEMBERED = 1024
+
+_Key: TypeAlias = tuple[str, FencingToken, int]
+_Memory: TypeAlias = OrderedDict[_Key, tuple[float, Contender]]
+
+_memories: weakref.WeakKeyDictionary[KazooClient, _Memory] = weakref.WeakKeyDictionary()
+_mutex = threading.Lock()
+
+
+def verify_owner(
+    client: KazooClient,
+    path: str,
+    token: Fenced,
+    *,
+    limit: int = 1,
+    timeout: float = 10.0,
+    max_age: float | None = None,
+) -> Contender:
+    """Return the contender that holds the lock at ``path`` with ``token``, or raise ``NotOwner``.
+
+    For a service that is told a token and cannot keep a mark, or has none yet. ``limit`` is the
+    number of leases of a semaphore. The answer is true at one instant between call and return: a
+    ``multi`` that a quorum commits checks that the holder's node exists. It says nothing about
+    the moment after, so it does not replace a guard: between the answer and the write the holder
+    may change. "No" may also be answered a moment after the grant began on another server.
+
+    With ``max_age`` (seconds) a "yes" for the same question to the same client may be that old,
+    counted from before it was asked: a holder that lost the lock is believed for up to
+    ``max_age`` longer. A "no" is never remembered.
+
+    Costs two round trips, the second a write to ZooKeeper's log. Raises ``NoAnswer`` after
+    ``timeout`` seconds, and kazoo's errors as they are.
+    """
+    given = token_of(token)
+    names.check_path(path)
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    key = (path, given, limit)
+    asked = clock()
+    if max_age is not None and (known := _recall(client, key, asked - max_age)):
+        return known
+    holder = _ask(client, path, given, limit, Deadline(client, timeout, path))
+    if max_age is not None:
+        _remember(client, key, asked, holder)
+    return holder
+
+
+def _ask(
+    client: KazooClient, path: str, token: FencingToken, limit: int, deadline: Deadline
+) -> Contender:
+    caught_up = False
+    while True:
+        queue, epoch = _listing(client, path, deadline)
+        name = _holding(queue, epoch, token, limit)
+        if name is None:
+            if caught_up:
+                raise _not_owner(client, path, token, queue, deadline)
+        else:
+            node = f"{path}/{name.text}"
+            check = client.transaction()
+            check.check(node, -1)
+            read, checked = client.get_async(node), check.commit_async()
+            try:
+                data, stat = deadline.wait(read)
+                (result,) = deadline.wait(checked)
+                if isinstance(result, Exception):
+                    raise result
+            except NoNodeError:
+                # Gone since the listing, or this server lags behind: look again.
+                pass
+            else:
+                # No name recurs and no later contender comes in before it, so that a node
+                # which is still there holds the lock still, however old the listing is.
+                return _contender(name, epoch, node, data, stat)
+        deadline.wait(client.sync_async(path))
+        caught_up = True
+
+
+def _listing(
+    client: KazooClient, path: str, deadline: Deadline
+) -> tuple[list[names.Name], int | None]:
+    try:
+        children, stat = deadline.wait(client.get_children_async(path, include_data=True))
+    except NoNodeError:
+        return [], None
+    return names.queue(children), stat.czxid
+
+
+def _holding(
+    queue: list[names.Name], epoch: int | None, token: FencingToken, limit: int
+) -> names.Name | None:
+    """Return the contender with ``token``, if nobody stands in its way."""
+    if epoch != token.epoch:
+        return None
+    for place, name in enumerate(queue):
+        if name.sequence == token.sequence:
+            blockers = sum(names.blocks(other.kind, name.kind) for other in queue[:place])
+            allowed = limit if name.kind is names.Kind.LEASE else 1
+            return name if blockers < allowed else None
+    return None
+
+
+def _not_owner(
+    client: KazooClient,
+    path: str,
+    token: FencingToken,
+    queue: list[names.Name],
+    deadline: Deadline,
+) -> NotOwner:
+    holder = None
+    if queue:
+        try:
+            data, _ = deadline.wait(client.get_async(f"{path}/{queue[0].text}"))
+            holder = data.decode(errors="replace")
+        except NoNodeError:
+            pass
+    present = "nobody holds it" if holder is None else f"{holder!r} does"
+    return NotOwner(
+        f"{path}: token {token} does not hold the lock, {present}: refuse its request",
+        path=path,
+        token=token,
+        holder=holder,
+    )
+
+
+def _contender(name: names.Name, epoch: int | None, node: str, data: bytes, stat: Any) -> Contender:
+    token = None if epoch is None else FencingToken(epoch, name.sequence)
+    identity = data.decode(errors="replace")
+    return Contender(identity, name.sequence, token, stat.ephemeralOwner, node)
+
+
+def _recall(client: KazooClient, key: _Key, since: float) -> Contender | None:
+    with _mutex:
+        known = _memories.get(client, OrderedDict()).get(key)
+        return known[1] if known is not None and known[0] >= since else None
+
+
+def _remember(client: KazooClient, key: _Key, asked: float, holder: Contender) -> None:
+    with _mutex:
+        memory = _memories.setdefault(client, OrderedDict())
+        memory[key] = asked, holder
+        memory.move_to_end(key)
+        while len(memory) > _REMEMBERED:
+            memory.popitem(last=False)
