@@ -1,0 +1,174 @@
+"""Plays the demo: who does what when, on workers that are processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+import zklock
+from zklock.cli.demo.events import DIRECTOR, Event
+from zklock.cli.demo.ledger import Ledger
+from zklock.cli.demo.log import Interrupted, Log
+from zklock.cli.demo.troupe import Player
+from zklock.clock import clock
+from zklock.testing.proxy import FaultProxy
+
+ROUNDS = 3
+WORK_SECONDS = 0.08
+_LIST_EVERY = 0.01
+_SLACK_SECONDS = 20.0
+"""Seconds that a step may take beyond three session timeouts before the demo is given up."""
+
+TITLES = (
+    "six workers queue for one lock, and write under its tokens",
+    "the holder is killed",
+    "the holder is paused past its session",
+    "the holder is cut from ZooKeeper",
+)
+
+
+class Director:
+    """Directs six players at one lock; the last but one reaches ZooKeeper through the proxy."""
+
+    def __init__(
+        self,
+        log: Log,
+        client: KazooClient,
+        path: str,
+        *,
+        ledger: Ledger,
+        players: Sequence[Player],
+        proxy: FaultProxy,
+    ) -> None:
+        self._log = log
+        self._client = client
+        self._lock = zklock.Lock(client, path)
+        self._path = path
+        self._ledger = ledger
+        self._players = players
+        self._proxy = proxy
+        self._act = 0
+        self._patience = _SLACK_SECONDS
+
+    def play(self, zookeeper: str) -> None:
+        """Play all four acts and ask what is left. What happens is in the log.
+
+        Returns too when it cannot go on; the log then says why.
+        """
+        try:
+            self._open(zookeeper)
+            for title, act in zip(
+                TITLES, (self._queue, self._kill, self._pause, self._cut), strict=True
+            ):
+                self._act += 1
+                self._say("act", title=title)
+                act()
+            self._act = 0
+            self._close()
+        except (Interrupted, zklock.ZkLockError) as why:
+            self._say("broken", why=str(why))
+
+    def _open(self, zookeeper: str) -> None:
+        ready = [player.expect("ready", self._patience) for player in self._players]
+        timeout = max(event["session_timeout"] for event in ready)
+        self._patience += 3 * timeout
+        self._say(
+            "opening",
+            zookeeper=zookeeper,
+            hosts=",".join(f"{host}:{port}" for host, port in self._client.hosts),
+            session_timeout=timeout,
+            path=self._path,
+            workers=[player.name for player in self._players],
+        )
+
+    def _queue(self) -> None:
+        first, *_ = self._line_up(self._players, turns=ROUNDS)
+        first.send("go")
+        for player in self._players:
+            for _ in range(ROUNDS):
+                player.expect("released", self._patience)
+
+    def _kill(self) -> None:
+        victim, *others = self._line_up(self._players[0:3])
+        at = victim.kill()
+        self._say("killed", at=at, worker=victim.name)
+        self._finish(others)
+
+    def _pause(self) -> None:
+        victim, *others = self._line_up(self._players[1:4], late=True)
+        with self._stopped(victim):
+            self._finish(others)
+        victim.expect("refused", self._patience)
+        victim.expect("lost", self._patience)
+
+    def _cut(self) -> None:
+        victim, *others = self._line_up([self._players[4], self._players[5], self._players[2]])
+        at = clock()
+        self._proxy.blackhole()
+        self._say("cut", at=at, worker=victim.name)
+        victim.expect("lost", self._patience)
+        self._finish(others)
+        self._proxy.restore()
+        self._say("restored", worker=victim.name)
+
+    def _close(self) -> None:
+        self._say(
+            "ledger",
+            entries=[
+                {"number": it.number, "token": str(it.token), "worker": it.worker}
+                for it in self._ledger.entries()
+            ],
+        )
+        for player in self._players[1:]:
+            player.quit()
+        for player in self._players:
+            player.expect("ended", self._patience)
+        try:
+            nodes = self._client.get_children(self._path)
+        except NoNodeError:
+            nodes = []
+        self._say("left", nodes=nodes)
+
+    def _line_up(
+        self, players: Sequence[Player], *, turns: int = 1, late: bool = False
+    ) -> Sequence[Player]:
+        """Have the first acquire and hold until told, and the others queue behind it in order."""
+        for place, player in enumerate(players):
+            player.send(
+                "work", act=self._act, turns=turns, seconds=WORK_SECONDS,
+                gated=place == 0, late=late and place == 0,
+            )  # fmt: skip
+            if place == 0:
+                player.expect("claimed", self._patience)
+            queue = self._queued(place + 1)
+        self._say("queue", contenders=queue)
+        return players
+
+    def _queued(self, count: int) -> list[dict[str, Any]]:
+        """Wait until so many stand in the queue, and return them."""
+        deadline = clock() + self._patience
+        while True:
+            queue = self._lock.contenders()
+            if len(queue) == count:
+                return [{"worker": it.identity, "sequence": it.sequence} for it in queue]
+            if clock() >= deadline:
+                names = " ".join(it.identity for it in queue)
+                raise Interrupted(f"{count} should queue, and there are {len(queue)}: {names}")
+            self._log.rest(_LIST_EVERY)
+
+    def _finish(self, players: Sequence[Player]) -> None:
+        for player in players:
+            player.expect("released", self._patience)
+
+    @contextlib.contextmanager
+    def _stopped(self, victim: Player) -> Iterator[None]:
+        self._say("paused", at=victim.pause(), worker=victim.name)
+        yield
+        self._say("resumed", at=victim.resume(), worker=victim.name)
+
+    def _say(self, what: str, *, at: float | None = None, **data: Any) -> None:
+        self._log.add(Event(clock() if at is None else at, self._act, DIRECTOR, what, data))
