@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from zklock import fencing
+from zklock.errors import GuardUnusable, StaleToken
+from zklock.fencing.guard import admit, parse_mark, resource_name, token_of
+from zklock.token import FencingToken
+
+A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+
+class Carrier:
+    token = A
+
+
+def test_a_token_and_what_carries_one_are_taken() -> None:
+    assert token_of(A) is A
+    assert token_of(Carrier()) is A
+
+
+@pytest.mark.parametrize("value", [33, "33", str(A), None, True, 3.0, (7, 33), object()])
+def test_anything_else_is_a_type_error(value: Any) -> None:
+    with pytest.raises(TypeError, match="takes a FencingToken or a grant"):
+        token_of(value)
+
+
+def test_a_bare_number_is_told_why() -> None:
+    with pytest.raises(TypeError) as caught:
+        token_of(34)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "a guard takes a FencingToken or a grant, not int: "
+        "a bare sequence number restarts when the lock's parent znode is re-created"
+    )
+
+
+def test_admit() -> None:
+    assert admit("r", A, None)
+    assert admit("r", B, A)
+    assert not admit("r", A, A)
+    with pytest.raises(StaleToken) as caught:
+        admit("report", A, B)
+    assert str(caught.value) == (
+        "report: token 0000000000000007-0000000033 is stale, 0000000000000007-0000000034 has "
+        "been seen: this grant is over, stop its work and acquire the lock again"
+    )
+    assert (caught.value.resource, caught.value.token, caught.value.highest) == ("report", A, B)
+
+
+def test_marks_as_text() -> None:
+    assert parse_mark("r", "w", b"none") is None
+    assert parse_mark("r", "w", str(A)) == A
+    for wrong in (b"", "", b"\xff", b"none\n", str(A).upper()[1:], str(A) + "0", "7-33"):
+        with pytest.raises(GuardUnusable, match="the mark at w is not a token") as caught:
+            parse_mark("r", "w", wrong)
+        assert caught.value.resource == "r"
+
+
+@pytest.mark.parametrize("name", ["", " a", "a ", "a\n", "a\0b", "x" * 256])
+def test_unusable_names(name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 255 printable"):
+        resource_name(name)
+
+
+def test_names_must_be_texts() -> None:
+    with pytest.raises(TypeError, match="must be a str, not bytes"):
+        resource_name(b"a")  # type: ignore[arg-type]
+    assert resource_name("Übersicht 7") == "Übersicht 7"
+
+
+def test_all_names_are_there() -> None:
+    assert sorted(fencing.__all__) == fencing.__all__
+    for name in fencing.__all__:
+        assert getattr(fencing, name)
+
+
+def test_no_extra_is_needed_to_import() -> None:
+    program = (
+        "import sys\n"
+        "for name in ('redis', 'sqlalchemy', 'psycopg', 'pymysql', 'boto3', 'hypothesis'):\n"
+        "    sys.modules[name] = None\n"
+        "import zklock.fencing, zklock.testing.guard_conformance\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,353 @@
+"""The conformance suite must find every way in which a guard can be wrong."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from zklock.errors import GuardUnusable, StaleToken
+from zklock.fencing.guard import Fenced, missing, stale, token_of, unreadable
+from zklock.testing import guard_conformance
+from zklock.testing.guard_conformance import CHECKS, Effort, Handle, Subject, Violation
+from zklock.token import FencingToken
+
+EFFORT = Effort(interleavings=200, races=3, kills=3)
+
+
+class Toy(Handle):
+    """A right guard in memory; the mutants below each break one thing."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.guard: Any = self
+        self.resource = "toy"
+
+    def create(self) -> None:
+        pass
+
+    def claim(self, token: Fenced) -> None:
+        with self.cell.mutex:
+            self.check(token_of(token))
+
+    def write(self, data: bytes, token: Fenced) -> None:
+        with self.cell.mutex:
+            self.check(token_of(token))
+            self.cell.data = data
+
+    def check(self, token: FencingToken) -> None:
+        if self.cell.mark == "gone":
+            raise missing(self.resource, "memory")
+        if isinstance(self.cell.mark, str):
+            raise unreadable(self.resource, "memory", self.cell.mark)
+        if self.cell.mark is not None and self.below(token, self.cell.mark):
+            raise stale(self.resource, token, self.cell.mark)
+        self.cell.mark = token
+
+    def below(self, token: FencingToken, mark: FencingToken) -> bool:
+        return token < mark
+
+    def highest(self) -> FencingToken | None:
+        if isinstance(self.cell.mark, str):
+            self.check(FencingToken(0, 0))
+        assert not isinstance(self.cell.mark, str)
+        return self.cell.mark
+
+    def read(self) -> bytes | None:
+        return self.cell.data
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Cell(Subject):
+    shared: ClassVar[bool] = False
+    name: str = "toy"
+    handle: type[Toy] = Toy
+    mark: FencingToken | str | None = None
+    data: bytes | None = None
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def fresh(self) -> Cell:
+        return Cell(handle=self.handle)
+
+    def open(self) -> Handle:
+        return self.handle(self)
+
+    def restart(self) -> None:
+        pass
+
+    def remove_mark(self) -> None:
+        self.mark = "gone"
+
+    def spoil_mark(self) -> None:
+        self.mark = "spoilt"
+
+
+class RefusesEqual(Toy):
+    def below(self, token: FencingToken, mark: FencingToken) -> bool:
+        return token <= mark
+
+
+class AcceptsAll(Toy):
+    def below(self, token: FencingToken, mark: FencingToken) -> bool:
+        return False
+
+
+class ComparesSequence(Toy):
+    def below(self, token: FencingToken, mark: FencingToken) -> bool:
+        return token.sequence < mark.sequence
+
+
+class ComparesFloats(Toy):
+    def below(self, token: FencingToken, mark: FencingToken) -> bool:
+        return (float(token.epoch), token.sequence) < (float(mark.epoch), mark.sequence)
+
+
+class ComparesSigned32(Toy):
+    def below(self, token: FencingToken, mark: FencingToken) -> bool:
+        def cut(epoch: int) -> int:
+            return (epoch + 2**31) % 2**32 - 2**31
+
+        return (cut(token.epoch), token.sequence) < (cut(mark.epoch), mark.sequence)
+
+
+class ComparesUnpadded(Toy):
+    def below(self, token: FencingToken, mark: FencingToken) -> bool:
+        return f"{token.epoch}-{token.sequence}" < f"{mark.epoch}-{mark.sequence}"
+
+
+class ClaimsNothing(Toy):
+    def claim(self, token: Fenced) -> None:
+        token_of(token)
+
+
+class MarksAfterwards(Toy):
+    """The mark rises only with the data of the next write."""
+
+    def claim(self, token: Fenced) -> None:
+        mark = self.cell.mark
+        if isinstance(mark, FencingToken) and token_of(token) < mark:
+            raise stale(self.resource, token_of(token), mark)
+
+
+class ChecksThenWrites(Toy):
+    """Comparison and change are two steps."""
+
+    def write(self, data: bytes, token: Fenced) -> None:
+        with self.cell.mutex:
+            self.check(token_of(token))
+        time.sleep(random.uniform(0, 0.004))
+        self.cell.data = data
+
+
+class WritesThenChecks(Toy):
+    def write(self, data: bytes, token: Fenced) -> None:
+        self.cell.data = data
+        with self.cell.mutex:
+            self.check(token_of(token))
+
+
+class NoMutualExclusion(Toy):
+    """A lost update of the mark: it can fall back."""
+
+    def claim(self, token: Fenced) -> None:
+        self._slow(token_of(token))
+
+    def write(self, data: bytes, token: Fenced) -> None:
+        self._slow(token_of(token))
+        self.cell.data = data
+
+    def _slow(self, token: FencingToken) -> None:
+        mark = self.cell.mark
+        time.sleep(0.001)
+        if isinstance(mark, FencingToken) and token < mark:
+            raise stale(self.resource, token, mark)
+        self.cell.mark = token
+
+
+class TakesNumbers(Toy):
+    def claim(self, token: Any) -> None:
+        if isinstance(token, int) and not isinstance(token, bool):
+            return
+        super().claim(token)
+
+
+class NamesWrongHighest(Toy):
+    def check(self, token: FencingToken) -> None:
+        try:
+            super().check(token)
+        except StaleToken:
+            raise stale(self.resource, token, FencingToken(2**63 - 1, 0)) from None
+
+
+class StartsAnew(Toy):
+    """A lost mark counts as none."""
+
+    def check(self, token: FencingToken) -> None:
+        if isinstance(self.cell.mark, str):
+            self.cell.mark = None
+        super().check(token)
+
+
+class BlindToHighest(Toy):
+    def highest(self) -> FencingToken | None:
+        return None
+
+
+class Forgetful(Cell):
+    """Loses the mark at a restart."""
+
+    def fresh(self) -> Cell:
+        return Forgetful(handle=self.handle)
+
+    def restart(self) -> None:
+        self.mark = None
+
+
+class Unbacked(Cell):
+    """Loses the data at a restart."""
+
+    def fresh(self) -> Cell:
+        return Unbacked(handle=self.handle)
+
+    def restart(self) -> None:
+        self.data = None
+
+
+MUTANTS: list[tuple[Subject, set[str]]] = [
+    (Cell(handle=RefusesEqual), {"order", "claim", "types", "races"}),
+    (Cell(handle=AcceptsAll), {"order", "claim", "edges", "interleavings"}),
+    (Cell(handle=ComparesSequence), {"order", "edges", "interleavings"}),
+    (Cell(handle=ComparesFloats), {"edges"}),
+    (Cell(handle=ComparesSigned32), {"edges", "interleavings"}),
+    (Cell(handle=ComparesUnpadded), {"edges", "interleavings"}),
+    (Cell(handle=ClaimsNothing), {"claim", "interleavings"}),
+    (Cell(handle=MarksAfterwards), {"claim", "interleavings"}),
+    (Cell(handle=ChecksThenWrites), {"races", "rising"}),
+    (Cell(handle=WritesThenChecks), {"order", "claim", "interleavings"}),
+    (Cell(handle=NoMutualExclusion), {"rising"}),
+    (Cell(handle=TakesNumbers), {"types"}),
+    (Cell(handle=NamesWrongHighest), {"order", "claim", "interleavings"}),
+    (Cell(handle=StartsAnew), {"lost_mark"}),
+    (Cell(handle=BlindToHighest), {"order", "claim", "edges", "interleavings"}),
+    (Forgetful(), {"restart"}),
+    (Unbacked(), {"restart"}),
+]
+
+
+def found_by(subject: Subject) -> set[str]:
+    found = set()
+    for check in CHECKS:
+        try:
+            if check.applies_to(subject):
+                check(subject, EFFORT)
+        except Violation:
+            found.add(check.name)
+    return found
+
+
+def _label(case: Any) -> str | None:
+    if isinstance(case, Cell):
+        return type(case).__name__ if case.handle is Toy else case.handle.__name__
+    return ""
+
+
+@pytest.mark.parametrize(("subject", "expected"), MUTANTS, ids=_label)
+def test_mutants_are_found(subject: Subject, expected: set[str]) -> None:
+    assert expected <= found_by(subject)
+
+
+def test_a_right_guard_passes_and_is_reported() -> None:
+    text = guard_conformance.report([Cell()], EFFORT)
+    heads, row = text.splitlines()
+    assert heads.split() == [check.name for check in CHECKS]
+    assert row.split() == ["toy", "9", "3", "55", "7", "200", "3", "3", "-", "1", "2"]
+
+
+@dataclass
+class Disk(Subject):
+    """Shared between processes, mark and data in two files; ``right`` orders them rightly."""
+
+    folder: str
+    name: str = "disk"
+    order: str = "mark first"
+    number: int = 0
+
+    def fresh(self) -> Disk:
+        return Disk(self.folder, order=self.order, number=time.monotonic_ns())
+
+    def open(self) -> Handle:
+        return DiskHandle(self)
+
+
+class DiskHandle(Handle):
+    def __init__(self, subject: Disk) -> None:
+        self.guard: Any = self
+        self.resource = "disk"
+        self.order = subject.order
+        base = Path(subject.folder) / str(subject.number)
+        self.mark, self.data = base.with_suffix(".mark"), base.with_suffix(".data")
+
+    def claim(self, token: Fenced) -> None:
+        self._check(token_of(token))
+        self._put(self.mark, str(token).encode())
+
+    def write(self, data: bytes, token: Fenced) -> None:
+        self._check(token_of(token))
+        steps: list[Callable[[], None]] = [
+            lambda: self._put(self.mark, str(token).encode()),
+            lambda: self._put(self.data, data, torn=self.order == "torn"),
+        ]
+        if self.order == "data first":
+            steps.reverse()
+        steps[0]()
+        time.sleep(0.002)
+        steps[1]()
+
+    def highest(self) -> FencingToken | None:
+        return FencingToken.parse(self.mark.read_text()) if self.mark.exists() else None
+
+    def read(self) -> bytes | None:
+        return self.data.read_bytes() if self.data.exists() else None
+
+    def close(self) -> None:
+        pass
+
+    def _check(self, token: FencingToken) -> None:
+        mark = self.highest()
+        if mark is not None and token < mark:
+            raise stale(self.resource, token, mark)
+
+    def _put(self, path: Path, content: bytes, *, torn: bool = False) -> None:
+        if torn:
+            path.write_bytes(content[:100])
+            time.sleep(0.002)
+        new = path.with_suffix(".new")
+        new.write_bytes(content)
+        new.replace(path)
+
+
+@pytest.mark.parametrize("order", ["data first", "torn"])
+def test_crashes_between_mark_and_data_are_found(order: str, tmp_path: Path) -> None:
+    (crashes,) = [check for check in CHECKS if check.name == "crashes"]
+    crashes(Disk(str(tmp_path)), Effort(kills=10))
+    with pytest.raises(Violation):
+        crashes(Disk(str(tmp_path), order=order), Effort(kills=40))
+
+
+def test_a_writer_that_fails_is_a_violation() -> None:
+    class Broken(Toy):
+        def write(self, data: bytes, token: Fenced) -> None:
+            raise GuardUnusable("broken", resource="toy")
+
+    (races,) = [check for check in CHECKS if check.name == "races"]
+    with pytest.raises(Violation, match="a writer failed: GuardUnusable"):
+        races(Cell(handle=Broken), EFFORT)

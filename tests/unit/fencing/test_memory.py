@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from zklock.errors import GuardUnusable, NotOwner, StaleToken
+from zklock.fencing import Guard, MemoryGuard, MemoryGuards
+from zklock.token import FencingToken
+
+A, B, C = (FencingToken(7, number) for number in (33, 34, 35))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_holds_and_refuses() -> None:
+    guard = MemoryGuard("report")
+    assert isinstance(guard, Guard)
+    assert guard.highest() is None
+    with guard.hold(A):
+        pass
+    guard.claim(B)
+    with pytest.raises(StaleToken, match=r"report: token .* is stale"), guard.hold(A):
+        pytest.fail("the body ran")
+    assert guard.highest() == B
+
+
+def test_an_error_in_the_body_ends_the_hold() -> None:
+    guard = MemoryGuard("report")
+    with pytest.raises(KeyError), guard.hold(A):
+        raise KeyError
+    guard.claim(B)
+    assert guard.highest() == B
+
+
+def test_a_claim_waits_for_the_change_under_way() -> None:
+    guard = MemoryGuard("report")
+    log = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def change() -> None:
+        with guard.hold(A):
+            inside.set()
+            go_on.wait(10)
+            log.append("changed")
+
+    def claim() -> None:
+        guard.claim(B)
+        log.append("claimed")
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(change)
+        assert inside.wait(10)
+        claiming = pool.submit(claim)
+        until(lambda: len(guard._turns._waiting) == 1)
+        assert guard.highest() == A
+        go_on.set()
+        claiming.result(10)
+    assert log == ["changed", "claimed"]
+
+
+def test_turns_come_in_order_and_one_at_a_time() -> None:
+    guard = MemoryGuard("report")
+    log: list[int] = []
+    inside = 0
+
+    def change(number: int) -> None:
+        nonlocal inside
+        with guard.hold(A):
+            inside += 1
+            assert inside == 1
+            log.append(number)
+            inside -= 1
+
+    with ThreadPoolExecutor(20) as pool:
+        with guard.hold(A):
+            changes = []
+            for number in range(20):
+                changes.append(pool.submit(change, number))
+                until(lambda number=number: len(guard._turns._waiting) == number + 1)  # type: ignore[misc]
+        for done in changes:
+            done.result(10)
+    assert log == list(range(20))
+
+
+def test_a_turn_that_does_not_come_in_time() -> None:
+    guard = MemoryGuard("report", timeout=0.01)
+    with (
+        guard.hold(A),
+        pytest.raises(TimeoutError, match=r"report: earlier changes have been running for 0\.01"),
+        guard.hold(A),
+    ):
+        pytest.fail("two at once")
+    guard.claim(B)
+
+
+def test_tasks_and_threads_share_the_turns() -> None:
+    guard = MemoryGuard("report")
+    inside = 0
+    most = 0
+
+    def enter() -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+
+    def leave() -> None:
+        nonlocal inside
+        inside -= 1
+
+    def in_thread() -> None:
+        for _ in range(50):
+            with guard.hold(A):
+                enter()
+                time.sleep(0)
+                leave()
+
+    async def in_task() -> None:
+        for _ in range(50):
+            async with guard.hold_async(A):
+                enter()
+                await asyncio.sleep(0)
+                leave()
+
+    async def main() -> None:
+        await asyncio.gather(
+            *(in_task() for _ in range(3)), *(asyncio.to_thread(in_thread) for _ in range(3))
+        )
+
+    asyncio.run(main())
+    assert most == 1
+    assert inside == 0
+
+
+def test_a_cancelled_task_leaves_no_turn_behind() -> None:
+    """Cancelled at any moment around its turn, it never keeps it."""
+
+    async def main() -> None:
+        guard = MemoryGuard("report")
+
+        async def change() -> None:
+            async with guard.hold_async(A):
+                await asyncio.sleep(0)
+
+        for steps in range(12):
+            async with guard.hold_async(A):
+                waiting = asyncio.create_task(change())
+                await asyncio.sleep(0)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert not guard._turns._taken
+            assert not guard._turns._waiting
+
+    asyncio.run(main())
+
+
+def test_a_task_times_out() -> None:
+    async def main() -> None:
+        guard = MemoryGuard("report", timeout=0.01)
+        async with guard.hold_async(A):
+            with pytest.raises(TimeoutError, match="earlier changes"):
+                async with guard.hold_async(A):
+                    pytest.fail("two at once")
+        async with guard.hold_async(B):
+            pass
+
+    asyncio.run(main())
+
+
+def test_the_first_token_is_asked_about() -> None:
+    asked = []
+
+    def first(token: FencingToken) -> None:
+        asked.append(token)
+        if token == A:
+            raise NotOwner("report: no", token=token)
+
+    guard = MemoryGuard("report", first=first)
+    with pytest.raises(NotOwner):
+        guard.claim(A)
+    assert guard.highest() is None
+    guard.claim(B)
+    guard.claim(B)
+    guard.claim(C)
+    assert asked == [A, B]
+
+
+def test_the_first_token_of_a_task_is_asked_about_off_the_loop() -> None:
+    threads = []
+
+    async def main() -> None:
+        guard = MemoryGuard("report", first=lambda _: threads.append(threading.get_ident()))
+        async with guard.hold_async(A):
+            pass
+        assert guard.highest() == A
+
+    asyncio.run(main())
+    assert threads != [threading.get_ident()]
+    assert len(threads) == 1
+
+
+def test_guards_are_one_for_each_resource() -> None:
+    guards = MemoryGuards()
+    guards["a"].claim(B)
+    gc.collect()
+    assert guards["a"] is guards["a"]
+    assert guards["a"].highest() == B
+    assert guards["b"].highest() is None
+    assert len(guards) == 1
+    with pytest.raises(ValueError, match="1 to 255"):
+        guards[""]
+
+
+def test_a_full_memory_refuses_new_resources_and_forgets_none() -> None:
+    guards = MemoryGuards(capacity=2)
+    guards["a"].claim(B)
+    guards["b"].claim(B)
+    with pytest.raises(GuardUnusable) as caught:
+        guards["c"].claim(B)
+    assert str(caught.value) == (
+        "c: 2 other resources fill the guards' memory: raise the capacity, or discard() "
+        "resources that are gone"
+    )
+    assert caught.value.resource == "c"
+    with pytest.raises(StaleToken):
+        guards["a"].claim(A)
+    guards["b"].claim(C)
+    guards.discard("b")
+    guards["c"].claim(B)
+    assert len(guards) == 2
+
+
+def test_resources_that_were_only_asked_for_take_no_room() -> None:
+    guards = MemoryGuards(capacity=1)
+    for number in range(1000):
+        guards[f"resource {number}"].highest()
+    gc.collect()
+    assert len(guards._known) == 0
+    guards["a"].claim(A)
+
+
+def test_a_refused_first_token_takes_no_room() -> None:
+    def first(resource: str, token: FencingToken) -> None:
+        if token < B:
+            raise NotOwner(f"{resource}: no", token=token)
+
+    guards = MemoryGuards(capacity=1, first=first)
+    with pytest.raises(NotOwner, match="a: no"):
+        guards["a"].claim(A)
+    guards["b"].claim(B)
+    assert len(guards) == 1
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_capacity_must_be_positive(capacity: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        MemoryGuards(capacity)
+    with pytest.raises(TypeError):
+        MemoryGuards(True)
+
+
+def test_many_threads_rise_and_the_mark_never_falls() -> None:
+    guards = MemoryGuards()
+    accepted: list[FencingToken] = []
+    refused: list[tuple[FencingToken, FencingToken | None]] = []
+
+    def work(start: int) -> None:
+        for sequence in range(start, 400, 4):
+            token = FencingToken(1, sequence)
+            try:
+                with guards["a"].hold(token):
+                    accepted.append(token)
+            except StaleToken as error:
+                refused.append((token, error.highest))
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work, start) for start in range(4)]:
+            done.result(30)
+    assert accepted == sorted(accepted)
+    assert all(highest is not None and token < highest for token, highest in refused)
+    assert guards["a"].highest() == accepted[-1] == FencingToken(1, 399)

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zklock.errors import GuardUnusable, StaleToken
+from zklock.fencing import Guard, SqlGuard
+from zklock.fencing.sql import _render, is_retryable
+from zklock.token import FencingToken
+
+A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+
+class Database:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.guard = SqlGuard(self.connect, "report")
+        self.guard.create_table()
+        self.guard.create()
+
+    def connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=0.1)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(self.connect()) as connection:
+            yield connection
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(tmp_path / "db")
+
+
+def test_advances_inside_the_callers_transaction(database: Database) -> None:
+    assert isinstance(database.guard, Guard)
+    with database.open() as connection:
+        database.guard.advance(connection, B)
+        assert connection.in_transaction
+        connection.rollback()
+        assert database.guard.highest() is None
+        database.guard.advance(connection, B)
+        connection.commit()
+    assert database.guard.highest() == B
+
+
+def test_a_stale_token_changes_nothing(database: Database) -> None:
+    database.guard.claim(B)
+    with database.open() as connection, pytest.raises(StaleToken), connection:
+        database.guard.advance(connection, A)
+    assert database.guard.highest() == B
+
+
+def test_without_create_everything_is_refused(database: Database) -> None:
+    other = SqlGuard(database.connect, "other")
+    with pytest.raises(GuardUnusable, match="other: no mark at table zklock_fence"):
+        other.claim(A)
+    with database.open() as connection:
+        other.create(connection)
+        connection.rollback()
+        with pytest.raises(GuardUnusable):
+            other.claim(A)
+        other.create(connection)
+        connection.commit()
+    other.claim(A)
+    other.create()
+    assert other.highest() == A
+
+
+def test_autocommit_is_refused(database: Database) -> None:
+    with database.open() as connection:
+        connection.isolation_level = None
+        with pytest.raises(ValueError, match="report: the connection is in autocommit mode"):
+            database.guard.advance(connection, A)
+        assert database.guard.highest() is None
+        connection.execute("BEGIN")
+        database.guard.advance(connection, A)
+        connection.execute("COMMIT")
+    assert database.guard.highest() == A
+
+
+def test_run_returns_and_commits(database: Database) -> None:
+    def change(connection: sqlite3.Connection) -> int:
+        connection.execute("CREATE TABLE data (value)")
+        return 5
+
+    assert database.guard.run(A, change) == 5
+    with database.open() as connection:
+        assert connection.execute("SELECT * FROM data").fetchall() == []
+
+
+def test_run_undoes_what_failed(database: Database) -> None:
+    def change(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO nowhere VALUES (1)")
+
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        database.guard.run(A, change)
+    assert database.guard.highest() is None
+
+
+def test_run_tries_again(database: Database) -> None:
+    tries = []
+
+    def change(connection: sqlite3.Connection) -> str:
+        tries.append(connection)
+        if len(tries) < 3:
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY_SNAPSHOT
+            raise error
+        return "done"
+
+    assert database.guard.run(A, change) == "done"
+    assert len(tries) == 3
+    tries.clear()
+    with pytest.raises(sqlite3.OperationalError):
+        database.guard.run(A, change, attempts=2)
+    with pytest.raises(ValueError, match="at least 1"):
+        database.guard.run(A, change, attempts=0)
+
+
+def test_a_locked_database_is_retryable(database: Database) -> None:
+    with database.open() as one, database.open() as other:
+        database.guard.advance(one, A)
+        with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
+            database.guard.advance(other, B)
+        assert is_retryable(caught.value)
+
+
+def test_what_is_not_retryable() -> None:
+    assert not is_retryable(ValueError())
+    assert not is_retryable(ValueError(1213))
+    assert not is_retryable(sqlite3.OperationalError("no such table"))
+
+
+def test_the_table_refuses_what_is_no_token(database: Database) -> None:
+    with database.open() as connection:
+        for epoch, sequence in ((-1, 5), (5, -1), (5, 2**31), ("ff", 5), (5, "ff"), (1.5, 5)):
+            with pytest.raises(sqlite3.IntegrityError):
+                connection.execute(
+                    "UPDATE zklock_fence SET epoch = ?, sequence = ?", (epoch, sequence)
+                )
+        connection.execute(
+            "UPDATE zklock_fence SET epoch = ?, sequence = ?", (2**63 - 1, 2**31 - 1)
+        )
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "mysql"])
+def test_ddl(dialect: Any) -> None:
+    text = SqlGuard.ddl(dialect, table="locks.fences")
+    assert text.startswith("CREATE TABLE IF NOT EXISTS locks.fences (")
+    assert ("ENGINE=InnoDB" in text) is (dialect == "mysql")
+    assert ('COLLATE "C"' in text) is (dialect == "postgresql")
+
+
+def test_bad_arguments(database: Database) -> None:
+    with pytest.raises(ValueError, match="no dialect 'oracle': one of sqlite, postgresql, mysql"):
+        SqlGuard.ddl("oracle")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="table must be name"):
+        SqlGuard(database.connect, "report", table="a; DROP TABLE b")
+    with pytest.raises(TypeError, match="table must be a str"):
+        SqlGuard(database.connect, "report", table=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"pass engine\.connect"):
+        SqlGuard(database.connect(), "report")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected a DB-API connection"):
+        database.guard.advance(object(), A)
+    with database.open() as connection, pytest.raises(TypeError, match="takes a FencingToken"):
+        database.guard.advance(connection, 34)  # type: ignore[arg-type]
+
+
+def test_an_unknown_driver_must_be_described(database: Database) -> None:
+    class Wrapped:
+        def __init__(self, connection: sqlite3.Connection) -> None:
+            self.cursor = connection.cursor
+            self.commit = connection.commit
+            self.rollback = connection.rollback
+            self.close = connection.close
+
+    with database.open() as connection:
+        wrapped = Wrapped(connection)
+        with pytest.raises(ValueError, match=r"cannot tell the dialect of .*Wrapped: pass"):
+            database.guard.advance(wrapped, A)
+        told = SqlGuard(database.connect, "report", dialect="sqlite")
+        with pytest.raises(ValueError, match="pass paramstyle="):
+            told.advance(wrapped, A)
+        for style in ("qmark", "named", "numeric"):
+            told = SqlGuard(database.connect, "report", dialect="sqlite", paramstyle=style)
+            told.advance(wrapped, A)
+        wrapped.commit()
+    assert database.guard.highest() == A
+
+
+def test_a_context_manager_may_yield_the_connection(database: Database) -> None:
+    with database.open() as connection:
+        SqlGuard(lambda: contextlib.nullcontext(connection), "report").claim(A)
+        connection.execute("SELECT 1")
+
+
+def test_parameter_styles() -> None:
+    statement, values = "SET a = :aa WHERE b = :b", {"b": 2, "aa": 1}
+    assert _render(statement, values, "qmark") == ("SET a = ? WHERE b = ?", (1, 2))
+    assert _render(statement, values, "format") == ("SET a = %s WHERE b = %s", (1, 2))
+    assert _render(statement, values, "numeric") == ("SET a = :1 WHERE b = :2", (1, 2))
+    assert _render(statement, values, "pyformat") == ("SET a = %(aa)s WHERE b = %(b)s", values)
+    assert _render(statement, values, "named") == (statement, values)
+    with pytest.raises(ValueError, match="no parameter style of PEP 249: 'other'"):
+        _render(statement, values, "other")

@@ -1,0 +1,168 @@
+"""The handler's socket, over a pair of sockets."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.testing.wire import CONNECT, CONNECTED, PING, event, ping, reply, request
+from zklock.connection import Handler, Observer, _Socket
+
+
+class Noted(Observer):
+    def __init__(self) -> None:
+        self.timeouts: list[float] = []
+        self.pings = 0
+        self.closed = 0
+
+    def on_connect(self, sent: float, timeout: float) -> None:
+        self.timeouts.append(timeout)
+
+    def on_ping(self, sent: float, answered: float) -> None:
+        assert sent <= answered
+        self.pings += 1
+
+    def on_close(self) -> None:
+        self.closed += 1
+
+
+class Pair:
+    """A handler's socket, and the server's end of it."""
+
+    def __init__(self, handler: Handler | None = None) -> None:
+        self.handler = handler or Handler()
+        self.noted = Noted()
+        self.handler.observe(self.noted)
+        self.far, near = socket.socketpair()
+        near.setblocking(False)
+        self.far.settimeout(5)
+        self.socket = _Socket(near, self.handler)
+
+    def close(self) -> None:
+        self.far.close()
+        self.socket.close()
+
+    def send(self, data: bytes) -> bytes:
+        while data:
+            data = data[self.socket.send(data) :]
+        return self.far.recv(65536)
+
+    def receive(self) -> bytes:
+        """Read until nothing more is there, or the end."""
+        received = b""
+        while True:
+            try:
+                chunk = self.socket.recv(7)
+            except BlockingIOError:
+                return received
+            if not chunk:
+                return received + b"END"
+            received += chunk
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+def xid_of(frame: bytes) -> int:
+    return int(struct.unpack_from(">i", frame, 4)[0])
+
+
+def test_requests_are_numbered_through_over_connections() -> None:
+    handler = Handler()
+    numbers = []
+    for _ in range(3):
+        pair = Pair(handler)
+        assert pair.send(CONNECT) == CONNECT
+        for xid in (1, 2):
+            sent = pair.send(request(xid, "exists"))
+            assert sent[8:] == request(xid, "exists")[8:]
+            numbers.append(xid_of(sent))
+        assert pair.send(ping()) == ping()
+        pair.close()
+    assert numbers == [1, 2, 3, 4, 5, 6]
+
+
+def test_numbers_begin_again_after_the_last() -> None:
+    handler = Handler()
+    handler._xid = 2**31 - 2
+    assert [handler.next_xid(), handler.next_xid(), handler.next_xid()] == [2**31 - 1, 1, 2]
+
+
+def test_the_end_of_the_session_is_told_before_it_is_sent(pair: Pair) -> None:
+    pair.send(CONNECT)
+    pair.send(request(1, "exists"))
+    pair.send(ping())
+    assert pair.noted.closed == 0
+    pair.far.close()  # nothing can be sent any more
+    with pytest.raises(BrokenPipeError):
+        pair.send(struct.pack(">iii", 8, 2, -11))
+    assert pair.noted.closed == 1
+
+
+kinds_of_frames = st.lists(st.sampled_from(["reply", "ping", "event"]), max_size=12)
+cuts = st.lists(st.integers(1, 40), min_size=1, max_size=40)
+
+
+@given(kinds=kinds_of_frames, cuts=cuts, before=st.integers(0, 1000))
+def test_replies_come_back_under_the_numbers_asked_however_they_arrive(
+    kinds: list[str], cuts: list[int], before: int
+) -> None:
+    handler = Handler()
+    handler._xid = before
+    pair = Pair(handler)
+    pair.send(CONNECT)
+    wire, wanted = CONNECTED, CONNECTED
+    asked = 0
+    for kind in kinds:
+        if kind == "reply":
+            asked += 1
+            sent = xid_of(pair.send(request(asked, "exists")))
+            wire += reply(sent)
+            wanted += reply(asked)
+        elif kind == "ping":
+            pair.send(ping())
+            wire += reply(PING)
+            wanted += reply(PING)
+        else:
+            wire += event(1, "/a")
+            wanted += event(1, "/a")
+    received = b""
+    for cut in [*cuts, len(wire)]:
+        piece, wire = wire[:cut], wire[cut:]
+        if piece:
+            pair.far.sendall(piece)
+            received += receive_some(pair, more=bool(wire))
+    assert received == wanted
+    assert pair.noted.timeouts == [4.0]
+    assert pair.noted.pings <= kinds.count("ping")
+    pair.close()
+
+
+def receive_some(pair: Pair, more: bool) -> bytes:
+    """Read what can be passed on; a header that is not whole makes the socket wait for more."""
+    pair.handler.session_timeout = 0.003
+    try:
+        return pair.receive()
+    except TimeoutError:
+        assert more
+        return b""
+
+
+@pytest.mark.parametrize("stray", [1, 3, 7])
+def test_a_reply_out_of_turn_ends_the_stream_after_what_came_before(pair: Pair, stray: int) -> None:
+    pair.send(CONNECT)
+    for xid in (1, 2, 3):
+        pair.send(request(xid, "exists"))
+    first = reply(1) + event(1, "/a")
+    pair.far.sendall(CONNECTED + first + reply(stray) + reply(2))
+    assert pair.receive() == CONNECTED + first + b"END"
+    assert pair.socket.pending()

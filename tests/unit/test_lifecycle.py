@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from zklock import lifecycle
+from zklock.lifecycle import IllegalStep, State, Step
+
+LEGAL = {
+    (State.CONTENDING, Step.GRANT): State.HELD,
+    (State.CONTENDING, Step.WITHDRAW): State.WITHDRAWN,
+    (State.HELD, Step.RELEASE): State.RELEASED,
+    (State.HELD, Step.LOSE): State.LOST,
+}
+
+
+@pytest.mark.parametrize(("state", "step"), list(itertools.product(State, Step)))
+def test_every_state_and_step(state: State, step: Step) -> None:
+    if (state, step) in LEGAL:
+        assert lifecycle.after(state, step) is LEGAL[state, step]
+    else:
+        with pytest.raises(IllegalStep, match=state.value):
+            lifecycle.after(state, step)
+
+
+@pytest.mark.parametrize("end", [State.RELEASED, State.LOST, State.WITHDRAWN])
+def test_an_end_is_an_end(end: State) -> None:
+    assert not any(state is end for state, _ in lifecycle.TABLE)
+
+
+def test_the_table_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        lifecycle.TABLE[State.LOST, Step.GRANT] = State.HELD  # type: ignore[index]

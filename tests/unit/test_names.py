@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zklock import names
+from zklock.names import Kind, Name
+
+UUID = "c86b7d2e-6160-47e0-8646-d30f05985a21"
+HEX = UUID.replace("-", "")
+SEQUENCES = st.integers(-(2**31), 2**31 - 1)
+
+FAMILIES = {
+    "Curator's mutex": (f"_c_{UUID}-lock-", Kind.EXCLUSIVE),
+    "Curator's reader": (f"_c_{UUID}-__READ__", Kind.READ),
+    "Curator's writer": (f"_c_{UUID}-__WRIT__", Kind.WRITE),
+    "Curator's semaphore": (f"_c_{UUID}-lease-", Kind.LEASE),
+    "Curator's latch": (f"_c_{UUID}-latch-", Kind.LATCH),
+    "Curator without protection": ("lock-lock-", Kind.EXCLUSIVE),
+    "go-zookeeper": (f"_c_{HEX}-lock-", Kind.EXCLUSIVE),
+    "kazoo's lock": (f"{HEX}__lock__", Kind.EXCLUSIVE),
+    "kazoo's reader": (f"{HEX}__rlock__", Kind.READ),
+    "ZooKeeper's Java recipe": ("x-72057752732237824-", Kind.EXCLUSIVE),
+    "ZooKeeper's Java recipe, negative session": ("x--72057752732237824-", Kind.EXCLUSIVE),
+    "ZooKeeper's C recipe": ("x-010000a3f2b40000-", Kind.EXCLUSIVE),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(sequence=SEQUENCES)
+def test_the_names_of_every_family_are_understood(family: str, sequence: int) -> None:
+    """H20: contenders of other clients count."""
+    prefix, kind = FAMILIES[family]
+    text = f"{prefix}{sequence:010d}"
+    assert names.parse(text) == Name(text, kind, sequence)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@given(sequence=SEQUENCES)
+def test_what_zklock_writes_it_reads(kind: Kind, sequence: int) -> None:
+    text = f"{names.prefix(kind, UUID)}{sequence:010d}"
+    assert names.parse(text) == Name(text, kind, sequence)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "config",
+        "lock",
+        "-lock-",
+        "0000000001",
+        f"_c_{UUID}-lock-123",
+        f"_c_{UUID}-lock-00000000001",
+        f"_c_{UUID}-lock-0000000001x",
+        f"_c_{UUID}-lock-0000000001\n",
+        f"_c_{UUID}-lock-٠٠٠٠٠٠٠٠٠١",
+        f"_c_{UUID}-lokc-0000000001",
+        f"_c_{UUID}-lock-+000000001",
+        f"{HEX}__LOCK__0000000001",
+        "x-zz-0000000001",
+        "y-1234-0000000001",
+        "(?P<sequence>.*)-0000000001",
+    ],
+)
+def test_other_names_are_no_contenders(text: str) -> None:
+    assert names.parse(text) is None
+
+
+@given(st.text())
+def test_no_name_is_too_strange_to_be_looked_at(text: str) -> None:
+    name = names.parse(text)
+    assert name is None or name.text == text
+
+
+@given(st.text(alphabet="-lock_()[]*\\.^$|?+{}\n0123456789", max_size=30), SEQUENCES)
+def test_characters_of_patterns_mean_nothing(start: str, sequence: int) -> None:
+    text = f"{start}-lock-{sequence:010d}"
+    name = names.parse(text)
+    assert name is not None
+    assert name.sequence == sequence
+
+
+@given(st.lists(SEQUENCES, unique=True))
+def test_the_queue_is_in_order_of_creation(sequences: list[int]) -> None:
+    """H2: text order is not that of the numbers; numbers that wrapped are the youngest."""
+    created = sorted(sequences, key=lambda number: number & 0xFFFFFFFF)
+    listed = [f"_c_{UUID}-lock-{number:010d}" for number in sequences]
+    assert [name.sequence for name in names.queue([*listed, "stray"])] == created
+
+
+def test_a_new_contender_comes_after_those_of_every_family() -> None:
+    texts = [f"{prefix}{at:010d}" for at, (prefix, _) in enumerate(FAMILIES.values())]
+    me = f"{names.prefix(Kind.EXCLUSIVE, UUID)}{len(texts):010d}"
+    assert [name.text for name in names.queue([me, *reversed(texts)])] == [*texts, me]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([Kind.EXCLUSIVE, Kind.READ, Kind.WRITE]), SEQUENCES),
+        min_size=1,
+        unique_by=lambda one: one[1],
+    ),
+    st.data(),
+)
+def test_standing_agrees_with_a_look_at_everybody(
+    contenders: list[tuple[Kind, int]], data: st.DataObject
+) -> None:
+    texts = [f"{names.prefix(kind, UUID)}{number:010d}" for kind, number in contenders]
+    mine = data.draw(st.sampled_from(texts))
+    me = names.parse(mine)
+    assert me is not None
+
+    standing = names.standing(me, texts)
+
+    before = [
+        other
+        for other in map(names.parse, texts)
+        if other is not None
+        and other.sequence & 0xFFFFFFFF < me.sequence & 0xFFFFFFFF
+        and not (other.kind is Kind.READ and me.kind is Kind.READ)
+    ]
+    before.sort(key=lambda other: other.sequence & 0xFFFFFFFF)
+    assert standing is not None
+    assert list(standing.blockers) == before
+    assert standing.first == (not before)
+    assert standing.sole == (len(before) == 1)
+    assert standing.first or standing.nearest == before[-1]
+
+
+def test_who_is_not_listed_stands_nowhere() -> None:
+    me = names.parse(f"_c_{UUID}-lock-0000000007")
+    assert me is not None
+    assert names.standing(me, [f"_c_{UUID}-lock-0000000006"]) is None
+
+
+@pytest.mark.parametrize("path", ["/a", "/locks/report", "/ä/b c", "/a/..b", "/zookeeper/x"])
+def test_good_paths(path: str) -> None:
+    assert names.check_path(path) == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "a", "a/b", "/", "//", "/a/", "/a//b", "/.", "/..", "/a/./b", "/a/../b", "/a/.."]
+    + [f"/a{character}" for character in "\x00\x01\x1f\x7f\x9f\ud800\uf8ff\ufff0\uffff"],
+)
+def test_bad_paths(path: str) -> None:
+    with pytest.raises(ValueError, match=r"path|root"):
+        names.check_path(path)
+
+
+@pytest.mark.parametrize("path", [None, 1, b"/a", ["/a"]])
+def test_paths_are_text(path: object) -> None:
+    with pytest.raises(TypeError, match="must be a str"):
+        names.check_path(path)

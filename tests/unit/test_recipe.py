@@ -1,0 +1,752 @@
+"""The lock recipe on an in-memory ZooKeeper: step by step, and under faults of every kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from tests.fakes import (
+    PERSISTENT,
+    Client,
+    Counted,
+    FakeGrant,
+    Server,
+    Written,
+    outcome,
+    settle,
+    uuids,
+)
+from zklock import names, recipe
+from zklock.attempt import Attempt
+from zklock.effects import Claim, Create, Delete, Exists, GiveUp, List, MakePath, Sync, Watch
+from zklock.errors import AccessDenied, SequenceExhausted
+
+PATH = "/locks/report"
+KAZOO = f"{PATH}/{'a' * 32}__lock__"
+CURATOR = f"{PATH}/_c_11111111-2222-3333-4444-555555555555-lock-"
+
+
+@dataclass(eq=False)
+class Contender:
+    """One acquire, as a caller sees it."""
+
+    client: Client
+    entry: recipe.Entry
+    attempt: Attempt[FakeGrant | None]
+    gave_up: bool = False
+    interrupted: bool = False
+
+    @property
+    def outcome(self) -> Any:
+        return outcome(self.attempt)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is no outcome yet."""
+        return self.outcome is ...
+
+
+class World:
+    """A server, some clients, and what they want of one lock."""
+
+    def __init__(self, clients: int = 2, *, made: bool = True) -> None:
+        self.server = Server()
+        if made:
+            self.server.make_path(PATH)
+        self.clients = [Client(self.server) for _ in range(clients)]
+        self.uuids = uuids()
+
+    def entry(self, *, patient: bool = True, kind: names.Kind = names.Kind.EXCLUSIVE) -> Any:
+        return recipe.Entry(PATH, b"me", kind, patient=patient, new_uuid=lambda: next(self.uuids))
+
+    def contender(self, client: int = 0, **terms: Any) -> Contender:
+        entry = self.entry(**terms)
+        host = self.clients[client]
+        return Contender(host, entry, host.acquire(entry))
+
+    def start(self, client: int = 0, **terms: Any) -> Contender:
+        contender = self.contender(client, **terms)
+        contender.attempt.start()
+        return contender
+
+    def settle(self) -> None:
+        settle(self.clients)
+
+    @property
+    def queue(self) -> list[str]:
+        return self.server.tree.names(PATH)
+
+    def count_to(self, counter: int) -> None:
+        self.server.commit(Counted(PATH, counter))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def sent(client: Client) -> list[type]:
+    kinds = [type(request) for request in client.sent]
+    client.sent.clear()
+    return kinds
+
+
+# What it costs.
+
+
+def test_a_free_lock_takes_one_flight_of_two_requests(world: World) -> None:
+    contender = world.start()
+    assert sent(world.clients[0]) == [Create, List]
+    world.settle()
+    grant = contender.outcome
+    assert grant.stands
+    assert grant.token.sequence == 0
+    assert grant.token.epoch == world.server.tree.nodes[PATH].czxid
+    assert sent(world.clients[0]) == []
+
+
+def test_a_missing_parent_is_made() -> None:
+    world = World(made=False)
+    contender = world.start()
+    world.settle()
+    assert contender.outcome.stands
+    assert sent(world.clients[0]) == [Create, List, MakePath, Create, List]
+
+
+def test_a_handover_from_the_sole_blocker_needs_no_request(world: World) -> None:
+    first, second = world.start(0), world.start(1)
+    world.settle()
+    assert sent(world.clients[1]) == [Create, List, Watch, Watch]
+    world.clients[0].release(first.outcome)
+    world.settle()
+    assert second.outcome.stands
+    assert sent(world.clients[1]) == []
+
+
+def test_a_release_is_one_request_and_wakes_the_next_only() -> None:
+    world = World(4)
+    contenders = [world.start(client) for client in range(4)]
+    world.settle()
+    for client in world.clients:
+        client.sent.clear()
+    world.clients[0].release(contenders[0].outcome)
+    world.settle()
+    assert [sent(client) for client in world.clients] == [[Delete], [], [], []]
+    assert [contender.waits for contender in contenders] == [False, False, True, True]
+
+
+def test_whoever_gives_up_in_the_middle_wakes_only_the_one_behind() -> None:
+    world = World(4)
+    contenders = [world.start(client) for client in range(4)]
+    world.settle()
+    for client in world.clients:
+        client.sent.clear()
+    contenders[1].attempt.give_up()
+    world.settle()
+    # The one behind looks again: that its blocker is gone does not make it the first.
+    assert [sent(client) for client in world.clients] == [[], [Delete], [List, Watch, Watch], []]
+    assert contenders[2].waits
+
+
+def test_an_impatient_contender_leaves_a_taken_lock(world: World) -> None:
+    holder = world.start(0)
+    world.settle()
+    contender = world.start(1, patient=False)
+    world.settle()
+    assert contender.outcome is None
+    assert world.queue == [holder.outcome.path.rpartition("/")[2]]
+    assert sent(world.clients[1]) == [Create, List, Delete]
+
+
+def test_readers_share_and_a_writer_waits_for_them_all() -> None:
+    world = World(4)
+    readers = [world.start(client, kind=names.Kind.READ) for client in (0, 1)]
+    writer = world.start(2, kind=names.Kind.WRITE)
+    late = world.start(3, kind=names.Kind.READ)
+    world.settle()
+    assert all(reader.outcome.stands for reader in readers)
+    world.clients[1].release(readers[1].outcome)
+    world.settle()
+    assert writer.waits
+    assert late.waits
+    world.clients[0].release(readers[0].outcome)
+    world.settle()
+    assert writer.outcome.stands
+    assert late.waits
+    world.clients[2].release(writer.outcome)
+    world.settle()
+    assert late.outcome.stands
+
+
+# Lost replies, lost connections, lost sessions.
+
+
+@pytest.mark.parametrize("carried_out", [0, 1, 2])
+@pytest.mark.parametrize("state_first", [True, False])
+def test_a_create_whose_reply_is_lost(world: World, carried_out: int, state_first: bool) -> None:
+    contender = world.start()
+    world.clients[0].lose_connection(carried_out=carried_out, state_first=state_first)
+    world.settle()
+    assert contender.outcome.stands
+    assert world.queue == [contender.outcome.path.rpartition("/")[2]]
+
+
+@pytest.mark.parametrize("carried_out", [0, 1])
+def test_a_give_up_while_the_create_is_under_way(world: World, carried_out: int) -> None:
+    contender = world.start()
+    assert contender.attempt.give_up()
+    world.clients[0].lose_connection(carried_out=carried_out)
+    assert contender.outcome is None
+    world.settle()
+    assert world.queue == []
+    assert world.clients[0].attempts == 0
+
+
+def test_a_node_of_the_session_before_is_not_adopted() -> None:
+    """H4, H5: its create's reply was lost, and the session with it; a server still shows it."""
+    world = World(1)
+    client = world.clients[0]
+    contender = world.start()
+    client.serve(2)
+    old = world.queue
+    client.lose_connection()
+    world.server.expire(client.session, lingering=True)
+    client.reconnect()
+    for _ in range(4):
+        client.serve(9)
+        client.deliver(9)
+    assert contender.waits
+    assert world.queue[:1] == old
+    world.server.bury()
+    world.settle()
+    assert world.queue == [contender.outcome.path.rpartition("/")[2]] != old
+    assert contender.outcome.session == client.session
+
+
+def test_a_waiter_whose_session_is_lost_queues_again_at_the_end() -> None:
+    world = World(3)
+    holder, lost, behind = (world.start(client) for client in range(3))
+    world.settle()
+    world.server.expire(world.clients[1].session)
+    world.settle()
+    world.clients[0].release(holder.outcome)
+    world.settle()
+    assert behind.outcome.stands
+    assert lost.waits
+    world.clients[2].release(behind.outcome)
+    world.settle()
+    assert lost.outcome.stands
+
+
+def test_a_waiter_survives_a_lost_connection_without_losing_its_place() -> None:
+    world = World(3)
+    holder, waiting, behind = (world.start(client) for client in range(3))
+    world.settle()
+    world.clients[1].lose_connection()
+    world.clients[0].release(holder.outcome)
+    settle([world.clients[0], world.clients[2]])
+    assert behind.waits
+    world.settle()
+    assert waiting.outcome.stands
+    assert behind.waits
+
+
+def test_no_request_is_sent_while_the_connection_is_lost(world: World) -> None:
+    client = world.clients[0]
+    client.lose_connection()
+    contender = world.start()
+    assert sent(client) == []
+    assert contender.attempt.give_up()
+    assert client.attempts == 0  # nothing was sent, nothing is to be cleaned up
+    world.settle()
+    assert sent(client) == []
+
+
+def test_a_release_goes_on_until_it_is_answered(world: World) -> None:
+    contender = world.start()
+    world.settle()
+    client = world.clients[0]
+    client.release(contender.outcome)
+    for carried_out in (0, 1):
+        client.lose_connection(carried_out=carried_out)
+        client.reconnect()
+    world.settle()
+    assert world.queue == []
+    assert client.attempts == 0
+
+
+def test_a_contender_whose_node_is_deleted_queues_again(world: World) -> None:
+    """H16, while waiting."""
+    world.start(0)
+    waiting = world.start(1)
+    world.settle()
+    first = waiting.entry.node
+    assert first is not None
+    world.server.delete(first)
+    world.settle()
+    assert waiting.waits
+    assert waiting.entry.node not in {first, None}
+
+
+def test_a_write_to_a_watched_node_is_no_release(world: World) -> None:
+    holder, waiting = world.start(0), world.start(1)
+    world.settle()
+    world.server.commit(Written(holder.outcome.path, b"x"))
+    world.settle()
+    assert waiting.waits
+    assert sent(world.clients[1])[-2:] == [Watch, Watch]
+    world.clients[0].release(holder.outcome)
+    world.settle()
+    assert waiting.outcome.stands
+
+
+def test_a_grant_that_the_lease_refuses_is_looked_at_again(world: World) -> None:
+    """H21: what happened while the lease was not live is not taken for granted."""
+    contender = world.start()
+    client = world.clients[0]
+    client.refusals = 1
+    client.serve(2)
+    client.deliver(2)
+    assert contender.waits
+    node = contender.entry.node
+    assert node is not None
+    world.server.delete(node)
+    world.settle()
+    assert contender.outcome.stands
+    assert contender.outcome.path != node
+
+
+def test_a_refused_handover_from_the_sole_blocker_looks_again(world: World) -> None:
+    holder, waiting = world.start(0), world.start(1)
+    world.settle()
+    client = world.clients[1]
+    client.sent.clear()
+    client.refusals = 1
+    world.clients[0].release(holder.outcome)
+    world.settle()
+    assert waiting.outcome.stands
+    assert sent(client) == [List]
+
+
+def test_parent_and_node_deleted_before_the_listing(world: World) -> None:
+    """H13, at its worst: between the two requests of the first flight."""
+    contender = world.start()
+    client = world.clients[0]
+    client.serve()
+    assert client.link is not None
+    (node,) = world.queue
+    world.server.delete(f"{PATH}/{node}")
+    world.server.delete(PATH)
+    client.link.advance(2)
+    world.settle()
+    assert contender.outcome.stands
+    assert contender.outcome.token.epoch == world.server.tree.nodes[PATH].czxid
+
+
+def test_a_worn_out_number_whose_parent_is_gone_already(world: World) -> None:
+    world.count_to(names.EXHAUSTED_AT)
+    contender = world.start()
+    client = world.clients[0]
+    client.serve()
+    assert client.link is not None
+    (node,) = world.queue
+    world.server.delete(f"{PATH}/{node}")
+    world.server.delete(PATH)
+    client.link.advance(2)
+    world.settle()
+    assert contender.outcome.token.sequence == 0
+
+
+def test_a_parent_removed_between_two_acquires_is_made_again(world: World) -> None:
+    """H13. The token goes on growing: H1."""
+    tokens = []
+    for _ in range(2):
+        contender = world.start()
+        world.settle()
+        tokens.append(contender.outcome.token)
+        world.clients[0].release(contender.outcome)
+        world.settle()
+        world.server.delete(PATH)
+    assert tokens[0].sequence == tokens[1].sequence == 0
+    assert tokens[0] < tokens[1]
+
+
+# Worn-out sequence numbers.
+
+
+def test_a_release_beyond_the_limit_renews_an_empty_parent(world: World) -> None:
+    world.count_to(names.RENEW_AT)
+    first = world.start()
+    world.settle()
+    assert first.outcome.token.sequence == names.RENEW_AT
+    world.clients[0].release(first.outcome)
+    world.settle()
+    assert PATH not in world.server.tree.nodes
+    second = world.start()
+    world.settle()
+    assert second.outcome.token.sequence == 0
+    assert second.outcome.token > first.outcome.token
+
+
+def test_a_release_below_the_limit_leaves_the_parent(world: World) -> None:
+    world.count_to(names.RENEW_AT - 1)
+    contender = world.start()
+    world.settle()
+    world.clients[0].release(contender.outcome)
+    world.settle()
+    assert PATH in world.server.tree.nodes
+    assert sent(world.clients[0]) == [Create, List, Delete]
+
+
+@pytest.mark.parametrize("counter", [names.EXHAUSTED_AT, 2**31 - 1, -(2**31), -5])
+def test_no_grant_on_a_worn_out_number(counter: int) -> None:
+    """H2: the contenders wait for the parent to drain, and go on in a new one."""
+    world = World(3)
+    world.count_to(names.EXHAUSTED_AT - 1)
+    holder = world.start(0)
+    world.settle()
+    assert holder.outcome.token.sequence == names.EXHAUSTED_AT - 1
+    world.count_to(counter)
+    waiting = [world.start(1), world.start(2)]
+    world.settle()
+    assert [each.outcome for each in waiting] == [..., ...]
+    assert len(world.queue) == 1
+    world.clients[0].release(holder.outcome)
+    world.settle()
+    grants = [each.outcome for each in waiting if not each.waits]
+    assert [grant.token.sequence for grant in grants] == [0]
+    assert grants[0].token > holder.outcome.token
+    grants[0].client.release(grants[0])
+    world.settle()
+    assert {each.outcome.token.sequence for each in waiting} == {0, 1}
+
+
+def test_strange_children_keep_a_worn_out_parent_from_being_renewed(world: World) -> None:
+    world.count_to(names.EXHAUSTED_AT)
+    world.server.make_path(f"{PATH}/readme")
+    contender = world.start()
+    world.settle()
+    assert isinstance(contender.outcome, SequenceExhausted)
+    assert "readme" in str(contender.outcome)
+    assert contender.outcome.path == PATH
+    assert world.queue == ["readme"]
+
+
+# Errors leave nothing behind.
+
+
+def test_a_forbidden_create_is_an_error(world: World) -> None:
+    world.server.denied = {Create}
+    contender = world.start()
+    world.settle()
+    assert isinstance(contender.outcome, AccessDenied)
+
+
+def test_a_forbidden_listing_is_an_error_and_leaves_no_node(world: World) -> None:
+    world.server.denied = {List}
+    contender = world.start()
+    world.settle()
+    assert isinstance(contender.outcome, AccessDenied)
+    assert world.queue == []
+
+
+@pytest.mark.parametrize("reconnected", [True, False])
+def test_a_give_up_while_an_error_is_being_cleaned_up_after(
+    world: World, reconnected: bool
+) -> None:
+    """H9: the withdrawal under way goes on, whether or not it had been sent."""
+    world.server.denied = {List}
+    contender = world.start()
+    client = world.clients[0]
+    client.serve(2)
+    client.deliver(2)
+    client.serve()  # looks again, and is refused again
+    client.deliver()
+    assert type(client.sent[-1]) is Delete
+    client.lose_connection()
+    if reconnected:
+        client.reconnect()
+    assert contender.attempt.give_up()
+    world.settle()
+    assert world.queue == []
+    assert client.attempts == 0
+
+
+def test_an_interrupt_while_the_first_flight_is_sent(world: World) -> None:
+    """H9: KeyboardInterrupt strikes anywhere."""
+    for flights in range(3):
+        world.server.delete(PATH)
+        client = world.clients[0]
+        client.interrupt_in = flights
+        contender = world.contender()
+        with pytest.raises(KeyboardInterrupt):
+            contender.attempt.start()
+            while not contender.attempt.future.done():
+                client.settle()
+        assert isinstance(contender.outcome, KeyboardInterrupt)
+        world.settle()
+        assert world.queue == []
+        assert client.attempts == 0
+
+
+# As a generator: what it asks for, one by one.
+
+
+def test_a_recipe_that_is_told_to_give_up_at_its_first_flight_sends_nothing() -> None:
+    asked: Any = recipe.acquire(World().entry())
+    assert [type(request) for request in next(asked)] == [Create, List]
+    with pytest.raises(GiveUp):
+        asked.throw(GiveUp())
+
+
+def test_a_lost_create_is_looked_for_after_a_sync(world: World) -> None:
+    world.start()
+    world.clients[0].lose_connection(carried_out=1)
+    sent(world.clients[0])
+    world.settle()
+    assert sent(world.clients[0]) == [Sync, List, Exists, List]
+
+
+def test_the_claim_names_the_node_and_its_token(world: World) -> None:
+    asked: Any = recipe.acquire(world.entry())
+    client = world.clients[0]
+    results: list[Any] = []
+    client.fly(next(asked), results.extend)
+    client.serve(2)
+    client.deliver(2)
+    claim = asked.send(tuple(results))
+    assert isinstance(claim, Claim)
+    assert claim.path == f"{PATH}/{world.queue[0]}"
+    with pytest.raises(StopIteration) as stop:
+        asked.send("the grant")
+    assert stop.value.value == "the grant"
+
+
+# Under faults of every kind.
+
+CLIENTS = 3
+which = st.integers(0, CLIENTS - 1)
+few = st.integers(0, 3)
+
+
+class Faults(RuleBasedStateMachine):
+    """Contenders of three clients on one lock, while everything goes wrong that can.
+
+    Checked after every step: no two hold who must not, and tokens only grow. Checked in the end,
+    when nothing fails any more: everybody who still waits gets the lock, in turn, and nothing is
+    left behind.
+    """
+
+    contenders: Bundle[Contender] = Bundle("contenders")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(CLIENTS, made=False)
+        self.all: list[Contender] = []
+        self.foreign: list[str] = []
+        self.judged = 0
+        self.strange = False
+
+    @property
+    def server(self) -> Server:
+        return self.world.server
+
+    # What callers do.
+
+    @rule(
+        target=contenders,
+        client=which,
+        patient=st.sampled_from([True, True, True, False]),
+        kind=st.sampled_from([names.Kind.EXCLUSIVE] * 4 + [names.Kind.READ, names.Kind.WRITE]),
+        interrupt=st.sampled_from([None] * 9 + [0]),
+    )
+    def start(self, client: int, patient: bool, kind: names.Kind, interrupt: int | None) -> Any:
+        if len(self.all) >= 8:
+            return multiple()
+        contender = self.world.contender(client, patient=patient, kind=kind)
+        self.all.append(contender)
+        self.interruptible(contender, interrupt, contender.attempt.start)
+        return contender
+
+    @rule(contender=contenders, interrupt=st.sampled_from([None] * 5 + [0, 1]))
+    def give_up(self, contender: Contender, interrupt: int | None) -> None:
+        contender.gave_up = True
+        self.interruptible(contender, interrupt, contender.attempt.give_up)
+
+    @rule(contender=contenders)
+    def give_up_in_the_middle_of_the_next_step(self, contender: Contender) -> None:
+        """As if from another thread, which gets in between."""
+        contender.gave_up = True
+        contender.client.on_flight = contender.attempt.give_up
+
+    @rule(contender=contenders, interrupt=st.sampled_from([None] * 5 + [0]))
+    def release(self, contender: Contender, interrupt: int | None) -> None:
+        grant = contender.outcome
+        if isinstance(grant, FakeGrant) and not grant.over:
+            self.interruptible(contender, interrupt, partial(contender.client.release, grant))
+
+    def interruptible(self, contender: Contender, after: int | None, call: Any) -> None:
+        """Call, with a KeyboardInterrupt after so many flights."""
+        contender.client.interrupt_in = after
+        try:
+            call()
+        except KeyboardInterrupt:
+            contender.interrupted = True
+        contender.client.interrupt_in = None
+
+    # What the network, the servers, and the clients' threads do.
+
+    @rule(client=which, count=few)
+    def serve(self, client: int, count: int) -> None:
+        self.world.clients[client].serve(count)
+
+    @rule(client=which, count=few)
+    def deliver(self, client: int, count: int) -> None:
+        self.world.clients[client].deliver(count)
+
+    @rule(client=which, count=few)
+    def advance(self, client: int, count: int) -> None:
+        link = self.world.clients[client].link
+        if link is not None:
+            link.advance(count)
+
+    @rule(client=which, rounds=st.integers(1, 4))
+    def go_on(self, client: int, rounds: int) -> None:
+        for _ in range(rounds):
+            self.world.clients[client].settle()
+
+    @rule(client=which, carried_out=few, state_first=st.booleans())
+    def lose_connection(self, client: int, carried_out: int, state_first: bool) -> None:
+        self.world.clients[client].lose_connection(carried_out=carried_out, state_first=state_first)
+
+    @rule(client=which, lag=st.integers(0, 8))
+    def reconnect(self, client: int, lag: int) -> None:
+        self.world.clients[client].reconnect(lag=lag)
+
+    @rule(client=which, lingering=st.booleans())
+    def expire(self, client: int, lingering: bool) -> None:
+        self.server.expire(self.world.clients[client].session, lingering=lingering)
+
+    @rule()
+    def bury(self) -> None:
+        self.server.bury()
+
+    @rule(client=which)
+    def refuse_a_claim(self, client: int) -> None:
+        self.world.clients[client].refusals += 1
+
+    @rule(client=which)
+    def renew_lease(self, client: int) -> None:
+        self.world.clients[client].renew_lease()
+
+    @rule(client=which)
+    def run_job(self, client: int) -> None:
+        self.world.clients[client].run_job()
+
+    # What others do.
+
+    @rule(prefix=st.sampled_from([KAZOO, CURATOR]))
+    def foreign_contender(self, prefix: str) -> None:
+        path = self.server.create(prefix, b"", PERSISTENT)
+        if isinstance(path, str):
+            self.foreign.append(path)
+
+    @rule()
+    def foreign_contender_leaves(self) -> None:
+        if self.foreign:
+            self.server.delete(self.foreign.pop(0))
+
+    @rule(number=st.integers(0, 7))
+    def operator_deletes(self, number: int) -> None:
+        queue = self.world.queue
+        if number < len(queue):
+            self.server.delete(f"{PATH}/{queue[number]}")
+        else:
+            self.server.delete(PATH)
+
+    @rule(number=st.integers(0, 7))
+    def operator_writes(self, number: int) -> None:
+        queue = self.world.queue
+        if number < len(queue):
+            self.server.commit(Written(f"{PATH}/{queue[number]}", b"x"))
+
+    @rule(strange=st.sampled_from([False] * 5 + [True]))
+    def operator_makes_the_path(self, strange: bool) -> None:
+        self.server.make_path(f"{PATH}/readme" if strange else PATH)
+        self.strange = self.strange or strange
+
+    @rule(
+        counter=st.sampled_from(
+            [names.RENEW_AT - 2, names.RENEW_AT, names.EXHAUSTED_AT - 2, 2**31 - 3, -(2**31), -3]
+        )
+    )
+    def count(self, counter: int) -> None:
+        """Wear the parent's numbers out; they go back only when it is made anew."""
+        parent = self.server.tree.nodes.get(PATH)
+        if parent is not None and counter & 0xFFFFFFFF > parent.counter & 0xFFFFFFFF:
+            self.world.count_to(counter)
+
+    # What must hold.
+
+    @invariant()
+    def nobody_holds_with_another(self) -> None:
+        standing = [grant for grant in self.server.grants if grant.stands]
+        for one, other in combinations(standing, 2):
+            assert not names.blocks(one.kind, other.kind), (one, other)
+
+    @invariant()
+    def tokens_grow(self) -> None:
+        grants = self.server.grants
+        for count in range(self.judged, len(grants)):
+            grant = grants[count]
+            for before in grants[:count]:
+                if grant.stood and before.stood and names.blocks(before.kind, grant.kind):
+                    assert before.token < grant.token
+        self.judged = len(grants)
+
+    @invariant()
+    def no_worn_out_number_is_granted(self) -> None:
+        for grant in self.server.grants:
+            assert 0 <= grant.token.sequence < names.EXHAUSTED_AT
+
+    @invariant()
+    def nothing_is_torn_apart_but_by_an_interrupt(self) -> None:
+        for contender in self.all:
+            if isinstance(contender.outcome, SequenceExhausted):
+                assert self.strange
+            elif isinstance(contender.outcome, BaseException):
+                assert isinstance(contender.outcome, KeyboardInterrupt)
+                assert contender.interrupted
+
+    def teardown(self) -> None:
+        """Nothing fails from here on."""
+        for path in self.foreign:
+            self.server.delete(path)
+        self.server.bury()
+        for client in self.world.clients:
+            client.interrupt_in = client.on_flight = None
+        while True:
+            self.world.settle()
+            self.nobody_holds_with_another()
+            self.tokens_grow()
+            self.no_worn_out_number_is_granted()
+            self.nothing_is_torn_apart_but_by_an_interrupt()
+            held = [grant for grant in self.server.grants if grant.stands]
+            if not held:
+                break
+            held[0].client.release(held[0])
+        for contender in self.all:
+            assert not contender.waits, "left waiting for a free lock"
+            if contender.outcome is None:
+                assert contender.gave_up or not contender.entry.patient
+        assert self.world.queue in ([], ["readme"]), "a contender was left behind"
+        assert [client.attempts for client in self.world.clients] == [0] * CLIENTS
+
+
+TestFaults = Faults.TestCase

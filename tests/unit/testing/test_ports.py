@@ -1,0 +1,36 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from zklock.testing import ports
+
+
+def test_ports_are_distinct_and_free() -> None:
+    found = ports.free_ports(50)
+    assert len(set(found)) == 50
+    assert all(ports.is_free(port) for port in found)
+
+
+@pytest.mark.skipif(not ports._EPHEMERAL.exists(), reason="the range is read from /proc")
+def test_no_outgoing_connection_can_take_one() -> None:
+    lowest = int(ports._EPHEMERAL.read_text().split()[0])
+    if lowest <= 12240:
+        pytest.skip("outgoing connections use nearly all ports here")
+    assert all(port < lowest for port in ports.free_ports(50))
+
+
+def test_a_listening_port_is_not_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert not ports.is_free(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "1024 65535"])
+def test_an_odd_range_falls_back(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "range"
+    file.write_text(text)
+    monkeypatch.setattr(ports, "_EPHEMERAL", file)
+    (port,) = ports.free_ports()
+    assert 10240 <= port < 32768

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from zklock.testing import provision as module
+from zklock.testing.backend import Backend
+from zklock.testing.errors import BackendUnavailable
+from zklock.testing.external import ExternalBackend
+from zklock.testing.provision import provision
+
+SERVED = ExternalBackend("127.0.0.1:2181")
+
+
+class Machine:
+    """One without ZooKeeper, until its packages are installed; apt-get fails ``failures`` times."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        self.commands: list[list[str]] = []
+        self.pauses: list[float] = []
+
+    def choose_backend(self, *, environ: object) -> Backend:
+        if any("libzookeeper-java" in command for command in self.commands):
+            return SERVED
+        raise BackendUnavailable("nothing here can run ZooKeeper")
+
+    def run(self, command: list[str], **options: object) -> None:
+        assert options["stdin"] is subprocess.DEVNULL
+        if self.failures:
+            self.failures -= 1
+            raise subprocess.CalledProcessError(100, command, "E: no network\n")
+        self.commands.append(command)
+
+
+def put(monkeypatch: pytest.MonkeyPatch, machine: Machine, *, apt: bool, root: bool) -> None:
+    monkeypatch.setattr(module, "choose_backend", machine.choose_backend)
+    monkeypatch.setattr(subprocess, "run", machine.run)
+    monkeypatch.setattr(time, "sleep", machine.pauses.append)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if apt else None)
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+
+
+def test_what_is_there_is_used_and_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    put(monkeypatch, machine, apt=True, root=True)
+    monkeypatch.setattr(module, "choose_backend", lambda **options: SERVED)
+    said: list[str] = []
+    assert provision({}, say=said.append) is SERVED
+    assert (machine.commands, said) == ([], [])
+
+
+def test_root_on_debian_gets_the_packages_and_hears_of_it_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine()
+    put(monkeypatch, machine, apt=True, root=True)
+    said: list[tuple[str, int]] = []
+    assert provision({}, say=lambda text: said.append((text, len(machine.commands)))) is SERVED
+    assert [command[4:6] for command in machine.commands] == [["update"], ["install", "-y"]]
+    assert "installing default-jre-headless and libzookeeper-java" in said[0][0]
+    assert said[0][1] == 0
+
+
+@pytest.mark.parametrize(
+    ("environ", "apt", "root", "instruction"),
+    [
+        ({}, True, False, "As root, run:  apt-get update && apt-get install default-jre-headless"),
+        ({}, False, True, "set ZOOKEEPER_HOME"),
+        ({"ZKLOCK_PROVISION": "0"}, True, True, "As root, run:  apt-get update"),
+        ({"ZKLOCK_TEST_BACKEND": "container"}, True, True, "Nothing is installed"),
+        ({"ZKLOCK_TEST_HOSTS": "zk:2181"}, True, True, "Nothing is installed"),
+    ],
+)
+def test_otherwise_it_says_what_to_do_and_touches_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    environ: dict[str, str],
+    apt: bool,
+    root: bool,
+    instruction: str,
+) -> None:
+    machine = Machine()
+    put(monkeypatch, machine, apt=apt, root=root)
+    with pytest.raises(BackendUnavailable) as caught:
+        provision(environ, say=pytest.fail)
+    assert instruction in str(caught.value)
+    assert "nothing here can run ZooKeeper" in str(caught.value)
+    assert machine.commands == []
+
+
+def test_the_java_backend_may_be_asked_for_and_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    put(monkeypatch, machine, apt=True, root=True)
+    assert provision({"ZKLOCK_TEST_BACKEND": "java"}, say=lambda text: None) is SERVED
+
+
+def test_hiccups_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(failures=2)
+    put(monkeypatch, machine, apt=True, root=True)
+    assert provision({}, say=lambda text: None) is SERVED
+    assert len(machine.pauses) == 2
+
+
+def test_a_failure_that_lasts_shows_what_apt_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(failures=99)
+    put(monkeypatch, machine, apt=True, root=True)
+    with pytest.raises(BackendUnavailable, match=r"(?s)apt-get .*code 100:\nE: no network"):
+        provision({}, say=lambda text: None)
+
+
+def test_as_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    put(monkeypatch, Machine(), apt=False, root=True)
+    assert module.main() == 1
+    assert "ZOOKEEPER_HOME" in capsys.readouterr().err
+    monkeypatch.setattr(module, "choose_backend", lambda **options: SERVED)
+    assert module.main() == 0
+    assert "ZooKeeper: given by ZKLOCK_TEST_HOSTS" in capsys.readouterr().out

@@ -1,0 +1,573 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.testing import wire
+from tests.unit.testing.wire import DEADLINE, Client, Server, reply, request
+from zklock.testing.frames import Direction, Frame, FrameKind
+from zklock.testing.proxy import Counts, FaultProxy
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[FaultProxy]:
+    with FaultProxy(server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def client(proxy: FaultProxy) -> Iterator[Client]:
+    with Client(proxy.port) as client:
+        yield client
+
+
+def refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), DEADLINE).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+class TestPassingThrough:
+    def test_requests_and_replies_pass_and_are_counted(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        for xid in (1, 2, 3):
+            client.send(request(xid, "exists", f"/{xid}"))
+            assert client.xid() == xid
+        assert server.xids == [1, 2, 3]
+        assert proxy.counts == Counts(requests=3, replies=3)
+        (connection,) = proxy.connections
+        assert connection.open
+        assert connection.session_id == wire.SESSION_ID
+        assert connection.session_timeout == 4.0
+        assert connection.counts == proxy.counts
+
+    def test_the_record_names_every_frame(self, proxy: FaultProxy, client: Client) -> None:
+        before = time.clock_gettime(time.CLOCK_BOOTTIME)
+        client.send(request(1, "create2", "/lock"))
+        client.xid()
+        asked, answered = proxy.frames[-2:]
+        assert (asked.number, asked.connection, asked.direction) == (3, 1, Direction.TO_SERVER)
+        assert (asked.kind, asked.op, asked.path) == (FrameKind.REQUEST, "create2", "/lock")
+        assert asked.size == len(request(1, "create2", "/lock")) - 4
+        assert (answered.kind, answered.op, answered.error) == (FrameKind.REPLY, "create2", 0)
+        assert before <= asked.at <= answered.at
+        assert proxy.mark() == answered.number
+
+    def test_pings_and_events_are_counted_apart(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        server.answer = lambda body: wire.event(2, "/gone") + reply(wire.PING)
+        client.send(wire.ping())
+        assert [client.xid(), client.xid()] == [wire.EVENT, wire.PING]
+        assert proxy.counts == Counts(events=1, pings=1, pongs=1)
+
+    def test_the_record_is_bounded_and_counting_goes_on(self, server: Server) -> None:
+        with FaultProxy(server, record=5) as proxy, Client(proxy.port) as client:
+            for xid in range(20):
+                client.send(request(xid, "exists"))
+                client.xid()
+            assert len(proxy.frames) == 5
+            assert proxy.frames[-1].number == proxy.mark() == 42
+            assert proxy.counts.requests == 20
+
+    def test_four_letter_words_pass_though_the_client_has_shut_its_side(
+        self, proxy: FaultProxy
+    ) -> None:
+        with Client(proxy.port, greet=False) as client:
+            client.send(b"isro")
+            client.sock.shutdown(socket.SHUT_WR)
+            assert client.exactly(2) == b"rw"
+            assert client.ended()
+        assert proxy.counts == Counts()
+        assert {frame.kind for frame in proxy.frames} <= {FrameKind.OPAQUE}
+
+    def test_other_protocols_pass_unread(self, proxy: FaultProxy) -> None:
+        hello = b"\x16\x03\x01\x00"
+        fault = proxy.drop_before_request()
+        with Client(proxy.port, greet=False) as client:
+            client.send(hello + b"abcdef")
+            assert client.exactly(6) == b"abcdef"
+            proxy.drop()
+            assert client.ended()
+        assert not fault.fired.is_set()
+        assert proxy.counts == Counts()
+
+    def test_a_large_frame_passes(self, proxy: FaultProxy, client: Client, server: Server) -> None:
+        big = reply(1)[4:] + bytes(3_000_000)
+        server.answer = lambda body: wire.frame(big)
+        client.send(request(1, "getData"))
+        assert client.body() == big
+
+    def test_ends_pass_in_both_directions(self, proxy: FaultProxy, server: Server) -> None:
+        with Client(proxy.port):
+            pass
+        server.wait(lambda: server.ends == 1)
+        proxy.wait_until(lambda: not proxy.connections[0].open, DEADLINE)
+        with Client(proxy.port) as client:
+            server.connections[1].sock.shutdown(socket.SHUT_RDWR)
+            assert client.ended()
+
+    def test_a_server_that_is_not_there_ends_the_connection(self, server: Server) -> None:
+        with FaultProxy("127.0.0.1:1") as proxy, Client(proxy.port, greet=False) as client:
+            client.send(wire.CONNECT)
+            assert client.ended()
+
+    def test_a_server_is_asked_for_its_address_at_every_connection(self) -> None:
+        with Server() as first, Server() as second:
+            target = type("Target", (), {"hosts": first.hosts})()
+            with FaultProxy(target) as proxy:
+                with Client(proxy.port):
+                    assert len(first.connections) == 1
+                target.hosts = second.hosts
+                with Client(proxy.port):
+                    assert len(second.connections) == 1
+
+    def test_a_chroot_stays_in_the_address(self, server: Server) -> None:
+        with FaultProxy(f"{server.hosts}/app") as proxy:
+            assert proxy.hosts == f"127.0.0.1:{proxy.port}/app"
+
+
+class TestStandingFaults:
+    def test_cut_closes_and_refuses_until_restored_on_the_same_port(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        for _ in range(3):
+            proxy.cut()
+            assert client.ended()
+            assert refused(proxy.port)
+            proxy.cut()
+            proxy.restore()
+            proxy.restore()
+            client.sock.close()
+            client.__init__(proxy.port)  # type: ignore[misc]
+        server.wait(lambda: server.ends == 3)
+
+    def test_blackhole_both_ways_swallows_everything_and_accepts(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        proxy.blackhole()
+        mark = proxy.mark()
+        client.send(request(1, "exists"))
+        proxy.wait_for_frame(lambda frame: frame.xid == 1, DEADLINE, since=mark)
+        with Client(proxy.port, greet=False) as other:
+            other.send(wire.CONNECT)
+            assert other.silent()
+            assert client.silent()
+            assert server.xids == []
+            proxy.restore()
+            assert other.ended()
+        assert client.ended()
+        with Client(proxy.port) as again:
+            again.send(request(1, "exists"))
+            assert again.xid() == 1
+
+    def test_blackhole_to_the_client_lets_requests_through(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        proxy.blackhole(to_server=False)
+        client.send(request(1, "create"))
+        server.wait(lambda: server.xids == [1])
+        proxy.wait_for_frame(lambda frame: frame.kind is FrameKind.REPLY, DEADLINE)
+        assert client.silent()
+
+    def test_blackhole_to_the_server_lets_events_through(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        proxy.blackhole(to_client=False)
+        client.send(request(1, "create"))
+        server.connections[0].send(wire.event(2, "/x"))
+        assert client.xid() == wire.EVENT
+        assert server.xids == []
+
+    def test_blackhole_hides_the_far_ends_closing(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        proxy.blackhole()
+        server.connections[0].sock.shutdown(socket.SHUT_RDWR)
+        proxy.wait_until(lambda: not proxy.connections[0].open, DEADLINE)
+        assert client.silent()
+        with Client(proxy.port, greet=False) as other:
+            other.send(wire.CONNECT)
+            proxy.wait_until(lambda: len(proxy.connections) == 2, DEADLINE)
+        proxy.wait_until(lambda: not proxy.connections[1].open, DEADLINE)
+        assert server.ends == 1
+        proxy.restore()
+        assert client.ended()
+
+    def test_a_connection_that_lost_nothing_survives_a_black_hole(
+        self, proxy: FaultProxy, client: Client
+    ) -> None:
+        proxy.blackhole()
+        proxy.restore()
+        client.send(request(1, "exists"))
+        assert client.xid() == 1
+
+    def test_hold_keeps_all_back_in_order_until_release(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        proxy.hold(to_client=False)
+        for xid in (1, 2, 3):
+            client.send(request(xid, "exists"))
+        client.sock.shutdown(socket.SHUT_WR)
+        proxy.wait_until(lambda: proxy.counts.requests == 3, DEADLINE)
+        assert server.xids == []
+        proxy.release()
+        assert [client.xid() for _ in range(3)] == [1, 2, 3]
+        assert server.xids == [1, 2, 3]
+        assert client.ended()
+
+    def test_release_of_one_direction_leaves_the_other_held(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        proxy.hold()
+        client.send(request(1, "exists"))
+        proxy.release(to_client=False)
+        server.wait(lambda: server.xids == [1])
+        proxy.wait_until(lambda: proxy.counts.replies == 1, DEADLINE)
+        assert client.silent()
+        proxy.restore()
+        assert client.xid() == 1
+
+    def test_new_connections_hang_while_held(self, proxy: FaultProxy) -> None:
+        proxy.hold()
+        with Client(proxy.port, greet=False) as client:
+            client.send(wire.CONNECT)
+            assert client.silent()
+            proxy.restore()
+            assert client.body()
+
+    def test_delay_is_kept_and_keeps_the_order(self, proxy: FaultProxy, client: Client) -> None:
+        proxy.delay(0.2, to_server=False)
+        start = time.monotonic()
+        client.send(request(1, "exists") + request(2, "exists"))
+        assert client.xid() == 1
+        assert client.xid() == 2
+        assert time.monotonic() - start >= 0.2
+        proxy.delay(0)
+        proxy.delay(0.2, to_client=False)
+        start = time.monotonic()
+        client.send(request(3, "exists"))
+        assert client.xid() == 3
+        assert time.monotonic() - start >= 0.2
+
+    def test_drop_ends_present_connections_and_accepts_new_ones(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        proxy.drop()
+        assert client.ended()
+        server.wait(lambda: server.ends == 1)
+        with Client(proxy.port) as again:
+            again.send(request(1, "exists"))
+            assert again.xid() == 1
+        assert [c.number for c in proxy.connections] == [1, 2]
+
+    def test_drop_discards_what_is_held(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        proxy.hold()
+        client.send(request(1, "create"))
+        proxy.wait_until(lambda: proxy.counts.requests == 1, DEADLINE)
+        proxy.drop()
+        server.wait(lambda: server.ends == 1)
+        assert server.xids == []
+
+
+class TestOneShotFaults:
+    """Each fault at each position of a pipelined flight of five."""
+
+    @staticmethod
+    def flight(client: Client) -> list[int]:
+        client.send(b"".join(request(xid, "exists") for xid in range(1, 6)))
+        answered = []
+        try:
+            while True:
+                answered.append(client.xid())
+        except wire.Closed:
+            return answered
+
+    @pytest.mark.parametrize("n", range(1, 6))
+    def test_drop_before_request(
+        self, proxy: FaultProxy, client: Client, server: Server, n: int
+    ) -> None:
+        fault = proxy.drop_before_request(n)
+        assert self.flight(client) == list(range(1, n))
+        assert fault.wait(DEADLINE).xid == n
+        assert not fault.answered
+        server.wait(lambda: server.ends == 1)
+        assert server.xids == list(range(1, n))
+
+    @pytest.mark.parametrize("n", range(1, 6))
+    def test_drop_after_request(
+        self, proxy: FaultProxy, client: Client, server: Server, n: int
+    ) -> None:
+        fault = proxy.drop_after_request(n)
+        assert self.flight(client) == list(range(1, n))
+        assert fault.wait(DEADLINE).xid == n
+        assert fault.answered
+        assert server.xids == list(range(1, n + 1))
+
+    @pytest.mark.parametrize("n", range(1, 6))
+    def test_drop_before_reply(
+        self, proxy: FaultProxy, client: Client, server: Server, n: int
+    ) -> None:
+        fault = proxy.drop_before_reply(n)
+        assert self.flight(client) == list(range(1, n))
+        assert fault.wait(DEADLINE).xid == n
+        assert fault.answered
+        assert server.xids[:n] == list(range(1, n + 1))
+
+    @pytest.mark.parametrize("n", range(1, 6))
+    def test_drop_after_reply(
+        self, proxy: FaultProxy, client: Client, server: Server, n: int
+    ) -> None:
+        fault = proxy.drop_after_reply(n)
+        assert self.flight(client) == list(range(1, n + 1))
+        assert fault.wait(DEADLINE).xid == n
+        assert server.xids[:n] == list(range(1, n + 1))
+
+    @pytest.mark.parametrize("n", range(1, 6))
+    def test_replies_before_the_fault_survive_a_slow_server(
+        self, proxy: FaultProxy, client: Client, server: Server, n: int
+    ) -> None:
+        proxy.delay(0.02)
+        proxy.drop_before_request(n)
+        assert self.flight(client) == list(range(1, n))
+        server.wait(lambda: server.ends == 1)
+        assert server.xids == list(range(1, n))
+
+    def test_a_fault_strikes_once(self, proxy: FaultProxy, client: Client) -> None:
+        proxy.drop_before_reply().fired.is_set()
+        client.send(request(1, "create"))
+        assert client.ended()
+        with Client(proxy.port) as again:
+            again.send(request(1, "create"))
+            assert again.xid() == 1
+
+    def test_by_op(self, proxy: FaultProxy, client: Client, server: Server) -> None:
+        fault = proxy.drop_before_reply(2, op=("create", "create2"))
+        for xid, op in enumerate(["exists", "create", "exists", "create2"], 1):
+            client.send(request(xid, op, f"/{op}"))
+            if xid < 4:
+                assert client.xid() == xid
+        assert client.ended()
+        assert fault.wait(DEADLINE).path == "/create2"
+        assert server.xids == [1, 2, 3, 4]
+
+    def test_by_predicate(self, proxy: FaultProxy, client: Client) -> None:
+        fault = proxy.drop_before_request(where=lambda frame: frame.path == "/b")
+        client.send(request(1, "exists", "/a"))
+        assert client.xid() == 1
+        client.send(request(2, "exists", "/b"))
+        assert client.ended()
+        assert fault.wait(DEADLINE).path == "/b"
+
+    def test_pings_and_events_do_not_move_the_count(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        server.answer = lambda body: wire.event(2, "/x") + wire.echo(body)
+        fault = proxy.drop_before_reply(2)
+        client.send(wire.ping() + request(1, "exists"))
+        assert [client.xid() for _ in range(4)] == [wire.EVENT, wire.PING, wire.EVENT, 1]
+        client.send(wire.ping() + request(2, "exists"))
+        assert [client.xid() for _ in range(3)] == [wire.EVENT, wire.PING, wire.EVENT]
+        assert client.ended()
+        assert fault.wait(DEADLINE).xid == 2
+
+    def test_an_event_can_be_lost(self, proxy: FaultProxy, client: Client, server: Server) -> None:
+        fault = proxy.drop_before_reply(op="NodeDeleted")
+        server.connections[0].send(wire.event(1, "/x") + wire.event(2, "/x"))
+        assert client.xid() == wire.EVENT
+        assert client.ended()
+        assert fault.wait(DEADLINE).op == "NodeDeleted"
+
+    def test_the_handshake_can_be_lost_on_its_way_back(
+        self, proxy: FaultProxy, server: Server
+    ) -> None:
+        fault = proxy.drop_after_request(op="connect")
+        with Client(proxy.port, greet=False) as client:
+            client.send(wire.CONNECT)
+            assert client.ended()
+        assert fault.wait(DEADLINE).kind is FrameKind.HANDSHAKE
+        assert fault.answered
+        assert proxy.connections[0].session_id == wire.SESSION_ID
+
+    def test_faults_share_frames_one_at_a_time(self, proxy: FaultProxy, client: Client) -> None:
+        first, second = proxy.drop_before_request(), proxy.drop_before_request()
+        client.send(request(1, "exists"))
+        assert client.ended()
+        assert first.wait(DEADLINE).connection == 1
+        assert not second.fired.is_set()
+        with Client(proxy.port) as again:
+            again.send(request(1, "exists"))
+            assert again.ended()
+        assert second.wait(DEADLINE).connection == 2
+
+    def test_only_the_struck_connection_ends(self, proxy: FaultProxy, client: Client) -> None:
+        with Client(proxy.port) as other:
+            proxy.drop_before_request(where=lambda frame: frame.connection == 2)
+            other.send(request(1, "exists"))
+            assert other.ended()
+        client.send(request(1, "exists"))
+        assert client.xid() == 1
+
+    def test_hold_before_reply_freezes_that_moment(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        fault = proxy.hold_before_reply(op="create")
+        client.send(request(1, "exists") + request(2, "create") + request(3, "exists"))
+        assert client.xid() == 1
+        assert fault.wait(DEADLINE).xid == 2
+        assert fault.answered
+        server.wait(lambda: server.xids == [1, 2, 3])
+        assert client.silent()
+        proxy.release()
+        assert [client.xid(), client.xid()] == [2, 3]
+
+    def test_hold_before_request_freezes_that_moment(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        fault = proxy.hold_before_request(2)
+        client.send(request(1, "exists") + request(2, "create"))
+        assert client.xid() == 1
+        fault.wait(DEADLINE)
+        assert server.xids == [1]
+        proxy.release()
+        assert client.xid() == 2
+
+    def test_a_cancelled_fault_does_not_strike(self, proxy: FaultProxy, client: Client) -> None:
+        fault = proxy.drop_before_request()
+        assert repr(fault) == "<Fault drop before request 1: armed>"
+        fault.cancel()
+        fault.cancel()
+        client.send(request(1, "exists"))
+        assert client.xid() == 1
+        assert not fault.fired.is_set()
+
+    def test_a_predicate_that_raises_disarms_the_fault_and_says_so(
+        self, proxy: FaultProxy, client: Client
+    ) -> None:
+        def broken(frame: Frame) -> bool:
+            raise KeyError(frame.op)
+
+        fault = proxy.drop_before_request(where=broken)
+        client.send(request(1, "exists"))
+        assert client.xid() == 1
+        with pytest.raises(KeyError, match="exists"):
+            fault.wait(DEADLINE)
+
+    def test_a_server_that_goes_away_before_its_answer_still_fires(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        server.answer = lambda body: b""
+        fault = proxy.drop_after_request()
+        client.send(request(1, "exists"))
+        server.wait(lambda: server.xids == [1])
+        server.connections[0].sock.shutdown(socket.SHUT_RDWR)
+        assert client.ended()
+        client.sock.close()
+        fault.wait(DEADLINE)
+        assert not fault.answered
+        proxy.wait_until(lambda: not proxy.connections[0].open, DEADLINE)
+
+    def test_cutting_in_the_middle_of_a_fault_fires_it(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        server.answer = lambda body: b""
+        fault = proxy.drop_after_request()
+        client.send(request(1, "exists"))
+        server.wait(lambda: server.xids == [1])
+        assert repr(fault) == "<Fault drop after request 1: struck>"
+        proxy.cut()
+        assert fault.fired.is_set()
+        assert not fault.answered
+
+
+class TestWaiting:
+    def test_for_a_frame_that_is_still_to_come(self, proxy: FaultProxy, client: Client) -> None:
+        mark = proxy.mark()
+        timer = threading.Timer(0.05, client.send, [request(9, "exists")])
+        timer.start()
+        frame = proxy.wait_for_frame(lambda f: f.kind is FrameKind.REPLY, DEADLINE, since=mark)
+        timer.join()
+        assert frame.xid == 9
+
+    def test_for_a_frame_that_has_gone_by(self, proxy: FaultProxy, client: Client) -> None:
+        client.send(request(1, "exists"))
+        client.xid()
+        mark = proxy.mark()
+        assert proxy.wait_for_frame(lambda f: f.xid == 1, 0).kind is FrameKind.REQUEST
+        with pytest.raises(TimeoutError, match=r"(?s)last frames.*reply exists xid=1"):
+            proxy.wait_for_frame(lambda f: f.xid == 1, 0.05, since=mark)
+
+    def test_a_fault_that_does_not_fire(self, proxy: FaultProxy) -> None:
+        with pytest.raises(TimeoutError, match=r"drop before reply 3 of create: armed"):
+            proxy.drop_before_reply(3, op="create").wait(0.05)
+
+
+class TestUse:
+    @pytest.mark.parametrize(
+        "server", ["", "a:1,b:2", "host:", ":2181", "host:port", "h:²", "h:70000"]
+    )
+    def test_a_server_that_is_no_address(self, server: str) -> None:
+        with pytest.raises(ValueError, match=r"host:port|no such port"):
+            FaultProxy(server)
+
+    def test_a_server_that_is_no_text(self) -> None:
+        with pytest.raises(TypeError):
+            FaultProxy(type("Target", (), {"hosts": None})())
+
+    def test_bad_numbers(self, proxy: FaultProxy) -> None:
+        with pytest.raises(ValueError, match="from 1"):
+            proxy.drop_before_reply(0)
+        with pytest.raises(TypeError, match="int"):
+            proxy.drop_before_reply(1.5)  # type: ignore[arg-type]
+        for seconds in (-1, float("nan")):
+            with pytest.raises(ValueError, match="0 or more"):
+                proxy.delay(seconds)
+
+    def test_a_predicate_that_calls_the_proxy_is_told_so(
+        self, proxy: FaultProxy, client: Client
+    ) -> None:
+        def meddling(frame: Frame) -> bool:
+            proxy.cut()
+            return True
+
+        fault = proxy.drop_before_request(where=meddling)
+        client.send(request(1, "exists"))
+        with pytest.raises(RuntimeError, match="must not call"):
+            fault.wait(DEADLINE)
+
+    def test_closing_leaves_nothing_behind(self, server: Server) -> None:
+        threads = set(threading.enumerate())
+        proxy = FaultProxy(server)
+        with Client(proxy.port) as client:
+            proxy.close()
+            proxy.close()
+            assert client.ended()
+        assert refused(proxy.port)
+        assert {t.name for t in threading.enumerate()} - {t.name for t in threads} <= {
+            t.name for t in server._threads
+        }
+        with pytest.raises(RuntimeError, match="closed"):
+            proxy.cut()
+
+    def test_closing_while_clients_storm_in(self, server: Server) -> None:
+        for _ in range(20):
+            proxy = FaultProxy(server)
+            sockets = [socket.create_connection(("127.0.0.1", proxy.port)) for _ in range(10)]
+            proxy.close()
+            for each in sockets:
+                each.close()

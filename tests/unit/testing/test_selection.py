@@ -1,0 +1,121 @@
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from zklock.testing import BackendUnavailable, choose_backend, java, selection
+from zklock.testing.external import ExternalBackend
+from zklock.testing.java import Installation, JavaBackend
+
+HERE = ExternalBackend("here:1")
+NOTHING = {"PATH": "/nowhere", "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+
+
+def refusing(reason: str) -> selection.Maker:
+    def make(_: Mapping[str, str]) -> ExternalBackend:
+        raise BackendUnavailable(reason)
+
+    return make
+
+
+@pytest.fixture
+def makers(monkeypatch: pytest.MonkeyPatch) -> dict[str, selection.Maker]:
+    replaced = {"container": refusing("no engine"), "java": lambda _: HERE, "hosts": lambda _: HERE}
+    monkeypatch.setattr(selection, "_MAKERS", replaced)
+    return replaced
+
+
+def test_a_given_backend_is_taken_as_it_is() -> None:
+    assert choose_backend(HERE, {}) is HERE
+
+
+def test_the_argument_comes_before_the_variables(makers: dict[str, selection.Maker]) -> None:
+    makers["java"] = refusing("not this one")
+    environ = {"ZKLOCK_TEST_BACKEND": "java", "ZKLOCK_TEST_HOSTS": "there:1"}
+    assert choose_backend("hosts", environ) is HERE
+    with pytest.raises(BackendUnavailable, match=r"^not this one$"):
+        choose_backend(None, environ)
+
+
+def test_given_hosts_come_before_servers_of_our_own() -> None:
+    backend = choose_backend(None, {"ZKLOCK_TEST_HOSTS": "there:7"})
+    assert isinstance(backend, ExternalBackend)
+    assert backend.addresses == [("there", 7)]
+
+
+def test_java_comes_after_containers(makers: dict[str, selection.Maker]) -> None:
+    assert choose_backend(None, {}) is HERE
+    other = ExternalBackend("other:1")
+    makers["container"] = lambda _: other
+    assert choose_backend(None, {}) is other
+
+
+@pytest.mark.parametrize("wanted", ["", None])
+def test_an_empty_variable_is_no_wish(
+    wanted: str | None, makers: dict[str, selection.Maker]
+) -> None:
+    environ = {"ZKLOCK_TEST_BACKEND": "", "ZKLOCK_TEST_HOSTS": ""}
+    assert choose_backend(wanted, environ) is HERE
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(ValueError, match="container, java, hosts"):
+        choose_backend("podman")
+
+
+def test_hosts_without_the_variable() -> None:
+    with pytest.raises(BackendUnavailable, match="set ZKLOCK_TEST_HOSTS"):
+        choose_backend("hosts", {})
+
+
+def test_nothing_here_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "DEBIAN_JAR", Path("/nowhere/zookeeper.jar"))
+    with pytest.raises(BackendUnavailable) as caught:
+        choose_backend(None, NOTHING)
+    text = str(caught.value)
+    assert "no container engine answers; start one, or set DOCKER_HOST" in text
+    assert "apt-get install default-jre-headless libzookeeper-java" in text
+    assert "ZOOKEEPER_HOME" in text
+    assert "ZKLOCK_ZOOKEEPER_JARS" in text
+
+
+class TestInstallation:
+    @pytest.fixture
+    def java_home(self, tmp_path: Path) -> Path:
+        java = tmp_path / "jdk" / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        java.write_text("#!/bin/sh\n")
+        java.chmod(0o755)
+        return tmp_path / "jdk"
+
+    @staticmethod
+    def jars(folder: Path) -> Path:
+        folder.mkdir(parents=True)
+        for name in ("zookeeper-3.9.3.jar", "zookeeper-jute-3.9.3.jar"):
+            (folder / name).touch()
+        return folder
+
+    def test_a_folder_of_jars(self, tmp_path: Path, java_home: Path) -> None:
+        folder = self.jars(tmp_path / "jars")
+        environ = {"ZKLOCK_ZOOKEEPER_JARS": str(folder), "JAVA_HOME": str(java_home)}
+        found = Installation.find(environ)
+        assert found.classpath == (f"{folder}/*",)
+        assert found.java == str(java_home / "bin" / "java")
+        assert str(folder) in JavaBackend(found).describe()
+
+    def test_a_release(self, tmp_path: Path, java_home: Path) -> None:
+        home = tmp_path / "apache-zookeeper"
+        self.jars(home / "lib")
+        found = Installation.find({"ZOOKEEPER_HOME": str(home), "JAVA_HOME": str(java_home)})
+        assert found.classpath[0] == f"{home}/lib/*"
+
+    def test_a_variable_that_leads_nowhere_is_not_passed_over(self, tmp_path: Path) -> None:
+        (tmp_path / "zookeeper-jute-3.9.3.jar").touch()
+        for variable in ("ZKLOCK_ZOOKEEPER_JARS", "ZOOKEEPER_HOME"):
+            with pytest.raises(BackendUnavailable, match=f"{variable}.*no zookeeper-"):
+                Installation.find({variable: str(tmp_path)})
+
+    def test_jars_without_java(self, tmp_path: Path) -> None:
+        folder = self.jars(tmp_path / "jars")
+        with pytest.raises(BackendUnavailable, match="no java command"):
+            Installation.find({"ZKLOCK_ZOOKEEPER_JARS": str(folder), "PATH": "/nowhere"})
