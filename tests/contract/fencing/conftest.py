@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib.metadata import version
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+from tests.contract.fencing import databases, subjects
+from zklock.fencing import MemoryGuards
+from zklock.testing import BackendUnavailable, ZooKeeperServer, srvr
+from zklock.testing.guard_conformance import Subject, matrix
+
+# multiprocessing keeps this process for as long as the tests run: it must not count as left over.
+resource_tracker.ensure_running()
+
+RESULTS: dict[str, dict[str, str]] = {}
+"""What the conformance checks of this run tried: subject, check, number of cases."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if RESULTS:
+        terminalreporter.section("guard conformance: cases tried")
+        terminalreporter.write_line(matrix(RESULTS))
+
+
+@pytest.fixture(scope="session")
+def results() -> dict[str, dict[str, str]]:
+    return RESULTS
+
+
+def started(make: Callable[[], databases.Server]) -> Iterator[databases.Server]:
+    try:
+        server = make()
+    except databases.Unavailable as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[databases.Server]:
+    yield from started(databases.PostgreSql)
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[databases.Server]:
+    yield from started(databases.MariaDb)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[databases.Server]:
+    yield from started(databases.Redis)
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[databases.Server]:
+    yield from started(lambda: databases.Redis(cluster=True))
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    # It is restarted and closed while others count descriptors, of which the client of a
+    # container engine keeps idle ones: a local Java, unless the environment asks for another.
+    asked = os.environ.get("ZKLOCK_TEST_BACKEND") or os.environ.get("ZKLOCK_TEST_HOSTS")
+    try:
+        server = ZooKeeperServer(backend=None if asked else "java")
+    except BackendUnavailable:
+        try:
+            server = ZooKeeperServer()
+        except BackendUnavailable as error:
+            pytest.skip(str(error))
+    with server:
+        yield server
+
+
+class Stores:
+    """Makes the subject of each kind once, starting its server at the first use."""
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path, stack: ExitStack) -> None:
+        self._request = request
+        self._folder = folder
+        self._stack = stack
+        self._made: dict[str, Subject] = {}
+
+    def __getitem__(self, kind: str) -> Subject:
+        if kind not in self._made:
+            store, _, variant = kind.partition("-")
+            self._made[kind] = getattr(self, f"_{store}")(variant)
+        return self._made[kind]
+
+    def _server(self, name: str) -> databases.Server:
+        server: databases.Server = self._request.getfixturevalue(name)
+        return server
+
+    def _memory(self, _: str) -> Subject:
+        return subjects.Memory(f"MemoryGuard, Python {platform.python_version()}")
+
+    def _http(self, _: str) -> Subject:
+        app = subjects.application(MemoryGuards(capacity=100_000), {})
+        url = self._stack.enter_context(subjects.served(app))
+        return subjects.Service("MemoryGuards behind HTTP", url=url)
+
+    def _file(self, _: str) -> Subject:
+        return subjects.Files(f"FileGuard, {platform.system()}", folder=str(self._folder))
+
+    def _sqlite(self, variant: str) -> Subject:
+        path = self._folder / f"database{variant}"
+        name = f"SqlGuard, SQLite {sqlite3.sqlite_version}"
+        if variant:
+            return self._sql(name, "sqlalchemy", f"sqlite:///{path}", "", lambda: None)
+        return self._sql(name, "sqlite3", str(path), "", lambda: None)
+
+    def _postgresql(self, variant: str) -> Subject:
+        server = self._server("postgresql")
+        name = f"SqlGuard, PostgreSQL {server.version}"
+        if variant == "sqlalchemy":
+            url = f"postgresql+psycopg://zklock@127.0.0.1:{server.port}/postgres"
+            return self._sql(name, variant, url, "", server.restart)
+        assert isinstance(server, databases.PostgreSql)
+        return self._sql(name, "psycopg", server.dsn, variant, server.restart)
+
+    def _mariadb(self, variant: str) -> Subject:
+        server = self._server("mariadb")
+        name = f"SqlGuard, MariaDB {server.version}"
+        if variant == "sqlalchemy":
+            url = f"mysql+pymysql://root@127.0.0.1:{server.port}/zklock"
+            return self._sql(name, variant, url, "", server.restart)
+        return self._sql(name, "pymysql", str(server.port), variant, server.restart)
+
+    def _sql(
+        self, name: str, driver: str, where: str, isolation: str, restart: Callable[[], None]
+    ) -> Subject:
+        level = isolation.upper().replace("-", "_")
+        package = {"sqlite3": "Python", "sqlalchemy": "SQLAlchemy", "pymysql": "PyMySQL"}.get(
+            driver, driver
+        )
+        number = platform.python_version() if driver == "sqlite3" else version(package)
+        name = f"{name}, {package} {number} {isolation}".rstrip()
+        subjects.RESTART[name] = restart
+        store = subjects.Sql(name, driver=driver, where=where, isolation=level)
+        store.create_tables()
+        return store
+
+    def _redis(self, variant: str) -> Subject:
+        server = self._server("redis_cluster" if variant else "redis_server")
+        name = f"RedisGuard, Redis {server.version} {variant}".rstrip()
+        subjects.RESTART[name] = server.restart
+        return subjects.RedisStore(name, port=server.port, cluster=bool(variant))
+
+    def _zookeeper(self, _: str) -> Subject:
+        server: ZooKeeperServer = self._request.getfixturevalue("zookeeper")
+        host, port = server.hosts.split(":")
+        name = f"ZooKeeperGuard, ZooKeeper {srvr(host, int(port)).version}"
+
+        def restart() -> None:
+            server.stop()
+            server.start()
+
+        subjects.RESTART[name] = restart
+        return subjects.ZooKeeperStore(name, hosts=server.hosts)
+
+
+@pytest.fixture(scope="session")
+def stores(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stores]:
+    with ExitStack() as stack:
+        stack.callback(subjects.dispose_engines)
+        yield Stores(request, tmp_path_factory.mktemp("stores"), stack)

@@ -1,0 +1,83 @@
+"""The code of docs/fencing.md, run from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.fencing import databases, howto
+from zklock.errors import StaleToken
+from zklock.fencing import RedisGuard, SqlGuard, ZooKeeperGuard
+from zklock.testing import ZooKeeperServer
+from zklock.token import FencingToken
+
+STALE = FencingToken(0, 0)
+
+
+def test_the_page(
+    zookeeper: ZooKeeperServer,
+    redis_server: databases.Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import redis
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "database")
+
+    with contextlib.closing(connect()) as connection, connection:
+        connection.execute("CREATE TABLE report (total INTEGER)")
+        connection.execute("INSERT INTO report VALUES (0)")
+
+    client = zklock.connect(zookeeper.hosts)
+    names: dict[str, Any] = {
+        "client": client,
+        "connect": connect,
+        "redis_client": redis.Redis(port=redis_server.port),
+        "app": None,
+    }
+    try:
+        client.create("/app/report", b"", makepath=True)
+        first, *others = howto.blocks("fencing.md")
+        exec(first.replace("/var/lib/app", str(tmp_path)), names)
+        assert (tmp_path / "report.json").read_bytes() == b'{"total": 7}'
+        lock = zklock.Lock(client, "/locks/report", identity="host-7")
+        names["grant"] = lock.acquire(timeout=10)
+        for code in others:
+            exec(code, names)
+        lock.release()
+        with contextlib.closing(connect()) as connection:
+            assert connection.execute("SELECT total FROM report").fetchone() == (2,)
+        assert names["redis_client"].get("{report}:total") == b"12"
+        assert client.get("/app/report")[0] == b"7"
+        assert capsys.readouterr().out == "host-7\n"
+        for guard in (
+            SqlGuard(connect, "report"),
+            RedisGuard(names["redis_client"], "report"),
+            ZooKeeperGuard(client, "/app/report-fence"),
+            names["guards"]["report"],
+        ):
+            assert guard.highest() == names["grant"].token
+            with pytest.raises(StaleToken):
+                guard.claim(STALE)
+    finally:
+        names["redis_client"].close()
+        client.stop()
+        client.close()
+
+
+def test_the_links_lead_somewhere() -> None:
+    import re
+
+    for page in (howto.DOCS / "fencing.md", *howto.DOCS.glob("howto/*.md")):
+        text = page.read_text()
+        for target in re.findall(r"\]\(([^)#]+\.md)\)", text):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        heads = {head.lower().replace(" ", "-") for head in re.findall(r"^#+ (.*)$", text, re.M)}
+        for anchor in re.findall(r"\]\(#([^)]+)\)", text):
+            assert anchor in heads, f"{page.name}: {anchor}"

@@ -1,0 +1,231 @@
+"""What holds for SqlGuard on servers beyond the conformance suite."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.contract.fencing.conftest import Stores
+from tests.contract.fencing.subjects import Sql
+from zklock.errors import StaleToken
+from zklock.fencing import SqlGuard
+from zklock.fencing.sql import is_retryable
+from zklock.token import FencingToken
+
+A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+SERVERS = ("postgresql", "mariadb")
+ALL = ("sqlite", "sqlite-sqlalchemy", *SERVERS, "postgresql-sqlalchemy", "mariadb-sqlalchemy")
+
+
+@pytest.fixture(params=ALL)
+def store(request: pytest.FixtureRequest, stores: Stores) -> Sql:
+    subject = stores[request.param]
+    assert isinstance(subject, Sql)
+    return subject.fresh()
+
+
+def guard_of(store: Sql) -> SqlGuard:
+    return SqlGuard(store.connect, store.resource)
+
+
+def set_autocommit(store: Sql, connection: Any) -> Any:
+    if store.driver == "sqlalchemy":
+        return connection.execution_options(isolation_level="AUTOCOMMIT")
+    if store.driver == "sqlite3":
+        connection.isolation_level = None
+    elif store.driver == "psycopg":
+        connection.autocommit = True
+    else:
+        connection.autocommit(True)
+    return connection
+
+
+def test_autocommit_is_refused(store: Sql) -> None:
+    with (
+        contextlib.closing(store.connect()) as connection,
+        pytest.raises(ValueError, match="autocommit mode"),
+    ):
+        guard_of(store).advance(set_autocommit(store, connection), A)
+    assert guard_of(store).highest() is None
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql", "mariadb"], indirect=True)
+def test_a_transaction_begun_by_hand_is_accepted(store: Sql) -> None:
+    with contextlib.closing(store.connect()) as connection:
+        set_autocommit(store, connection)
+        connection.cursor().execute("BEGIN")
+        guard_of(store).advance(connection, A)
+        connection.cursor().execute("COMMIT")
+    assert guard_of(store).highest() == A
+
+
+def test_a_rollback_takes_the_mark_back(store: Sql) -> None:
+    guard = guard_of(store)
+    guard.claim(A)
+    with contextlib.closing(store.connect()) as connection:
+        guard.advance(connection, B)
+        connection.rollback()
+    assert guard.highest() == A
+
+
+def test_the_ddl_is_what_the_server_takes_and_it_refuses_what_is_no_token(store: Sql) -> None:
+    guard = SqlGuard(store.connect, "report", table="other_fence")
+    guard.create_table()
+    guard.create_table()
+    guard.create()
+    guard.claim(FencingToken(2**63 - 1, 2**31 - 1))
+    for epoch, sequence in ((-1, 5), (5, -1), (5, 2**31)):
+        with pytest.raises(Exception, match=r"(?i)constraint"):
+            store.execute(f"UPDATE other_fence SET epoch = {epoch}, sequence = {sequence}")
+    assert guard.highest() == FencingToken(2**63 - 1, 2**31 - 1)
+    store.execute("DROP TABLE other_fence")
+
+
+def test_names_are_compared_exactly(store: Sql) -> None:
+    names = [f"{store.resource} {name}" for name in ("é", "e", "E", "É", "ß", "ss")]
+    for sequence, name in enumerate(names):
+        guard = SqlGuard(store.connect, name)
+        guard.create()
+        guard.claim(FencingToken(1, sequence))
+    for sequence, name in enumerate(names):
+        assert SqlGuard(store.connect, name).highest() == FencingToken(1, sequence)
+
+
+@pytest.mark.parametrize("store", [kind for kind in ALL if "sqlite" not in kind], indirect=True)
+def test_a_higher_token_waits_for_the_transaction_under_way(store: Sql) -> None:
+    guard = guard_of(store)
+    with contextlib.closing(store.connect()) as connection, ThreadPoolExecutor() as pool:
+        guard.advance(connection, A)
+        store.execute(
+            "UPDATE data SET value = :v WHERE resource = :r", connection, v=b"a", r=store.resource
+        )
+        claiming = pool.submit(guard.claim, B)
+        with pytest.raises(TimeoutError):
+            claiming.result(0.3)
+        connection.commit()
+        claiming.result(30)
+    assert guard.highest() == B
+    row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
+    assert bytes(row[0]) == b"a"
+
+
+@pytest.mark.parametrize("store", [kind for kind in ALL if "sqlite" not in kind], indirect=True)
+def test_a_deadlock_is_tried_again(store: Sql) -> None:
+    """Two transactions that lock two marks in opposite order: one is ended, and repeated."""
+    other = store.fresh()
+    meeting = threading.Barrier(2)
+    tries: list[str] = []
+
+    def work(first: Sql, second: Sql) -> None:
+        def change(connection: Any) -> None:
+            tries.append(first.resource)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait(2)
+            guard_of(second).advance(connection, B)
+
+        guard_of(first).run(B, change)
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(work, store, other), pool.submit(work, other, store)]:
+            done.result(60)
+    assert len(tries) > 2
+    assert guard_of(store).highest() == guard_of(other).highest() == B
+
+
+def _increments(store: Sql, token: FencingToken, times: int) -> None:
+    for _ in range(times):
+
+        def change(connection: Any) -> None:
+            row = store.execute(
+                "SELECT value FROM data WHERE resource = :r", connection, r=store.resource
+            )
+            store.execute(
+                "UPDATE data SET value = :v WHERE resource = :r",
+                connection,
+                v=str(int(bytes(row[0] or b"0")) + 1).encode(),
+                r=store.resource,
+            )
+
+        guard_of(store).run(token, change, attempts=1000)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "sqlite",
+        "postgresql",
+        "postgresql-repeatable-read",
+        "postgresql-serializable",
+        "mariadb",
+        "mariadb-read-committed",
+        "mariadb-serializable",
+    ],
+    indirect=True,
+)
+def test_read_modify_write_of_racing_processes_loses_nothing(store: Sql) -> None:
+    """Two processes of the same holder: what is read after ``advance`` may be built upon."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_increments, args=(store, A, 25)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
+    assert int(bytes(row[0])) == 50
+
+
+@pytest.mark.parametrize("store", ["postgresql-repeatable-read"], indirect=True)
+def test_a_snapshot_that_is_too_old_is_retryable(store: Sql) -> None:
+    guard = guard_of(store)
+    with contextlib.closing(store.connect()) as connection:
+        store.execute("SELECT 1", connection)
+        guard.claim(A)
+        with pytest.raises(Exception, match="could not serialize") as caught:
+            guard.advance(connection, B)
+    assert is_retryable(caught.value)
+
+
+@pytest.mark.parametrize("store", [kind for kind in ALL if "sqlalchemy" in kind], indirect=True)
+def test_a_session_of_sqlalchemy(store: Sql) -> None:
+    from sqlalchemy import text
+    from sqlalchemy.orm import Session
+
+    guard = guard_of(store)
+    with contextlib.closing(store.connect()) as connection:
+        engine = connection.engine
+    with Session(engine) as session, session.begin():
+        guard.advance(session, B)
+        session.execute(
+            text("UPDATE data SET value = :v WHERE resource = :r"),
+            {"v": b"b", "r": store.resource},
+        )
+    with Session(engine) as session, pytest.raises(StaleToken), session.begin():
+        guard.advance(session, A)
+    assert guard.highest() == B
+
+
+@pytest.mark.parametrize("store", ["postgresql-sqlalchemy"], indirect=True)
+def test_an_asynchronous_connection_of_sqlalchemy(store: Sql) -> None:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    guard = guard_of(store)
+
+    async def main() -> None:
+        engine = create_async_engine(store.where)
+        async with engine.begin() as connection:
+            await connection.run_sync(guard.advance, B)
+        with pytest.raises(StaleToken):
+            async with engine.begin() as connection:
+                await connection.run_sync(guard.advance, A)
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert guard.highest() == B

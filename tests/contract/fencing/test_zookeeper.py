@@ -1,0 +1,314 @@
+"""What holds for ZooKeeperGuard and verify_owner beyond the conformance suite."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+
+import zklock
+from zklock.errors import GuardUnusable, NoAnswer, NotOwner, StaleToken, WouldDeadlock
+from zklock.fencing import Guard, ZooKeeperGuard, verify_owner
+from zklock.testing import ZooKeeperServer
+from zklock.token import FencingToken
+
+A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+
+@contextlib.contextmanager
+def connected(server: ZooKeeperServer, **options: Any) -> Iterator[KazooClient]:
+    client = zklock.connect(server.hosts, **{"timeout": 10.0, **options})
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    with connected(zookeeper) as client:
+        yield client
+
+
+@pytest.fixture
+def path() -> str:
+    return f"/fences/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def guard(client: KazooClient, path: str) -> ZooKeeperGuard:
+    guard = ZooKeeperGuard(client, f"{path}/mark")
+    guard.create()
+    return guard
+
+
+def test_changes_of_several_nodes(client: KazooClient, guard: ZooKeeperGuard, path: str) -> None:
+    assert isinstance(guard, Guard)
+    results = (
+        guard.transaction(B)
+        .create(f"{path}/a", b"1")
+        .create(f"{path}/s-", b"", sequence=True)
+        .set_data(f"{path}/a", b"2")
+        .check(f"{path}/a", 1)
+        .commit()
+    )
+    assert results[0] == f"{path}/a"
+    assert results[1].startswith(f"{path}/s-")
+    assert results[2].version == 1
+    assert len(results) == 4
+    with pytest.raises(StaleToken) as caught:
+        guard.transaction(A).delete(f"{path}/a").commit()
+    assert str(caught.value).startswith(f"{path}/mark: token {A} is stale, {B} has been seen")
+    assert client.get(f"{path}/a")[0] == b"2"
+    guard.transaction(B).delete(f"{path}/a").commit()
+    assert client.exists(f"{path}/a") is None
+
+
+def test_a_change_that_fails_raises_its_own_error_and_leaves_the_mark(
+    client: KazooClient, guard: ZooKeeperGuard, path: str
+) -> None:
+    client.create(f"{path}/a", b"")
+    with pytest.raises(NoNodeError):
+        guard.transaction(A).set_data(f"{path}/a", b"x").set_data(f"{path}/none", b"").commit()
+    with pytest.raises(BadVersionError):
+        guard.transaction(A).set_data(f"{path}/a", b"x", version=5).commit()
+    with pytest.raises(NodeExistsError):
+        guard.transaction(A).create(f"{path}/a").commit()
+    assert guard.highest() is None
+    assert client.get(f"{path}/a")[0] == b""
+
+
+def test_bad_arguments(client: KazooClient, guard: ZooKeeperGuard, path: str) -> None:
+    with pytest.raises(TypeError, match="must be a byte string"):
+        guard.transaction(A).set_data(f"{path}/a", "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="takes a FencingToken"):
+        guard.transaction(34)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="must be a str"):
+        ZooKeeperGuard(client, b"/a")  # type: ignore[arg-type]
+    for wrong in ("a", "/", "/a/", ""):
+        with pytest.raises(ValueError, match="must be absolute"):
+            ZooKeeperGuard(client, wrong)
+    with pytest.raises(ValueError, match="timeout must be positive"):
+        ZooKeeperGuard(client, path, timeout=0)
+
+
+def test_a_grant_is_fenced_by_its_own_node_before_anybody_claims(
+    client: KazooClient, guard: ZooKeeperGuard, path: str
+) -> None:
+    client.create(f"{path}/data", b"")
+    lock = zklock.Lock(client, f"{path}/lock")
+    grant = lock.acquire(timeout=10)
+    assert grant is not None
+    guard.claim(grant)
+    guard.transaction(grant).set_data(f"{path}/data", b"a").commit()
+    lock.release()
+    with pytest.raises(StaleToken) as caught:
+        guard.transaction(grant).set_data(f"{path}/data", b"late").commit()
+    assert str(caught.value) == (
+        f"{path}/mark: the grant of token {grant.token} is over, its node {grant.path} is gone: "
+        "stop its work and acquire the lock again"
+    )
+    assert caught.value.highest == grant.token
+    with pytest.raises(StaleToken):
+        guard.claim(grant)
+    # The token alone is still the highest.
+    guard.transaction(grant.token).set_data(f"{path}/data", b"window").commit()
+    assert client.get(f"{path}/data")[0] == b"window"
+
+
+def test_contended_marks_are_looked_at_again(guard: ZooKeeperGuard) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = [
+            pool.submit(guard.claim, FencingToken(1, number)).exception(30) for number in range(200)
+        ]
+    assert guard.highest() == FencingToken(1, 199)
+    assert {type(outcome) for outcome in outcomes} <= {type(None), StaleToken}
+
+
+def test_a_server_that_is_gone_is_not_waited_for_longer_than_said(
+    zookeeper: ZooKeeperServer, client: KazooClient, path: str
+) -> None:
+    guard = ZooKeeperGuard(client, f"{path}/mark", timeout=0.5)
+    guard.create()
+    zookeeper.stop()
+    try:
+        for call in (
+            guard.highest,
+            lambda: guard.claim(A),
+            lambda: verify_owner(client, "/lock", A, timeout=0.5),
+        ):
+            start = time.monotonic()
+            with pytest.raises((NoAnswer, KazooException)):
+                call()
+            assert time.monotonic() - start < 2
+        with pytest.raises(NoAnswer, match=r"/mark: ZooKeeper did not answer within 0\.5 s"):
+            guard.highest()
+    finally:
+        zookeeper.start()
+
+
+def test_a_call_on_a_thread_of_kazoos_is_refused(
+    client: KazooClient, guard: ZooKeeperGuard, path: str
+) -> None:
+    errors: list[BaseException] = []
+    called = threading.Event()
+
+    def watch(event: object) -> None:
+        try:
+            guard.highest()
+        except BaseException as error:
+            errors.append(error)
+        called.set()
+
+    client.exists(f"{path}/watched", watch=watch)
+    client.create(f"{path}/watched", b"")
+    assert called.wait(10)
+    assert isinstance(errors[0], WouldDeadlock)
+
+
+class Owners:
+    """The holders of one lock."""
+
+    def __init__(self, server: ZooKeeperServer, path: str, stack: contextlib.ExitStack) -> None:
+        self.server, self.path, self.stack = server, path, stack
+
+    def acquire(self, identity: str, timeout: float = 10.0) -> zklock.Grant:
+        client = self.stack.enter_context(connected(self.server))
+        grant = zklock.Lock(client, self.path, identity=identity).acquire(timeout=timeout)
+        assert grant is not None
+        return grant
+
+
+@pytest.fixture
+def owners(zookeeper: ZooKeeperServer, path: str) -> Iterator[Owners]:
+    with contextlib.ExitStack() as stack:
+        yield Owners(zookeeper, f"{path}/lock", stack)
+
+
+def test_the_present_holder_is_told(client: KazooClient, owners: Owners) -> None:
+    grant = owners.acquire("host-7")
+    holder = verify_owner(client, owners.path, grant.token)
+    assert (holder.identity, holder.sequence, holder.session_id, holder.path, holder.token) == (
+        "host-7",
+        grant.token.sequence,
+        grant.session_id,
+        grant.path,
+        grant.token,
+    )
+    assert verify_owner(client, owners.path, grant) == holder
+
+
+def test_anybody_else_is_refused(client: KazooClient, owners: Owners) -> None:
+    old = owners.acquire("old")
+    old.release()
+    with pytest.raises(NotOwner) as caught:
+        verify_owner(client, owners.path, old)
+    assert str(caught.value) == (
+        f"{owners.path}: token {old.token} does not hold the lock, nobody holds it: refuse its "
+        "request"
+    )
+    present = owners.acquire("present")
+    for wrong in (
+        old.token,
+        FencingToken(present.token.epoch, present.token.sequence + 1),
+        FencingToken(present.token.epoch + 1, present.token.sequence),
+    ):
+        with pytest.raises(NotOwner, match="'present' does") as caught:
+            verify_owner(client, owners.path, wrong)
+        assert (caught.value.holder, caught.value.token) == ("present", wrong)
+        assert caught.value.path == owners.path
+
+
+def test_a_waiting_contender_is_not_the_holder(client: KazooClient, owners: Owners) -> None:
+    present = owners.acquire("present")
+    waiting = client.create(
+        f"{owners.path}/_c_{uuid.uuid4()}-lock-", b"waiting", ephemeral=True, sequence=True
+    )
+    token = FencingToken(present.token.epoch, int(waiting[-10:]))
+    with pytest.raises(NotOwner, match="'present' does"):
+        verify_owner(client, owners.path, token)
+    present.release()
+    assert verify_owner(client, owners.path, token).identity == "waiting"
+
+
+def test_readers_and_leases_may_hold_together(client: KazooClient, path: str) -> None:
+    def contend(parent: str, marker: str) -> FencingToken:
+        node = client.create(
+            f"{parent}/_c_{uuid.uuid4()}-{marker}",
+            b"",
+            ephemeral=True,
+            sequence=True,
+            makepath=True,
+        )
+        return FencingToken(client.exists(parent).czxid, int(node[-10:]))
+
+    readers = [contend(f"{path}/rw", "__READ__") for _ in range(2)]
+    writer = contend(f"{path}/rw", "__WRIT__")
+    for reader in readers:
+        verify_owner(client, f"{path}/rw", reader)
+    with pytest.raises(NotOwner):
+        verify_owner(client, f"{path}/rw", writer)
+    leases = [contend(f"{path}/sem", "lease-") for _ in range(3)]
+    for lease in leases[:2]:
+        verify_owner(client, f"{path}/sem", lease, limit=2)
+    with pytest.raises(NotOwner):
+        verify_owner(client, f"{path}/sem", leases[2], limit=2)
+
+
+def test_a_lock_that_was_never_used(client: KazooClient, path: str) -> None:
+    with pytest.raises(NotOwner, match="nobody holds it"):
+        verify_owner(client, f"{path}/none", A)
+
+
+def test_an_answer_is_remembered_for_as_long_as_asked(
+    client: KazooClient, owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("zklock.fencing.owner.clock", lambda: now)
+    grant = owners.acquire("a")
+    holder = verify_owner(client, owners.path, grant, max_age=2.0)
+    grant.release()
+    now = 102.0
+    assert verify_owner(client, owners.path, grant, max_age=2.0) == holder
+    with pytest.raises(NotOwner):
+        verify_owner(client, owners.path, grant)
+    now = 102.1
+    with pytest.raises(NotOwner):
+        verify_owner(client, owners.path, grant, max_age=2.0)
+
+
+def test_memory_of_answers_is_bounded(
+    client: KazooClient, owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zklock.fencing.owner._REMEMBERED", 2)
+    from zklock.fencing import owner
+
+    grant = owners.acquire("a")
+    for limit in (1, 2, 3):
+        verify_owner(client, owners.path, grant, limit=limit, max_age=60)
+    assert [limit for _, _, limit in owner._memories[client]] == [2, 3]
+
+
+def test_bad_arguments_of_verify_owner(client: KazooClient) -> None:
+    with pytest.raises(TypeError, match="takes a FencingToken"):
+        verify_owner(client, "/lock", 34)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="absolute"):
+        verify_owner(client, "lock", A)
+    with pytest.raises(ValueError, match="limit must be at least 1"):
+        verify_owner(client, "/lock", A, limit=0)
+
+
+def test_an_unreadable_mark(client: KazooClient, guard: ZooKeeperGuard) -> None:
+    for content in (b"", b"34", b"\xff"):
+        client.set(guard.resource, content)
+        with pytest.raises(GuardUnusable, match="is not a token but"):
+            guard.claim(A)

@@ -1,0 +1,215 @@
+"""Parts that child processes play: ``python -m tests.contract.players PART '{"json": …}'``.
+
+A part says one JSON value a line on its standard output, and hears one word a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import zklock
+from tests.contract.support import SOON, Losses, boottime, children, gone, granted
+
+
+def say(what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def hear() -> str:
+    return sys.stdin.readline().strip()
+
+
+def queue(hosts: str, path: str, ledger: str, threads: int) -> None:
+    """Let so many threads acquire once each; every grant appends its sequence to the ledger."""
+    client = zklock.connect(hosts, timeout=20.0)
+    lock = zklock.Lock(client, path)
+
+    def contend() -> None:
+        with lock as grant:
+            grant.check()
+            with Path(ledger).open("a") as lines:
+                lines.write(f"{grant.token.sequence} {os.getpid()}\n")
+
+    workers = [threading.Thread(target=contend) for _ in range(threads)]
+    say("ready")
+    hear()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    client.stop()
+    say("done")
+
+
+def paused(hosts: str, path: str, timeout: float, rounds: int) -> None:
+    """Hold, be stopped and continued from outside, and tell of the first look after it."""
+    client = zklock.connect(hosts, timeout=timeout)
+    for _ in range(rounds):
+        losses = Losses()
+        lock = zklock.Lock(client, path, on_lost=losses)
+        grant = granted(lock)
+        looks = 0
+        last = boottime()
+        say("holding")
+        while True:
+            began = boottime()
+            held = grant.held
+            ended = boottime()
+            looks += 1
+            # Stopped in the middle of a look, the next one is the first afterwards.
+            gap = began - last
+            last = began if ended - began > timeout / 2 else ended
+            if gap > timeout / 2:
+                break
+            time.sleep(0.001)
+        loss = losses.one()
+        say({"looks": looks, "gap": gap, "held": held, "reason": loss.reason.name})
+        hear()
+    client.stop()
+
+
+def forked(hosts: str, path: str) -> None:
+    """Fork while holding; both sides tell what they believe."""
+    losses = Losses()
+    client = zklock.connect(hosts, timeout=4.0)
+    bare = zklock.connect(hosts, timeout=4.0)
+    lock = zklock.Lock(client, path, on_lost=losses)
+    grant = granted(lock)
+
+    def outcome(call: Callable[[], object]) -> str:
+        try:
+            return repr(call())
+        except Exception as error:
+            return type(error).__name__
+
+    child = os.fork()
+    if child == 0:
+        first = grant.held
+        loss = losses.one()
+        say(
+            {
+                "held": first or lock.held,
+                "lost": grant.lost.is_set(),
+                "reason": loss.reason.name,
+                "callbacks": len(losses.losses),
+                "thread": losses.threads[0],
+                "check": outcome(grant.check),
+                "release": outcome(lock.release),
+                "acquire": outcome(lambda: lock.acquire(timeout=2.0)),
+                "not blocking": outcome(lambda: lock.acquire(blocking=False)),
+                "contenders": outcome(lock.contenders),
+                "verify": outcome(grant.verify),
+                "abandon": outcome(grant.abandon),
+                "lock made in the child": outcome(
+                    lambda: zklock.Lock(client, path).acquire(timeout=2.0)
+                ),
+                "client without locks": outcome(
+                    lambda: zklock.Lock(bare, path).acquire(timeout=2.0)
+                ),
+            }
+        )
+        os._exit(0)
+    os.waitpid(child, 0)
+    grant.verify()
+    say({"held": grant.held, "lost": grant.lost.is_set(), "callbacks": len(losses.losses)})
+    lock.release()
+    with zklock.Lock(bare, path):
+        say("the parent's other client works")
+    client.stop()
+    bare.stop()
+
+
+class Interrupted(KeyboardInterrupt):
+    """What the timer's signal raises."""
+
+
+def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> None:
+    """Raise KeyboardInterrupt at swept moments of an acquire and a release."""
+    client = zklock.connect(hosts, timeout=10.0)
+    onlooker = zklock.connect(hosts, timeout=10.0)
+    lock = zklock.Lock(client, path, identity="interrupted")
+    holder = zklock.Lock(onlooker, path, identity="holder")
+    tally = {"interrupted": 0, "done": 0, "outside": 0}
+
+    def on_alarm(*ignored: object) -> None:
+        raise Interrupted
+
+    def hold(release_after: float, held: threading.Event) -> None:
+        with holder:
+            held.set()
+            time.sleep(release_after)
+
+    signal.signal(signal.SIGALRM, on_alarm)
+    for number in range(rounds):
+        offset = longest * (number + 1) / rounds
+        helper = None
+        if how == "hand-off":
+            held = threading.Event()
+            helper = threading.Thread(target=hold, args=(longest / 2, held))
+            helper.start()
+            held.wait(SOON)
+        grant = None
+        try:
+            signal.setitimer(signal.ITIMER_REAL, offset)
+            if how == "acquire":
+                grant = lock.acquire()
+            else:
+                with lock:
+                    pass
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            tally["done"] += 1
+        except Interrupted as error:
+            trouble = "".join(traceback.format_exception(error))
+            innermost = traceback.extract_tb(error.__traceback__)[-2]
+            if innermost.filename == __file__ or _at_entry(error):
+                # Between two statements of the caller, or before the first of a method's: nobody
+                # but the caller can know.
+                tally["outside"] += 1
+                left = lock.grant
+                if left is not None:
+                    left.abandon()
+                grant = None
+            else:
+                tally["interrupted"] += 1
+        if grant is not None:
+            grant.release()
+        if helper is not None:
+            helper.join()
+        try:
+            gone(onlooker, path)
+        except TimeoutError:
+            say({"round": number, "offset": offset, "left": children(onlooker, path), **tally})
+            print(trouble, "stepping", lock.grant, file=sys.stderr)
+            raise
+        granted(lock)
+        lock.release()
+    say(tally)
+    client.stop()
+    onlooker.stop()
+
+
+def _at_entry(error: BaseException) -> bool:
+    """Whether the interrupt struck before the first statement of ``__exit__``."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    frame, _ = frames[-2]  # the last one is the signal handler's
+    return frame.f_code.co_name == "__exit__" and frames[-2][1] == frame.f_code.co_firstlineno
+
+
+PARTS: dict[str, Callable[..., None]] = {
+    "queue": queue,
+    "paused": paused,
+    "forked": forked,
+    "interrupt": interrupt,
+}
+
+if __name__ == "__main__":
+    PARTS[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -1,0 +1,191 @@
+"""What the contract tests share: looks at ZooKeeper past zklock, threads, and child processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+import zklock
+from zklock.testing import wait_for
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[2]
+SOON = 20.0
+"""Seconds within which what must happen happens, on a busy machine too."""
+
+
+def children(client: Any, path: str) -> list[str]:
+    """Return the names of the nodes below ``path``, by sequence number; none if it is absent."""
+    try:
+        names: list[str] = client.get_children(path)
+    except NoNodeError:
+        return []
+    return sorted(names, key=lambda name: name[-10:])
+
+
+def tree(client: Any, path: str = "/") -> list[str]:
+    """Return all paths at and below ``path``, but for ZooKeeper's own."""
+    found = [path] if client.exists(path) else []
+    for name in children(client, path):
+        if (path, name) != ("/", "zookeeper"):
+            found += tree(client, f"{path.rstrip('/')}/{name}")
+    return found
+
+
+def queued(client: Any, path: str, count: int) -> list[str]:
+    """Wait until so many nodes are below ``path``; return their names in order."""
+    return wait_for(
+        lambda: names if len(names := children(client, path)) == count else None,
+        SOON,
+        lambda: f"{count} nodes below {path}, but {children(client, path)}",
+    )
+
+
+def gone(client: Any, path: str) -> None:
+    """Wait until nothing is below ``path``."""
+    wait_for(
+        lambda: not children(client, path),
+        SOON,
+        lambda: f"no node below {path}, but {children(client, path)}",
+    )
+
+
+def run(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+    """Call on a thread of its own."""
+    future: Future[T] = Future()
+
+    def body() -> None:
+        try:
+            future.set_result(call(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=body, name="contract-test", daemon=True).start()
+    return future
+
+
+def granted(lock: zklock.Lock, **kwargs: Any) -> zklock.Grant:
+    """Acquire, with a deadline for the test itself, and insist on a grant."""
+    kwargs.setdefault("timeout", SOON)
+    grant = lock.acquire(**kwargs)
+    assert grant is not None, f"{lock!r} was not granted: {lock.contenders()}"
+    return grant
+
+
+def passes_on(client: Any, path: str) -> None:
+    """Insist that the lock is free for the next contender, and that nobody is left behind."""
+    gone(client, path)
+    lock = zklock.Lock(client, path)
+    granted(lock)
+    lock.release()
+
+
+@contextmanager
+def kazoo_client(hosts: str, timeout: float = 4.0, **options: Any) -> Iterator[Any]:
+    """Run a client that kazoo made, with its own threading handler."""
+    client = KazooClient(
+        hosts,
+        timeout,
+        handler=SequentialThreadingHandler(),
+        connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5},
+        **options,
+    )
+    client.start(SOON)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+class Losses:
+    """A lost callback that keeps what it was told, on which thread, and when."""
+
+    def __init__(self) -> None:
+        self.losses: list[zklock.Loss] = []
+        self.threads: list[str] = []
+        self.times: list[float] = []
+        self.states: list[str] = []
+        self.client: Any = None
+        self.told = threading.Event()
+
+    def __call__(self, loss: zklock.Loss) -> None:
+        self.times.append(boottime())
+        self.losses.append(loss)
+        self.threads.append(threading.current_thread().name)
+        if self.client is not None:
+            self.states.append(self.client.state)
+        self.told.set()
+
+    def one(self, timeout: float = SOON) -> zklock.Loss:
+        """Wait for the loss, and return it."""
+        assert self.told.wait(timeout), "no lost callback"
+        assert len(self.losses) == 1
+        return self.losses[0]
+
+
+def descriptors() -> list[str]:
+    """Return what this process has open.
+
+    Without Unix sockets: a client of a container engine keeps a pool of them.
+    """
+    unix = {line.split()[6] for line in Path("/proc/self/net/unix").read_text().splitlines()[1:]}
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own
+            target = str(each.readlink())
+            if target.removeprefix("socket:[").removesuffix("]") not in unix:
+                found.append(f"{each.name} {target}")
+    return found
+
+
+def boottime() -> float:
+    """Return the clock of leases."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Child:
+    """A Python process that plays a part of ``tests/contract/players.py``, line by line."""
+
+    def __init__(self, part: str, **parameters: Any) -> None:
+        command = [sys.executable, "-m", "tests.contract.players", part, json.dumps(parameters)]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def hears(self) -> Any:
+        """Return what it says next."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the child ended: {self.process.wait(SOON)}"
+        return json.loads(line)
+
+    def tell(self, word: str) -> None:
+        """Send it a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()

@@ -1,0 +1,63 @@
+"""Two hundred contenders of eight processes are granted in the order of their znodes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import Child, granted, passes_on, queued
+
+PROCESSES = 8
+THREADS = 25
+
+
+def test_grants_come_in_sequence_order(
+    zklock_hosts: str,
+    other: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ledger = tmp_path / "grants"
+    gate = zklock.Lock(other, zklock_path)
+    granted(gate)
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                Child(
+                    "queue",
+                    hosts=zklock_hosts,
+                    path=zklock_path,
+                    ledger=str(ledger),
+                    threads=THREADS,
+                )
+            )
+            for _ in range(PROCESSES)
+        ]
+        for process in processes:
+            assert process.hears() == "ready"
+        for process in processes:
+            process.tell("go")
+        waiting = queued(other, zklock_path, PROCESSES * THREADS + 1)[1:]
+        told = [contender.sequence for contender in gate.contenders()][1:]
+        gate.release()
+        for process in processes:
+            assert process.hears() == "done"
+    lines = [line.split() for line in ledger.read_text().splitlines()]
+    order = [int(sequence) for sequence, _ in lines]
+    assert order == [int(name[-10:]) for name in waiting] == told
+    assert len(order) == PROCESSES * THREADS
+    turns = sum(a != b for (_, a), (_, b) in pairwise(lines))
+    with capsys.disabled():
+        print(
+            f"\n{len(order)} grants to {len({pid for _, pid in lines})} processes in sequence "
+            f"order {order[0]} … {order[-1]}, {turns} of them to another process than the last",
+            end=" ",
+        )
+    assert turns > PROCESSES
+    passes_on(other, zklock_path)

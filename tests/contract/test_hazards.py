@@ -1,0 +1,533 @@
+"""What goes wrong with locks on ZooKeeper: zklock's against kazoo's, which is known to fail.
+
+kazoo's part of a pair is an expected failure, and strict: were kazoo to pass one day, the test
+would say so. ``docs/hazards.md`` numbers the hazards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from kazoo.exceptions import CancelledError, LockTimeout, NoNodeError
+from kazoo.recipe.lock import Lock as KazooLock
+
+import zklock
+from tests.contract.support import (
+    ROOT,
+    SOON,
+    Losses,
+    children,
+    granted,
+    passes_on,
+    queued,
+    run,
+)
+from zklock.testing import FaultProxy, FrameKind, wait_for
+
+Connect = Callable[..., Any]
+Make = Callable[[Any, str], Any]
+
+
+class Ours:
+    """zklock's lock, as far as both can do it; ``watches``: how many a waiter places."""
+
+    watches = 2
+
+    def __init__(self, client: Any, path: str) -> None:
+        self.lock = zklock.Lock(client, path)
+        self.cancel = self.lock.cancel
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        return self.lock.acquire(blocking, timeout) is not None
+
+    def release(self) -> None:
+        grant = self.lock.grant
+        if grant is not None:
+            grant.abandon()
+
+    @property
+    def held(self) -> bool:
+        return self.lock.held
+
+
+class Theirs:
+    """kazoo's lock, likewise."""
+
+    watches = 1
+
+    def __init__(self, client: Any, path: str) -> None:
+        self.lock = KazooLock(client, path, extra_lock_patterns=["-lock-"])
+        self.cancel = self.lock.cancel
+        self.release = self.lock.release
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        try:
+            return bool(self.lock.acquire(blocking, timeout))
+        except LockTimeout:
+            return False
+
+    @property
+    def held(self) -> bool:
+        return bool(self.lock.is_acquired)
+
+
+def against_kazoo(
+    hazard: str, raises: type[BaseException] = AssertionError
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run the test for zklock, and for kazoo, which fails it by raising this."""
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        kazoo = pytest.mark.xfail(raises=raises, strict=True, reason=f"{hazard} is kazoo's")
+        pair = [pytest.param(Ours, id="zklock"), pytest.param(Theirs, id="kazoo", marks=kazoo)]
+        marked = pytest.mark.parametrize("make", pair)(test)
+        held: Callable[..., None] = pytest.mark.hazard(hazard)(marked)
+        return held
+
+    return decorate
+
+
+@contextlib.contextmanager
+def background(work: Callable[[], object], interval: float = 0.01) -> Iterator[None]:
+    """Do it every so many seconds on a thread of its own."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.wait(interval):
+            work()
+
+    looping = run(loop)
+    try:
+        yield
+    finally:
+        over.set()
+        looping.result(SOON)
+
+
+@against_kazoo("H4")
+def test_a_node_of_an_earlier_session_is_not_adopted(
+    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+) -> None:
+    other.ensure_path(zklock_path)
+    lock = make(zklock_connect(zklock_proxy.hosts), zklock_path)
+    lost = zklock_proxy.drop_before_request(
+        op={"create", "create2"}, where=lambda frame: str(frame.path).startswith(f"{zklock_path}/")
+    )
+    looking = zklock_proxy.hold_before_request(
+        op={"sync", "getChildren"}, where=lambda frame: frame.path == zklock_path
+    )
+    acquiring = run(lock.acquire, timeout=SOON)
+    prefix = lost.wait(SOON).path
+    looking.wait(SOON)
+    # It looks just like one whose reply was lost before the session was replaced.
+    stale = other.create(prefix, ephemeral=True, sequence=True)
+    zklock_proxy.release()
+    wait_for(lambda: acquiring.done() or len(children(other, zklock_path)) == 2, SOON)
+    assert not acquiring.done()
+    other.delete(stale)
+    assert acquiring.result(SOON)
+    assert lock.held
+    lock.release()
+    passes_on(other, zklock_path)
+
+
+@against_kazoo("H6")
+def test_a_holder_without_zookeeper_knows_in_time(
+    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+) -> None:
+    lock = make(zklock_connect(zklock_proxy.hosts, timeout=1.0), zklock_path)
+    assert lock.acquire(timeout=SOON)
+    zklock_proxy.cut()
+    with zklock.Lock(other, zklock_path):
+        assert not lock.held
+    zklock_proxy.restore()
+
+
+@against_kazoo("H7")
+def test_a_busy_holder_behind_a_black_hole_knows_in_time(
+    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+) -> None:
+    client = zklock_connect(zklock_proxy.hosts, timeout=1.0)
+    lock = make(client, zklock_path)
+    assert lock.acquire(timeout=SOON)
+    with background(lambda: client.exists_async("/")):
+        zklock_proxy.blackhole()
+        with zklock.Lock(other, zklock_path):
+            assert not lock.held
+    zklock_proxy.restore()
+
+
+@pytest.mark.hazard("H7")
+def test_a_busy_client_behind_a_black_hole_goes_to_another_server(
+    zklock_proxy: FaultProxy, zklock_hosts: str, zklock_connect: Connect, zklock_path: str
+) -> None:
+    with FaultProxy(zklock_hosts) as second:
+        client = zklock_connect(
+            f"{zklock_proxy.hosts},{second.hosts}", timeout=3.0, randomize_hosts=False
+        )
+        losses = Losses()
+        lock = zklock.Lock(client, zklock_path, on_lost=losses)
+        grant = granted(lock)
+        assert [connection.open for connection in zklock_proxy.connections] == [True]
+        with background(lambda: client.exists_async("/")):
+            since = second.mark()
+            zklock_proxy.blackhole()
+            # A heartbeat that went unanswered for a third of the timeout.
+            second.wait_for_frame(lambda frame: frame.op == "multi", SOON, since=since)
+            grant.verify(SOON)
+        assert grant.held
+        assert not losses.losses
+        assert second.connections[0].session_id == grant.session_id
+        lock.release()
+        zklock_proxy.restore()
+
+
+@against_kazoo("H8", raises=TimeoutError)
+def test_not_blocking_means_not_blocking(
+    zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str, make: Make
+) -> None:
+    client = zklock_connect(zklock_proxy.hosts)
+    lock = make(client, zklock_path)
+    zklock_proxy.cut()
+    wait_for(lambda: not client.connected, SOON)
+    acquiring: Future[bool] = run(lock.acquire, blocking=False)
+    try:
+        assert acquiring.result(2.0) is False
+    finally:
+        zklock_proxy.restore()
+        acquiring.result(SOON)
+        lock.release()
+
+
+class Interrupted(KeyboardInterrupt):
+    """What the signal raises."""
+
+
+@against_kazoo("H9", raises=TimeoutError)
+def test_an_interrupted_acquire_leaves_nobody_behind(
+    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+) -> None:
+    lock = make(zklock_connect(), zklock_path)
+    holder = zklock.Lock(other, zklock_path)
+    granted(holder)
+
+    def on_signal(*ignored: object) -> None:
+        raise Interrupted
+
+    def interrupt() -> None:
+        queued(other, zklock_path, 2)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    try:
+        interrupting = run(interrupt)
+        with pytest.raises(Interrupted):
+            lock.acquire()
+        interrupting.result(SOON)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    wait_for(lambda: len(children(other, zklock_path)) == 1, 2.0)
+    holder.release()
+
+
+@against_kazoo("H10", raises=TimeoutError)
+def test_the_timeout_covers_the_whole_call(
+    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+) -> None:
+    other.ensure_path(zklock_path)
+    before = [
+        other.create(f"{zklock_path}/{uuid.uuid4().hex}__lock__", ephemeral=True, sequence=True)
+        for _ in range(10)
+    ]
+    lock = make(zklock_connect(), zklock_path)
+    acquiring: Future[bool] = run(lock.acquire, timeout=0.8)
+    queued(other, zklock_path, 11)
+
+    def wake() -> None:
+        if not acquiring.done() and len(before) > 1:
+            other.delete(before.pop())
+
+    with background(wake, interval=0.3):
+        assert acquiring.result(2.0) is False
+
+
+@against_kazoo("H11", raises=CancelledError)
+def test_a_cancel_is_over_once_it_is_done(
+    zklock_connect: Connect, zklock_path: str, make: Make
+) -> None:
+    lock = make(zklock_connect(), zklock_path)
+    lock.cancel()
+    assert lock.acquire(timeout=SOON)
+    lock.release()
+
+
+@against_kazoo("H12")
+def test_a_lost_connection_does_not_send_every_waiter_to_the_queue(
+    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+) -> None:
+    client = zklock_connect(zklock_proxy.hosts)
+    with zklock.Lock(other, zklock_path):
+        locks = [make(client, zklock_path) for _ in range(3)]
+
+        def replies(connection: int, *ops: str) -> int:
+            return sum(
+                (frame.connection, frame.kind) == (connection, FrameKind.REPLY) and frame.op in ops
+                for frame in zklock_proxy.frames
+            )
+
+        waiting = [run(lock.acquire, timeout=SOON) for lock in locks]
+        watches = sum(lock.watches for lock in locks)
+        zklock_proxy.wait_until(lambda: replies(1, "getData") == watches, SOON)
+        zklock_proxy.drop()
+        zklock_proxy.wait_until(lambda: replies(2, "getData") == watches, SOON)
+        listings = replies(2, "getChildren", "getChildren2")
+    for _ in waiting:
+        wait_for(lambda: any(lock.held for lock in locks), SOON)
+        for lock in locks:
+            if lock.held:
+                lock.release()
+    for each in waiting:
+        each.result(SOON)
+    assert listings == 0
+
+
+@against_kazoo("H13", raises=NoNodeError)
+def test_a_parent_that_was_removed_is_made_again(
+    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+) -> None:
+    lock = make(zklock_connect(), zklock_path)
+    for _ in range(2):
+        assert lock.acquire(timeout=SOON)
+        lock.release()
+        wait_for(lambda: not children(other, zklock_path), SOON)
+        other.delete(zklock_path)
+
+
+@against_kazoo("H14")
+def test_what_has_timed_out_is_forgotten(
+    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+) -> None:
+    client = zklock_connect()
+    with zklock.Lock(other, zklock_path):
+        left = []
+        for _ in range(20):
+            lock = make(client, zklock_path)
+            assert lock.acquire(timeout=0.02) is False
+            left.append(weakref.ref(lock.lock))
+            del lock
+        queued(other, zklock_path, 1)
+        client.exists(zklock_path)  # answered after everything that the locks have asked
+        gc.collect()
+        assert [lock() for lock in left] == [None] * 20
+
+
+FORK = """
+import os, sys
+import zklock
+from tests.contract.test_hazards import Ours, Theirs
+
+client = zklock.connect(sys.argv[2], timeout=4.0)
+lock = globals()[sys.argv[1]](client, sys.argv[3])
+assert lock.acquire(timeout=20.0)
+child = os.fork()
+if child == 0:
+    os.write(1, b"child: held\\n" if lock.held else b"child: not held\\n")
+    os._exit(0)
+os.waitpid(child, 0)
+print("parent: held" if lock.held else "parent: not held")
+lock.release()
+client.stop()
+"""
+
+
+@against_kazoo("H15")
+def test_a_forked_child_does_not_hold_its_parents_lock(
+    zklock_hosts: str, zklock_path: str, make: Make
+) -> None:
+    command = [sys.executable, "-c", FORK, make.__name__, zklock_hosts, zklock_path]
+    told = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=3 * SOON, check=False
+    )
+    assert told.stdout.splitlines() == ["child: not held", "parent: held"], told.stderr
+
+
+@against_kazoo("H16", raises=TimeoutError)
+def test_a_holder_whose_node_is_deleted_knows(
+    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+) -> None:
+    lock = make(zklock_connect(), zklock_path)
+    assert lock.acquire(timeout=SOON)
+    (node,) = children(other, zklock_path)
+    other.delete(f"{zklock_path}/{node}")
+    wait_for(lambda: not lock.held, 2.0)
+
+
+class Forgetful:
+    """Passes connections on to a server, asking for a new session on all but the first.
+
+    As servers do that hand out a new session where ZooKeeper says that the old one has expired.
+    """
+
+    _REQUEST = struct.Struct(">iiqiqi16s")  # length, version, zxid, timeout, session, password
+
+    def __init__(self, hosts: str) -> None:
+        host, port = hosts.split(":")
+        self._server = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = [self._listener]
+        self.hosts = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._accepting = run(self._accept)
+
+    def drop(self) -> None:
+        for each in self._open[1:]:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.result(SOON)
+        self.drop()
+        for each in self._open:
+            each.close()
+
+    def _accept(self) -> None:
+        first = True
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._server)
+                self._open += [client, server]
+                request = client.recv(self._REQUEST.size, socket.MSG_WAITALL)
+                length, version, zxid, timeout, session, size, password = self._REQUEST.unpack(
+                    request
+                )
+                if not first:
+                    session, password = 0, bytes(16)
+                first = False
+                server.sendall(
+                    self._REQUEST.pack(length, version, zxid, timeout, session, size, password)
+                )
+                run(self._pass_on, client, server)
+                run(self._pass_on, server, client)
+
+    @staticmethod
+    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def forgetful(zklock_hosts: str) -> Iterator[Forgetful]:
+    relay = Forgetful(zklock_hosts)
+    yield relay
+    relay.close()
+
+
+@against_kazoo("H17", raises=TimeoutError)
+def test_a_session_that_is_replaced_unannounced_is_lost(
+    forgetful: Forgetful, zklock_connect: Connect, make: Make, zklock_path: str
+) -> None:
+    client = zklock_connect(forgetful.hosts, timeout=10.0)
+    lock = make(client, zklock_path)
+    assert lock.acquire(timeout=SOON)
+    states: list[str] = []
+    client.add_listener(states.append)
+    session = client.client_id[0]
+    forgetful.drop()
+    wait_for(lambda: client.client_id and client.client_id[0] != session, SOON)
+    assert "LOST" not in states
+    wait_for(lambda: not lock.held, 2.0)
+
+
+@pytest.mark.hazard("H17")
+def test_a_waiter_whose_session_is_replaced_unannounced_queues_again(
+    forgetful: Forgetful, zklock_connect: Connect, other: Any, zklock_path: str
+) -> None:
+    holder, client = zklock.Lock(other, zklock_path), zklock_connect(forgetful.hosts, timeout=1.0)
+    granted(holder)
+    waiting = run(granted, zklock.Lock(client, zklock_path))
+    first = queued(other, zklock_path, 2)[1]
+    forgetful.drop()
+    second = queued(other, zklock_path, 3)[2]
+    holder.release()
+    grant = waiting.result(SOON)  # once the first session, and its node, are gone
+    assert grant.path == f"{zklock_path}/{second}"
+    assert first not in children(other, zklock_path)
+    grant.release()
+
+
+@pytest.mark.hazard("H19")
+def test_what_leads_stops_before_a_successor_begins(
+    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+) -> None:
+    steps: list[str] = []
+
+    def lead(client: Any, name: str, enough: Callable[[], bool]) -> None:
+        with zklock.Lock(client, zklock_path) as grant:
+            while not enough():
+                grant.check()
+                steps.append(name)
+                grant.lost.wait(0.01)
+
+    first = run(lead, zklock_connect(zklock_proxy.hosts, timeout=1.0), "first", lambda: False)
+    wait_for(lambda: steps, SOON)
+    second = run(lead, other, "second", lambda: "second" in steps)
+    queued(other, zklock_path, 2)
+    zklock_proxy.cut()
+    second.result(SOON)
+    with pytest.raises(zklock.LockLost):
+        first.result(SOON)
+    assert steps[-1] == "second"
+    assert steps.count("second") == 1
+    zklock_proxy.restore()
+
+
+@pytest.mark.hazard("H21")
+@pytest.mark.parametrize("others", [1, 2])
+def test_no_grant_on_a_node_that_is_gone(
+    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, others: int
+) -> None:
+    holders = [zklock.Lock(other, zklock_path) for _ in range(others)]
+    granted(holders[0])
+    for number, lock in enumerate(holders[1:], 2):
+        run(lock.acquire)
+        queued(other, zklock_path, number)
+    losses = Losses()
+    client = zklock_connect(zklock_proxy.hosts)
+    waiting = run(granted, zklock.Lock(client, zklock_path, on_lost=losses))
+    own = queued(other, zklock_path, others + 1)[-1]
+    zklock_proxy.wait_for_frame(
+        lambda frame: (
+            frame.kind is FrameKind.REPLY
+            and frame.op == "getData"
+            and frame.path == f"{zklock_path}/{own}"
+        ),
+        SOON,
+    )
+    zklock_proxy.hold(to_server=False)
+    other.delete(f"{zklock_path}/{own}")
+    for name in children(other, zklock_path):
+        other.delete(f"{zklock_path}/{name}")
+    zklock_proxy.release()
+    grant = waiting.result(SOON)
+    assert grant.path != f"{zklock_path}/{own}"
+    grant.verify()
+    assert not losses.losses
+    grant.release()

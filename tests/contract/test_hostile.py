@@ -1,0 +1,540 @@
+"""What other programs may put under a lock's path, and what they may take away.
+
+Never a crash, never a wrong grant; ``docs/guarantees.md``, "Neighbours", says what happens.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kazoo.protocol.serialization import Create2
+from kazoo.security import make_acl, make_digest_acl
+
+import zklock
+from tests.contract.support import (
+    SOON,
+    Losses,
+    children,
+    gone,
+    granted,
+    kazoo_client,
+    passes_on,
+    queued,
+    run,
+)
+from zklock.names import EXHAUSTED_AT, check_path
+from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer, four_letter, wait_for
+
+Make = Callable[..., zklock.Lock]
+Connect = Callable[..., Any]
+
+UUID = "93969bb0-f5b6-48a7-a9f1-3f2b4fe4f4de"
+STRAY = [
+    "lock", "lock-", "-lock-", "lock-0000000000", "-lock-000000000", "-lock-00000000000",
+    f"_c_{UUID}-lock-", f"_c_{UUID}-lock-0000000000 ", f"_c_{UUID}-lock-0000000000.tmp",
+    f"_c_{UUID}-LOCK-0000000000", f"_c_{UUID}_lock_0000000000", f"_c_{UUID}-lock-٠٠٠٠٠٠٠٠٠٠",
+    f"_c_{UUID}-lock-9999999999", f"_c_{UUID}-lock-2147483648", f"_c_{UUID}-lock--9999999999",
+    f"_c_{UUID}-lock--000000000", f"_c_{UUID}-lock--0000000001",
+    f"_c_{UUID}-lock-+000000000", "x-1-", "x--0000000000", "x-z-0000000000", "0000000000",
+    ".*-lock-[0-9]{10}", "(?P<a>", "[", "\\", "a|b", "^$", "%s%n{0}", "–-lock–-0000000000",
+    "ö" * 120, "..lock", "...", "zookeeper", "'; drop", "-" * 3000,
+]  # fmt: skip
+CONTENDERS = [
+    f"_c_{UUID}-lock-0000000000", "-lock-0000000000", " -lock-0000000000", "ö-lock-0000000000",
+    ".*-lock-0000000000", "[-lock-0000000000", "(?P<a>-lock-0000000000",
+    "a__lock__0000000000", "a__rlock__0000000000", "x-1-0000000000", "x--f-0000000000",
+    f"_c_{UUID}-__READ__0000000000", f"_c_{UUID}-__WRIT__0000000000",
+    f"_c_{UUID}-lease-0000000000", f"_c_{UUID}-latch-0000000000", "-" * 3000 + "-lock-0000000000",
+]  # fmt: skip
+
+
+@pytest.fixture
+def put(other: Any, zklock_path: str) -> Callable[..., str]:
+    """Return a function that creates a node below the lock's path."""
+    other.ensure_path(zklock_path)
+
+    def create(name: str, data: bytes = b"", **options: Any) -> str:
+        path: str = other.create(f"{zklock_path}/{name}", data, **options)
+        return path
+
+    return create
+
+
+class TestNames:
+    def test_that_are_no_contenders(
+        self, make_lock: Make, other: Any, put: Callable[..., str], zklock_path: str
+    ) -> None:
+        nodes = [put(name, name.encode()) for name in STRAY]
+        lock = make_lock()
+        assert lock.contenders() == []
+        with lock as grant:
+            assert [each.path for each in lock.contenders()] == [grant.path]
+            assert lock.holder() == lock.contenders()[0]
+            waiting = run(granted, make_lock())
+            wait_for(lambda: len(lock.contenders()) == 2, SOON)
+        waiting.result(SOON).release()
+        assert set(children(other, zklock_path)) == {node.rpartition("/")[2] for node in nodes}
+
+    @pytest.mark.parametrize("name", CONTENDERS, ids=lambda name: name[:40])
+    def test_of_contenders_that_never_go(
+        self, make_lock: Make, other: Any, put: Callable[..., str], name: str
+    ) -> None:
+        stone = put(name, b"a stone")
+        lock = make_lock()
+        assert lock.acquire(blocking=False) is None
+        waiting = run(granted, lock)
+        first, _ = wait_for(lambda: found if len(found := lock.contenders()) == 2 else None, SOON)
+        assert (first.identity, first.sequence, first.session_id) == ("a stone", 0, 0)
+        assert first.path == stone
+        assert lock.holder() == first
+        assert not waiting.done()
+        other.delete(stone)
+        waiting.result(SOON).release()
+
+    @pytest.mark.hazard("H2")
+    @pytest.mark.parametrize("number", [EXHAUSTED_AT, 2**31 - 1, -(2**31), -1])
+    def test_with_worn_out_numbers(
+        self, make_lock: Make, other: Any, put: Callable[..., str], number: int
+    ) -> None:
+        """The counter seems to be at its end: nobody is granted until all is renewed."""
+        stone = put(f"{UUID}-lock-{number:010d}")
+        epoch = other.exists(stone.rpartition("/")[0]).czxid
+        lock = make_lock()
+        assert lock.acquire(timeout=0.2) is None
+        (only,) = lock.contenders()
+        assert (only.path, only.sequence) == (stone, number)
+        waiting = run(granted, lock)
+        other.delete(stone)
+        grant = waiting.result(SOON)
+        assert grant.token.sequence < 10
+        assert grant.token.epoch >= epoch
+        grant.release()
+
+    def test_with_one_number(self, make_lock: Make, put: Callable[..., str]) -> None:
+        """Numbers that ZooKeeper did not give may be there twice; the text decides."""
+        put("A-lock-0000000003")
+        put("z-lock-0000000003")
+        put("_c_-lock-0000000001")
+        lock = make_lock()
+        waiting = run(lock.acquire, timeout=0.5)
+        found = wait_for(lambda: found if len(found := lock.contenders()) == 4 else None, SOON)
+        names = [each.path.rpartition("/")[2] for each in found]
+        mine = next(name for name in names if name.startswith("_c_") and len(name) > 30)
+        assert names == ["_c_-lock-0000000001", "A-lock-0000000003", mine, "z-lock-0000000003"]
+        assert waiting.result(SOON) is None
+
+
+MARKERS = ["-lock-", "__lock__", "__rlock__", "-__READ__", "-__WRIT__", "-lease-", "-latch-"]
+NUMBER = re.compile(r"-?[0-9]{9,10}\Z", re.ASCII)
+ORACLE = re.compile(r"(-lock-|__r?lock__|-__(READ|WRIT)__|-lease-|-latch-)([0-9]{10})\Z", re.ASCII)
+texts = st.text(st.characters(exclude_characters="/"), max_size=20)
+numbers = st.one_of(
+    st.integers(0, 30).map("{:010d}".format),
+    st.integers(-(2**31), -1).map("{:010d}".format),
+    st.integers(EXHAUSTED_AT - 3, 2**31 + 2).map("{:010d}".format),
+    st.integers(0, 10**11).map(str),
+    texts,
+)
+hostile = st.one_of(
+    texts,
+    st.builds("{}{}{}".format, texts, st.sampled_from(MARKERS), numbers),
+    st.builds("{}{}{}{}".format, texts, st.sampled_from(MARKERS), numbers, texts),
+    st.builds("x-{}-{}".format, st.integers(-9, 9), numbers),
+)
+
+
+def is_legal(name: str) -> bool:
+    """Whether ZooKeeper takes it; worn-out numbers are another test's."""
+    try:
+        check_path(f"/lock/{name}")
+    except ValueError:
+        return False
+    number = NUMBER.search(name)
+    return number is None or 0 <= int(number[0]) < EXHAUSTED_AT
+
+
+def blocks(name: str, mine: int) -> bool:
+    """Say in other words whether a node of this name stands before the given number."""
+    match = ORACLE.search(name) or re.fullmatch(r"x--?[0-9]+-()()([0-9]{10})", name, re.ASCII)
+    return match is not None and int(match[3]) < mine
+
+
+# kazoo's connection thread draws the jitter of its pings while strategies are drawn from.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+class TestFuzz:
+    _numbers = itertools.count()
+
+    @given(
+        st.lists(st.tuples(hostile.filter(is_legal), st.binary(max_size=40)), max_size=12,
+                 unique_by=lambda each: each[0])
+    )  # fmt: skip
+    @settings(
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    def test_names_and_data(
+        self, zklock_client: Any, zklock_path: str, nodes: list[tuple[str, bytes]]
+    ) -> None:
+        path = f"{zklock_path}/{next(self._numbers)}"
+        zklock_client.ensure_path(path)
+        for name, data in nodes:
+            zklock_client.create(f"{path}/{name}", data)
+        lock = zklock.Lock(zklock_client, path, identity="me")
+        grant = lock.acquire(blocking=False)
+        # Every one that was created has taken a number; a tie goes by the text.
+        before = [name for name, _ in nodes if blocks(name, len(nodes))]
+        level = [name for name, _ in nodes if blocks(name, len(nodes) + 1)]
+        assert (grant is None) or not before
+        assert (grant is not None) or level
+        found = lock.contenders()
+        told = {each.path.rpartition("/")[2]: each.identity for each in found}
+        assert {name: data.decode(errors="replace") for name, data in nodes if name in told} == {
+            name: identity for name, identity in told.items() if identity != "me"
+        }
+        assert set(level) <= set(told)
+        assert [each.token for each in found if each.token] == sorted(
+            each.token for each in found if each.token
+        )
+        if grant is not None:
+            assert grant.path in {each.path for each in found}
+            grant.verify()
+            lock.release()
+        assert {name for name, _ in nodes} == set(children(zklock_client, path))
+
+
+class TestData:
+    def test_that_is_huge(self, make_lock: Make, other: Any, put: Callable[..., str]) -> None:
+        size = 1_000_000
+        nodes = [put(f"_c_{UUID}-lock-{number:010d}", b"\xffx" * (size // 2)) for number in (0, 1)]
+        put("stray", b"y" * size)
+        lock = make_lock(identity="me")
+        waiting = run(granted, lock)
+        found = wait_for(lambda: found if len(found := lock.contenders()) == 3 else None, SOON)
+        assert [len(each.identity) for each in found] == [size, size, 2]
+        for node in nodes:
+            assert not waiting.done()
+            other.delete(node)
+        waiting.result(SOON).release()
+
+    def test_that_keeps_changing(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+        holder = zklock.Lock(other, zklock_path)
+        granted(holder)
+        losses = Losses()
+        waiting = run(granted, make_lock(on_lost=losses))
+        for _ in range(20):
+            for name in queued(other, zklock_path, 2):
+                other.set(f"{zklock_path}/{name}", uuid.uuid4().bytes)
+        assert not waiting.done()
+        holder.release()
+        grant = waiting.result(SOON)
+        for _ in range(20):
+            other.set(grant.path, uuid.uuid4().bytes)
+        grant.verify()
+        assert not losses.losses
+        other.delete(grant.path)
+        assert losses.one().reason is zklock.LossReason.NODE_DELETED
+
+
+class TestCrowds:
+    def test_five_thousand_strays(
+        self, make_lock: Make, other: Any, zklock_path: str, zklock_proxy: FaultProxy
+    ) -> None:
+        names = [f"stray-{number:05d}-{'x' * 40}" for number in range(5000)]
+        other.ensure_path(zklock_path)
+        in_bulk(other, [("create", f"{zklock_path}/{name}") for name in names])
+        try:
+            lock, second = make_lock(), zklock.Lock(other, zklock_path)
+            started = time.monotonic()
+            with lock:
+                waiting = run(granted, second)
+                wait_for(lambda: len(lock.contenders()) == 2, SOON)
+            waiting.result(SOON).release()
+            assert lock.contenders() == []
+            assert time.monotonic() - started < SOON / 2
+            with kazoo_client(zklock_proxy.hosts) as client:
+                behind_proxy = zklock.Lock(client, zklock_path, session_timeout=4.0)
+                zklock_proxy.drop_after_request(op="create2")
+                granted(behind_proxy)  # found among all of them
+                behind_proxy.release()
+            queued(other, zklock_path, 5000)
+        finally:
+            in_bulk(other, [("delete", f"{zklock_path}/{name}") for name in names])
+
+    def test_nodes_with_children(
+        self, make_lock: Make, other: Any, put: Callable[..., str], zklock_path: str
+    ) -> None:
+        put("stray/with/children", makepath=True)
+        put("config-lock-0000000000/child", makepath=True)
+        lock = make_lock()
+        assert lock.acquire(timeout=0.2) is None
+        other.delete(f"{zklock_path}/config-lock-0000000000", recursive=True)
+        with lock:
+            assert len(lock.contenders()) == 1
+
+
+def in_bulk(client: Any, requests: list[tuple[str, str]]) -> None:
+    answers = []
+    for start in range(0, len(requests), 500):
+        transaction = client.transaction()
+        for method, path in requests[start : start + 500]:
+            getattr(transaction, method)(path)
+        answers.append(transaction.commit_async())
+    for answer in answers:
+        assert not any(isinstance(each, Exception) for each in answer.get(timeout=SOON))
+
+
+def watches(server: ZooKeeperServer, name: str) -> bool:
+    return name in four_letter(server.host, server.port, "wchp")
+
+
+SECRET = make_digest_acl("owner", "secret", all=True)
+
+
+class TestUnreadable:
+    @pytest.fixture
+    def owner(self, zklock_connect: Connect, zklock_path: str) -> Any:
+        """A client whose nodes nobody else may read, below a parent that is open to all."""
+        zklock_connect().ensure_path(zklock_path)
+        return zklock_connect(default_acl=[SECRET], auth_data=[("digest", "owner:secret")])
+
+    def test_contenders_are_waited_for_and_told_of(
+        self, make_lock: Make, owner: Any, zklock_path: str, zklock_server: ZooKeeperServer
+    ) -> None:
+        holder = zklock.Lock(owner, zklock_path, identity="secret")
+        granted(holder)
+        behind_it, lock = make_lock(), make_lock(identity="me")
+        waiting = run(granted, lock)
+        queued(owner, zklock_path, 2)
+        first, second = lock.contenders()
+        wait_for(lambda: watches(zklock_server, second.path), SOON)
+        assert (first.identity, first.session_id) == ("", None)
+        assert (second.identity, second.sequence) == ("me", first.sequence + 1)
+        assert first.token == holder.grant.token if holder.grant else False
+        with pytest.raises(zklock.AccessDenied) as caught:
+            behind_it.holder()
+        assert caught.value.path == zklock_path
+        own = holder.holder()
+        assert own is not None
+        assert own.identity == "secret"
+        assert not waiting.done()
+        holder.release()
+        waiting.result(SOON).release()
+
+    def test_contenders_that_give_up_are_noticed(
+        self,
+        make_lock: Make,
+        owner: Any,
+        other: Any,
+        zklock_path: str,
+        zklock_server: ZooKeeperServer,
+    ) -> None:
+        holder, secret = zklock.Lock(other, zklock_path), zklock.Lock(owner, zklock_path)
+        granted(holder)
+        middle = run(secret.acquire)
+        queued(other, zklock_path, 2)
+        waiting = run(granted, make_lock())
+        third = queued(other, zklock_path, 3)[2]
+        wait_for(lambda: watches(zklock_server, third), SOON)
+        secret.cancel()
+        with pytest.raises(zklock.AcquireCancelled):
+            middle.result(SOON)
+        queued(other, zklock_path, 2)
+        holder.release()
+        waiting.result(SOON).release()
+
+    def test_for_oneself_means_no_grant(
+        self, zklock_connect: Connect, zklock_hosts: str, other: Any, zklock_path: str
+    ) -> None:
+        other.ensure_path(zklock_path)
+        blind = [make_acl("world", "anyone", write=True, delete=True)]
+        ours = zklock_connect(default_acl=blind)
+        with kazoo_client(zklock_hosts, default_acl=blind) as theirs:
+            for client in (ours, theirs):
+                lock = zklock.Lock(client, zklock_path)
+                for how in ({}, {"blocking": False}, {"timeout": 1.0}):
+                    with pytest.raises(zklock.AccessDenied, match="read permission") as caught:
+                        lock.acquire(**how)
+                    assert caught.value.path == zklock_path
+                    gone(other, zklock_path)
+                with zklock.Lock(other, zklock_path), pytest.raises(zklock.AccessDenied):
+                    lock.acquire()  # it would wait for nothing
+        passes_on(other, zklock_path)
+
+    def test_for_others_only_costs_one_answer(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        other.ensure_path(zklock_path)
+        client = zklock_connect(
+            zklock_proxy.hosts,
+            timeout=60.0,
+            default_acl=[SECRET],
+            auth_data=[("digest", "owner:secret")],
+        )
+        lock = zklock.Lock(client, zklock_path)
+        granted(lock)
+        lock.release()
+        since = zklock_proxy.mark()
+        granted(lock)
+        lock.release()
+        asked = [
+            frame.op
+            for frame in zklock_proxy.frames
+            if frame.number > since and frame.kind is FrameKind.REQUEST
+        ]
+        assert asked == ["create2", "getChildren2", "delete"]
+
+    def test_from_now_on_ends_the_lease(
+        self, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        """Somebody takes the read permission on a holder's node away."""
+        losses = Losses()
+        lock = zklock.Lock(zklock_connect(timeout=1.0), zklock_path, on_lost=losses)
+        grant = granted(lock)
+        other.add_auth("digest", "owner:secret")
+        other.set_acls(grant.path, [SECRET])
+        assert losses.one().reason is zklock.LossReason.LEASE_LAPSED
+        gone(other, zklock_path)  # it may still be deleted
+        with lock as second:
+            second.verify()
+
+
+class TestForbidden:
+    def path_for_anyone(self, other: Any, path: str, **permissions: bool) -> None:
+        other.add_auth("digest", "owner:secret")
+        other.create(path, acl=[SECRET, make_acl("world", "anyone", **permissions)])
+
+    @pytest.mark.parametrize(
+        "missing", [["create"], ["read"], ["create", "read"], ["create", "delete", "read"]]
+    )
+    def test_acquiring(
+        self, make_lock: Make, other: Any, zklock_path: str, missing: list[str]
+    ) -> None:
+        allowed = {"create", "delete", "read", "write"} - {*missing}
+        self.path_for_anyone(other, zklock_path, **dict.fromkeys(allowed, True))
+        lock = make_lock()
+        for how in ({}, {"blocking": False}):
+            with pytest.raises(zklock.AccessDenied, match="ACLs forbid it") as caught:
+                lock.acquire(**how)
+            assert caught.value.path == zklock_path
+            assert children(other, zklock_path) == []
+        if "read" in missing:
+            for ask in (lock.contenders, lock.holder):
+                with pytest.raises(zklock.AccessDenied):
+                    ask()
+        other.delete(zklock_path)
+
+    def test_below_what_may_not_be_written(
+        self, make_lock: Make, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        self.path_for_anyone(other, zklock_path, read=True)
+        lock = zklock.Lock(client, f"{zklock_path}/a/b")
+        with pytest.raises(zklock.AccessDenied):
+            lock.acquire()
+        assert lock.contenders() == []
+        assert children(other, zklock_path) == []
+        other.delete(zklock_path)
+
+    def test_releasing(self, zklock_connect: Connect, other: Any, zklock_path: str) -> None:
+        """Who may create and not delete keeps the lock until the session ends."""
+        self.path_for_anyone(other, zklock_path, create=True, read=True)
+        client = zklock_connect()
+        lock = zklock.Lock(client, zklock_path)
+        grant = granted(lock)
+        with pytest.raises(zklock.AccessDenied) as caught:
+            lock.release()
+        assert caught.value.path == zklock_path
+        assert (grant.held, grant.released, lock.grant) == (False, True, None)
+        queued(other, zklock_path, 1)
+        assert lock.acquire(timeout=0.2) is None
+        client.stop()
+        gone(other, zklock_path)
+        other.delete(zklock_path)
+
+    def test_nothing_that_is_not_needed(
+        self, make_lock: Make, other: Any, zklock_path: str
+    ) -> None:
+        self.path_for_anyone(other, zklock_path, create=True, delete=True, read=True)
+        with make_lock() as grant:
+            grant.verify()
+        other.delete(zklock_path)
+
+
+class Container(Create2):  # type: ignore[misc]
+    """kazoo has no request for containers."""
+
+    type = 19
+
+
+def make_container(client: Any, path: str) -> None:
+    acl = [make_acl("world", "anyone", all=True)]
+    answer = client.handler.async_result()
+    client._call(Container(path, b"", acl, 4), answer)
+    answer.get(timeout=SOON)
+
+
+@pytest.fixture(scope="module")
+def strict_server() -> Iterator[ZooKeeperServer]:
+    """A server that enforces quotas, and soon deletes containers that have been emptied."""
+    properties = {"zookeeper.enforceQuota": "true", "znode.container.checkIntervalMs": "100"}
+    with ZooKeeperServer(system_properties=properties) as server:
+        yield server
+
+
+class TestParents:
+    @pytest.mark.parametrize("below", ["", "/deeper"])
+    def test_that_are_ephemeral(
+        self, make_lock: Make, client: Any, other: Any, zklock_path: str, below: str
+    ) -> None:
+        other.create(zklock_path, ephemeral=True)
+        lock = zklock.Lock(client, zklock_path + below)
+        for how in ({}, {"blocking": False}):
+            with pytest.raises(zklock.ZkLockError, match="ephemeral znode") as caught:
+                lock.acquire(**how)
+            assert caught.value.path == zklock_path + below
+        assert lock.contenders() == []
+        other.delete(zklock_path)
+        with lock:
+            pass
+
+    @pytest.mark.hazard("H1")
+    def test_that_are_containers(
+        self, strict_server: ZooKeeperServer, zklock_connect: Connect
+    ) -> None:
+        client = zklock_connect(strict_server.hosts)
+        tokens = []
+        lock = zklock.Lock(client, "/container")
+        for _ in range(2):
+            make_container(client, "/container")
+            with lock as grant:
+                tokens.append(grant.token)
+            wait_for(lambda: not client.exists("/container"), SOON)
+        assert [token.sequence for token in tokens] == [0, 0]
+        assert tokens[0] < tokens[1]
+        with lock as grant:
+            make_container(client, "/container/-lock-0000000000")
+            assert tokens[1] < grant.token
+
+    def test_that_are_full(self, strict_server: ZooKeeperServer, zklock_connect: Connect) -> None:
+        client = zklock_connect(strict_server.hosts)
+        client.create("/full/stray", makepath=True)
+        limits = b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2"
+        client.create("/zookeeper/quota/full/zookeeper_limits", limits, makepath=True)
+        client.create("/zookeeper/quota/full/zookeeper_stats", b"count=2,bytes=0")
+        lock = zklock.Lock(client, "/full")
+        with pytest.raises(zklock.ZkLockError, match="quota is used up"):
+            lock.acquire()
+        assert children(client, "/full") == ["stray"]
+        client.delete("/full/stray")
+        with lock:
+            waiting = run(granted, lock)
+            with pytest.raises(zklock.ZkLockError, match="quota is used up"):
+                waiting.result(SOON)

@@ -1,0 +1,924 @@
+"""What a lock does while nothing goes wrong, and when it is used wrongly."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.handlers.gevent import SequentialGeventHandler
+from kazoo.security import make_acl, make_digest_acl
+
+import zklock
+from tests.contract.support import (
+    SOON,
+    Losses,
+    children,
+    descriptors,
+    gone,
+    granted,
+    kazoo_client,
+    passes_on,
+    queued,
+    run,
+    tree,
+)
+from zklock.attempt import Attempt
+from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
+
+Make = Callable[..., zklock.Lock]
+Connect = Callable[..., Any]
+
+CURATOR_NAME = re.compile(r"_c_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-lock-[0-9]{10}")
+BOUNDED = 2.0
+"""Seconds that a bounded moment takes at most, on a busy machine."""
+
+
+class TestGrant:
+    def test_is_held_from_acquire_to_release(self, make_lock: Make) -> None:
+        lock = make_lock()
+        assert (lock.held, lock.grant) == (False, None)
+        grant = granted(lock)
+        assert (lock.held, lock.grant, grant.held) == (True, grant, True)
+        assert not grant.lost.is_set()
+        grant.check()
+        grant.verify()
+        lock.release()
+        assert (lock.held, lock.grant, grant.held) == (False, None, False)
+        assert (grant.released, grant.lost.is_set()) == (True, False)
+        assert grant.remaining() == 0.0
+
+    def test_says_what_its_node_is(self, make_lock: Make, client: Any, zklock_path: str) -> None:
+        lock = make_lock(identity="ödön")
+        with lock as grant:
+            (name,) = children(client, zklock_path)
+            assert CURATOR_NAME.fullmatch(name)
+            data, stat = client.get(f"{zklock_path}/{name}")
+            assert grant.path == f"{zklock_path}/{name}"
+            assert grant.lock_path == lock.path == zklock_path
+            assert data == "ödön".encode()
+            assert grant.identity == "ödön"
+            assert grant.session_id == stat.ephemeralOwner == client.client_id[0]
+            parent = client.exists(zklock_path)
+            assert grant.token == zklock.FencingToken(parent.czxid, int(name[-10:]))
+        assert children(client, zklock_path) == []
+
+    def test_names_host_process_and_thread_by_default(self, make_lock: Make) -> None:
+        lock = make_lock()
+
+        def identity() -> str:
+            with lock as grant:
+                return grant.identity
+
+        host, process = socket.gethostname(), os.getpid()
+        assert identity() == f"{host}:{process}:MainThread"
+        assert run(identity).result(SOON) == f"{host}:{process}:contract-test"
+
+    def test_token_grows_h1(self, make_lock: Make, client: Any, zklock_path: str) -> None:
+        lock = make_lock()
+        tokens = []
+        for _ in range(3):
+            for _ in range(3):
+                with lock as grant:
+                    tokens.append(grant.token)
+            client.delete(zklock_path)
+            client.create(zklock_path)
+        assert [token.sequence for token in tokens] == [0, 1, 2] * 3
+        assert tokens == sorted(set(tokens))
+        texts = [str(token) for token in tokens]
+        assert texts == sorted(texts)
+
+    def test_needs_no_parent_between_acquires_h13(
+        self, make_lock: Make, client: Any, zklock_path: str
+    ) -> None:
+        lock = make_lock()
+        for _ in range(3):
+            granted(lock)
+            lock.release()
+            client.delete(zklock_path)
+        with lock:
+            pass
+
+    def test_survives_several_session_timeouts(self, zklock_hosts: str, zklock_path: str) -> None:
+        client = zklock.connect(zklock_hosts, timeout=1.0)
+        try:
+            with zklock.Lock(client, zklock_path) as grant:
+                until = time.monotonic() + 3.0
+                while time.monotonic() < until:
+                    assert 0 < grant.remaining() <= 2 / 3
+                    assert not grant.lost.wait(0.02)
+                grant.verify()
+        finally:
+            client.stop()
+            client.close()
+
+
+class TestTurns:
+    def test_are_taken_in_order(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+        first, second, third = make_lock(), zklock.Lock(other, zklock_path), make_lock()
+        grants = [granted(first)]
+        order = []
+        waiting = []
+        for number, lock in enumerate((second, third), 2):
+            waiting.append(run(granted, lock))
+            order = queued(other, zklock_path, number)
+        assert not any(turn.done() for turn in waiting)
+        for turn, held in zip(waiting, (first, second), strict=True):
+            held_grant = held.grant
+            assert held_grant is not None
+            held_grant.release()
+            grants.append(turn.result(SOON))
+        grants[-1].release()
+        assert [grant.path.rpartition("/")[2] for grant in grants] == order
+        assert grants[0].token < grants[1].token < grants[2].token
+
+    def test_one_object_serves_many_threads(self, make_lock: Make) -> None:
+        lock = make_lock()
+        held: list[zklock.Grant] = []
+
+        def work() -> None:
+            for _ in range(5):
+                with lock as grant:
+                    assert not held
+                    held.append(grant)
+                    assert lock.grant is grant
+                    held.remove(grant)
+
+        for each in [run(work) for _ in range(8)]:
+            each.result(SOON)
+
+    def test_a_waiter_that_gives_up_in_the_middle_lets_nobody_past(
+        self, make_lock: Make, other: Any, zklock_path: str
+    ) -> None:
+        holder = make_lock()
+        granted(holder)
+        middle, last = make_lock(), zklock.Lock(other, zklock_path)
+        middling = run(middle.acquire)
+        queued(other, zklock_path, 2)
+        lasting = run(granted, last)
+        queued(other, zklock_path, 3)
+        middle.cancel()
+        with pytest.raises(zklock.AcquireCancelled):
+            middling.result(SOON)
+        queued(other, zklock_path, 2)
+        with pytest.raises(TimeoutError):
+            lasting.result(0.3)
+        holder.release()
+        lasting.result(SOON).release()
+
+    def test_a_waiter_whose_node_is_deleted_queues_again(
+        self, make_lock: Make, other: Any, zklock_path: str
+    ) -> None:
+        holder, waiter = zklock.Lock(other, zklock_path), make_lock()
+        granted(holder)
+        waiting = run(granted, waiter)
+        name = queued(other, zklock_path, 2)[1]
+        other.delete(f"{zklock_path}/{name}")
+        again = wait_for(
+            lambda: names[1] if len(names := children(other, zklock_path)) == 2 else None,
+            SOON,
+        )
+        assert again[-10:] > name[-10:]
+        holder.release()
+        grant = waiting.result(SOON)
+        assert grant.path == f"{zklock_path}/{again}"
+        grant.release()
+
+    def test_a_waiter_outlives_its_session(
+        self, make_lock: Make, client: Any, other: Any, zklock_path: str, zklock_expire_session: Any
+    ) -> None:
+        holder, waiter = zklock.Lock(other, zklock_path), make_lock()
+        granted(holder)
+        waiting = run(granted, waiter)
+        before = queued(other, zklock_path, 2)[1]
+        session = zklock_expire_session(client)
+        wait_for(lambda: len(now := children(other, zklock_path)) == 2 and now[1] != before, SOON)
+        holder.release()
+        grant = waiting.result(SOON)
+        assert grant.session_id not in {0, session}
+        grant.release()
+
+
+class TestNotBlocking:
+    def test_is_granted_what_is_free(self, make_lock: Make) -> None:
+        lock = make_lock()
+        grant = lock.acquire(blocking=False)
+        assert grant is not None
+        assert grant.held
+        lock.release()
+
+    @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0}])
+    def test_is_refused_what_is_not(
+        self, make_lock: Make, other: Any, zklock_path: str, how: dict[str, Any]
+    ) -> None:
+        with zklock.Lock(other, zklock_path) as grant:
+            assert make_lock().acquire(**how) is None
+            assert children(other, zklock_path) == [grant.path.rpartition("/")[2]]
+        passes_on(other, zklock_path)
+
+    @pytest.mark.parametrize("state", ["disconnected", "silence"])
+    def test_is_bounded_without_zookeeper_h8(
+        self,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+        state: str,
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts)
+        lock = zklock.Lock(client, zklock_path)
+        granted(lock)
+        lock.release()
+        if state == "silence":
+            zklock_proxy.blackhole()
+        else:
+            zklock_proxy.cut()
+            wait_for(lambda: not client.connected, SOON)
+        started = time.monotonic()
+        assert lock.acquire(blocking=False) is None
+        assert time.monotonic() - started < BOUNDED
+        zklock_proxy.restore()
+        passes_on(other, zklock_path)
+
+    def test_release_is_bounded_without_zookeeper_h8(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        lock = zklock.Lock(zklock_connect(zklock_proxy.hosts), zklock_path)
+        granted(lock)
+        zklock_proxy.blackhole()
+        started = time.monotonic()
+        lock.release()
+        assert time.monotonic() - started < BOUNDED
+        assert not lock.held
+        assert len(children(other, zklock_path)) == 1
+        zklock_proxy.restore()
+        passes_on(other, zklock_path)
+
+
+class TestDeadline:
+    def test_covers_the_call_h10(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+        other.ensure_path(zklock_path)
+        before = [
+            other.create(f"{zklock_path}/_c_{uuid.uuid4()}-lock-", sequence=True) for _ in range(8)
+        ]
+        lock = make_lock()
+        started = time.monotonic()
+        waiting = run(lock.acquire, timeout=1.5)
+        queued(other, zklock_path, 9)
+        while not waiting.done() and len(before) > 1:
+            other.delete(before.pop())  # wakes the waiter, which then has another before it
+            time.sleep(0.3)
+        assert waiting.result(SOON) is None
+        assert 1.5 <= time.monotonic() - started < 1.5 + BOUNDED
+        assert len(before) > 1
+        queued(other, zklock_path, len(before))
+
+    def test_covers_two_sessions(
+        self, client: Any, make_lock: Make, other: Any, zklock_path: str, zklock_expire_session: Any
+    ) -> None:
+        with zklock.Lock(other, zklock_path):
+            started = time.monotonic()
+            waiting = run(make_lock().acquire, timeout=3.0)
+            first = queued(other, zklock_path, 2)
+            zklock_expire_session(client)
+            wait_for(lambda: len(now := children(other, zklock_path)) == 2 and now != first, SOON)
+            assert waiting.result(SOON) is None
+            assert 3.0 <= time.monotonic() - started < 3.0 + BOUNDED
+            queued(other, zklock_path, 1)
+
+    @pytest.mark.parametrize("where", ["lock", "call"])
+    def test_without_a_grant(
+        self, make_lock: Make, other: Any, zklock_path: str, where: str
+    ) -> None:
+        on_lock: dict[str, Any]
+        on_call: dict[str, Any]
+        on_lock, on_call = ({"timeout": 0.3}, {}) if where == "lock" else ({}, {"timeout": 0.3})
+        with zklock.Lock(other, zklock_path):
+            lock = make_lock(**on_lock)
+            started = time.monotonic()
+            assert lock.acquire(**on_call) is None
+            assert 0.3 <= time.monotonic() - started < 0.3 + BOUNDED
+            queued(other, zklock_path, 1)
+
+    def test_of_a_with_block_raises(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+        lock = make_lock(timeout=0.2)
+        with zklock.Lock(other, zklock_path):
+            with pytest.raises(zklock.AcquireTimeout, match=r"0.2 s") as caught:
+                lock.__enter__()
+            assert isinstance(caught.value, TimeoutError)
+            assert caught.value.path == zklock_path
+        with lock:
+            pass
+
+    def test_passes_without_a_connection(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts)
+        lock = zklock.Lock(client, zklock_path)
+        zklock_proxy.cut()
+        wait_for(lambda: not client.connected, SOON)
+        started = time.monotonic()
+        assert lock.acquire(timeout=0.5) is None
+        assert 0.5 <= time.monotonic() - started < 0.5 + BOUNDED
+        zklock_proxy.restore()
+        granted(lock)
+        lock.release()
+
+
+class TestCancel:
+    def test_ends_pending_acquires_of_this_object_only_h11(
+        self, make_lock: Make, other: Any, zklock_path: str
+    ) -> None:
+        holder, lock, bystander = zklock.Lock(other, zklock_path), make_lock(), make_lock()
+        granted(holder)
+        pending = [run(lock.acquire), run(lock.acquire, timeout=SOON)]
+        queued(other, zklock_path, 3)
+        waiting = run(granted, bystander)
+        queued(other, zklock_path, 4)
+        lock.cancel()
+        for each in pending:
+            with pytest.raises(zklock.AcquireCancelled) as caught:
+                each.result(SOON)
+            assert caught.value.path == zklock_path
+        queued(other, zklock_path, 2)
+        assert holder.held
+        holder.release()
+        waiting.result(SOON).release()
+        granted(lock)  # nothing of it sticks
+        lock.cancel()
+        assert lock.held
+        lock.release()
+
+    def test_while_disconnected(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts)
+        lock = zklock.Lock(client, zklock_path)
+        with zklock.Lock(other, zklock_path):
+            waiting = run(lock.acquire)
+            queued(other, zklock_path, 2)
+            zklock_proxy.cut()
+            wait_for(lambda: not client.connected, SOON)
+            lock.cancel()
+            with pytest.raises(zklock.AcquireCancelled):
+                waiting.result(BOUNDED)
+            zklock_proxy.restore()
+            queued(other, zklock_path, 1)
+
+
+class TestRelease:
+    def test_twice(self, make_lock: Make) -> None:
+        lock = make_lock()
+        grant = granted(lock)
+        lock.release()
+        for again in (lock.release, grant.release, grant.check, grant.verify):
+            with pytest.raises(zklock.NotHeld) as caught:
+                again()
+            assert not isinstance(caught.value, zklock.WrongThread)
+            assert caught.value.path == lock.path
+
+    def test_by_another_thread(self, make_lock: Make) -> None:
+        lock = make_lock()
+        grant = granted(lock)
+        with pytest.raises(zklock.WrongThread) as caught:
+            run(lock.release).result(SOON)
+        assert caught.value.token == grant.token
+        assert (lock.held, grant.held) == (True, True)
+        run(grant.release).result(SOON)
+        assert (lock.held, grant.held, lock.grant) == (False, False, None)
+        with pytest.raises(zklock.NotHeld):
+            lock.release()
+        granted(lock)
+        lock.release()
+
+    def test_of_what_was_never_acquired(self, make_lock: Make) -> None:
+        with pytest.raises(zklock.NotHeld):
+            make_lock().release()
+
+    def test_of_a_released_grant_leaves_the_next_one_alone(self, make_lock: Make) -> None:
+        lock = make_lock()
+        first = granted(lock)
+        lock.release()
+        second = granted(lock)
+        with pytest.raises(zklock.NotHeld):
+            first.release()
+        first.abandon()
+        assert second.held
+        assert lock.grant is second
+        lock.release()
+
+    def test_after_a_loss(self, make_lock: Make, other: Any) -> None:
+        lock = make_lock()
+        grant = granted(lock)
+        other.delete(grant.path)
+        assert grant.lost.wait(SOON)
+        assert lock.grant is grant
+        for ask in (grant.release, grant.check, grant.verify, lock.release):
+            with pytest.raises(zklock.LockLost) as caught:
+                ask()
+            assert caught.value.loss is not None
+            assert caught.value.loss.reason is zklock.LossReason.NODE_DELETED
+            assert caught.value.token == grant.token
+        with pytest.raises(zklock.NotHeld):
+            lock.release()
+        assert lock.grant is None
+
+    def test_abandon(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+        lock = make_lock()
+        grant = granted(lock)
+        grant.abandon()
+        assert not grant.held
+        grant.abandon()
+        gone(other, zklock_path)
+        grant = granted(lock)
+        other.delete(grant.path)
+        assert grant.lost.wait(SOON)
+        grant.abandon()
+
+    def test_with_a_block_that_was_left_by_another_thread(self, make_lock: Make) -> None:
+        lock = make_lock()
+        lock.__enter__()
+        with pytest.raises(zklock.WrongThread):
+            run(lock.__exit__, None, None, None).result(SOON)
+        lock.__exit__(None, None, None)
+        with pytest.raises(zklock.NotHeld):
+            lock.__exit__(None, None, None)
+
+
+class TestWith:
+    def test_a_loss_is_raised_at_the_end(self, make_lock: Make, other: Any) -> None:
+        lock = make_lock()
+        with pytest.raises(zklock.LockLost, match="acquire again") as caught, lock as grant:
+            other.delete(grant.path)
+            assert grant.lost.wait(SOON)
+        assert caught.value.loss is not None
+        assert caught.value.loss.grant is grant
+        assert caught.value.path == lock.path
+        with lock:
+            pass
+
+    def test_an_error_of_the_body_is_kept(self, make_lock: Make, other: Any) -> None:
+        problem = RuntimeError("of the body")
+
+        def body(lock: zklock.Lock) -> None:
+            with lock as grant:
+                other.delete(grant.path)
+                assert grant.lost.wait(SOON)
+                raise problem
+
+        with pytest.raises(RuntimeError, match="of the body") as caught:
+            body(make_lock())
+        assert caught.value is problem
+        (note,) = problem.__notes__
+        assert "lock lost" in note
+        assert "NODE_DELETED" in note or zklock.LossReason.NODE_DELETED.value in note
+
+    def test_a_loss_that_the_body_raised_is_raised_once(self, make_lock: Make, other: Any) -> None:
+        with pytest.raises(zklock.LockLost) as caught, make_lock() as grant:
+            other.delete(grant.path)
+            assert grant.lost.wait(SOON)
+            grant.check()
+        assert not hasattr(caught.value, "__notes__")
+
+    def test_an_error_of_a_holder_is_its_own(self, make_lock: Make) -> None:
+        lock = make_lock()
+        problem = KeyError("k")
+        with pytest.raises(KeyError) as caught, lock:
+            raise problem
+        assert caught.value is problem
+        assert not hasattr(problem, "__notes__")
+        assert not lock.held
+
+    def test_a_body_may_release_early(self, make_lock: Make) -> None:
+        lock = make_lock()
+        with pytest.raises(zklock.NotHeld), lock as grant:
+            grant.release()
+        with pytest.raises(ZeroDivisionError), lock as grant:
+            grant.release()
+            raise ZeroDivisionError
+
+
+class TestVerify:
+    def test_sees_a_deletion_first(self, make_lock: Make, other: Any) -> None:
+        losses = Losses()
+        lock = make_lock(on_lost=losses)
+        grant = granted(lock)
+        other.delete(grant.path)
+        with pytest.raises(zklock.LockLost):
+            grant.verify()
+        assert losses.one().reason is zklock.LossReason.NODE_DELETED
+
+    def test_without_an_answer(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        lock = zklock.Lock(zklock_connect(zklock_proxy.hosts, timeout=10.0), zklock_path)
+        grant = granted(lock)
+        zklock_proxy.hold()
+        with pytest.raises(zklock.NoAnswer, match=r"0\.2 s"):
+            grant.verify(timeout=0.2)
+        assert grant.held
+        zklock_proxy.release()
+        grant.verify()
+        lock.release()
+
+    @pytest.mark.parametrize("timeout", ["1", -1, float("nan"), True])
+    def test_with_a_bad_timeout(self, make_lock: Make, timeout: Any) -> None:
+        with make_lock() as grant, pytest.raises((TypeError, ValueError)):
+            grant.verify(timeout=timeout)
+
+
+class TestLostCallbacks:
+    def test_are_called_once_each_on_threads_of_zklock(
+        self, make_lock: Make, other: Any, client: Any
+    ) -> None:
+        at_lock, at_grant, late = Losses(), Losses(), Losses()
+        lock = make_lock(on_lost=at_lock)
+        grant = granted(lock)
+        grant.add_lost_callback(at_grant)
+        other.delete(grant.path)
+        assert grant.lost.wait(SOON)
+        grant.add_lost_callback(late)
+        for losses in (at_lock, at_grant, late):
+            loss = losses.one()
+            assert loss.grant is grant
+            assert loss.reason is zklock.LossReason.NODE_DELETED
+            assert losses.threads[0].startswith("zklock-")
+            assert loss.noticed <= losses.times[0]
+            assert str(grant.token) in str(loss)
+        zklock.Lock(client, lock.path + "/x").contenders()
+        assert len(at_lock.losses) == len(at_grant.losses) == len(late.losses) == 1
+
+    def test_are_not_called_for_what_was_released(self, make_lock: Make, other: Any) -> None:
+        losses = Losses()
+        lock = make_lock(on_lost=losses)
+        grant = granted(lock)
+        grant.add_lost_callback(losses)
+        lock.release()
+        grant.add_lost_callback(losses)
+        second = granted(lock)
+        other.delete(second.path)
+        assert second.lost.wait(SOON)
+        assert losses.one().grant is second
+        with pytest.raises(zklock.LockLost):
+            lock.release()
+
+    @pytest.mark.parametrize("problem", [ValueError("on purpose"), SystemExit(3)])
+    def test_that_raise_stop_no_other(
+        self,
+        make_lock: Make,
+        other: Any,
+        caplog: pytest.LogCaptureFixture,
+        problem: BaseException,
+    ) -> None:
+        def fail(loss: zklock.Loss) -> None:
+            raise problem
+
+        losses = Losses()
+        lock = make_lock(on_lost=fail)
+        grant = granted(lock)
+        grant.add_lost_callback(fail)
+        grant.add_lost_callback(losses)
+        with caplog.at_level(logging.ERROR, "zklock"):
+            other.delete(grant.path)
+            losses.one()
+        raised = [record for record in caplog.records if record.exc_info is not None]
+        assert [record.exc_info[1] for record in raised if record.exc_info] == [problem] * 2
+        with lock:
+            pass
+
+    def test_that_acquire_again(self, make_lock: Make, other: Any) -> None:
+        again: list[zklock.Grant | None] = []
+        done = threading.Event()
+
+        def take_again(loss: zklock.Loss) -> None:
+            again.append(lock.acquire(timeout=SOON))
+            lock.release()
+            done.set()
+
+        lock = make_lock(on_lost=take_again)
+        grant = granted(lock)
+        other.delete(grant.path)
+        assert done.wait(SOON)
+        assert again[0] is not None
+        assert again[0].token > grant.token
+
+    def test_that_are_none(self, make_lock: Make) -> None:
+        with make_lock() as grant, pytest.raises(TypeError, match="callable"):
+            grant.add_lost_callback("x")  # type: ignore[arg-type]
+
+
+class TestContenders:
+    def test_are_told_in_order(
+        self, make_lock: Make, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        lock = make_lock(identity="holder")
+        assert lock.contenders() == []
+        assert lock.holder() is None
+        grant = granted(lock)
+        waiting = run(granted, zklock.Lock(other, zklock_path, identity="waiter"))
+        queued(other, zklock_path, 2)
+        strange = other.create(f"{zklock_path}/not-a-contender")
+        stone = other.create(f"{zklock_path}/_c_{uuid.uuid4()}-lock-", b"\xff!", sequence=True)
+        holder, waiter, foreign = lock.contenders()
+        assert (holder.identity, waiter.identity, foreign.identity) == (
+            "holder",
+            "waiter",
+            "\ufffd!",
+        )
+        assert holder.sequence == 0
+        assert holder.sequence < waiter.sequence < foreign.sequence
+        assert holder.token == grant.token
+        assert holder.path == grant.path
+        assert holder.session_id == client.client_id[0]
+        assert waiter.session_id == other.client_id[0]
+        assert (foreign.session_id, foreign.path) == (0, stone)
+        assert lock.holder() == holder
+        lock.release()
+        successor = waiting.result(SOON)
+        assert waiter.token == successor.token
+        assert lock.holder() == waiter
+        successor.release()
+        assert lock.holder() == foreign
+        for node in (strange, stone):
+            other.delete(node)
+
+    def test_are_not_told_without_an_answer(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        lock = zklock.Lock(zklock_connect(zklock_proxy.hosts), zklock_path)
+        zklock_proxy.blackhole()
+        for ask in (lock.contenders, lock.holder):
+            started = time.monotonic()
+            with pytest.raises(zklock.NoAnswer) as caught:
+                ask(timeout=0.2)
+            assert isinstance(caught.value, TimeoutError)
+            assert time.monotonic() - started < BOUNDED
+        zklock_proxy.restore()
+
+    def test_many(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+        other.ensure_path(zklock_path)
+        nodes = [
+            other.create_async(f"{zklock_path}/_c_{uuid.uuid4()}-lock-", sequence=True)
+            for _ in range(600)
+        ]
+        for node in nodes:
+            node.get(timeout=SOON)
+        told = make_lock().contenders()
+        assert [contender.sequence for contender in told] == list(range(600))
+
+
+BAD_PATHS: list[Any] = [
+    "relative", "", "/", "/a/", "/a//b", "/a/../b", "/a/./b", "..", "/a/..", "/\0", "/a\ud800",
+    None, 3, b"/a", ["/a"],
+]  # fmt: skip
+BAD_OPTIONS: list[dict[str, Any]] = [
+    {"identity": ""},
+    {"identity": b"x"},
+    {"identity": 3},
+    {"identity": "ö" * 2049},
+    {"identity": "\ud800"},
+    {"timeout": -1},
+    {"timeout": "1"},
+    {"timeout": float("nan")},
+    {"timeout": True},
+    {"on_lost": 1},
+    {"on_lost": "print"},
+    {"on_suspended": object()},
+    {"session_timeout": 0},
+    {"session_timeout": -4},
+    {"session_timeout": "4"},
+    {"lease_fraction": 0},
+    {"lease_fraction": 0.1},
+    {"lease_fraction": 0.9},
+    {"lease_fraction": float("nan")},
+    {"lease_fraction": True},
+]
+BAD_CALLS: list[dict[str, Any]] = [
+    {"timeout": -0.1},
+    {"timeout": "1"},
+    {"timeout": float("nan")},
+    {"timeout": False},
+    {"blocking": False, "timeout": 1},
+    {"blocking": False, "timeout": 0},
+]
+
+
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def nothing_is_left_in_zookeeper(self, other: Any) -> Iterator[None]:
+        before = tree(other)
+        yield
+        assert tree(other) == before
+
+    @pytest.mark.parametrize("path", BAD_PATHS, ids=repr)
+    def test_of_paths(self, zklock_client: Any, path: Any) -> None:
+        with pytest.raises(TypeError if not isinstance(path, str) else ValueError, match="path"):
+            zklock.Lock(zklock_client, path)
+
+    @pytest.mark.parametrize("options", BAD_OPTIONS, ids=repr)
+    def test_of_options(
+        self, zklock_client: Any, zklock_path: str, options: dict[str, Any]
+    ) -> None:
+        with pytest.raises((TypeError, ValueError)):
+            zklock.Lock(zklock_client, zklock_path, **options)
+
+    @pytest.mark.parametrize("options", BAD_CALLS, ids=repr)
+    def test_of_calls(self, make_lock: Make, options: dict[str, Any]) -> None:
+        with pytest.raises((TypeError, ValueError)):
+            make_lock().acquire(**options)
+
+    def test_of_terms_that_differ_on_one_client(self, zklock_client: Any, zklock_path: str) -> None:
+        zklock.Lock(zklock_client, zklock_path, lease_fraction=0.5)
+        zklock.Lock(zklock_client, zklock_path)
+        with pytest.raises(ValueError, match="one lease"):
+            zklock.Lock(zklock_client, zklock_path, lease_fraction=0.6)
+
+    @pytest.mark.parametrize("what", [None, "127.0.0.1:2181", object(), KazooClient], ids=repr)
+    def test_of_what_is_no_client(self, zklock_path: str, what: Any) -> None:
+        with pytest.raises(TypeError, match="connect"):
+            zklock.Lock(what, zklock_path)
+
+    def test_of_other_handlers(self, zklock_hosts: str, zklock_path: str) -> None:
+        client = KazooClient(zklock_hosts, handler=SequentialGeventHandler())
+        with pytest.raises(zklock.ClientUnusable, match="SequentialGeventHandler"):
+            zklock.Lock(client, zklock_path)
+
+    def test_of_clients_that_are_not_started(self, zklock_hosts: str, zklock_path: str) -> None:
+        client = KazooClient(zklock_hosts)
+        with pytest.raises(zklock.ClientClosed, match="start"):
+            zklock.Lock(client, zklock_path)
+
+    def test_of_clients_that_were_stopped(self, make_lock: Make, client: Any) -> None:
+        lock = make_lock()
+        client.stop()
+        for ask in (lock.acquire, lock.contenders, lock.holder, make_lock):
+            with pytest.raises(zklock.ClientClosed):
+                ask()
+
+    @pytest.mark.parametrize("thread", ["listener", "watch", "completion"])
+    def test_of_threads_of_kazoo_h18(
+        self, make_lock: Make, client: Any, other: Any, zklock_path: str, thread: str
+    ) -> None:
+        lock = make_lock()
+        grant = granted(lock)
+        calls: list[Callable[[], Any]] = [
+            lock.acquire,
+            functools.partial(lock.acquire, blocking=False),
+            lock.release,
+            lock.contenders,
+            lock.holder,
+            lock.__enter__,
+            grant.release,
+            grant.verify,
+        ]
+        outcomes: list[Any] = []
+        done = threading.Event()
+
+        def misuse(*ignored: Any) -> None:
+            if not done.is_set():
+                for call in calls:
+                    try:
+                        outcomes.append(call())
+                    except Exception as error:
+                        outcomes.append(error)
+                outcomes.append((grant.held, lock.grant))
+                done.set()
+
+        if thread == "listener":
+            client.add_listener(misuse)
+            client.stop()
+            client.start(SOON)
+        elif thread == "watch":
+            client.exists(f"{zklock_path}/flag", watch=misuse)
+            other.create(f"{zklock_path}/flag")
+        else:
+            client.exists_async(zklock_path).rawlink(misuse)
+        assert done.wait(SOON)
+        assert [type(outcome) for outcome in outcomes[:-1]] == [zklock.WouldDeadlock] * len(calls)
+        if thread != "listener":  # there the client was being stopped
+            assert outcomes[-1] == (True, grant)
+            lock.release()
+            if thread == "watch":
+                other.delete(f"{zklock_path}/flag")
+        other.delete(zklock_path)
+
+    def test_of_access(self, zklock_hosts: str, other: Any, zklock_path: str) -> None:
+        other.add_auth("digest", "owner:secret")
+        mine = make_digest_acl("owner", "secret", all=True)
+        other.create(zklock_path, acl=[mine, make_acl("world", "anyone", read=True)])
+        with kazoo_client(zklock_hosts) as stranger:
+            lock = zklock.Lock(stranger, zklock_path, session_timeout=4.0)
+            with pytest.raises(zklock.AccessDenied, match=zklock_path) as caught:
+                lock.acquire(timeout=SOON)
+            assert caught.value.path == zklock_path
+            assert children(other, zklock_path) == []
+            assert lock.contenders() == []
+        other.delete(zklock_path)
+
+
+class TestClients:
+    def test_chroot(
+        self, zklock_hosts: str, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        other.ensure_path(f"{zklock_path}/root")
+        client = zklock_connect(f"{zklock_hosts}{zklock_path}/root")
+        lock = zklock.Lock(client, "/deep/lock")
+        grant = granted(lock)
+        assert grant.path.startswith("/deep/lock/_c_")
+        assert len(children(other, f"{zklock_path}/root/deep/lock")) == 1
+        waiting = run(granted, zklock.Lock(client, "/deep/lock"))
+        queued(other, f"{zklock_path}/root/deep/lock", 2)
+        assert [each.path.count("root") for each in lock.contenders()] == [0, 0]
+        grant.verify()
+        lock.release()
+        successor = waiting.result(SOON)
+        losses = Losses()
+        successor.add_lost_callback(losses)
+        other.delete(f"{zklock_path}/root{successor.path}")
+        assert losses.one().reason is zklock.LossReason.NODE_DELETED
+
+    def test_a_client_that_is_started_again(self, make_lock: Make, client: Any) -> None:
+        losses = Losses()
+        lock = make_lock(on_lost=losses)
+        grant = granted(lock)
+        client.stop()
+        assert losses.one().reason is zklock.LossReason.CLIENT_CLOSED
+        client.start(SOON)
+        with pytest.raises(zklock.LockLost):
+            lock.release()
+        with lock as second:
+            assert second.session_id != grant.session_id
+
+    def test_one_client_carries_many_locks(self, client: Any, zklock_path: str) -> None:
+        locks = [
+            zklock.Lock(client, f"{zklock_path}/{number}", session_timeout=4.0)
+            if not isinstance(client.handler, zklock.Handler)
+            else zklock.Lock(client, f"{zklock_path}/{number}")
+            for number in range(100)
+        ]
+        grants = [granted(lock) for lock in locks]
+        assert all(grant.held for grant in grants)
+        for grant in grants:
+            grant.verify()
+        for lock in locks:
+            lock.release()
+
+    def test_nothing_piles_up_h14(
+        self,
+        make_lock: Make,
+        client: Any,
+        other: Any,
+        zklock_path: str,
+        zklock_server: ZooKeeperServer,
+    ) -> None:
+        def watches() -> int:
+            text = four_letter(zklock_server.host, zklock_server.port, "wchp")
+            return text.count(f"0x{client.client_id[0]:x}")
+
+        with zklock.Lock(other, zklock_path):
+            lock = make_lock()
+            for _ in range(60):
+                assert lock.acquire(timeout=0.01) is None
+            for _ in range(60):
+                pending = run(lock.acquire)
+                queued(other, zklock_path, 2)
+                lock.cancel()
+                with pytest.raises(zklock.AcquireCancelled):
+                    pending.result(SOON)
+                queued(other, zklock_path, 1)
+            assert watches() <= 1  # on the holder's node, shared by all of them
+            del pending
+            wait_for(attempts_are_over, SOON, "no attempt is left in memory")
+        with lock:
+            pass
+        wait_for(lambda: watches() == 0, SOON)
+
+    def test_descriptors_go_with_stopped_clients(self, zklock_hosts: str, zklock_path: str) -> None:
+        def one() -> None:
+            client = zklock.connect(zklock_hosts)
+            with zklock.Lock(client, zklock_path):
+                pass
+            client.stop()  # and no close()
+
+        one()
+        gc.collect()
+        before = len(descriptors())
+        for _ in range(10):
+            one()
+        gc.collect()
+        assert len(descriptors()) <= before + 2
+
+
+def attempts_are_over() -> bool:
+    gc.collect()
+    return not any(isinstance(each, Attempt) for each in gc.get_objects())

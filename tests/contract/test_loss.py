@@ -1,0 +1,517 @@
+"""A lost lock is known to be lost, and said so, before another can have it.
+
+Times are seconds of ``CLOCK_BOOTTIME``, taken in this process: when the lost callback runs, and
+when the other contender's ``acquire`` returns.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import (
+    SOON,
+    Child,
+    Losses,
+    boottime,
+    children,
+    gone,
+    granted,
+    kazoo_client,
+    passes_on,
+    queued,
+    run,
+)
+from zklock import LossReason
+from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
+
+Connect = Callable[..., Any]
+Make = Callable[..., zklock.Lock]
+
+SESSION = 2.0
+CUTS = 20
+NOTICE = 2.0
+"""Seconds within which what is told at once is told, on a busy machine."""
+
+
+def is_told_once(losses: Losses, grant: zklock.Grant, reason: LossReason) -> None:
+    loss = losses.one()
+    assert loss.grant is grant
+    assert loss.reason is reason
+    assert losses.threads[0].startswith("zklock-")
+    assert not grant.held
+    assert grant.remaining() == 0.0
+    assert grant.lost.is_set()
+    with pytest.raises(zklock.LockLost) as caught:
+        grant.check()
+    assert caught.value.loss is loss
+
+
+class TestReasons:
+    def test_session_expired(
+        self,
+        make_lock: Make,
+        client: Any,
+        zklock_expire_session: Callable[[Any], int],
+    ) -> None:
+        losses = Losses()
+        lock = make_lock(on_lost=losses)
+        grant = granted(lock)
+        zklock_expire_session(client)
+        losses.one()
+        # ZooKeeper deletes the nodes first; who watches them can be told of that alone.
+        reason = losses.losses[0].reason
+        assert reason in {LossReason.SESSION_EXPIRED, LossReason.NODE_DELETED}
+        is_told_once(losses, grant, reason)
+        with pytest.raises(zklock.LockLost):
+            lock.release()
+        wait_for(lambda: client.client_id and client.client_id[0] != grant.session_id, SOON)
+        with lock as again:
+            assert again.session_id != grant.session_id
+        assert len(losses.losses) == 1
+
+    def test_session_expired_while_disconnected(
+        self,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        zklock_path: str,
+        zklock_expire_session: Callable[[Any], int],
+    ) -> None:
+        losses = Losses()
+        client = zklock_connect(zklock_proxy.hosts, timeout=20.0)
+        session = client.client_id
+        lock = zklock.Lock(client, zklock_path, on_lost=losses)
+        grant = granted(lock)
+        zklock_proxy.cut()
+        wait_for(lambda: not client.connected, SOON)
+        zklock_expire_session(session)
+        assert grant.held  # nobody can have told it
+        zklock_proxy.restore()
+        is_told_once(losses, grant, LossReason.SESSION_EXPIRED)
+
+    def test_lease_lapsed(
+        self,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+    ) -> None:
+        losses = Losses()
+        client = losses.client = zklock_connect(zklock_proxy.hosts, timeout=SESSION)
+        lock = zklock.Lock(client, zklock_path, on_lost=losses)
+        grant = granted(lock)
+        cut = boottime()
+        zklock_proxy.cut()
+        loss = losses.one()
+        assert losses.states == ["SUSPENDED"]
+        assert cut < loss.lease_end <= loss.noticed <= losses.times[0] < loss.lease_end + NOTICE
+        assert loss.lease_end <= cut + 2 / 3 * SESSION
+        is_told_once(losses, grant, LossReason.LEASE_LAPSED)
+        zklock_proxy.restore()
+        gone(other, zklock_path)
+        with lock as again:
+            assert again.token > grant.token
+        assert len(losses.losses) == 1
+
+    def test_lease_lapsed_of_a_session_that_lives_on(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        losses = Losses()
+        client = zklock_connect(zklock_proxy.hosts, timeout=10.0)
+        session = client.client_id[0]
+        lock = zklock.Lock(client, zklock_path, on_lost=losses, lease_fraction=0.3)
+        grant = granted(lock)
+        zklock_proxy.cut()
+        is_told_once(losses, grant, LossReason.LEASE_LAPSED)
+        assert len(children(other, zklock_path)) == 1  # ZooKeeper still believes in it
+        zklock_proxy.restore()
+        passes_on(other, zklock_path)  # it is given back, not left to the session
+        wait_for(lambda: client.connected, SOON)
+        assert client.client_id[0] == session
+        with lock as again:
+            assert again.session_id == session
+
+    def test_node_deleted_h16(self, make_lock: Make, other: Any) -> None:
+        losses = Losses()
+        lock = make_lock(on_lost=losses)
+        grant = granted(lock)
+        other.delete(grant.path)
+        deleted = boottime()
+        is_told_once(losses, grant, LossReason.NODE_DELETED)
+        assert losses.times[0] - deleted < 4.0 / 10 + NOTICE  # a heartbeat
+
+    def test_client_closed(self, make_lock: Make, client: Any, other: Any) -> None:
+        losses = Losses()
+        lock = make_lock(on_lost=losses)
+        grant = granted(lock)
+        client.stop()
+        is_told_once(losses, grant, LossReason.CLIENT_CLOSED)
+        passes_on(other, lock.path)
+        with pytest.raises(zklock.LockLost):
+            lock.release()
+
+    def test_forked_h15(self, zklock_hosts: str, other: Any, zklock_path: str) -> None:
+        with Child("forked", hosts=zklock_hosts, path=zklock_path) as process:
+            child = process.hears()
+            assert child == {
+                "held": False,
+                "lost": True,
+                "reason": "FORKED",
+                "callbacks": 1,
+                "thread": "zklock-callback",
+                "check": "LockLost",
+                "release": "LockLost",
+                "acquire": "ForkedClient",
+                "not blocking": "ForkedClient",
+                "contenders": "ForkedClient",
+                "verify": "LockLost",
+                "abandon": "None",
+                "lock made in the child": "ForkedClient",
+                "client without locks": "ForkedClient",
+            }
+            assert process.hears() == {"held": True, "lost": False, "callbacks": 0}
+            assert process.hears() == "the parent's other client works"
+            assert process.process.wait(SOON) == 0
+        passes_on(other, zklock_path)
+
+
+class TestSuspended:
+    def test_is_not_lost(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        losses = Losses()
+        warned: list[tuple[zklock.Grant, bool, str]] = []
+        warning = threading.Event()
+
+        def suspended(grant: zklock.Grant) -> None:
+            warned.append((grant, grant.held, threading.current_thread().name))
+            warning.set()
+
+        client = zklock_connect(zklock_proxy.hosts, timeout=10.0)
+        lock = zklock.Lock(client, zklock_path, on_lost=losses, on_suspended=suspended)
+        with lock as grant:
+            zklock_proxy.drop()
+            assert warning.wait(SOON)
+            assert warned == [(grant, True, "zklock-callback")]
+            wait_for(lambda: client.connected, SOON)
+            grant.verify()
+            assert grant.held
+        assert losses.losses == []
+        zklock_proxy.drop()
+        wait_for(lambda: len(zklock_proxy.connections) == 3, SOON)
+        assert len(warned) == 1
+
+    def test_ends_the_lease_of_an_unknown_timeout(
+        self,
+        zklock_proxy: FaultProxy,
+        other: Any,
+        zklock_path: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        with kazoo_client(zklock_proxy.hosts) as client:
+            losses = Losses()
+            losses.client = client
+            with caplog.at_level(logging.WARNING, "zklock"):
+                lock = zklock.Lock(client, zklock_path, on_lost=losses)
+            assert "session_timeout=" in caplog.text
+            grant = granted(lock)
+            zklock_proxy.cut()
+            is_told_once(losses, grant, LossReason.LEASE_LAPSED)
+            assert losses.states == ["SUSPENDED"]
+            zklock_proxy.restore()
+            passes_on(other, zklock_path)
+            with lock:
+                pass
+
+    def test_does_not_end_that_of_a_given_one(
+        self, zklock_proxy: FaultProxy, zklock_path: str
+    ) -> None:
+        with kazoo_client(zklock_proxy.hosts, timeout=10.0) as client:
+            lock = zklock.Lock(client, zklock_path, session_timeout=10.0)
+            with lock as grant:
+                seen = client.handler.event_object()
+                client.add_listener(lambda state: seen.set() if state == "SUSPENDED" else None)
+                zklock_proxy.drop()
+                assert seen.wait(SOON)
+                wait_for(lambda: client.connected, SOON)
+                grant.verify()
+
+
+@dataclass
+class Holder:
+    """One that holds a lock through a proxy, and one that waits for it past the proxy."""
+
+    proxy: FaultProxy
+    client: Any
+    lock: zklock.Lock
+    losses: Losses
+    other: zklock.Lock
+    grant: zklock.Grant = field(init=False)
+    next_at: float = field(init=False)
+
+    def margin(self) -> float:
+        """Return by how many seconds the callback came before the next grant."""
+        return self.next_at - self.losses.times[0]
+
+    def wait(self) -> None:
+        grant = granted(self.other)
+        self.next_at = boottime()
+        assert grant.token > self.grant.token
+        grant.release()
+
+
+def cast(
+    stack: ExitStack, hosts: str, next_hosts: str, path: str, make: Callable[..., Any]
+) -> list[Holder]:
+    """Make so many holders, all holding, with one waiting behind each."""
+    others = zklock.connect(next_hosts, timeout=20.0)
+    stack.callback(others.close)
+    stack.callback(others.stop)
+
+    def holder(number: int) -> Holder:
+        proxy = FaultProxy(hosts)
+        stack.callback(proxy.close)
+        client = make(proxy.hosts)
+        stack.callback(client.close)
+        stack.callback(client.stop)
+        losses = Losses()
+        losses.client = client
+        lock = zklock.Lock(client, f"{path}/{number}", on_lost=losses)
+        return Holder(proxy, client, lock, losses, zklock.Lock(others, f"{path}/{number}"))
+
+    with ThreadPoolExecutor(4) as pool:
+        holders = list(pool.map(holder, range(CUTS)))
+    for each in holders:
+        each.grant = granted(each.lock)
+    return holders
+
+
+def short(hosts: str) -> Any:
+    return zklock.connect(hosts, timeout=SESSION)
+
+
+def report(capsys: pytest.CaptureFixture[str], what: str, holders: list[Holder]) -> None:
+    margins = [each.margin() for each in holders]
+    late = [each.losses.times[0] - each.losses.losses[0].lease_end for each in holders]
+    with capsys.disabled():
+        print(
+            f"\n{what}, {len(margins)} times, session {SESSION} s: the lost callback came "
+            f"{min(margins):.3f} s (smallest), {statistics.median(margins):.3f} s (median) before "
+            f"the next grant, {max(late) * 1000:.1f} ms at most after the lease's end",
+            end=" ",
+        )
+
+
+def told_in_time(holders: list[Holder], cut: float) -> None:
+    for each in holders:
+        is_told_once(each.losses, each.grant, LossReason.LEASE_LAPSED)
+        assert each.losses.times[0] > cut
+        assert each.margin() > 0
+
+
+@pytest.mark.parametrize("how", ["silence", "silence from the server only", "refused"])
+def test_a_holder_that_is_cut_off_is_told_before_the_next_grant(
+    zklock_hosts: str,
+    other: Any,
+    zklock_path: str,
+    how: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ExitStack() as stack:
+        holders = cast(stack, zklock_hosts, zklock_hosts, zklock_path, short)
+        waiting = [run(each.wait) for each in holders]
+        for number in range(CUTS):
+            queued(other, f"{zklock_path}/{number}", 2)
+        cut = boottime()
+        for each in holders:
+            if how == "silence":
+                each.proxy.blackhole()
+            elif how == "refused":
+                each.proxy.cut()
+            else:
+                each.proxy.blackhole(to_server=False)
+        for turn in waiting:
+            turn.result(SOON)
+        told_in_time(holders, cut)
+        report(capsys, how, holders)
+        for each in holders:
+            each.proxy.restore()
+
+
+def test_a_holder_whose_server_was_killed_is_told_before_the_next_grant(
+    zklock_own_server: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server comes back at once, with its data; the holders do not reach it.
+
+    Back again, it gives every session a full timeout: the next grant comes that much later.
+    """
+    server = zklock_own_server
+    with ExitStack() as stack:
+        holders = cast(stack, server.hosts, server.hosts, "/killed", short)
+        waiting = [run(each.wait) for each in holders]
+        for number, each in enumerate(holders):
+            queued(each.client, f"/killed/{number}", 2)
+        killed = boottime()
+        server.kill()
+        for each in holders:
+            each.proxy.cut()
+        server.start()
+        down = boottime() - killed
+        for turn in waiting:
+            turn.result(2 * SOON)
+        told_in_time(holders, killed)
+        report(capsys, f"server killed (and back after {down:.1f} s)", holders)
+        for each in holders:
+            each.proxy.restore()
+
+
+@pytest.mark.parametrize("who", ["zklock's handler", "kazoo's handler"])
+def test_a_busy_holder_is_told_before_the_next_grant_h7(
+    zklock_hosts: str, zklock_path: str, who: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client that sends all the time sends no pings, and is never told of the silence."""
+
+    def make(hosts: str) -> Any:
+        return (
+            short(hosts)
+            if who == "zklock's handler"
+            else foreign.enter_context(kazoo_client(hosts, SESSION))
+        )
+
+    stop = threading.Event()
+    with ExitStack() as foreign, ExitStack() as stack:
+        client_proxy = stack.enter_context(FaultProxy(zklock_hosts))
+        client = make(client_proxy.hosts)
+        if who == "zklock's handler":
+            stack.callback(client.close)
+            stack.callback(client.stop)
+        other = zklock.connect(zklock_hosts, timeout=20.0)
+        stack.callback(other.close)
+        stack.callback(other.stop)
+        losses = Losses()
+        given: dict[str, Any] = {} if who == "zklock's handler" else {"session_timeout": SESSION}
+        lock = zklock.Lock(client, zklock_path, on_lost=losses, **given)
+        holder = Holder(client_proxy, client, lock, losses, zklock.Lock(other, zklock_path))
+        holder.grant = granted(lock)
+
+        def keep_busy() -> None:
+            while not stop.wait(0.05):
+                client.exists_async("/")
+
+        busy = run(keep_busy)
+        stack.callback(busy.result, SOON)
+        stack.callback(stop.set)
+        waiting = run(holder.wait)
+        queued(other, zklock_path, 2)
+        client_proxy.blackhole()
+        waiting.result(SOON)
+        is_told_once(losses, holder.grant, LossReason.LEASE_LAPSED)
+        assert holder.margin() > 0
+        with capsys.disabled():
+            print(f"\nbusy, {who}: margin {holder.margin():.3f} s", end=" ")
+        client_proxy.restore()
+
+
+def test_a_paused_holder_knows_at_its_first_look(
+    zklock_hosts: str, zklock_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten processes, five times each: stopped past the lease, and looking when they go on."""
+    timeout, processes, rounds = 1.0, 10, 5
+    told = []
+    with ExitStack() as stack:
+        paused = [
+            stack.enter_context(
+                Child(
+                    "paused",
+                    hosts=zklock_hosts,
+                    path=f"{zklock_path}/{number}",
+                    timeout=timeout,
+                    rounds=rounds,
+                )
+            )
+            for number in range(processes)
+        ]
+        for round_ in range(rounds):
+            for each in paused:
+                assert each.hears() == "holding"
+            stopped = []
+            for each in paused:
+                each.process.send_signal(signal.SIGSTOP)
+                stopped.append(time.monotonic())
+            for number, each in enumerate(paused):
+                # From just past the lease to well past the session.
+                until = stopped[number] + timeout * (0.7 + 1.5 * number / processes)
+                wait_for(lambda until=until: time.monotonic() >= until, SOON, interval=0.005)  # type: ignore[misc]
+                each.process.send_signal(signal.SIGCONT)
+            for each in paused:
+                told.append((round_, each.hears()))
+                each.tell("on")
+        for each in paused:
+            assert each.process.wait(SOON) == 0
+    assert len(told) == processes * rounds
+    assert [look["held"] for _, look in told] == [False] * len(told)
+    assert all(look["gap"] > 2 / 3 * timeout for _, look in told)
+    assert {look["reason"] for _, look in told} <= {"LEASE_LAPSED", "SESSION_EXPIRED"}
+    gaps = [look["gap"] for _, look in told]
+    with capsys.disabled():
+        print(
+            f"\npaused {len(told)} times for {min(gaps):.2f} … {max(gaps):.2f} s, lease "
+            f"{2 / 3 * timeout:.2f} s: held was False at every first look",
+            end=" ",
+        )
+
+
+def test_nobody_holds_twice_through_a_restart(
+    zklock_own_server: ZooKeeperServer, zklock_path: str
+) -> None:
+    """Whether a grant outlives the restart or not, its end comes before the next one's begin."""
+    with ExitStack() as stack:
+        clients = []
+        for _ in range(4):
+            clients.append(zklock.connect(zklock_own_server.hosts, timeout=4.0))
+            stack.callback(clients[-1].close)
+            stack.callback(clients[-1].stop)
+        held: list[zklock.Grant] = []
+        overlaps: list[object] = []
+        stop = threading.Event()
+        grants = 0
+
+        def work(client: Any) -> int:
+            lock = zklock.Lock(client, zklock_path, timeout=SOON)
+            count = 0
+            while not stop.is_set():
+                grant = granted(lock)
+                before = [each for each in held if each.held]
+                if before:
+                    overlaps.append((grant, before))
+                held.append(grant)
+                stop.wait(0.01)
+                held.remove(grant)
+                count += 1
+                try:
+                    lock.release()
+                except zklock.LockLost:
+                    continue
+            return count
+
+        working = [run(work, client) for client in clients]
+        for _ in range(2):
+            wait_for(lambda: held, SOON)
+            zklock_own_server.kill()
+            zklock_own_server.start()
+        wait_for(lambda: held, SOON)
+        stop.set()
+        grants = sum(each.result(2 * SOON) for each in working)
+        assert grants > 2
+        assert not overlaps

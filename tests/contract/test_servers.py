@@ -1,0 +1,437 @@
+"""ZooKeeperServer does what it says, on every backend that runs here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.backends import NAMES, backend_or_skip
+from zklock.testing import (
+    Backend,
+    Capability,
+    ServerError,
+    StartFailed,
+    ZooKeeperServer,
+    choose_backend,
+    four_letter,
+    srvr,
+    wait_for,
+)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return backend_or_skip(request.param)
+
+
+@pytest.fixture
+def server(backend: Backend) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(backend=backend) as running:
+        yield running
+
+
+Start = Callable[[str], tuple["subprocess.Popen[str]", int, str]]
+
+
+@contextlib.contextmanager
+def connected(server: ZooKeeperServer, timeout: float = 4.0) -> Iterator[KazooClient]:
+    client = KazooClient(server.hosts, timeout=timeout)
+    client.start(15)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def refuses(server: ZooKeeperServer) -> bool:
+    try:
+        socket.create_connection((server.host, server.port), 1).close()
+    except OSError:
+        return True
+    return False
+
+
+def test_it_serves_when_entered_and_is_gone_when_left(backend: Backend) -> None:
+    with ZooKeeperServer(backend=backend) as server:
+        assert server.running
+        assert server.hosts == f"127.0.0.1:{server.port}"
+        assert server.mode() == "standalone"
+        assert server.version().startswith("3.")
+        with connected(server) as client:
+            client.create("/here", b"")
+    assert refuses(server)
+    assert server.mode() is None
+    server.close()
+
+
+def test_constructing_starts_nothing(backend: Backend) -> None:
+    server = ZooKeeperServer(backend=backend)
+    assert not server.running
+    assert refuses(server)
+    server.stop()
+    server.kill()
+    server.resume()
+    with pytest.raises(StartFailed, match="down"):
+        server.pause()
+    server.close()
+
+
+def test_an_error_in_the_body_ends_it_too(backend: Backend) -> None:
+    with pytest.raises(KeyboardInterrupt), ZooKeeperServer(backend=backend) as server:
+        raise KeyboardInterrupt
+    assert not server.running
+    assert refuses(server)
+
+
+@pytest.mark.parametrize("verb", ["stop", "kill"])
+def test_port_and_data_survive(server: ZooKeeperServer, verb: str) -> None:
+    port = server.port
+    with connected(server) as client:
+        client.create("/kept", b"data")
+        getattr(server, verb)()
+        assert not server.running
+        assert refuses(server)
+        server.start()
+        assert server.port == port
+        assert client.retry(client.get, "/kept")[0] == b"data"
+
+
+def test_restart_keeps_sessions(server: ZooKeeperServer) -> None:
+    with connected(server, timeout=10) as client:
+        client.create("/mine", b"", ephemeral=True)
+        session = client.client_id[0]
+        server.restart()
+        assert client.retry(client.exists, "/mine").ephemeralOwner == session
+
+
+def test_start_of_a_running_server_changes_nothing(server: ZooKeeperServer) -> None:
+    before = server.status().received
+    server.start()
+    assert server.status().received > before
+
+
+def test_paused_it_is_silent_and_goes_on_afterwards(server: ZooKeeperServer) -> None:
+    with socket.create_connection((server.host, server.port), 5) as connection:
+        server.pause()
+        server.pause()
+        assert server.running
+        connection.sendall(b"srvr")
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        server.resume()
+        connection.settimeout(10)
+        assert connection.recv(9) == b"Zookeeper"
+    server.resume()
+    assert server.mode() == "standalone"
+
+
+@pytest.mark.parametrize("verb", ["stop", "kill", "close"])
+def test_a_paused_server_can_be_ended(backend: Backend, verb: str) -> None:
+    with ZooKeeperServer(backend=backend) as server:
+        server.pause()
+        getattr(server, verb)()
+        assert not server.running
+        if verb != "close":
+            server.start()
+            assert server.mode() == "standalone"
+
+
+@pytest.mark.parametrize(
+    ("asked", "negotiated"), [(0.1, 800), (5, 5000), (100, 7000)], ids=["low", "within", "high"]
+)
+def test_tick_and_session_timeouts_take_effect(
+    backend: Backend, asked: float, negotiated: int
+) -> None:
+    with ZooKeeperServer(tick_time=400, max_session_timeout=7000, backend=backend) as server:
+        assert ask_for_session(server, int(asked * 1000)) == negotiated
+
+
+def ask_for_session(server: ZooKeeperServer, milliseconds: int) -> int:
+    """Send a ConnectRequest and return the timeout of the ConnectResponse."""
+    request = b"".join(
+        (
+            (0).to_bytes(4),
+            (0).to_bytes(8),
+            milliseconds.to_bytes(4),
+            (0).to_bytes(8),
+            (16).to_bytes(4),
+            bytes(16),
+            b"\0",
+        )
+    )
+    with socket.create_connection((server.host, server.port), 5) as connection:
+        connection.sendall(len(request).to_bytes(4) + request)
+        answer = connection.recv(12, socket.MSG_WAITALL)
+    return int.from_bytes(answer[8:12])
+
+
+def test_further_settings_reach_the_server(backend: Backend) -> None:
+    with ZooKeeperServer(
+        backend=backend,
+        config={"maxClientCnxns": "7"},
+        system_properties={"zookeeper.extendedTypesEnabled": "true"},
+        java_options=["-Xmx99m"],
+    ) as server:
+        assert "maxClientCnxns=7" in four_letter(server.host, server.port, "conf")
+        environment = four_letter(server.host, server.port, "envi")
+        assert "os.memory.max=9" in environment
+        with connected(server) as client:
+            client.create("/parent", b"")
+
+
+def test_any_word_is_answered_and_clients_are_not_limited(server: ZooKeeperServer) -> None:
+    assert four_letter(server.host, server.port, "ruok") == "imok"
+    assert "maxClientCnxns=0" in four_letter(server.host, server.port, "conf")
+    assert srvr(server.host, server.port) == server.status() or server.status().received > 0
+
+
+def test_a_server_that_cannot_start_says_why(backend: Backend) -> None:
+    server = ZooKeeperServer(backend=backend, java_options=["-XX:+NoSuchOption"])
+    with pytest.raises(StartFailed, match="NoSuchOption"), server:
+        pytest.fail("it started with an option that Java does not know")
+    assert not server.running
+
+
+def test_a_server_that_never_serves_is_ended(backend: Backend) -> None:
+    peers = {
+        "server.1": "127.0.0.1:1:2",
+        "server.2": "127.0.0.1:3:4",
+        "server.3": "127.0.0.1:5:6",
+    }
+    server = ZooKeeperServer(backend=backend, config=peers)
+    with contextlib.closing(server):
+        with pytest.raises(StartFailed, match=r"ended instead of serving|does not serve within"):
+            server.start(3)
+        assert not server.running
+
+
+def test_a_given_data_dir_is_kept(backend: Backend, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with ZooKeeperServer(backend=backend, data_dir=folder) as server:
+        assert server.data_dir == folder
+        with connected(server) as client:
+            client.create("/kept", b"data")
+    assert (folder / "version-2").is_dir()
+    with ZooKeeperServer(backend=backend, data_dir=folder) as server, connected(server) as client:
+        assert client.get("/kept")[0] == b"data"
+
+
+def test_one_line_says_what_serves(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "zklock.testing"), ZooKeeperServer(backend=backend) as server:
+        version = server.version()
+        server.restart()
+    (record,) = [one for one in caplog.records if one.name == "zklock.testing"]
+    assert f"ZooKeeper {version}" in record.getMessage()
+    assert backend.describe() in record.getMessage()
+
+
+class TestChildCounter:
+    """Hazard H2: sequence numbers at the end of their 32 bits."""
+
+    def test_the_next_child_has_that_number(self, server: ZooKeeperServer) -> None:
+        if Capability.DATA not in server.capabilities:
+            pytest.skip("the data are not shown")
+        with connected(server) as client:
+            client.create("/locks/a", b"", makepath=True)
+            client.create("/locks/b", b"")
+            assert client.create("/locks/a/x-", sequence=True) == "/locks/a/x-0000000000"
+        server.stop()
+        server.set_child_counter("/locks/a", 2**31 - 2)
+        server.start()
+        with connected(server) as client:
+            last = [client.create("/locks/a/x-", sequence=True) for _ in range(2)]
+            assert last == ["/locks/a/x-2147483646", "/locks/a/x-2147483647"]
+            assert client.create("/locks/b/x-", sequence=True) == "/locks/b/x-0000000000"
+            assert sorted(client.get_children("/locks/a"))[0] == "x-0000000000"
+        server.restart()
+        with connected(server) as client:
+            assert len(client.get_children("/locks/a")) == 3
+
+    def test_a_negative_counter(self, server: ZooKeeperServer) -> None:
+        with connected(server) as client:
+            client.create("/n", b"")
+        server.kill()
+        server.set_child_counter("/n", -5)
+        server.start()
+        with connected(server) as client:
+            assert client.create("/n/x-", sequence=True) == "/n/x--000000005"
+
+    def test_only_of_a_znode_that_exists(self, server: ZooKeeperServer) -> None:
+        server.stop()
+        with pytest.raises(KeyError, match="/nowhere"):
+            server.set_child_counter("/nowhere", 1)
+        server.start()
+        assert server.mode() == "standalone"
+
+    def test_only_while_it_is_down(self, server: ZooKeeperServer) -> None:
+        with pytest.raises(ServerError, match="stop it first"):
+            server.set_child_counter("/", 1)
+
+
+SCRIPT = """
+import os, sys, threading, time
+from zklock.testing import ZooKeeperServer
+server = ZooKeeperServer(backend=sys.argv[1])
+starter = threading.Thread(target=server.start)
+starter.start(); starter.join()
+if sys.argv[2] == "forked" and os.fork() == 0:
+    os.setsid(); time.sleep(60); os._exit(0)
+print(server.port, server.data_dir, flush=True)
+if sys.argv[2] == "returns": sys.exit(0)
+if sys.argv[2] == "fails": raise RuntimeError
+if sys.argv[2] == "with":
+    with server: time.sleep(60)
+time.sleep(60)
+"""
+
+
+class TestNothingIsLeft:
+    """However the process ends that started a server: server, folder and container go."""
+
+    @pytest.fixture
+    def start(self, backend: Backend) -> Iterator[Start]:
+        processes: list[subprocess.Popen[str]] = []
+
+        def start(how: str) -> tuple[subprocess.Popen[str], int, str]:
+            process = subprocess.Popen(
+                [sys.executable, "-W", "ignore::ResourceWarning", "-c", SCRIPT, backend.name, how],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+            processes.append(process)
+            assert process.stdout is not None
+            port, folder = process.stdout.readline().split()
+            return process, int(port), folder
+
+        yield start
+        for process in processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+    @staticmethod
+    def assert_gone(backend: Backend, port: int, folder: str) -> None:
+        def silent() -> bool:
+            try:
+                srvr("127.0.0.1", port, timeout=1)
+            except OSError:
+                return True
+            return False
+
+        wait_for(silent, 20, f"port {port} to be silent")
+        if folder != "None":
+            wait_for(lambda: not Path(folder).parent.exists(), 10, f"{folder} to go")
+        wait_for(lambda: port not in published(backend), 20, f"the container at port {port} to go")
+
+    @pytest.mark.parametrize("how", ["returns", "fails"])
+    def test_a_process_that_ends_without_closing(
+        self, backend: Backend, start: Start, how: str
+    ) -> None:
+        process, port, folder = start(how)
+        process.wait(30)
+        self.assert_gone(backend, port, folder)
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    @pytest.mark.parametrize("how", ["waits", "with"])
+    def test_a_process_that_is_killed(
+        self, backend: Backend, start: Start, how: str, number: signal.Signals
+    ) -> None:
+        process, port, folder = start(how)
+        assert srvr("127.0.0.1", port).mode == "standalone"
+        process.send_signal(number)
+        process.wait(30)
+        self.assert_gone(backend, port, folder)
+
+    def test_a_child_of_fork_does_not_keep_it(self, backend: Backend, start: Start) -> None:
+        process, port, folder = start("forked")
+        process.kill()
+        process.wait(30)
+        self.assert_gone(backend, port, folder)
+
+    # A container is removed by the engine, paused or not.
+    @pytest.mark.parametrize("backend", ["java"], indirect=True)
+    def test_a_paused_server_goes_too(self, backend: Backend, start: Start) -> None:
+        process, port, folder = start("waits")
+        (pid,) = (pid for pid in working_in(Path(folder).parent) if is_java(pid))
+        os.kill(pid, signal.SIGSTOP)
+        process.kill()
+        process.wait(30)
+        self.assert_gone(backend, port, folder)
+        wait_for(lambda: not Path(f"/proc/{pid}").exists(), 10, f"process {pid} to go")
+
+
+def working_in(folder: Path) -> Iterator[int]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (entry / "cwd").readlink() == folder:
+                yield int(entry.name)
+
+
+def is_java(pid: int) -> bool:
+    return Path(f"/proc/{pid}/exe").readlink().name == "java"
+
+
+def engine() -> Any:
+    docker = pytest.importorskip("docker")
+    return docker.from_env()
+
+
+def published(backend: Backend) -> set[int]:
+    """Return the ports that containers of any test process publish."""
+    if backend.name != "container":
+        return set()
+    with contextlib.closing(engine()) as client:
+        found = client.api.containers(all=True, filters={"label": "zklock.testing.owner"})
+        return {
+            int(binding["HostPort"])
+            for container in found
+            for binding in client.api.inspect_container(container["Id"])["HostConfig"][
+                "PortBindings"
+            ]["2181/tcp"]
+        }
+
+
+class TestReaper:
+    """What a watchdog could not remove goes when the next backend is made."""
+
+    @pytest.fixture
+    def container(self) -> Iterator[Any]:
+        backend_or_skip("container")
+        with contextlib.closing(engine()) as client:
+            yield client
+
+    @pytest.mark.parametrize("gone", [True, False])
+    def test_only_what_belongs_to_nobody(self, container: Any, gone: bool) -> None:
+        from zklock.testing import reaper
+        from zklock.testing.owner import Owner
+
+        owner = Owner.current()
+        labels = {reaper.OWNER_LABEL: str(replace(owner, pid=2**22 + 1) if gone else owner)}
+        network = container.networks.create("zklock-reaper-test", labels=labels)
+        image = choose_backend("container").describe().split("(")[1].rstrip(")")
+        left = container.containers.create(image, labels=labels)
+        try:
+            choose_backend("container")
+            ids = {one.id for one in container.containers.list(all=True, ignore_removed=True)}
+            networks = {one.id for one in container.networks.list()}
+            assert (left.id in ids, network.id in networks) == (not gone, not gone)
+        finally:
+            if not gone:
+                left.remove(v=True)
+                network.remove()
