@@ -1,0 +1,171 @@
+"""zklock's Lock and kazoo's, on one server, in one run: ``python -m tests.bench.bench_lock``.
+
+Uncontended: acquire + release of a free lock by one thread, in blocks that alternate between the
+two, so that both see the same machine. Contended: processes that take one lock in turns, each
+releasing it at once; the hand-offs of all of them in a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeAlias
+
+from kazoo.client import KazooClient
+
+import zklock
+from zklock.testing import ZooKeeperServer
+
+Cycle: TypeAlias = Callable[[], None]
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPECTED = 0.6
+
+
+def zklock_cycle(hosts: str, path: str, stack: ExitStack) -> Cycle:
+    """Return a call that acquires and releases zklock's Lock."""
+    client = zklock.connect(hosts, timeout=10.0)
+    stack.callback(client.close)
+    stack.callback(client.stop)
+    lock = zklock.Lock(client, path)
+
+    def cycle() -> None:
+        grant = lock.acquire()
+        assert grant is not None
+        lock.release()
+
+    return cycle
+
+
+def kazoo_cycle(hosts: str, path: str, stack: ExitStack) -> Cycle:
+    """Return a call that acquires and releases kazoo's Lock."""
+    client = KazooClient(hosts, timeout=10.0)
+    client.start()
+    stack.callback(client.close)
+    stack.callback(client.stop)
+    lock = client.Lock(path, "bench")
+
+    def cycle() -> None:
+        assert lock.acquire()
+        lock.release()
+
+    return cycle
+
+
+MAKERS = {"zklock": zklock_cycle, "kazoo": kazoo_cycle}
+
+
+def uncontended(hosts: str, blocks: int, size: int) -> dict[str, list[float]]:
+    """Return the seconds of every cycle, of both."""
+    times: dict[str, list[float]] = {name: [] for name in MAKERS}
+    with ExitStack() as stack:
+        cycles = {
+            name: make(hosts, f"/bench-{uuid.uuid4().hex}", stack) for name, make in MAKERS.items()
+        }
+        for block in range(blocks + 1):
+            for name, cycle in cycles.items():
+                gc.collect()
+                for _ in range(size):
+                    started = time.perf_counter()
+                    cycle()
+                    took = time.perf_counter() - started
+                    if block:  # the first one warms up
+                        times[name].append(took)
+    return times
+
+
+def contended(hosts: str, name: str, processes: int, seconds: float) -> float:
+    """Return the hand-offs a second among so many processes."""
+    path = f"/bench-{uuid.uuid4().hex}"
+    command = [sys.executable, "-m", "tests.bench.bench_lock", "--worker", name, hosts, path]
+    with ExitStack() as stack:
+        workers = []
+        for _ in range(processes):
+            worker = subprocess.Popen(
+                [*command, str(seconds)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(worker)
+            stack.callback(worker.kill)
+            workers.append(worker)
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        counts = [json.loads(worker.communicate(timeout=seconds + 60)[0]) for worker in workers]
+    return float(sum(counts)) / seconds
+
+
+def work(name: str, hosts: str, path: str, seconds: str) -> None:
+    """Take the lock in turns with other processes for so long, and tell how often."""
+    with ExitStack() as stack:
+        cycle = MAKERS[name](hosts, path, stack)
+        cycle()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        count = 0
+        until = time.monotonic() + float(seconds)
+        while time.monotonic() < until:
+            cycle()
+            count += 1
+        print(count, flush=True)
+
+
+def line(name: str, times: list[float]) -> str:
+    micro = sorted(each * 1e6 for each in times)
+    p99 = micro[int(len(micro) * 0.99)]
+    return f"  {name:7}{statistics.median(micro):8.0f} µs median{p99:8.0f} µs p99"
+
+
+def report(hosts: str, options: argparse.Namespace) -> float:
+    """Print everything; return the ratio of the medians."""
+    times = uncontended(hosts, options.blocks, options.size)
+    print(f"uncontended acquire + release, {options.blocks} blocks of {options.size}:")
+    for name, each in times.items():
+        print(line(name, each))
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    ratio = medians["zklock"] / medians["kazoo"]
+    print(f"  ratio  {ratio:8.2f} (expected on an idle machine: at most {EXPECTED})")
+    for processes in (2, 8):
+        print(f"hand-offs a second, {processes} processes on one lock, {options.seconds:g} s each:")
+        for name in MAKERS:
+            rate = contended(hosts, name, processes, options.seconds)
+            print(f"  {name:7}{rate:8.0f} /s")
+    return ratio
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", help="a running server; by default one is started")
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--size", type=int, default=100, help="cycles in a block")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each contended run")
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        work(*options.worker)
+    elif options.hosts:
+        report(options.hosts, options)
+    else:
+        with ZooKeeperServer(tick_time=2000) as server:
+            report(server.hosts, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""One run: an ensemble, workers, the nemesis, and the verdict.
+
+It notes, as ``run``: ``begin`` and ``end`` of its own; ``settings``; ``calm``: the last fault is
+undone; ``left`` (``lock``, ``names``): what still stands under a lock at the very end;
+``contents`` (``store``, ``lock``, ``value``, ``writes``): what a store says, its log as
+``[write, token, value]``; ``error`` (``what``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.chaos import checker, stores
+from tests.chaos.checker import Bounds, Verdict
+from tests.chaos.history import History, load
+from tests.chaos.nemesis import Nemesis, Victims
+from tests.chaos.worker import CRASH_CODE, WorkerSettings
+from zklock import connect, names
+from zklock.clock import clock
+from zklock.testing import Ensemble, wait_for
+from zklock.testing.proxy import FaultProxy
+
+log = logging.getLogger("chaos")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+REPORT_SECONDS = 15.0
+QUICK_ELECTIONS = {
+    # A server that found no leader asks again at intervals that grow to a minute by default, and
+    # waits five seconds for a peer to accept a connection.
+    "zookeeper.fastleader.maxNotificationInterval": "1000",
+    "zookeeper.cnxTimeout": "1000",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a run is made of. Seconds, but for ``tick_time`` in milliseconds.
+
+    The first ``proxied`` workers reach the servers through proxies of their own.
+    """
+
+    seed: str
+    seconds: float
+    backend: str | None = None
+    session_timeout: float = 2.0
+    tick_time: int = 500
+    sync_limit: int = 10
+    workers: int = 4
+    proxied: int = 2
+    locks: int = 4
+    service: float = 45.0
+
+
+class Workers:
+    """The worker processes: started, and started again when they end by a crash of their own."""
+
+    def __init__(self, settings: Settings, folder: Path, hosts: Sequence[str], history: History):
+        self._settings = settings
+        self._folder = folder
+        self._hosts = hosts
+        self._history = history
+        self._locks = lock_paths(settings)
+        self._guard = threading.Lock()
+        self._lives = [0] * settings.workers
+        self._running: dict[int, tuple[str, subprocess.Popen[str]]] = {}
+
+    def start(self, number: int) -> None:
+        """Start a worker in this place."""
+        with self._guard:
+            self._lives[number] += 1
+            name = f"w{number}-{self._lives[number]}"
+            told = WorkerSettings(
+                name=name,
+                folder=str(self._folder),
+                hosts=self._hosts[number],
+                locks=self._locks,
+                seed=f"{self._settings.seed}/{name}",
+                session_timeout=self._settings.session_timeout,
+                final=self._settings.service,
+            )
+            with (self._folder / f"{name}.log").open("wb") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.chaos.worker", told.to_json()],
+                    cwd=REPOSITORY,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            self._running[number] = name, process
+
+    def kill(self, number: int) -> str | None:
+        """SIGKILL."""
+        with self._guard:
+            name, process = self._running.pop(number, (None, None))
+        if process is None:
+            return None
+        process.kill()
+        self._reap(process)
+        return name
+
+    def pause(self, number: int) -> str | None:
+        """SIGSTOP."""
+        return self._signal(number, signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        """SIGCONT."""
+        self._signal(number, signal.SIGCONT)
+
+    def _signal(self, number: int, what: signal.Signals) -> str | None:
+        with self._guard:
+            name, process = self._running.get(number, (None, None))
+            if process is None or process.poll() is not None:
+                return None
+            process.send_signal(what)
+            return name
+
+    def tend(self) -> None:
+        """Replace those that ended by themselves; note those that had no business to."""
+        for number, (name, process) in [*self._running.items()]:
+            code = process.poll()
+            if code is None:
+                continue
+            with self._guard:
+                mine = self._running.get(number, (None, None))[1] is process
+                if mine:
+                    del self._running[number]
+            if mine:
+                self._reap(process)
+                if code != CRASH_CODE:
+                    self._history.note("error", what=f"{name} ended with code {code}")
+                self.start(number)
+
+    def finish(self, seconds: float) -> None:
+        """Have all end in order; those that do not are made to say where they hang."""
+        deadline = clock() + seconds
+        for _, process in self._running.values():
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write("finish\n")
+                process.stdin.flush()
+        for name, process in self._running.values():
+            try:
+                code = process.wait(max(0.0, deadline - clock()))
+            except subprocess.TimeoutExpired:
+                self._history.note("error", what=f"{name} hangs: see {name}.log")
+                process.send_signal(signal.SIGUSR1)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
+            else:
+                if code not in (0, CRASH_CODE):
+                    self._history.note("error", what=f"{name} ended with code {code}")
+        self.close()
+
+    def close(self) -> None:
+        """End what still runs."""
+        for _, process in self._running.values():
+            process.kill()
+            self._reap(process)
+        self._running.clear()
+
+    @staticmethod
+    def _reap(process: subprocess.Popen[str]) -> None:
+        process.wait()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def lock_paths(settings: Settings) -> list[str]:
+    """Return the paths of the locks."""
+    return [f"{stores.ROOT}/locks/{number}" for number in range(settings.locks)]
+
+
+def run(settings: Settings, folder: Path) -> Verdict:
+    """Run, and decide. The histories, and what the workers printed, are left in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with History(folder, "run") as history, History(folder, "nemesis") as deeds:
+        history.note("begin", pid=os.getpid())
+        history.note("settings", **asdict(settings))
+        with (
+            Ensemble(
+                3,
+                tick_time=settings.tick_time,
+                sync_limit=settings.sync_limit,
+                backend=settings.backend,
+                system_properties=QUICK_ELECTIONS,
+            ) as ensemble,
+            _proxies(settings, ensemble) as proxies,
+        ):
+            log.info("seed %s, %r", settings.seed, ensemble)
+            _prepare(settings, ensemble, folder)
+            hosts = [",".join(proxy.hosts for proxy in group) for group in proxies]
+            hosts += [ensemble.hosts] * (settings.workers - len(hosts))
+            workers = Workers(settings, folder, hosts, history)
+            victims = Victims(ensemble, proxies, workers, settings.workers, lock_paths(settings))
+            try:
+                _trouble(settings, victims, workers, deeds, folder)
+                history.note("calm")
+                workers.finish(settings.service + 30.0)
+            finally:
+                workers.close()
+            _look(settings, ensemble, folder, history)
+        history.note("end")
+    return decide(settings, folder)
+
+
+def decide(settings: Settings, folder: Path) -> Verdict:
+    """Return the verdict on the histories in a folder."""
+    return checker.check(load(folder), Bounds(service=settings.service))
+
+
+@contextlib.contextmanager
+def _proxies(settings: Settings, ensemble: Ensemble) -> Iterator[list[list[FaultProxy]]]:
+    with contextlib.ExitStack() as stack:
+        yield [
+            [stack.enter_context(FaultProxy(server, record=100)) for server in ensemble.servers]
+            for _ in range(settings.proxied)
+        ]
+
+
+def _prepare(settings: Settings, ensemble: Ensemble, folder: Path) -> None:
+    stores.SqliteStore.make(folder / "store.sqlite", lock_paths(settings))
+    client = connect(ensemble.hosts, 10.0)
+    try:
+        stores.ZooKeeperStore.make(client, lock_paths(settings))
+    finally:
+        client.stop()
+        client.close()
+
+
+def _trouble(
+    settings: Settings, victims: Victims, workers: Workers, deeds: History, folder: Path
+) -> None:
+    for number in range(settings.workers):
+        workers.start(number)
+    nemesis = Nemesis(settings.seed, settings.session_timeout, victims, deeds)
+    over = threading.Event()
+    begun = reported = clock()
+    nemesis.start()
+    try:
+        while clock() - begun < settings.seconds:
+            over.wait(0.2)
+            workers.tend()
+            if clock() - reported >= REPORT_SECONDS:
+                reported = clock()
+                log.info("%3.0f s: %s", reported - begun, _progress(folder))
+    finally:
+        nemesis.stop()
+        workers.tend()
+
+
+def _progress(folder: Path) -> str:
+    events = [path.read_bytes() for path in folder.glob("*.jsonl")]
+    counts = {
+        kind: sum(text.count(f'"kind":"{kind}"'.encode()) for text in events)
+        for kind in ("grant", "lost", "written", "fault", "error")
+    }
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
+
+
+def _look(settings: Settings, ensemble: Ensemble, folder: Path, history: History) -> None:
+    """Note what is left, once nothing is or the time is over, and what is in the stores."""
+    client = connect(ensemble.hosts, 30.0, start_timeout=60.0)
+    sqlite = stores.SqliteStore(folder / "store.sqlite")
+
+    def standing(lock: str) -> list[str]:
+        client.sync(lock)
+        if client.exists(lock) is None:
+            return []
+        return [name.text for name in names.queue(client.get_children(lock))]
+
+    try:
+        locks = lock_paths(settings)
+        with contextlib.suppress(TimeoutError):  # the checker will object
+            wait_for(
+                lambda: not any(map(standing, locks)),
+                settings.session_timeout * 2 + 3,
+                "an empty queue",
+            )
+        for lock in locks:
+            history.note("left", lock=lock, names=standing(lock))
+            for store in (sqlite, stores.ZooKeeperStore(client)):
+                history.note("contents", store=store.name, lock=lock, **store.contents(lock))
+    finally:
+        client.stop()
+        client.close()
+        sqlite.close()

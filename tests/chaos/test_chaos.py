@@ -1,0 +1,36 @@
+"""The nemesis for ``ZKLOCK_CHAOS_SECONDS`` (30), with ``ZKLOCK_CHAOS_SEED`` or a new seed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.backends import backend_or_skip
+from tests.chaos.__main__ import text
+from tests.chaos.run import Settings, run
+from zklock.testing.selection import BACKEND_VARIABLE
+
+SECONDS = float(os.environ.get("ZKLOCK_CHAOS_SECONDS") or 30)
+AFTERWARDS = 240
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + AFTERWARDS)
+def test_nothing_is_lost_and_nobody_holds_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = os.environ.get(BACKEND_VARIABLE) or "container"
+    backend_or_skip(backend)
+    seed = os.environ.get("ZKLOCK_CHAOS_SEED") or secrets.token_hex(4)
+    with capsys.disabled():
+        print(f"\nchaos seed {seed}, {SECONDS:g} s, histories in {tmp_path}")
+    verdict = run(Settings(seed=seed, seconds=SECONDS, backend=backend), tmp_path)
+    with capsys.disabled():
+        print(text(verdict))
+    assert verdict.violations == []
+    assert verdict.grants > SECONDS
+    assert verdict.faults.total() > SECONDS / 10

@@ -1,0 +1,327 @@
+"""A worker process of threads that acquire, write, release, give up, and crash.
+
+What it notes, besides ``at``; ``node`` is the full path of a grant's znode and names the grant:
+
+- ``begin``, ``end``: of the process; ``crash``: it is about to end itself;
+- ``ask`` (``ask``, ``lock``, ``timeout``): about to acquire; then ``answer`` (``ask``,
+  ``outcome``: none, cancelled, closed, refused) or ``grant`` (``ask``, ``lock``, ``node``,
+  ``token``, ``session``, ``began``);
+- ``held`` (``node``): ``held`` was true, looked at *after* this time; ``unheld``: it was false,
+  looked at *before* this time;
+- ``queue`` (``node``, ``lock``, ``epoch``, ``standing``): the numbers of those who stood in the
+  queue at some moment after this time, the holder having been confirmed by a quorum afterwards;
+- ``write`` (``node``, ``store``, ``lock``, ``write``, ``token``, ``value``): about to write; then
+  ``written`` (``write``, ``outcome``);
+- ``release`` (``node``, ``how``): about to; then ``released`` (``node``, ``outcome``: done, lost,
+  closed);
+- ``lost`` (``node``, ``reason``, ``noticed``, ``lease_end``): the callback was called;
+- ``close``: about to stop a client; ``error`` (``what``): anything undocumented.
+
+``python -m tests.chaos.worker SETTINGS`` (JSON) runs one. The line ``finish`` on standard input has
+every thread acquire once more and end; the end of standard input ends it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import itertools
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+import zklock
+from tests.chaos import plan, stores
+from tests.chaos.history import History
+from tests.chaos.plan import Ending, Step, Turn
+from tests.timed import TimedGrant, timed_grants
+from zklock.clock import clock
+
+CRASH_CODE = 70
+LOOK_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker process is told. ``final`` is how long it may wait at the end, in seconds."""
+
+    name: str
+    folder: str
+    hosts: str
+    locks: list[str]
+    seed: str
+    session_timeout: float
+    final: float
+    threads: int = 4
+
+    def to_json(self) -> str:
+        """Return the command line argument."""
+        return json.dumps(asdict(self))
+
+
+class Connection:
+    """A client that may be shared, and is made anew after it was stopped."""
+
+    def __init__(self, settings: WorkerSettings, history: History) -> None:
+        self._settings = settings
+        self._history = history
+        self._client: KazooClient | None = None
+        self._guard = threading.Lock()
+
+    def get(self) -> KazooClient:
+        """Return the client, started; waits for the ensemble as long as it takes."""
+        with self._guard:
+            while self._client is None:
+                with contextlib.suppress(zklock.NoAnswer):
+                    self._client = zklock.connect(
+                        self._settings.hosts, self._settings.session_timeout, start_timeout=5.0
+                    )
+            return self._client
+
+    def close(self) -> None:
+        """Stop the client."""
+        with self._guard:
+            client, self._client = self._client, None
+        if client is not None:
+            self._history.note("close")
+            client.stop()
+            client.close()
+
+
+class Actor:
+    """One thread's part."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: WorkerSettings,
+        history: History,
+        connection: Connection,
+        finish: threading.Event,
+        *,
+        alone: bool,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._history = history
+        self._connection = connection
+        self._finish = finish
+        self._alone = alone
+        self._asks = itertools.count(1)
+        self._writes = itertools.count(1)
+
+    def run(self) -> None:
+        """Take turns until told to finish, and a last one then."""
+        self._sqlite = stores.SqliteStore(Path(self._settings.folder) / "store.sqlite")
+        seed = f"{self._settings.seed}/{self._name}"
+        turns = plan.turns(
+            seed, len(self._settings.locks), self._settings.session_timeout, may_close=self._alone
+        )
+        for turn in turns:
+            if self._finish.is_set():
+                break
+            with self._watched():
+                self._take(turn)
+            self._finish.wait(turn.pause)
+        last = Turn(turn.lock, self._settings.final, None, (Step.SQLITE,), 0, Ending.RELEASE, 0)
+        with self._watched():
+            self._take(last)
+        self._sqlite.close()
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._history.note("error", what=traceback.format_exc())
+            time.sleep(0.1)
+
+    def _take(self, turn: Turn) -> None:
+        path = self._settings.locks[turn.lock]
+        client = self._connection.get()
+        ask = f"{self._name}-{next(self._asks)}"
+        lock = zklock.Lock(client, path, identity=ask, on_lost=self._lost)
+        cancelling = None
+        if turn.cancel_after is not None:
+            cancelling = threading.Timer(turn.cancel_after, lock.cancel)
+            cancelling.start()
+        self._history.note("ask", ask=ask, lock=path, timeout=turn.timeout)
+        try:
+            grant = lock.acquire(timeout=turn.timeout)
+        except zklock.AcquireCancelled:
+            self._history.note("answer", ask=ask, outcome="cancelled")
+            return
+        except zklock.ClientClosed:
+            self._history.note("answer", ask=ask, outcome="closed")
+            return
+        finally:
+            if cancelling is not None:
+                cancelling.cancel()
+        if grant is None:
+            self._history.note("answer", ask=ask, outcome="none")
+            return
+        assert isinstance(grant, TimedGrant)
+        self._history.note(
+            "grant",
+            ask=ask,
+            lock=path,
+            node=grant.path,
+            token=str(grant.token),
+            session=grant.session_id,
+            began=grant.began,
+        )
+        self._work(turn, lock, grant, client)
+        self._end(turn, lock, grant)
+
+    def _lost(self, loss: zklock.Loss) -> None:
+        self._history.note(
+            "lost",
+            node=loss.grant.path,
+            reason=loss.reason.name,
+            noticed=loss.noticed,
+            lease_end=loss.lease_end,
+        )
+
+    def _look(self, grant: zklock.Grant) -> bool:
+        before = clock()
+        if grant.held:
+            self._history.note("held", at=before, node=grant.path)
+            return True
+        self._history.note("unheld", node=grant.path)
+        return False
+
+    def _work(
+        self, turn: Turn, lock: zklock.Lock, grant: zklock.Grant, client: KazooClient
+    ) -> None:
+        zookeeper = stores.ZooKeeperStore(client)
+        for step in turn.steps:
+            if self._finish.is_set() and turn.timeout != self._settings.final:
+                break
+            held = self._look(grant)
+            if step is Step.CHECK:
+                self._check(grant)
+            elif step is Step.QUEUE:
+                self._list(lock, grant)
+            else:
+                # Also after the loss: a late write is what the stores are there for.
+                self._write(self._sqlite if step is Step.SQLITE else zookeeper, grant)
+            until = clock() + turn.rest
+            while held and clock() < until and not self._finish.is_set():
+                time.sleep(min(LOOK_SECONDS, turn.rest))
+                held = self._look(grant)
+            if not held:
+                self._write(self._sqlite, grant)
+                self._write(zookeeper, grant)
+                break
+
+    def _check(self, grant: zklock.Grant) -> None:
+        before = clock()
+        try:
+            grant.check()
+        except zklock.LockLost:
+            self._history.note("unheld", node=grant.path)
+        else:
+            self._history.note("held", at=before, node=grant.path)
+
+    def _list(self, lock: zklock.Lock, grant: zklock.Grant) -> None:
+        before = clock()
+        try:
+            standing = lock.contenders()
+            grant.verify()
+        except (zklock.NoAnswer, zklock.LockLost, zklock.ClientClosed):
+            return
+        self._history.note(
+            "queue",
+            at=before,
+            node=grant.path,
+            lock=lock.path,
+            epoch=grant.token.epoch,
+            standing=[one.sequence for one in standing],
+        )
+
+    def _write(self, store: stores.Store, grant: zklock.Grant) -> None:
+        value = store.read(grant.lock_path, grant)
+        if value is None:
+            return
+        write = f"{self._name}-w{next(self._writes)}"
+        self._history.note(
+            "write",
+            node=grant.path,
+            store=store.name,
+            lock=grant.lock_path,
+            write=write,
+            token=str(grant.token),
+            value=value + 1,
+        )
+        outcome = store.write(grant.lock_path, grant, write, value + 1)
+        self._history.note("written", write=write, outcome=outcome)
+
+    def _end(self, turn: Turn, lock: zklock.Lock, grant: zklock.Grant) -> None:
+        self._look(grant)
+        if turn.ending is Ending.CRASH:
+            self._history.note("crash")
+            os._exit(CRASH_CODE)
+        if turn.ending is Ending.CLOSE:
+            self._connection.close()
+        how = "abandon" if turn.ending is Ending.ABANDON else "release"
+        self._history.note("release", node=grant.path, how=how)
+        outcome = "done"
+        try:
+            if how == "abandon":
+                grant.abandon()
+            else:
+                lock.release()
+        except zklock.LockLost:
+            outcome = "lost"
+        self._history.note("released", node=grant.path, outcome=outcome)
+
+
+def main(argument: str) -> None:
+    """Run a worker until it is told to finish."""
+    settings = WorkerSettings(**json.loads(argument))
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    logging.basicConfig(format="%(asctime)s %(threadName)s %(levelname)s %(message)s")
+    logging.getLogger("zklock").setLevel(logging.INFO)
+    finish = threading.Event()
+    with (
+        History(Path(settings.folder), settings.name) as history,
+        timed_grants(),
+    ):
+        history.note("begin", pid=os.getpid())
+        shared, own = (Connection(settings, history) for _ in range(2))
+        actors = []
+        for number in range(settings.threads):
+            alone = number == settings.threads - 1
+            name = f"{settings.name}.{number}"
+            connection = own if alone else shared
+            actor = Actor(name, settings, history, connection, finish, alone=alone)
+            actors.append(threading.Thread(target=actor.run, name=name))
+        for thread in actors:
+            thread.start()
+        threading.Thread(target=_obey, args=(finish,), daemon=True).start()
+        for thread in actors:
+            thread.join()
+        for connection in (shared, own):
+            connection.close()
+        history.note("end")
+
+
+def _obey(finish: threading.Event) -> None:
+    if sys.stdin.readline() != "finish\n":
+        os._exit(1)  # nobody is there any more
+    finish.set()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,323 @@
+"""H3: cut off with its server, a holder's lease ends before anybody else is granted.
+
+Many holders at once, each with a client, a lock and a rival of its own, in different phases of
+their heartbeats: one cut is that many runs. The margin of a run is the time from the moment at
+which its holder noticed the loss to the moment at which its rival was granted.
+
+By default a few minutes' worth; ``ZKLOCK_PARTITIONS=all`` runs the whole matrix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+
+import zklock
+from tests.backends import backend_or_skip
+from tests.timed import TimedGrant, timed_grants
+from zklock.clock import clock
+from zklock.lease import DEFAULT_FRACTION
+from zklock.testing import Ensemble, ZooKeeperServer, wait_for
+from zklock.testing.selection import BACKEND_VARIABLE
+
+pytestmark = pytest.mark.cluster
+
+RUNS = 10
+ALL = os.environ.get("ZKLOCK_PARTITIONS") == "all"
+SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Of the servers: milliseconds a tick, and ticks."""
+
+    tick_time: int
+    sync_limit: int
+
+    def __str__(self) -> str:
+        return f"tick {self.tick_time / 1000:g} s, syncLimit {self.sync_limit}"
+
+
+USUAL = Setting(2000, 5)
+FAST = Setting(500, 20)
+
+
+def sessions(
+    few: dict[Setting, Sequence[float]], shortest: float = 0.0
+) -> list[tuple[Setting, float]]:
+    """Return the settings and session timeouts to run, in seconds."""
+    chosen = {USUAL: (4.0, 6.0, 10.0), FAST: (1.1, 2.0, 4.0, 6.0, 10.0)} if ALL else few
+    return [
+        (setting, session)
+        for setting, many in chosen.items()
+        for session in many
+        if session >= shortest
+    ]
+
+
+@pytest.fixture(scope="module")
+def ensembles() -> Iterator[Callable[[Setting], Ensemble]]:
+    """Return the ensemble with such a setting; one runs at a time."""
+    backend = backend_or_skip(os.environ.get(BACKEND_VARIABLE) or "container")
+    running: dict[Setting, Ensemble] = {}
+
+    def get(setting: Setting) -> Ensemble:
+        if setting not in running:
+            for other in running.values():
+                other.close()
+            running.clear()
+            running[setting] = Ensemble(
+                3,
+                tick_time=setting.tick_time,
+                sync_limit=setting.sync_limit,
+                min_session_timeout=2 * setting.tick_time,
+                backend=backend,
+                system_properties={
+                    "zookeeper.fastleader.maxNotificationInterval": "1000",
+                    "zookeeper.cnxTimeout": "1000",
+                },
+            )
+            running[setting].start()
+        ensemble = running[setting]
+        ensemble.heal_all()
+        ensemble.start()
+        return ensemble
+
+    with timed_grants():
+        yield get
+    for ensemble in running.values():
+        ensemble.close()
+
+
+@dataclass
+class Duel:
+    """A holder that is going to be cut off, and a rival on the other side."""
+
+    path: str
+    holder: zklock.connection.Client
+    rival: zklock.connection.Client
+    losses: list[zklock.Loss] = field(default_factory=list)
+    told: threading.Event = field(default_factory=threading.Event)
+    grant: TimedGrant | None = None
+    won: Future[tuple[TimedGrant, bool]] | None = None
+
+    def begin(self) -> None:
+        """Have the holder acquire."""
+        grant = zklock.Lock(self.holder, self.path, on_lost=self.lost).acquire(timeout=SECONDS)
+        assert isinstance(grant, TimedGrant)
+        self.grant = grant
+
+    def lost(self, loss: zklock.Loss) -> None:
+        self.losses.append(loss)
+        self.told.set()
+
+    def queue(self, pool: ThreadPoolExecutor) -> None:
+        """Have the rival wait its turn, and see it queued."""
+        lock = zklock.Lock(self.rival, self.path)
+
+        def win() -> tuple[TimedGrant, bool]:
+            grant = lock.acquire(timeout=SECONDS)
+            assert isinstance(grant, TimedGrant)
+            assert self.grant is not None
+            return grant, self.grant.held
+
+        self.won = pool.submit(win)
+        wait_for(lambda: len(lock.contenders()) == 2, 30, "the rival in the queue")
+
+    def margin(self) -> float:
+        """Wait for the rival's grant; return how much earlier the holder knew."""
+        assert self.won is not None
+        assert self.grant is not None
+        rival, still_held = self.won.result(SECONDS)
+        assert not still_held
+        assert not self.grant.held
+        assert rival.token > self.grant.token
+        assert self.told.wait(10)
+        (loss,) = self.losses
+        assert loss.reason in {zklock.LossReason.LEASE_LAPSED, zklock.LossReason.SESSION_EXPIRED}
+        assert loss.noticed < rival.began, loss.noticed - rival.began
+        return rival.began - loss.noticed
+
+
+@contextlib.contextmanager
+def duels(
+    holders: str, rivals: str, session: float, count: int = RUNS
+) -> Iterator[tuple[list[Duel], ThreadPoolExecutor]]:
+    """Connect so many holders and rivals, each holder a little later in its heartbeat's phase."""
+    name = f"/partitions/{time.time_ns()}"
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(count))
+        made = []
+
+        def connect(hosts: str) -> zklock.connection.Client:
+            client = zklock.connect(hosts, session)
+            stack.callback(client.close)
+            stack.callback(client.stop)
+            assert isinstance(client.handler, zklock.Handler)
+            assert client.handler.session_timeout == session
+            return client
+
+        for number in range(count):
+            made.append(Duel(f"{name}/{number}", connect(holders), connect(rivals)))
+            time.sleep(session / 10 / count)
+        yield made, pool
+
+
+def hosts(servers: Sequence[ZooKeeperServer]) -> str:
+    return ",".join(server.hosts for server in servers)
+
+
+def others(ensemble: Ensemble, than: ZooKeeperServer) -> list[ZooKeeperServer]:
+    return [server for server in ensemble.servers if server is not than]
+
+
+@pytest.fixture
+def report(capsys: pytest.CaptureFixture[str]) -> Callable[[str, Setting, float, list[Duel]], None]:
+    """Wait for the outcome of every duel, and print the margins."""
+
+    def show(what: str, setting: Setting, session: float, made: list[Duel]) -> None:
+        margins = [duel.margin() for duel in made]
+        middle = statistics.median(margins)
+        with capsys.disabled():
+            print(
+                f"\n{what}, {setting}, session {session:g} s: {len(margins)} runs, "
+                f"margins {min(margins):.3f} … {max(margins):.3f} s, median {middle:.3f} s"
+            )
+
+    return show
+
+
+Report = Callable[[str, Setting, float, list[Duel]], None]
+Ensembles = Callable[[Setting], Ensemble]
+
+
+@pytest.mark.hazard("H3")
+@pytest.mark.slow
+@pytest.mark.parametrize("idle", [False, True], ids=["busy", "after an idle time"])
+@pytest.mark.parametrize(("setting", "session"), sessions({USUAL: (4.0,), FAST: (4.0,)}))
+def test_h3_cut_off_follower(
+    ensembles: Ensembles, report: Report, setting: Setting, session: float, idle: bool
+) -> None:
+    ensemble = ensembles(setting)
+    follower = ensemble.followers()[0]
+    with duels(follower.hosts, hosts(others(ensemble, follower)), session) as (made, pool):
+        if idle:
+            idling(session)
+        for duel in made:
+            duel.begin()
+        if not idle:
+            for duel in made:
+                duel.queue(pool)
+            idling(session)
+        all_hold(made)
+        ensemble.cut_from_peers(follower)
+        if idle:
+            for duel in made:
+                duel.queue(pool)
+        report(f"cut-off follower{', after an idle time' * idle}", setting, session, made)
+
+
+@pytest.mark.hazard("H3")
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", [False, True], ids=["cut", "followers restarted"])
+@pytest.mark.parametrize(("setting", "session"), sessions({FAST: (4.0,)}))
+def test_h3_cut_off_leader(
+    ensembles: Ensembles, report: Report, setting: Setting, session: float, restart: bool
+) -> None:
+    """A cut-off leader believes for syncLimit ticks that it leads, and answers ``sync``."""
+    ensemble = ensembles(setting)
+    leader = ensemble.leader()
+    followers = others(ensemble, leader)
+    with duels(leader.hosts, hosts(followers), session) as (made, pool):
+        for duel in made:
+            duel.begin()
+            duel.queue(pool)
+        idling(session)
+        all_hold(made)
+        ensemble.cut_from_peers(leader)
+        if restart:
+            for server in followers:
+                server.kill()
+            for server in followers:
+                server.launch()
+        what = "cut-off leader" + ", followers restarted" * restart
+        report(what, setting, session, made)
+
+
+@pytest.mark.hazard("H3")
+@pytest.mark.slow
+@pytest.mark.parametrize(("setting", "session"), sessions({FAST: (10.0,), USUAL: (4.0,)}, 4.0))
+def test_h3_killed_leader_loses_nothing(
+    ensembles: Ensembles,
+    setting: Setting,
+    session: float,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The sessions outlive the leader: the locks stay held, given a lease (2/3 of the timeout)
+    that outlasts the election.
+    """
+    ensemble = ensembles(setting)
+    leader = ensemble.leader()
+    followers = others(ensemble, leader)
+    with duels(hosts(followers), hosts(followers), session) as (made, pool):
+        for duel in made:
+            duel.begin()
+            duel.queue(pool)
+        idling(session)
+        all_hold(made)
+        leader.kill()
+        least = wait_for_proof(made, session, clock())
+        for duel in made:
+            assert duel.grant is not None
+            assert duel.grant.held
+            assert not duel.losses
+            duel.grant.verify()
+            duel.grant.release()
+        for duel in made:
+            assert duel.won is not None
+            assert duel.grant is not None
+            rival, still_held = duel.won.result(SECONDS)
+            assert not still_held
+            assert rival.token > duel.grant.token
+    with capsys.disabled():
+        print(
+            f"\nkilled leader, {setting}, session {session:g} s: {len(made)} runs, nothing lost, "
+            f"at least {least:.3f} s of lease left at any time"
+        )
+
+
+def all_hold(made: list[Duel]) -> None:
+    """Insist that nothing was lost so far."""
+    for duel in made:
+        assert duel.grant is not None
+        assert duel.grant.held, duel.losses
+
+
+def idling(session: float) -> None:
+    """Let a session get as old as its timeout, so that every touch that counts is a late one."""
+    threading.Event().wait(session * 1.2)
+
+
+def wait_for_proof(made: list[Duel], session: float, killed: float) -> float:
+    """Wait until every lease rests on a proof sent after this time; return the least time left."""
+    least = math.inf
+
+    def renewed() -> bool:
+        nonlocal least
+        now = clock()
+        left = [duel.grant.remaining() for duel in made if duel.grant is not None]
+        least = min(least, *left)
+        assert least > 0, "a lease ran out"
+        return now + min(left) > killed + session * DEFAULT_FRACTION
+
+    wait_for(renewed, 60, "renewed leases", interval=0.005)
+    return least
