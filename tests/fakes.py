@@ -26,6 +26,7 @@ from zklock.effects import (
     Claim,
     Create,
     Delete,
+    Depart,
     Exists,
     Failed,
     Failure,
@@ -33,11 +34,13 @@ from zklock.effects import (
     List,
     Listing,
     MakePath,
+    Mark,
     Node,
     Read,
     Request,
     Sync,
     Watch,
+    Write,
 )
 from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
@@ -62,6 +65,7 @@ class Znode:
     czxid: int
     counter: int = 0  # children ever created, which numbers the sequential ones
     children: set[str] = field(default_factory=set)
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ class Tree:
                 return [self._delete(path)]
             case Written(path, data):
                 self.nodes[path].data = data
+                self.nodes[path].version += 1
                 return [(path, False)]
             case Counted(path, counter):
                 self.nodes[path].counter = counter
@@ -196,6 +201,15 @@ class Server:
         self.commit(Deleted(path))
         return None
 
+    def _write(self, path: str, data: bytes, version: int) -> Failed | None:
+        node = self.tree.nodes.get(path)
+        if node is None:
+            return failure(Failure.MISSING, path)
+        if version not in (-1, node.version):
+            return failure(Failure.CHANGED, path)
+        self.commit(Written(path, data))
+        return None
+
     def write(self, session: int, request: Request) -> Any:
         """Carry out a request that goes through the leader."""
         if session not in self.sessions:
@@ -213,6 +227,18 @@ class Server:
                 return self.make_path(path)
             case Check(path):
                 return None if path in self.tree.nodes else failure(Failure.MISSING, path)
+            case Write(path, data, version):
+                return self._write(path, data, version)
+            case Mark(path, data):
+                if path not in self.tree.nodes:
+                    return failure(Failure.MISSING, path)
+                self.commit(Written(parent_of(path), data))
+                return None
+            case Depart(path, data):
+                why = self.delete(path)
+                if why is None:
+                    self.commit(Written(parent_of(path), data))
+                return failure(why, path) if why else None
             case Sync():
                 return None
         raise NotImplementedError(request)
@@ -274,7 +300,8 @@ class Link:
         node = self.tree.nodes.get(path)
         if node is None:
             return self._missing(path)
-        return Node(path, node.data if with_data else b"", node.owner, node.owner == self.session)
+        data, mine = node.data if with_data else b"", node.owner == self.session
+        return Node(path, data, node.owner, mine, node.version)
 
     def _missing(self, path: str) -> Failed:
         return failure(Failure.MISSING, path)
@@ -359,6 +386,9 @@ class Client:
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         self._watching[attempt] = tuple(paths)
+
+    def pause(self, seconds: float, done: Callable[[], object]) -> None:
+        self.later(done)
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> FakeGrant | None:
         if self.refusals or not self.alive or claim.path not in self._own:
@@ -524,12 +554,15 @@ class Client:
                 grant.over = True
 
     def _happened(self, path: str, deleted: bool) -> None:
+        held = deleted and any(
+            grant.client is self and grant.path == path for grant in self.server.grants
+        )
         if deleted:
             self._own.discard(path)
             self._lose(lambda grant: grant.path == path)
         for attempt, paths in list(self._watching.items()):
             if path in paths:
-                attempt.watched(path, deleted)
+                attempt.watched(path, deleted, held)
 
 
 def settle(clients: Iterable[Client], limit: int = 1000) -> None:

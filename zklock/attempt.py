@@ -25,6 +25,7 @@ from zklock.effects import (
     Flight,
     GiveUp,
     Node,
+    Pause,
     Recipe,
     SessionReplaced,
     Wait,
@@ -59,6 +60,9 @@ class Host(Protocol):
 
     def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
         """Send the flight; ``done(results)`` is called once."""
+
+    def pause(self, seconds: float, done: Callable[[], object]) -> None:
+        """Call ``done()`` once so many seconds have passed."""
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Tell the attempt of watch events on these paths from now on, and on no other."""
@@ -109,10 +113,10 @@ class Attempt(Generic[T]):
         self._final: Exception | None = None
         # What the recipe is suspended at, None once it is over. The number tells the answers
         # to its flight from late ones to an earlier flight.
-        self._at: Flight | Claim | Wait | None = None
+        self._at: Flight | Claim | Wait | Pause | None = None
         self._number = 0
         self._parked = False
-        self._events: list[tuple[str | None, bool]] = []
+        self._events: list[tuple[str | None, bool, bool]] = []
 
     def start(self) -> Attempt[T]:
         """Begin; returns without waiting."""
@@ -197,9 +201,12 @@ class Attempt(Generic[T]):
         """Hear that the session is gone, and no other will come if ``final`` says why."""
         self._tell(partial(self._replaced, final))
 
-    def watched(self, path: str | None, deleted: bool) -> None:
-        """Hear of a watch that fired on ``path``; of all watches at once if it is ``None``."""
-        self._tell(partial(self._happened, path, deleted))
+    def watched(self, path: str | None, deleted: bool, held: bool = False) -> None:
+        """Hear of a watch that fired on ``path``; of all watches at once if it is ``None``.
+
+        ``held``: whether the node had been granted, on this session.
+        """
+        self._tell(partial(self._happened, path, deleted, held))
 
     # From here on one thread at a time.
 
@@ -223,7 +230,7 @@ class Attempt(Generic[T]):
                 raise
             log.exception("an attempt was torn apart, and is cleaned up after")
 
-    def _step(self, advance: Callable[[], Flight | Claim | Wait]) -> None:
+    def _step(self, advance: Callable[[], Flight | Claim | Wait | Pause]) -> None:
         try:
             while True:
                 self._at = None
@@ -244,7 +251,7 @@ class Attempt(Generic[T]):
         except Exception as error:
             self._end(None, error)
 
-    def _begin(self, at: Flight | Claim | Wait) -> Any:
+    def _begin(self, at: Flight | Claim | Wait | Pause) -> Any:
         """Begin what the recipe asks for; the answer, if there is one already."""
         match at:
             case Wait():
@@ -256,6 +263,9 @@ class Attempt(Generic[T]):
                     grant = None if self._gave_up else self._host.claim(self, at)
                     self._granted = grant is not None
                 return grant
+            case Pause():
+                self._host.pause(at.seconds, lambda: self._tell(partial(self._go_on, at)))
+                return None
             case _:
                 self._send(at)
                 return None
@@ -291,7 +301,7 @@ class Attempt(Generic[T]):
 
     def _withdraw(self) -> None:
         # At a flight that is under way its answer comes first: it may have created a node.
-        if isinstance(self._at, Wait | Claim) or self._parked:
+        if isinstance(self._at, Wait | Claim | Pause) or self._parked:
             self._told = True
             self._throw(GiveUp())
 
@@ -303,6 +313,10 @@ class Attempt(Generic[T]):
         if isinstance(self._at, Claim):
             self._step(partial(self._recipe.send, None))
 
+    def _go_on(self, pause: Pause) -> None:
+        if self._at is pause:
+            self._step(partial(self._recipe.send, None))
+
     def _refuse(self, error: Exception) -> None:
         if isinstance(self._at, Claim):
             self._throw(error)
@@ -312,10 +326,10 @@ class Attempt(Generic[T]):
         if self._at is not None:
             self._throw(SessionReplaced(final))
 
-    def _happened(self, path: str | None, deleted: bool) -> None:
+    def _happened(self, path: str | None, deleted: bool, held: bool) -> None:
         if not isinstance(self._at, Wait):
-            self._events.append((path, deleted))
-        elif event := _event(self._at, path, deleted):
+            self._events.append((path, deleted, held))
+        elif event := _event(self._at, path, deleted, held):
             self._step(partial(self._recipe.send, event))
 
     def _end(self, value: Any, error: Exception | None) -> None:
@@ -341,12 +355,14 @@ class Attempt(Generic[T]):
             call()
 
 
-def _event(wait: Wait, path: str | None, deleted: bool) -> Event | None:
+def _event(wait: Wait, path: str | None, deleted: bool, held: bool) -> Event | None:
     """Return what a fired watch means to this wait; ``None`` if nothing."""
     if path is None:
         return Event.UNWATCHED
-    if path not in {wait.blocker, wait.own}:
+    if path not in {wait.blocker, wait.own, wait.beside}:
         return None
     if not deleted:
         return Event.UNWATCHED
-    return Event.BLOCKER_GONE if path == wait.blocker else Event.OWN_GONE
+    if path == wait.own:
+        return Event.OWN_GONE
+    return Event.HOLDER_GONE if held else Event.BLOCKER_GONE

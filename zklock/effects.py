@@ -7,17 +7,20 @@ A recipe is a generator. It yields one of
   sent. A flight waits unsent while the client is disconnected.
 - ``Claim``: take the grant, if the lease is live; the answer is the grant.
 - ``Wait``: sleep until something happens to one of the watched nodes; the answer is what.
+- ``Pause``: sleep for some seconds.
 
 It may be thrown ``GiveUp`` at any of them, before it is carried out, and ``SessionReplaced``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
+from zklock.names import Queue
 from zklock.token import FencingToken
 
 
@@ -80,6 +83,23 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Write:
+    """Write a node's data, if it has this version (-1: any) → ``None``."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Write the parent's data while the child exists, or else nothing → ``None``. Repeatable."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Sync:
     """Catch up with the leader → ``None``. What is read after it is at least that fresh."""
 
@@ -94,6 +114,14 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Depart:
+    """Delete a node and write its parent's data, both or neither → ``None``. See ``Delete``."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class MakePath:
     """Create a persistent node and its ancestors where missing → ``None``. Repeatable."""
 
@@ -105,24 +133,40 @@ class Claim:
     """Become the holder → the grant.
 
     ``None`` means that the lease was not live when it was asked for, and is now: look again.
+    ``release`` makes the recipe that gives the grant back. ``others`` are nodes that the grant
+    stands on, too, with their tokens, which are lower than ``token``. ``abandoned``: whether the
+    grant before this one ended without a release, if that is known.
     """
 
     path: str
     token: FencingToken
+    release: Callable[[], Recipe[None]]
+    others: tuple[tuple[str, FencingToken], ...] = ()
+    abandoned: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Sleep until something happens to the watched nodes → ``Event``."""
+    """Sleep until something happens to one of the watched nodes → ``Event``."""
 
     blocker: str
     own: str | None
+    beside: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Sleep for so many seconds → ``None``."""
+
+    seconds: float
 
 
 class Event(Enum):
     """What ended a ``Wait``."""
 
     BLOCKER_GONE = "the blocker's node was deleted"
+    HOLDER_GONE = "the blocker's node was deleted, and it had been granted on this session"
+    LETS_IN = "the blocker has become a reader, too"
     OWN_GONE = "the contender's own node was deleted"
     UNWATCHED = "a watch was used up or lost: watch again"
 
@@ -133,6 +177,7 @@ class Failure(Enum):
     MISSING = "no such node"
     NOT_EMPTY = "the node has children"
     DENIED = "not permitted"
+    CHANGED = "the node has been written meanwhile"
     DROPPED = "the connection broke before the answer: the outcome is unknown"
     OTHER = "ZooKeeper refused the request"
 
@@ -145,22 +190,31 @@ class Failed:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listing:
-    """Children, with the czxid of the parent, the epoch of the tokens."""
+    """Children, with the czxid of the parent, the epoch of the tokens. Shared by those who look."""
 
     names: list[str]
     epoch: int
 
+    @cached_property
+    def queue(self) -> Queue:
+        """The contenders among the children."""
+        return Queue(self.names)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: its path, data, and owner; ``mine`` if the present session owns it."""
+    """A node: its path, data, and owner; ``mine`` if the present session owns it.
+
+    ``version`` counts the writes of its data.
+    """
 
     path: str
     data: bytes
     owner: int
     mine: bool
+    version: int = 0
 
 
 class GiveUp(Exception):
@@ -179,8 +233,20 @@ class SessionReplaced(Exception):
 
 
 Request: TypeAlias = (
-    Create | List | Watch | WatchList | Read | Exists | Check | Sync | Delete | MakePath
+    Create
+    | List
+    | Watch
+    | WatchList
+    | Read
+    | Exists
+    | Check
+    | Write
+    | Mark
+    | Sync
+    | Delete
+    | Depart
+    | MakePath
 )
 Flight: TypeAlias = tuple[Request, ...]
 T = TypeVar("T")
-Recipe: TypeAlias = Generator[Flight | Claim | Wait, Any, T]
+Recipe: TypeAlias = Generator[Flight | Claim | Wait | Pause, Any, T]

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from zklock import lifecycle
 from zklock.clock import check_timeout
 from zklock.connection import check_thread
+from zklock.effects import Claim
 from zklock.errors import LockLost, NotHeld
 from zklock.lifecycle import State, Step
-from zklock.token import FencingToken
 
 
 class LossReason(Enum):
@@ -36,7 +36,7 @@ class Loss:
     """
 
     reason: LossReason
-    grant: Grant
+    grant: GrantBase
     noticed: float
     lease_end: float
 
@@ -52,11 +52,18 @@ LostCallback: TypeAlias = Callable[[Loss], object]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is agreed on before a grant is given."""
+    """What is agreed on before a grant is given.
 
+    ``grant`` is the class of the grant, ``owner`` the thread or task that asks for it.
+    """
+
+    lock_path: str
     identity: str
     on_lost: LostCallback | None = None
-    on_suspended: Callable[[Grant], object] | None = None
+    on_suspended: Callable[[Any], object] | None = None
+    on_release_requested: Callable[[Any], object] | None = None
+    grant: type[GrantBase] | None = None
+    owner: object = None
 
 
 class Answer(Protocol):
@@ -80,42 +87,38 @@ class Keeper(Protocol):
     def notify(self, calls: list[Callable[[], object]]) -> None:
         """Run user callbacks on a thread of their own."""
 
-    def let_go(self, grant: Grant) -> Answer:
-        """Delete the grant's node, however long it takes."""
+    def let_go(self, grant: GrantBase) -> Answer:
+        """Give the grant back to ZooKeeper, however long it takes."""
 
-    def sweep(self, node: str) -> None:
-        """Delete a node that nobody stands on."""
+    def let_go_later(self, grant: GrantBase) -> None:
+        """Give the grant back from a thread of its own."""
 
-    def verify(self, grant: Grant, timeout: float | None) -> None:
-        """Have a quorum confirm that the grant's node is still there."""
+    def verify(self, grant: GrantBase, timeout: float | None) -> None:
+        """Have a quorum confirm that the grant's nodes are still there."""
 
     def await_answer(self, answer: Answer) -> None:
         """Wait for an answer, for a bounded moment."""
 
 
-class Grant:
-    """One acquisition of a lock: held until it is released or lost, and never again after.
+class GrantBase:
+    """What a grant is for threads and for asyncio alike; see ``Grant``."""
 
-    Attributes, all fixed: ``token``, the ``FencingToken`` to hand to the guarded resource;
-    ``path``, the full path of the contender's znode; ``lock_path``, the path of the lock;
-    ``session_id`` of the ZooKeeper session; ``identity``, as stored in the znode; ``lost``, a
-    ``threading.Event`` that is set once the grant is lost (not when it is released).
-    """
-
-    def __init__(
-        self, keeper: Keeper, *, token: FencingToken, path: str, session_id: int, terms: Terms
-    ) -> None:
-        self.token = token
-        self.path = path
-        self.lock_path = path.rpartition("/")[0]
+    def __init__(self, keeper: Keeper, *, claim: Claim, session_id: int, terms: Terms) -> None:
+        self.token = claim.token
+        self.path = claim.path
+        self.tokens = (*(token for _, token in claim.others), claim.token)
+        self.lock_path = terms.lock_path
         self.session_id = session_id
         self.identity = terms.identity
-        self.lost = threading.Event()
+        self.abandoned = claim.abandoned
+        self._paths = (*(path for path, _ in claim.others), claim.path)
+        self._give_back = claim.release
         self._keeper = keeper
+        self._terms = terms
         self._state = lifecycle.after(State.CONTENDING, Step.GRANT)
         self._loss: Loss | None = None
         self._callbacks = [terms.on_lost] if terms.on_lost else []
-        self._on_suspended = terms.on_suspended
+        self._asked: str | None = None
 
     @property
     def held(self) -> bool:
@@ -145,33 +148,6 @@ class Grant:
         """
         if not self.held:
             raise self._why_not()
-
-    def verify(self, timeout: float | None = None) -> None:
-        """Have a quorum of ZooKeeper confirm that the lock is still held; return if it is.
-
-        Raises ``LockLost``, ``NotHeld`` after the release, and ``NoAnswer`` if there was no
-        answer within ``timeout`` seconds (default: for as long as the lease runs).
-        ``WouldDeadlock`` on a thread of kazoo's.
-        """
-        limit = check_timeout(timeout)
-        check_thread("verify()")
-        self.check()
-        try:
-            self._keeper.verify(self, limit)
-        finally:
-            self.check()
-
-    def release(self) -> None:
-        """Give the lock back, from any thread; a node whose deletion is not answered is seen to.
-
-        Returns when ZooKeeper has answered, or after a bounded moment (at most a second) without
-        an answer; the deletion then goes on in the background until it is done or the session
-        is gone. Raises ``LockLost`` if the grant was lost before, ``NotHeld`` if it was
-        released before; ``AccessDenied`` if ZooKeeper's ACLs forbid the deletion;
-        ``WouldDeadlock`` on a thread of kazoo's, where ``abandon()`` serves.
-        """
-        check_thread("release()")
-        self._keeper.await_answer(self._end())
 
     def abandon(self) -> None:
         """Give the lock back without waiting for ZooKeeper's answer; no error if it is over."""
@@ -207,7 +183,7 @@ class Grant:
             return self._keeper.let_go(self)
         except BaseException:
             if ended:
-                self._keeper.sweep(self.path)
+                self._keeper.let_go_later(self)
             raise
 
     def _lose(self, reason: LossReason, *, noticed: float, lease_end: float) -> bool:
@@ -218,14 +194,29 @@ class Grant:
             self._state = lifecycle.after(self._state, Step.LOSE)
             self._loss = loss = Loss(reason, self, noticed, lease_end)
             callbacks, self._callbacks = self._callbacks, []
-        self.lost.set()
+        self._set_lost()
         if callbacks:
             self._keeper.notify([lambda call=call: call(loss) for call in callbacks])  # type: ignore[misc]
         return True
 
+    def _set_lost(self) -> None:
+        """Tell those who wait for the loss."""
+        raise NotImplementedError
+
+    def _forget_waiters(self) -> None:
+        """Start over in a forked child, where a lock of ``lost`` may be held for ever."""
+        raise NotImplementedError
+
     def _suspended(self) -> None:
-        callback = self._on_suspended
+        callback = self._terms.on_suspended
         if callback is not None and self._state is State.HELD:
+            self._keeper.notify([lambda: callback(self)])
+
+    def _release_requested(self, request: str) -> None:
+        """Tell the holder, once for each request."""
+        callback = self._terms.on_release_requested
+        if callback is not None and self._state is State.HELD and request != self._asked:
+            self._asked = request
             self._keeper.notify([lambda: callback(self)])
 
     def _why_not(self) -> LockLost | NotHeld:
@@ -240,4 +231,53 @@ class Grant:
         )
 
     def __repr__(self) -> str:
-        return f"<Grant {self.path} token={self.token} {self._state.value}>"
+        return f"<{type(self).__name__} {self.path} token={self.token} {self._state.value}>"
+
+
+class Grant(GrantBase):
+    """One acquisition of a lock: held until it is released or lost, and never again after.
+
+    Attributes, all fixed: ``token``, the ``FencingToken`` to hand to the guarded resource, and
+    ``tokens``, one for each permit of a semaphore, in order, else just the one; ``path``, the full
+    path of the contender's znode; ``lock_path``, the path of the lock; ``session_id`` of the
+    ZooKeeper session; ``identity``, as stored in the znode; ``abandoned``, whether the grant
+    before this one ended without a release, ``None`` where that is not kept track of; ``lost``, a
+    ``threading.Event`` that is set once the grant is lost (not when it is released).
+    """
+
+    def __init__(self, keeper: Keeper, *, claim: Claim, session_id: int, terms: Terms) -> None:
+        super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
+        self.lost = threading.Event()
+
+    def verify(self, timeout: float | None = None) -> None:
+        """Have a quorum of ZooKeeper confirm that the lock is still held; return if it is.
+
+        Raises ``LockLost``, ``NotHeld`` after the release, and ``NoAnswer`` if there was no
+        answer within ``timeout`` seconds (default: for as long as the lease runs).
+        ``WouldDeadlock`` on a thread of kazoo's.
+        """
+        limit = check_timeout(timeout)
+        check_thread("verify()")
+        self.check()
+        try:
+            self._keeper.verify(self, limit)
+        finally:
+            self.check()
+
+    def release(self) -> None:
+        """Give the lock back, from any thread; a node whose deletion is not answered is seen to.
+
+        Returns when ZooKeeper has answered, or after a bounded moment (at most a second) without
+        an answer; the deletion then goes on in the background until it is done or the session
+        is gone. Raises ``LockLost`` if the grant was lost before, ``NotHeld`` if it was
+        released before; ``AccessDenied`` if ZooKeeper's ACLs forbid the deletion;
+        ``WouldDeadlock`` on a thread of kazoo's, where ``abandon()`` serves.
+        """
+        check_thread("release()")
+        self._keeper.await_answer(self._end())
+
+    def _set_lost(self) -> None:
+        self.lost.set()
+
+    def _forget_waiters(self) -> None:
+        self.lost = threading.Event()

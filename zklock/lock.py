@@ -1,29 +1,31 @@
-"""The exclusive lock, for threads."""
+"""Locks for threads."""
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from zklock import names, queries, recipe
 from zklock.attempt import Attempt
+from zklock.base import Acquirable, Holdings, abandon_result, note_loss
 from zklock.clock import check_timeout
-from zklock.connection import Client, check_thread
+from zklock.connection import check_thread
 from zklock.effects import Recipe
-from zklock.errors import AcquireCancelled, AcquireTimeout, LockLost, NotHeld, WrongThread
-from zklock.grant import Grant, LostCallback, Terms
+from zklock.errors import LockLost, NotHeld
+from zklock.grant import Grant
 from zklock.queries import Contender
-from zklock.session import session_of
-
-MAX_IDENTITY = 4096
-"""Bytes of UTF-8 that an identity may have."""
+from zklock.token import FencingToken
 
 
-class Lock:
+class _Mine(threading.local):
+    """A thread's own."""
+
+    def __init__(self) -> None:
+        self.holdings: Holdings[Grant] = Holdings()
+
+
+class Lock(Acquirable[Grant]):
     """An exclusive lock: at most one grant at a time, in the order of asking.
 
     ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the lock's
@@ -48,36 +50,7 @@ class Lock:
     write has to compare fencing tokens (``zklock.fencing``).
     """
 
-    def __init__(
-        self,
-        client: Client,
-        path: str,
-        *,
-        identity: str | None = None,
-        timeout: float | None = None,
-        on_lost: LostCallback | None = None,
-        on_suspended: Callable[[Grant], object] | None = None,
-        session_timeout: float | None = None,
-        lease_fraction: float | None = None,
-    ) -> None:
-        self._path = names.check_path(path)
-        self._identity = _check_identity(identity)
-        self._timeout = check_timeout(timeout)
-        for name, callback in (("on_lost", on_lost), ("on_suspended", on_suspended)):
-            if callback is not None and not callable(callback):
-                raise TypeError(f"{name} must be callable, not {type(callback).__name__}")
-        self._on_lost = on_lost
-        self._on_suspended = on_suspended
-        self._session = session_of(client, session_timeout, lease_fraction)
-        self._guard = threading.Lock()
-        self._pending: set[Attempt[Grant | None]] = set()
-        self._grant: Grant | None = None
-        self._mine = threading.local()
-
-    @property
-    def path(self) -> str:
-        """The lock's path."""
-        return self._path
+    _GRANT = Grant
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Grant | None:
         """Wait for the lock, in turn; return its grant, or ``None``: not free, or not in time.
@@ -94,11 +67,18 @@ class Lock:
         being stopped, ``ForkedClient`` in a child process; ``AccessDenied`` where ACLs forbid
         it; ``SequenceExhausted``; ``WouldDeadlock`` on a thread of kazoo's.
         """
+        return self._acquire(blocking, timeout)
+
+    def _acquire(self, blocking: bool, timeout: float | None, **wanted: Any) -> Grant | None:
         limit = self._limit(blocking, timeout)
         patient = limit != 0
         check_thread("acquire()")
-        self._session.check_usable()
-        attempt = self._attempt(patient)
+        self._check_acquire()
+        shared = self._again()
+        if shared is not None:
+            self._holdings().grants.append(shared)
+            return shared
+        attempt = self._attempt(patient, **wanted)
         try:
             with self._guard:
                 self._pending.add(attempt)
@@ -111,7 +91,7 @@ class Lock:
             return grant  # from within: an interrupt that strikes before it must not miss a grant
         except BaseException:
             if not attempt.give_up():
-                attempt.when_done(lambda: _abandon_result(attempt))
+                attempt.when_done(lambda: abandon_result(attempt))
             with self._guard:
                 self._pending.discard(attempt)
             raise
@@ -124,30 +104,7 @@ class Lock:
         ``Grant.release()``), else ``NotHeld``. See ``Grant.release()`` for how long it takes.
         """
         check_thread("release()")
-        if not self._stack:
-            raise self._nothing_here()
-        self._release(self._stack[-1])
-
-    def cancel(self) -> None:
-        """Have all pending acquires of this object raise ``AcquireCancelled``, and only those."""
-        with self._guard:
-            pending = list(self._pending)
-        for attempt in pending:
-            attempt.give_up(
-                AcquireCancelled(f"{self._path}: the acquire was cancelled", path=self._path)
-            )
-
-    @property
-    def grant(self) -> Grant | None:
-        """The newest grant of this object, ``None`` once it is released; it may be lost."""
-        grant = self._grant
-        return None if grant is None or grant.released else grant
-
-    @property
-    def held(self) -> bool:
-        """Whether the newest grant of this object is held (see ``Grant.held``)."""
-        grant = self._grant
-        return grant is not None and grant.held
+        self._release(self._newest())
 
     def contenders(self, timeout: float | None = None) -> list[Contender]:
         """Return who holds and who waits, in queue order, foreign clients' contenders included.
@@ -155,7 +112,7 @@ class Lock:
         Asks through the leader; ``NoAnswer`` after ``timeout`` seconds, by default the session
         timeout. What it returns may have changed by the time it is looked at.
         """
-        found: list[Contender] = self._ask("contenders()", queries.contenders, timeout)
+        found: list[Contender] = self._ask("contenders()", self._contenders, timeout)
         return found
 
     def holder(self, timeout: float | None = None) -> Contender | None:
@@ -164,19 +121,43 @@ class Lock:
         ``timeout`` and errors as of :meth:`contenders`. ``None`` is not confirmed: where the
         network is partitioned, somebody may hold the lock on the other side.
         """
-        found: Contender | None = self._ask("holder()", queries.holder, timeout)
+        found: Contender | None = self._ask("holder()", self._holder, timeout)
         return found
+
+    def request_release(self, timeout: float | None = None) -> list[Contender]:
+        """Ask all present holders to release; return those that were asked.
+
+        Their ``on_release_requested`` is called with the grant, once for each request, on a thread
+        of zklock's own and within a tenth of their session timeout as a rule; whether they heed it
+        is theirs to decide, nothing is taken by force. Curator's ``Revocable`` holders do not hear
+        it. ``timeout`` and errors as of :meth:`contenders`; ``AccessDenied`` without write
+        permission on the holder's node.
+        """
+        asked: list[Contender] = self._ask("request_release()", self._request_release, timeout)
+        return asked
+
+    def break_lock(
+        self, token: FencingToken | None = None, *, timeout: float | None = None
+    ) -> Contender | None:
+        """Delete the node of the present holder; return whose it was, ``None`` if nobody's.
+
+        An operator's tool: the holder is told (``LossReason.NODE_DELETED``) but may be in the
+        middle of its work, and the next in the queue is granted at once. Only a resource that
+        checks tokens is safe then. ``token``: break only the grant with this token, and raise
+        ``NotOwner`` if that holds no more; without it, the oldest of the present holders'.
+        ``timeout`` and errors as of :meth:`contenders`.
+        """
+        if token is not None and not isinstance(token, FencingToken):
+            raise TypeError(f"token must be a FencingToken, not {type(token).__name__}")
+        broken: Contender | None = self._ask("break_lock()", lambda: self._break(token), timeout)
+        return broken
 
     def __enter__(self) -> Grant:
         grant = self.acquire()
         try:
             if grant is None:
-                raise AcquireTimeout(
-                    f"{self._path}: not granted within {self._timeout:g} s: try again later, or "
-                    "wait longer (timeout=)",
-                    path=self._path,
-                )
-            self._entered.append(grant)
+                raise self._timed_out()
+            self._holdings().entered.append(grant)
             return grant
         except BaseException:
             if grant is not None:
@@ -191,7 +172,7 @@ class Lock:
     ) -> None:
         """Release. ``LockLost`` if the grant was lost; an error of the body is kept, and noted."""
         try:
-            entered = self._entered
+            entered = self._holdings().entered
             if not entered:
                 raise self._nothing_here()
             try:
@@ -199,92 +180,43 @@ class Lock:
             finally:
                 entered.pop()
         except LockLost as lost:
-            if error is None:
+            if not note_loss(lost, error):
                 raise
-            if not isinstance(error, LockLost):
-                error.add_note(f"moreover the lock was lost meanwhile: {lost}")
         except NotHeld:
             if error is None:
                 raise
         except BaseException:
-            for grant in self._stack:  # interrupted: whatever is held still is what was entered
+            for (
+                grant
+            ) in self._holdings().grants:  # interrupted: whatever is held still is what was entered
                 grant.abandon()
             raise
 
-    @property
-    def _stack(self) -> list[Grant]:
-        """What this thread acquired, newest last."""
-        grants: list[Grant] = self._mine.__dict__.setdefault("grants", [])
-        return grants
+    def _owner(self) -> object:
+        return threading.get_ident()
 
-    @property
-    def _entered(self) -> list[Grant]:
-        """What this thread acquired by ``with``, innermost last."""
-        grants: list[Grant] = self._mine.__dict__.setdefault("entered", [])
-        return grants
+    def _holdings(self) -> Holdings[Grant]:
+        holdings: Holdings[Grant] = self._mine.holdings
+        return holdings
 
-    def _nothing_here(self) -> NotHeld:
-        grant = self._grant
-        if grant is not None and grant.held:
-            return WrongThread(
-                f"{self._path}: held, but not by this thread: release it where it was acquired, "
-                "or call release() of the grant",
-                path=self._path,
-                token=grant.token,
-            )
-        return NotHeld(f"{self._path}: nothing to release: acquire first", path=self._path)
+    def _storage(self) -> _Mine:
+        return _Mine()
 
-    def _keep(self, grant: Grant) -> None:
-        self._grant = grant
-        stack, entered = self._stack, self._entered
-        stack[:] = [old for old in stack if old in entered or old.held]
-        stack.append(grant)
-
-    def _limit(self, blocking: bool, timeout: float | None) -> float | None:
-        if blocking:
-            return self._timeout if timeout is None else check_timeout(timeout)
-        if timeout is not None:
-            raise ValueError("blocking=False waits for nothing: a timeout makes no sense with it")
-        return 0
-
-    def _attempt(self, patient: bool) -> Attempt[Grant | None]:
-        thread = threading.current_thread().name
-        identity = self._identity or f"{socket.gethostname()}:{os.getpid()}:{thread}"
-        entry = recipe.Entry(self._path, identity.encode(), names.Kind.EXCLUSIVE, patient=patient)
-        return self._session.attempt(
-            recipe.acquire(entry),
-            recover=lambda: recipe.leave(entry),
-            terms=Terms(identity, self._on_lost, self._on_suspended),
-        )
+    def _label(self) -> str:
+        return threading.current_thread().name
 
     def _release(self, grant: Grant) -> None:
+        if self._shared(grant):
+            return
         try:
             grant.release()
         finally:
-            if not grant.held:
-                if grant in self._stack:
-                    self._stack.remove(grant)
-                if self._grant is grant:
-                    self._grant = None
+            self._forget(grant)
 
-    def _ask(self, what: str, query: Callable[[str], Recipe[Any]], timeout: float | None) -> Any:
+    def _ask(self, what: str, query: Callable[[], Recipe[Any]], timeout: float | None) -> Any:
         check_thread(what)
         limit = check_timeout(timeout)
-        return self._session.ask(lambda: query(self._path), self._path, limit)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._path}{' held' if self.held else ''}>"
-
-
-def _check_identity(identity: Any) -> str | None:
-    if identity is None:
-        return None
-    if not isinstance(identity, str):
-        raise TypeError(f"identity must be a str, not {type(identity).__name__}")
-    size = len(identity.encode())
-    if not 0 < size <= MAX_IDENTITY:
-        raise ValueError(f"identity must have 1 to {MAX_IDENTITY} bytes of UTF-8, not {size}")
-    return identity
+        return self._session.ask(query, self._path, limit)
 
 
 def _outcome(attempt: Attempt[Grant | None], limit: float | None) -> Grant | None:
@@ -293,13 +225,3 @@ def _outcome(attempt: Attempt[Grant | None], limit: float | None) -> Grant | Non
         return None
     attempt.wait()
     return attempt.result()
-
-
-def _abandon_result(attempt: Attempt[Grant | None]) -> None:
-    """Give back a grant that was given while its caller was being interrupted."""
-    try:
-        grant = attempt.result()
-    except BaseException:
-        return  # there is none
-    if grant is not None:
-        grant.abandon()

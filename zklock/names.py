@@ -8,10 +8,10 @@ kazoo's lock recipes and of the recipes that ZooKeeper ships; anything else is n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 RENEW_AT = 2**30
 """From this sequence number on, a release that leaves the parent empty removes it."""
@@ -65,28 +65,52 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a contender stands: its blockers, oldest first. None of them: it is its turn."""
+    """Where a contender stands: behind ``nearest``, its youngest blocker; its turn if ``None``.
 
-    blockers: tuple[Name, ...]
+    ``sole`` says whether there is no other blocker. Nobody can come in before a contender later
+    on, so once a sole blocker is known to be gone the turn has come, without another look.
+    """
 
-    @property
-    def first(self) -> bool:
-        """Whether nothing blocks the contender."""
-        return not self.blockers
+    nearest: Name | None
+    sole: bool
 
-    @property
-    def nearest(self) -> Name:
-        """The youngest blocker, the one to watch."""
-        return self.blockers[-1]
 
-    @property
-    def sole(self) -> bool:
-        """Whether the nearest blocker is the only one.
+class Queue:
+    """The contenders among some node names, oldest first."""
 
-        Nobody can come in before a contender later on, so once a sole blocker is known to be
-        gone the turn has come, without another look.
+    def __init__(self, names: Iterable[str]) -> None:
+        self.contenders = sorted(filter(None, map(parse, names)), key=lambda name: name.order)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name.text: at for at, name in enumerate(self.contenders)}
+
+    @cached_property
+    def _latest(self) -> list[int]:
+        """For each place, that of the youngest before it that blocks a reader, or -1."""
+        found, last = [], -1
+        for at, name in enumerate(self.contenders):
+            found.append(last)
+            if blocks(name.kind, Kind.READ):
+                last = at
+        return found
+
+    def standing(self, me: Name, passed: Container[str] = ()) -> Standing | None:
+        """Return where ``me`` stands; ``None`` if it is not in the queue.
+
+        ``passed`` are names that block nobody of this kind any more.
         """
-        return len(self.blockers) == 1
+        place = self._places.get(me.text)
+        if place is None:
+            return None
+        blockers = self._blockers(place, me.kind, passed)
+        nearest = next(blockers, None)
+        return Standing(nearest, sole=next(blockers, None) is None)
+
+    def _blockers(self, place: int, kind: Kind, passed: Container[str]) -> Iterator[Name]:
+        while (place := self._latest[place] if kind is Kind.READ else place - 1) >= 0:
+            if self.contenders[place].text not in passed:
+                yield self.contenders[place]
 
 
 def prefix(kind: Kind, uuid: str) -> str:
@@ -104,20 +128,6 @@ def parse(text: str) -> Name | None:
     if not -(2**31) <= sequence < 2**31 or match["sequence"] != f"{sequence:010d}":
         return None  # nothing that ZooKeeper writes
     return Name(text, _MARKERS.get(match.groupdict().get("marker", ""), Kind.EXCLUSIVE), sequence)
-
-
-def queue(names: Iterable[str]) -> list[Name]:
-    """Return the contenders among these node names, oldest first."""
-    return sorted(filter(None, map(parse, names)), key=lambda name: name.order)
-
-
-def standing(me: Name, names: Iterable[str]) -> Standing | None:
-    """Return where ``me`` stands among these node names; ``None`` if it is not among them."""
-    contenders = queue(names)
-    if me not in contenders:
-        return None
-    before = contenders[: contenders.index(me)]
-    return Standing(tuple(name for name in before if blocks(name.kind, me.kind)))
 
 
 def blocks(before: Kind, me: Kind) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from zklock import names
+from zklock import names, nodedata
 from zklock.effects import (
     Check,
     Failed,
@@ -34,7 +34,8 @@ class Contender:
     stores, undecodable bytes replaced; empty where ACLs forbid reading it), ``sequence`` its
     place in the order, ``token`` the fencing token that its grant has or would have,
     ``session_id`` the ZooKeeper session that owns the node (0: none does, the node is not
-    ephemeral; ``None``: ACLs forbid reading it), ``path`` the node's full path.
+    ephemeral; ``None``: ACLs forbid reading it), ``path`` the node's full path, ``holds`` whether
+    nobody before it was in its way (a contender compares equal with itself at another time).
     """
 
     identity: str
@@ -42,6 +43,7 @@ class Contender:
     token: FencingToken | None
     session_id: int | None
     path: str
+    holds: bool = field(compare=False)
 
 
 def steadfast(make: Callable[[], Recipe[T]]) -> Recipe[T]:
@@ -54,12 +56,12 @@ def steadfast(make: Callable[[], Recipe[T]]) -> Recipe[T]:
                 raise replaced.final from None
 
 
-def confirm(path: str) -> Recipe[bool]:
-    """Return whether a quorum confirms that the node exists."""
+def confirm(paths: Sequence[str]) -> Recipe[bool]:
+    """Return whether a quorum confirms that the nodes exist."""
     while True:
-        (result,) = yield (Check(path),)
-        if not _failed(result):
-            return result is None
+        results = yield tuple(map(Check, paths))
+        if not any(map(_failed, results)):
+            return all(result is None for result in results)
 
 
 def contenders(path: str, limit: int | None = None) -> Recipe[list[Contender]]:
@@ -70,22 +72,44 @@ def contenders(path: str, limit: int | None = None) -> Recipe[list[Contender]]:
             continue
         if not isinstance(listing, Listing):
             return []
-        queue = names.queue(listing.names)
-        found: list[Contender] = []
-        while queue and (limit is None or len(found) < limit):
-            size = _BATCH if limit is None else min(_BATCH, limit - len(found))
-            batch, queue = queue[:size], queue[size:]
+        left = listing.queue.contenders[:limit]
+        there: list[tuple[names.Name, Node | None]] = []
+        while left:
+            batch, left = left[:_BATCH], left[_BATCH:]
             nodes = yield tuple(Read(f"{path}/{name.text}") for name in batch)
             told = [None if is_(node, Failure.DENIED) else node for node in nodes]
             if any(map(_failed, told)):
                 break
-            found += [
-                _contender(name, node, f"{path}/{name.text}", listing.epoch)
+            there += [
+                (name, node)
                 for name, node in zip(batch, told, strict=True)
                 if not isinstance(node, Failed)
             ]
         else:
-            return found
+            return _describe(path, listing.epoch, there)
+
+
+def _describe(
+    path: str, epoch: int, there: list[tuple[names.Name, Node | None]]
+) -> list[Contender]:
+    queue, passed = names.Queue(name.text for name, _ in there), set()
+    found = []
+    for name, node in there:
+        data = nodedata.parse(node.data if node else b"")
+        if data.lets_readers_in:
+            passed.add(name.text)
+        standing = queue.standing(name, passed if name.kind is names.Kind.READ else ())
+        found.append(
+            Contender(
+                data.identity.decode(errors="replace"),
+                name.sequence,
+                FencingToken(epoch, name.sequence) if name.sequence >= 0 else None,
+                node.owner if node else None,
+                f"{path}/{name.text}",
+                holds=standing is not None and standing.nearest is None,
+            )
+        )
+    return found
 
 
 def holder(path: str) -> Recipe[Contender | None]:
@@ -95,15 +119,8 @@ def holder(path: str) -> Recipe[Contender | None]:
     """
     while True:
         first = yield from contenders(path, limit=1)
-        if not first or (yield from confirm(first[0].path)):
+        if not first or (yield from confirm([first[0].path])):
             return first[0] if first else None
-
-
-def _contender(name: names.Name, node: Node | None, path: str, epoch: int) -> Contender:
-    sequence = name.sequence
-    token = FencingToken(epoch, sequence) if sequence >= 0 else None
-    identity, owner = (node.data.decode(errors="replace"), node.owner) if node else ("", None)
-    return Contender(identity, sequence, token, owner, path)
 
 
 def _failed(result: object) -> bool:

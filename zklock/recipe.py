@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +19,8 @@ from zklock.effects import (
     Claim,
     Create,
     Delete,
+    Depart,
     Event,
-    Failed,
     Failure,
     GiveUp,
     List,
@@ -28,13 +29,12 @@ from zklock.effects import (
     Node,
     Recipe,
     SessionReplaced,
-    Wait,
-    Watch,
-    WatchList,
 )
-from zklock.errors import SequenceExhausted
-from zklock.steps import ABSENT, check, delete, find, is_, look
+from zklock.steps import check, delete, find, look, renew, watch, worn_out
 from zklock.token import FencingToken
+
+AGAIN = object()
+"""What a turn comes to if the queue must be looked at again."""
 
 
 @dataclass(slots=True)
@@ -45,12 +45,23 @@ class Entry:
     data: bytes
     kind: names.Kind
     patient: bool = True
+    tidy: bool = False
     new_uuid: Callable[[], str] = lambda: str(uuid4())
     uuid: str = ""
     node: str | None = None
+    granted: bool = False
 
+    def turn(self, token: FencingToken) -> Recipe[Any]:
+        """Do what is to be done once nobody is before it → the grant, ``AGAIN``, or not free."""
+        return claim(self, token)
 
-_AGAIN = object()
+    def departure(self, node: str) -> Delete | Depart:
+        """Return the request that removes its node."""
+        return Delete(node)
+
+    def before_leaving(self) -> Recipe[None]:
+        """Remove what else it has left in ZooKeeper; may be run more than once."""
+        yield from ()
 
 
 def acquire(entry: Entry) -> Recipe[Any]:
@@ -59,7 +70,7 @@ def acquire(entry: Entry) -> Recipe[Any]:
         # 1. A contender of its own for every try: a name that was used never comes back.
         entry.uuid, entry.node = entry.new_uuid(), None
         try:
-            listing = yield from _enter(entry)
+            listing = yield from enter(entry)
             outcome = yield from _take_turn(entry, listing)
         except SessionReplaced as replaced:
             if replaced.final is not None:
@@ -68,11 +79,13 @@ def acquire(entry: Entry) -> Recipe[Any]:
         except Exception:
             yield from leave(entry)
             raise
-        if outcome is not _AGAIN:
+        if outcome is None:
+            yield from leave(entry)
+        if outcome is not AGAIN:
             return outcome
 
 
-def _enter(entry: Entry) -> Recipe[Listing]:
+def enter(entry: Entry) -> Recipe[Listing]:
     """Create the contender and look at the queue, in one flight."""
     while True:
         prefix = f"{entry.path}/{names.prefix(entry.kind, entry.uuid)}"
@@ -98,57 +111,54 @@ def _enter(entry: Entry) -> Recipe[Listing]:
 
 
 def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
-    """Wait behind the nearest blocker until none is left, and claim."""
+    """Wait behind the nearest blocker until none is left, and take the turn."""
     assert entry.node is not None
     me = names.parse(entry.node.rpartition("/")[2])
     assert me is not None
-    youngest = names.queue(listing.names)[-1:]  # a low number beside a wrapped one has wrapped too
-    if any(not 0 <= name.sequence < names.EXHAUSTED_AT for name in (me, *youngest)):
+    if worn_out(me, listing):
         yield from leave(entry)
-        yield from _renew(entry.path, listing.epoch)
-        return _AGAIN
-    while standing := names.standing(me, listing.names):
+        yield from renew(entry.path, listing.epoch)
+        return AGAIN
+    reads, passed = me.kind is names.Kind.READ, set[str]()
+    while standing := listing.queue.standing(me, passed):
         # 2. Nobody before me: it is my turn.
-        turn = standing.first
-        if not turn and not entry.patient:
-            yield from leave(entry)
-            return None
+        blocker = standing.nearest
+        turn = blocker is None
         # 3. Otherwise watch the nearest blocker only, and the own node. 4. Woken, look again;
         #    but once the sole blocker is gone there is nothing to look for: nobody can have come
-        #    in before me, and had my node gone earlier, its watch would have said so earlier.
-        if not turn:
-            event = yield from _watch(f"{entry.path}/{standing.nearest.text}", entry.node)
+        #    in before me, and had my node gone earlier, its watch would have said so earlier. The
+        #    same holds for a blocker that was granted: those before it were gone by then.
+        if blocker is not None:
+            event = None
+            if entry.patient or reads:
+                event = yield from watch(
+                    f"{entry.path}/{blocker.text}", entry.node, reads, entry.patient
+                )
             if event is Event.OWN_GONE:
                 break
+            if event is Event.LETS_IN:
+                passed.add(blocker.text)
+                continue
+            if not entry.patient:
+                return None
             turn = event is Event.BLOCKER_GONE and standing.sole
-        token = FencingToken(listing.epoch, me.sequence)
-        if turn and (grant := (yield Claim(entry.node, token))):
-            return grant
+            turn |= event is Event.HOLDER_GONE and (
+                standing.sole or blocker.kind is not names.Kind.READ
+            )
+        if turn:
+            outcome = yield from entry.turn(FencingToken(listing.epoch, me.sequence))
+            if outcome is not AGAIN:
+                return outcome
         listing = yield from look(entry.path)
-    return _AGAIN  # somebody deleted my node
+    return AGAIN  # somebody deleted my node
 
 
-def _watch(blocker: str, own: str | None) -> Recipe[Event | None]:
-    """Sleep until the blocker or the own node goes. ``None``: the blocker was not there."""
-    path, _, name = blocker.rpartition("/")
-    first: Watch | WatchList = Watch(blocker)
-    beside = (Watch(own),) if own else ()
-    while True:
-        found, *results = yield (first, *beside)
-        if is_(found, Failure.DENIED) and isinstance(first, Watch):
-            first = WatchList(path)  # who may not read a node is not told when it goes
-            continue
-        for result in (found, *results):
-            check(result, Failure.DROPPED, Failure.MISSING)
-        if any(is_(result, Failure.DROPPED) for result in (found, *results)):
-            continue
-        if own and not (isinstance(results[0], Node) and results[0].mine):
-            return Event.OWN_GONE
-        if isinstance(found, Failed) or (isinstance(found, Listing) and name not in found.names):
-            return None
-        event: Event = yield Wait(first.path, own)
-        if event is not Event.UNWATCHED:
-            return event
+def claim(entry: Entry, token: FencingToken, **more: Any) -> Recipe[Any]:
+    """Take the grant → it, or ``AGAIN`` if the lease was not live."""
+    assert entry.node is not None
+    grant = yield Claim(entry.node, token, partial(leave, entry), **more)
+    entry.granted = grant is not None
+    return grant or AGAIN
 
 
 def leave(entry: Entry) -> Recipe[None]:
@@ -157,32 +167,13 @@ def leave(entry: Entry) -> Recipe[None]:
     while True:
         try:
             with contextlib.suppress(SessionReplaced):
+                yield from entry.before_leaving()
                 node = entry.node or (entry.uuid and (yield from find(entry.path, entry.uuid)))
                 if node:
-                    yield from delete(entry.path, node)
+                    tidy = entry.tidy and entry.granted
+                    yield from delete(entry.path, node, entry.departure(node), tidy=tidy)
             break
         except GiveUp as error:
             gave_up = error
     if gave_up is not None:
         raise gave_up
-
-
-def _renew(path: str, epoch: int) -> Recipe[None]:
-    """Wait for a parent without numbers to drain, and remove it: its successor starts at 0."""
-    while True:
-        listing = yield from look(path)
-        if listing.epoch != epoch or listing is ABSENT:
-            return
-        queue = names.queue(listing.names)
-        if queue:
-            yield from _watch(f"{path}/{queue[-1].text}", None)
-            continue
-        if listing.names:
-            raise SequenceExhausted(
-                f"{path}: its sequence numbers are used up, and children that are no contenders "
-                f"(such as {listing.names[0]!r}) keep it from being renewed: remove them, or use "
-                "another path",
-                path=path,
-            )
-        (deleted,) = yield (Delete(path),)
-        check(deleted, Failure.DROPPED, Failure.MISSING, Failure.NOT_EMPTY)

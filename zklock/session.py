@@ -18,7 +18,7 @@ from typing import Any
 
 from kazoo.protocol.states import EventType, KazooState, KeeperState
 
-from zklock import queries, steps
+from zklock import nodedata, queries, steps
 from zklock.attempt import Attempt
 from zklock.clock import clock
 from zklock.connection import Client, Handler, Observer, check_client, closed_error, forked_error
@@ -27,6 +27,7 @@ from zklock.effects import (
     Claim,
     Create,
     Delete,
+    Depart,
     Exists,
     Failed,
     Failure,
@@ -38,7 +39,7 @@ from zklock.effects import (
     Watch,
 )
 from zklock.errors import NoAnswer
-from zklock.grant import Answer, Grant, LossReason, Terms
+from zklock.grant import Answer, Grant, GrantBase, LossReason, Terms
 from zklock.lease import DEFAULT_FRACTION, HEARTBEATS, Lease
 from zklock.store import Results, Store
 from zklock.worker import Worker
@@ -52,6 +53,7 @@ MOMENT = 1.0
 """Seconds, at most, for which a call that must not wait waits for ZooKeeper's answer."""
 
 _NEW_WATCHES = 64  # placed by one heartbeat
+_GRANTED = 4096  # grants remembered for those who wait behind them
 
 
 class _Own:
@@ -61,7 +63,7 @@ class _Own:
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
-        self.grant: Grant | None = None
+        self.grant: GrantBase | None = None
         self.watched = False
 
 
@@ -85,6 +87,7 @@ class Session(Observer):
         self._attempts: set[Attempt[Any]] = set()
         self._watching: dict[Attempt[Any], tuple[str, ...]] = {}
         self._watchers: dict[str, set[Attempt[Any]]] = {}
+        self._granted: dict[str, bool] = {}  # nodes that were, until those behind are told
         self._awaiting_lease: list[tuple[str, Attempt[Any]]] = []
         # Whether heartbeats can be sent: they need read permission on the own nodes.
         self._readable = not client.default_acl
@@ -173,9 +176,16 @@ class Session(Observer):
 
         threading.Thread(target=run, name="zklock-callback", daemon=True).start()
 
-    def let_go(self, grant: Grant) -> Answer:
-        """Delete the grant's node, however long it takes."""
-        return self._delete(grant.path)
+    def let_go(self, grant: GrantBase) -> Answer:
+        """Give the grant back to ZooKeeper, however long it takes."""
+        with self.guard:
+            for path in grant._paths:
+                self._nodes.pop(path, None)
+        return self._run(grant._give_back)
+
+    def let_go_later(self, grant: GrantBase) -> None:
+        """Give the grant back from the session's own thread."""
+        self.later(lambda: self.let_go(grant))
 
     def await_answer(self, answer: Answer) -> None:
         """Wait for the answer, for a bounded moment."""
@@ -184,14 +194,19 @@ class Session(Observer):
         else:
             log.info("no answer to a release yet: it goes on in the background")
 
-    def verify(self, grant: Grant, timeout: float | None) -> None:
-        """Have a quorum confirm that the grant's node is still there."""
+    def verify(self, grant: GrantBase, timeout: float | None) -> None:
+        """Have a quorum confirm that the grant's nodes are still there."""
         limit = self.remaining() if timeout is None else timeout
-        sent = clock()
-        if self.ask(lambda: queries.confirm(grant.path), grant.lock_path, limit):
+        self.confirmed(
+            grant, clock(), self.ask(lambda: queries.confirm(grant._paths), grant.lock_path, limit)
+        )
+
+    def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
+        """Take a quorum's word on the grant's nodes, which it was asked for at ``sent``."""
+        if there:
             self._proved(sent)
         else:
-            self._lose([grant.path], LossReason.NODE_DELETED)
+            self._lose(grant._paths, LossReason.NODE_DELETED)
 
     # What attempts ask for (attempt.Host).
 
@@ -227,7 +242,7 @@ class Session(Observer):
         Nodes that the flight creates, or finds to be this session's, can be claimed from then on.
         """
         first = flight[0]
-        if isinstance(first, Delete):
+        if isinstance(first, Delete | Depart):
             with self.guard:
                 self._nodes.pop(first.path, None)
         if not isinstance(first, Create | Exists):
@@ -255,27 +270,44 @@ class Session(Observer):
             for path in self._watching[attempt]:
                 self._watchers.setdefault(path, set()).add(attempt)
 
-    def claim(self, attempt: Attempt[Any], claim: Claim) -> Grant | None:
+    def pause(self, seconds: float, done: Callable[[], object]) -> None:
+        """Call ``done()`` once so many seconds have passed."""
+        timer = threading.Timer(seconds, done)
+        timer.daemon = True
+        timer.start()
+
+    def claim(self, attempt: Attempt[Any], claim: Claim) -> GrantBase | None:
         """Return a grant if the lease is live, with some time to go; else call back then.
 
         With ACLs that may deny the heartbeats, the first grant waits for one to be answered.
         """
-        assert attempt.terms is not None
+        terms = attempt.terms
+        assert terms is not None
+        paths = (claim.path, *(path for path, _ in claim.others))
         with self.guard:
-            own = self._nodes.get(claim.path)
-            if own is None or own.owner != self._id or not self._live() or not self._readable:
+            owned = [self._nodes.get(path) for path in paths]
+            mine = all(own is not None and own.owner == self._id for own in owned)
+            if not mine or not self._live() or not self._readable:
                 self._awaiting_lease.append((claim.path, attempt))
                 self._beat_at = -math.inf
                 self._worker.wake()
                 return None
-            own.grant = Grant(
-                self,
-                token=claim.token,
-                path=claim.path,
-                session_id=own.owner,
-                terms=attempt.terms,
-            )
-            return own.grant
+            make = terms.grant or Grant
+            grant = make(self, claim=claim, session_id=self._id or 0, terms=terms)
+            for own in owned:
+                if own is not None:
+                    own.grant = grant
+            self._granted[claim.path] = True
+            if len(self._granted) > _GRANTED:
+                del self._granted[next(iter(self._granted))]
+            return grant
+
+    def grants(self, lock_path: str) -> list[GrantBase]:
+        """Return the grants of a lock that are held on this session."""
+        self.remaining()
+        with self.guard:
+            found = {own.grant for own in self._nodes.values() if own.grant is not None}
+            return [grant for grant in found if grant.lock_path == lock_path]
 
     def sweep(self, node: str) -> None:
         """Delete a node that nobody stands on."""
@@ -376,12 +408,16 @@ class Session(Observer):
             self._lapse()  # the session may have expired meanwhile, and its nodes with it
             own = self._nodes.get(path)
             attempts = list(self._watchers.get(path, ()))
+            held = deleted and self._granted.pop(path, False)
             if own is not None:
                 own.watched = False
                 if deleted:
                     self._lose([path], LossReason.NODE_DELETED)
+                elif own.grant is not None:
+                    self._beat_at = -math.inf  # the next heartbeat reads it
+                    self._worker.wake()
         for attempt in attempts:
-            attempt.watched(path, deleted)
+            attempt.watched(path, deleted, held)
 
     # The lease.
 
@@ -409,16 +445,20 @@ class Session(Observer):
                 self.sweep(path)
 
     def _lose(self, paths: Iterable[str], reason: LossReason) -> list[str]:
-        """Forget these nodes, losing their grants; return those of which one was held."""
-        noticed, lost = clock(), []
+        """Forget these nodes, losing their grants; return the nodes of those that were held."""
+        paths, noticed = list(paths), clock()
+        lost: list[str] = []
         with self.guard:
             for path in paths:
                 own = self._nodes.pop(path, None)
                 if own is None or own.grant is None:
                     continue
                 if own.grant._lose(reason, noticed=noticed, lease_end=self._lease.end):
-                    lost.append(path)
+                    lost += own.grant._paths
                     log.warning("%s lost: %s", own.grant, reason.value)
+            for path in set(lost).difference(paths):
+                self._nodes.pop(path, None)
+                self.sweep(path)  # a grant on several nodes is lost with any of them
         return lost
 
     def _turn(self) -> float | None:
@@ -504,7 +544,11 @@ class Session(Observer):
                 log.error("a heartbeat was refused, so that the lease will end: %s", proof.error)
             for watch, node in zip(watches, nodes, strict=True):
                 if isinstance(node, Node) and watch.path in self._nodes:
-                    self._nodes[watch.path].watched = True
+                    own = self._nodes[watch.path]
+                    own.watched = True
+                    asked = nodedata.parse(node.data).asked
+                    if asked is not None and own.grant is not None:
+                        own.grant._release_requested(asked)
                 elif isinstance(node, Failed) and node.why is Failure.MISSING:
                     self._lose([watch.path], LossReason.NODE_DELETED)
         for attempt in refused:
@@ -516,8 +560,10 @@ class Session(Observer):
 
     def _delete(self, node: str) -> Attempt[None]:
         path = node.rpartition("/")[0]
-        doing = steps.delete(path, node)
-        return self.attempt(doing, recover=lambda: steps.delete(path, node)).start()
+        return self._run(lambda: steps.delete(path, node))
+
+    def _run(self, make: Callable[[], Recipe[None]]) -> Attempt[None]:
+        return self.attempt(make(), recover=make).start()
 
     def _unwatch(self, attempt: Attempt[Any]) -> None:
         for path in self._watching.pop(attempt, ()):
@@ -531,7 +577,7 @@ class Session(Observer):
         self.guard = threading.RLock()
         for own in self._nodes.values():
             if own.grant is not None:
-                own.grant.lost = threading.Event()
+                own.grant._forget_waiters()
 
 
 _sessions: weakref.WeakKeyDictionary[Client, weakref.ref[Session]] = weakref.WeakKeyDictionary()

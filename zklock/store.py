@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ from zklock.effects import (
     Check,
     Create,
     Delete,
+    Depart,
     Exists,
     Failed,
     Failure,
@@ -21,12 +23,14 @@ from zklock.effects import (
     List,
     Listing,
     MakePath,
+    Mark,
     Node,
     Read,
     Request,
     Sync,
     Watch,
     WatchList,
+    Write,
 )
 from zklock.errors import AccessDenied, ZkLockError
 
@@ -35,6 +39,7 @@ Results: TypeAlias = tuple[Any, ...]
 _WHY: tuple[tuple[type[Exception], Failure], ...] = (
     (exceptions.NoNodeError, Failure.MISSING),
     (exceptions.NotEmptyError, Failure.NOT_EMPTY),
+    (exceptions.BadVersionError, Failure.CHANGED),
     (exceptions.NoAuthError, Failure.DENIED),
     (exceptions.InvalidACLError, Failure.DENIED),
     (exceptions.ConnectionLoss, Failure.DROPPED),
@@ -87,6 +92,7 @@ class Store:
         # that gave up leave nothing behind in the client.
         self._watcher = Inline(lambda event: on_event(event.type, event.path))
         self._is_mine = is_mine
+        self._listings = _Listings(self._ask)
         self._calls: dict[type[Request], Callable[[Any], Any]] = {
             Create: lambda it: client.create_async(
                 it.prefix, it.data, ephemeral=True, sequence=True, include_data=True
@@ -99,8 +105,11 @@ class Store:
             Read: lambda it: client.get_async(it.path),
             Exists: lambda it: client.exists_async(it.path),
             Check: lambda it: _check(client, it.path),
+            Write: lambda it: client.set_async(it.path, it.data, it.version),
+            Mark: lambda it: _mark(client, it.path, it.data),
             Sync: lambda it: client.sync_async(it.path),
             Delete: lambda it: client.delete_async(it.path),
+            Depart: lambda it: _depart(client, it.path, it.data),
             MakePath: lambda it: client.ensure_path_async(it.path),
         }
 
@@ -111,7 +120,11 @@ class Store:
         """
         landing = _Landing(len(flight), done)
         for slot, request in enumerate(flight):
-            self._ask(request, partial(landing.put, slot))
+            put = partial(landing.put, slot)
+            if isinstance(request, List) and not isinstance(flight[0], Sync):
+                self._listings.want(request, put)
+            else:
+                self._ask(request, put)
 
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
         call = self._calls[type(request)]
@@ -148,13 +161,14 @@ class Store:
                     return translate(exceptions.NoNodeError(), request.path)
                 data, stat = value if len(value) == 2 else (b"", value)
                 return self._node(request.path, data, stat)
-            case Check() if isinstance(value[0], Exception):
-                return translate(value[0], *_paths(request))
+            case Check() | Mark() | Depart() if refused := _refused(value):
+                return translate(refused, *_paths(request))
             case _:
                 return None
 
     def _node(self, path: str, data: bytes, stat: Any) -> Node:
-        return Node(path, data, stat.ephemeralOwner, self._is_mine(stat.ephemeralOwner))
+        owner = stat.ephemeralOwner
+        return Node(path, data, owner, self._is_mine(owner), stat.version)
 
 
 class _Landing:
@@ -174,10 +188,83 @@ class _Landing:
                 self._done(tuple(self._results))
 
 
+class _Listings:
+    """Lists a node once for all who ask while an earlier listing of it is under way.
+
+    Each is given a listing that was asked for after it asked, and after what it asked before.
+    """
+
+    def __init__(self, ask: Callable[[List, Callable[[Any], None]], None]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._under_way: dict[str, _Shared] = {}
+
+    def want(self, request: List, put: Callable[[Any], None]) -> None:
+        """Have ``put`` called with the answer."""
+        with self._lock:
+            before = self._under_way.get(request.path)
+            # One that was interrupted on its way out may never be answered.
+            if before is not None and before.sent:
+                before.next.append(put)
+                return
+            shared = self._under_way[request.path] = _Shared([put])
+        self._send(request, shared)
+
+    def _send(self, request: List, shared: _Shared) -> None:
+        self._ask(request, partial(self._landed, request, shared))
+        shared.sent = True
+
+    def _landed(self, request: List, shared: _Shared, result: Any) -> None:
+        with self._lock:
+            puts, shared.puts = shared.puts, []
+            later, shared.next = shared.next, []
+            following = _Shared(later) if later else None
+            if following is not None:
+                self._under_way[request.path] = following
+            elif self._under_way.get(request.path) is shared:
+                del self._under_way[request.path]
+        if following is not None:
+            self._send(request, following)
+        for put in puts:
+            put(result)
+
+
+class _Shared:
+    """One listing, who is to get it, and who came too late for it."""
+
+    __slots__ = ("next", "puts", "sent")
+
+    def __init__(self, puts: list[Callable[[Any], None]]) -> None:
+        self.puts = puts
+        self.next: list[Callable[[Any], None]] = []
+        self.sent = False
+
+
 def _check(client: Client, path: str) -> Any:
     transaction = client.transaction()
     transaction.check(path, -1)
     return transaction.commit_async()
+
+
+def _mark(client: Client, path: str, data: bytes) -> Any:
+    transaction = client.transaction()
+    transaction.check(path, -1)
+    transaction.set_data(path.rpartition("/")[0], data)
+    return transaction.commit_async()
+
+
+def _depart(client: Client, path: str, data: bytes) -> Any:
+    transaction = client.transaction()
+    transaction.delete(path)
+    transaction.set_data(path.rpartition("/")[0], data)
+    return transaction.commit_async()
+
+
+def _refused(results: list[Any]) -> Exception | None:
+    """Return the error for which a transaction was not carried out; none of it was then."""
+    others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+    errors = (each for each in results if isinstance(each, Exception))
+    return next((error for error in errors if not isinstance(error, others)), None)
 
 
 def _paths(request: Request) -> tuple[str, str]:

@@ -309,7 +309,7 @@ class Nemesis:
                 return
             try:
                 children = client.get_children_async(lock).get(timeout=5)
-                queue = names.queue(children)
+                queue = names.Queue(children).contenders
                 if queue:
                     node = f"{lock}/{queue[0].text}"
                     self._note(fault, node)

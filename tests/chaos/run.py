@@ -277,7 +277,7 @@ def _look(settings: Settings, ensemble: Ensemble, folder: Path, history: History
         client.sync(lock)
         if client.exists(lock) is None:
             return []
-        return [name.text for name in names.queue(client.get_children(lock))]
+        return [name.text for name in names.Queue(client.get_children(lock)).contenders]
 
     try:
         locks = lock_paths(settings)

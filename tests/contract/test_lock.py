@@ -642,11 +642,14 @@ class TestContenders:
         assert holder.session_id == client.client_id[0]
         assert waiter.session_id == other.client_id[0]
         assert (foreign.session_id, foreign.path) == (0, stone)
+        assert [one.holds for one in (holder, waiter, foreign)] == [True, False, False]
         assert lock.holder() == holder
         lock.release()
         successor = waiting.result(SOON)
         assert waiter.token == successor.token
-        assert lock.holder() == waiter
+        now = lock.holder()
+        assert now == waiter
+        assert now.holds
         successor.release()
         assert lock.holder() == foreign
         for node in (strange, stone):

@@ -87,13 +87,13 @@ def test_the_queue_is_in_order_of_creation(sequences: list[int]) -> None:
     """H2: text order is not that of the numbers; numbers that wrapped are the youngest."""
     created = sorted(sequences, key=lambda number: number & 0xFFFFFFFF)
     listed = [f"_c_{UUID}-lock-{number:010d}" for number in sequences]
-    assert [name.sequence for name in names.queue([*listed, "stray"])] == created
+    assert [name.sequence for name in names.Queue([*listed, "stray"]).contenders] == created
 
 
 def test_a_new_contender_comes_after_those_of_every_family() -> None:
     texts = [f"{prefix}{at:010d}" for at, (prefix, _) in enumerate(FAMILIES.values())]
     me = f"{names.prefix(Kind.EXCLUSIVE, UUID)}{len(texts):010d}"
-    assert [name.text for name in names.queue([me, *reversed(texts)])] == [*texts, me]
+    assert [name.text for name in names.Queue([me, *reversed(texts)]).contenders] == [*texts, me]
 
 
 @given(
@@ -112,7 +112,7 @@ def test_standing_agrees_with_a_look_at_everybody(
     me = names.parse(mine)
     assert me is not None
 
-    standing = names.standing(me, texts)
+    standing = names.Queue(texts).standing(me)
 
     before = [
         other
@@ -123,16 +123,14 @@ def test_standing_agrees_with_a_look_at_everybody(
     ]
     before.sort(key=lambda other: other.sequence & 0xFFFFFFFF)
     assert standing is not None
-    assert list(standing.blockers) == before
-    assert standing.first == (not before)
-    assert standing.sole == (len(before) == 1)
-    assert standing.first or standing.nearest == before[-1]
+    assert standing.nearest == (before[-1] if before else None)
+    assert standing.sole == (len(before) < 2)
 
 
 def test_who_is_not_listed_stands_nowhere() -> None:
     me = names.parse(f"_c_{UUID}-lock-0000000007")
     assert me is not None
-    assert names.standing(me, [f"_c_{UUID}-lock-0000000006"]) is None
+    assert names.Queue([f"_c_{UUID}-lock-0000000006"]).standing(me) is None
 
 
 @pytest.mark.parametrize("path", ["/a", "/locks/report", "/ä/b c", "/a/..b", "/zookeeper/x"])

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.path is None or options.token is None:
         options.parser.error(f"give PATH and TOKEN, or set {PATH_VARIABLE} and {TOKEN_VARIABLE}")
     with connection.connected(options) as client:
-        holders = [it.contender for it in places(client, options.path) if it.holds]
+        holders = [it.contender for it in places(client, options.path) if it.contender.holds]
     if any(it.token == options.token for it in holders):
         return Status.OK
     now = ", ".join(f"{it.identity} ({it.token})" for it in holders) or "nobody"

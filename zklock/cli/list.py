@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     with connection.connected(options) as client:
         for path in below(client, options.root, options.session_timeout):
             queue = places(client, path)
-            holders = [it for it in queue if it.holds]
+            holders = [it for it in queue if it.contender.holds]
             waiting = len(queue) - len(holders)
             if options.json:
                 line = {

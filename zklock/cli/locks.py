@@ -18,10 +18,9 @@ _OWN = "/zookeeper"  # ZooKeeper's own nodes
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A contender's place in the queue; ``holds`` if nobody before it is in its way."""
+    """A contender's place in the queue."""
 
     contender: zklock.Contender
-    holds: bool
 
     @property
     def session(self) -> str | None:
@@ -33,7 +32,7 @@ class Place:
         """Return what there is to know, for ``json.dumps``."""
         it = self.contender
         return {
-            "holds": self.holds,
+            "holds": it.holds,
             "token": None if it.token is None else str(it.token),
             "sequence": it.sequence,
             "identity": it.identity,
@@ -45,11 +44,7 @@ class Place:
 def places(client: KazooClient, path: str) -> list[Place]:
     """Return the queue of a lock, as the leader knows it."""
     contenders = zklock.Lock(client, path).contenders()
-    nodes = [it.path.rpartition("/")[2] for it in contenders]
-    return [
-        Place(contender, _first(node, nodes))
-        for contender, node in zip(contenders, nodes, strict=True)
-    ]
+    return [Place(contender) for contender in contenders]
 
 
 def below(client: KazooClient, root: str, timeout: float) -> Iterator[str]:
@@ -71,7 +66,7 @@ def below(client: KazooClient, root: str, timeout: float) -> Iterator[str]:
                     continue  # gone meanwhile, never there, or not for us
                 except client.handler.timeout_exception as error:
                     raise zklock.NoAnswer(f"{path}: not listed within {timeout:g} s") from error
-                if path != "/" and names.queue(children):
+                if path != "/" and names.Queue(children).contenders:
                     yield path
                 deeper += [
                     f"{path.rstrip('/')}/{child}"
@@ -79,9 +74,3 @@ def below(client: KazooClient, root: str, timeout: float) -> Iterator[str]:
                     if names.parse(child) is None
                 ]
         level = [path for path in deeper if path != _OWN]
-
-
-def _first(node: str, nodes: Sequence[str]) -> bool:
-    name = names.parse(node)
-    standing = None if name is None else names.standing(name, nodes)
-    return standing is not None and standing.first

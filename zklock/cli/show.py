@@ -37,6 +37,6 @@ def run(options: argparse.Namespace) -> int:
         width = max(len(str(it.session)) for it in queue)
         for place in queue:
             it = place.contender
-            state = "holds" if place.holds else "waits"
+            state = "holds" if place.contender.holds else "waits"
             print(f"{state}  {it.token!s:27}  {place.session!s:>{width}}  {it.identity}")
     return Status.OK

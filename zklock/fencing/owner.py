@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kazoo.exceptions import NoNodeError
 
-from zklock import names
+from zklock import names, nodedata
 from zklock.clock import clock
 from zklock.errors import NotOwner
 from zklock.fencing.guard import Fenced, token_of
@@ -105,7 +105,7 @@ def _listing(
         children, stat = deadline.wait(client.get_children_async(path, include_data=True))
     except NoNodeError:
         return [], None
-    return names.queue(children), stat.czxid
+    return names.Queue(children).contenders, stat.czxid
 
 
 def _holding(
@@ -133,7 +133,7 @@ def _not_owner(
     if queue:
         try:
             data, _ = deadline.wait(client.get_async(f"{path}/{queue[0].text}"))
-            holder = data.decode(errors="replace")
+            holder = nodedata.parse(data).identity.decode(errors="replace")
         except NoNodeError:
             pass
     present = "nobody holds it" if holder is None else f"{holder!r} does"
@@ -147,8 +147,8 @@ def _not_owner(
 
 def _contender(name: names.Name, epoch: int | None, node: str, data: bytes, stat: Any) -> Contender:
     token = None if epoch is None else FencingToken(epoch, name.sequence)
-    identity = data.decode(errors="replace")
-    return Contender(identity, name.sequence, token, stat.ephemeralOwner, node)
+    identity = nodedata.parse(data).identity.decode(errors="replace")
+    return Contender(identity, name.sequence, token, stat.ephemeralOwner, node, holds=True)
 
 
 def _recall(client: KazooClient, key: _Key, since: float) -> Contender | None:

@@ -1,0 +1,42 @@
+"""What a contender's node says: whose it is, and marks that were set later. Pure.
+
+The identity as UTF-8; behind a NUL the marks, if there are any. Readers that know nothing of marks
+see the identity first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_READ = b"read"
+_ASKED = b"asked="
+_CURATOR_ASKED = b"__REVOKE__"
+_SEPARATOR = b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeData:
+    """``lets_readers_in``: a held write lock that was downgraded.
+
+    ``asked``: text that is new with each request to release, ``None`` without one.
+    """
+
+    identity: bytes
+    lets_readers_in: bool = False
+    asked: str | None = None
+
+    def __bytes__(self) -> bytes:
+        """Return the node's data."""
+        marks = [_READ] if self.lets_readers_in else []
+        if self.asked is not None:
+            marks.append(_ASKED + self.asked.encode())
+        return _SEPARATOR.join([self.identity, *marks])
+
+
+def parse(data: bytes) -> NodeData:
+    """Return what a node's data says; Curator's request to release replaces the identity."""
+    if data == _CURATOR_ASKED:
+        return NodeData(b"", asked=_CURATOR_ASKED.decode())
+    identity, *marks = data.split(_SEPARATOR)
+    asked = [mark.removeprefix(_ASKED) for mark in marks if mark.startswith(_ASKED)]
+    return NodeData(identity, _READ in marks, asked[-1].decode(errors="replace") if asked else None)
