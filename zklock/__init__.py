@@ -10,6 +10,7 @@ from zklock.errors import (
     ClientUnusable,
     ForkedClient,
     GuardUnusable,
+    LimitMismatch,
     LockLost,
     NoAnswer,
     NotHeld,
@@ -21,7 +22,8 @@ from zklock.errors import (
     ZkLockError,
 )
 from zklock.grant import Grant, Loss, LossReason
-from zklock.lock import Lock
+from zklock.lock import Lock, ReadLock, RLock, Semaphore, WriteLock
+from zklock.multi import MultiGrant, MultiLock
 from zklock.queries import Contender
 from zklock.token import FencingToken
 
@@ -37,16 +39,23 @@ __all__ = [
     "Grant",
     "GuardUnusable",
     "Handler",
+    "LimitMismatch",
     "Lock",
     "LockLost",
     "Loss",
     "LossReason",
+    "MultiGrant",
+    "MultiLock",
     "NoAnswer",
     "NotHeld",
     "NotOwner",
+    "RLock",
+    "ReadLock",
+    "Semaphore",
     "SequenceExhausted",
     "StaleToken",
     "WouldDeadlock",
+    "WriteLock",
     "WrongThread",
     "ZkLockError",
     "__version__",

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from zklock import interventions, names, queries, recipe
 from zklock.attempt import Attempt
@@ -39,6 +39,19 @@ class Holdings(Generic[G]):
     def __init__(self) -> None:
         self.grants: list[G] = []
         self.entered: list[G] = []
+
+
+class Options(TypedDict, Generic[G], total=False):
+    """What every lock may be told; see ``Acquirable``."""
+
+    identity: str | None
+    timeout: float | None
+    on_lost: LostCallback | None
+    on_suspended: Callable[[G], object] | None
+    on_release_requested: Callable[[G], object] | None
+    tidy: bool
+    session_timeout: float | None
+    lease_fraction: float | None
 
 
 class Acquirable(Generic[G]):
@@ -146,7 +159,7 @@ class Acquirable(Generic[G]):
         """Return the grant that the running thread or task is to share, if it may."""
         return None
 
-    def _entry(self, data: bytes, patient: bool) -> recipe.Entry:
+    def _entry(self, data: bytes, patient: bool, **wanted: Any) -> recipe.Entry:
         """Return a new contender."""
         return recipe.Entry(self._path, data, self._KIND, patient=patient, tidy=self._tidy)
 

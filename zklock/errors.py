@@ -13,6 +13,7 @@
          ├─ NotOwner                 the present holder is somebody else
          ├─ StaleToken               a resource has already seen a higher token
          ├─ GuardUnusable            a resource cannot tell which tokens are stale
+         ├─ LimitMismatch            a semaphore is kept with another limit
          ├─ SequenceExhausted        the lock's parent has no sequence numbers left
          ├─ WouldDeadlock            a blocking call on the thread that would have to answer it
          ├─ AccessDenied             ZooKeeper's ACLs refuse the lock path
@@ -134,6 +135,24 @@ class GuardUnusable(ZkLockError):
     ) -> None:
         super().__init__(message, path=path, token=token)
         self.resource = resource
+
+
+class LimitMismatch(ZkLockError):
+    """A semaphore's limit is not the one that is kept in ZooKeeper, or too low for the request.
+
+    ``kept`` is the limit that is kept, ``None`` if none is.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        token: FencingToken | None = None,
+        kept: int | None = None,
+    ) -> None:
+        super().__init__(message, path=path, token=token)
+        self.kept = kept
 
 
 class SequenceExhausted(ZkLockError):

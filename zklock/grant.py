@@ -119,6 +119,7 @@ class GrantBase:
         self._loss: Loss | None = None
         self._callbacks = [terms.on_lost] if terms.on_lost else []
         self._asked: str | None = None
+        self._reads = False  # a downgraded write lock
 
     @property
     def held(self) -> bool:

@@ -9,6 +9,7 @@ from uuid import uuid4
 from zklock import nodedata, steps
 from zklock.effects import Failed, Failure, Read, Recipe, Write
 from zklock.errors import NotOwner
+from zklock.nodedata import NodeData
 from zklock.queries import Contender
 from zklock.token import FencingToken
 
@@ -19,13 +20,18 @@ def request_release(contenders: Callable[[], Recipe[list[Contender]]]) -> Recipe
     holders = [one for one in (yield from contenders()) if one.holds]
     there = set()
     for holder in holders:
-        if (yield from _ask(holder.path, request)):
+        if (yield from _change(holder.path, lambda data: replace(data, asked=request))):
             there.add(holder)
     return [holder for holder in holders if holder in there]
 
 
-def _ask(node: str, request: str) -> Recipe[bool]:
-    """Write the request to the node; whether it was still there."""
+def let_readers_in(node: str) -> Recipe[bool]:
+    """Have a held write lock's node let readers in; whether it was still there."""
+    return _change(node, lambda data: replace(data, lets_readers_in=True))
+
+
+def _change(node: str, change: Callable[[NodeData], NodeData]) -> Recipe[bool]:
+    """Change what the node says, however often it takes; whether it was still there."""
     while True:
         (found,) = yield (Read(node),)
         steps.check(found, Failure.DROPPED, Failure.MISSING)
@@ -33,10 +39,10 @@ def _ask(node: str, request: str) -> Recipe[bool]:
             if found.why is Failure.MISSING:
                 return False
             continue
-        data = nodedata.parse(found.data)
-        if data.asked == request:
+        said = nodedata.parse(found.data)
+        if change(said) == said:
             return True
-        (written,) = yield (Write(node, bytes(replace(data, asked=request)), found.version),)
+        (written,) = yield (Write(node, bytes(change(said)), found.version),)
         steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
 
 

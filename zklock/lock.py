@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from zklock import kinds
 from zklock.attempt import Attempt
 from zklock.base import Acquirable, Holdings, abandon_result, note_loss
 from zklock.clock import check_timeout
@@ -25,30 +26,8 @@ class _Mine(threading.local):
         self.holdings: Holdings[Grant] = Holdings()
 
 
-class Lock(Acquirable[Grant]):
-    """An exclusive lock: at most one grant at a time, in the order of asking.
-
-    ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the lock's
-    own znode, created where missing. ``identity``: text stored with every contender, by default
-    ``host:pid:thread`` of the thread that acquires. ``timeout``: seconds that ``with`` and
-    ``acquire()`` wait by default, ``None`` for as long as it takes. ``on_lost(loss)``: called
-    once for every grant that is lost. ``on_suspended(grant)``: called when the connection is
-    lost while the lease still runs; it may yet come back. Callbacks run on threads of zklock's
-    own, an exception in one is logged.
-
-    Only for clients that were not made by ``connect()``: ``session_timeout``, the negotiated
-    session timeout in seconds, where it is known. ``lease_fraction``: how much of the session
-    timeout a proof of life is good for, 2/3 by default, at least 0.3; up to 0.75 is safe where the
-    timeout is at least 4 ticks of the server. Both are shared by all locks of a client.
-
-    The constructor asks nothing of ZooKeeper. One object may be shared by threads: every
-    ``acquire`` is a contender of its own. It is not re-entrant: a thread that acquires twice
-    waits for itself.
-
-    *Not guaranteed:* that the holder still holds when its write arrives at a resource. Between
-    ``check()`` and the write any amount of time can pass; a resource that must not see a late
-    write has to compare fencing tokens (``zklock.fencing``).
-    """
+class Acquiring(Acquirable[Grant]):
+    """How a thread acquires, holds and releases a lock of any kind."""
 
     _GRANT = Grant
 
@@ -217,6 +196,121 @@ class Lock(Acquirable[Grant]):
         check_thread(what)
         limit = check_timeout(timeout)
         return self._session.ask(query, self._path, limit)
+
+
+class Lock(kinds.Exclusive[Grant], Acquiring):
+    """An exclusive lock: at most one grant at a time, in the order of asking.
+
+    ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the lock's
+    own znode, created where missing. ``identity``: text stored with every contender, by default
+    ``host:pid:thread`` of the thread that acquires. ``timeout``: seconds that ``with`` and
+    ``acquire()`` wait by default, ``None`` for as long as it takes. ``on_lost(loss)``: called
+    once for every grant that is lost. ``on_suspended(grant)``: called when the connection is
+    lost while the lease still runs; it may yet come back. Callbacks run on threads of zklock's
+    own, an exception in one is logged.
+
+    Only for clients that were not made by ``connect()``: ``session_timeout``, the negotiated
+    session timeout in seconds, where it is known. ``lease_fraction``: how much of the session
+    timeout a proof of life is good for, 2/3 by default, at least 0.3; up to 0.75 is safe where the
+    timeout is at least 4 ticks of the server. Both are shared by all locks of a client.
+
+    ``on_release_requested(grant)``: called when somebody asks for the release, see
+    :meth:`request_release`. ``tidy``: remove the lock's znode when a release leaves it without
+    contenders; the next one makes it anew, and tokens go on rising. ``track_abandoned``: have
+    ``grant.abandoned`` tell whether the grant before ended without a release (lost, crashed,
+    broken), so that the guarded state can be looked at first; costs two round trips for each
+    acquire, and has to be said by all who use the path. ``lock_delay``: seconds that the next grant
+    waits after such an end, for resources that cannot check tokens; implies ``track_abandoned``,
+    and needs the same value everywhere.
+
+    The constructor asks nothing of ZooKeeper. One object may be shared by threads: every
+    ``acquire`` is a contender of its own. It is not re-entrant: a thread that acquires twice
+    waits for itself.
+
+    *Not guaranteed:* that the holder still holds when its write arrives at a resource. Between
+    ``check()`` and the write any amount of time can pass; a resource that must not see a late
+    write has to compare fencing tokens (``zklock.fencing``).
+    """
+
+
+class RLock(kinds.Reentrant[Grant], Acquiring):
+    """A lock that the thread which holds it may acquire again: it gets the same grant.
+
+    One contender however often; the lock is released when it was released as often as acquired.
+    Once the grant is lost, acquiring again raises ``LockLost`` until all of it was released. For
+    arguments, errors and what is not guaranteed see :class:`Lock`.
+    """
+
+
+class ReadLock(kinds.Read[Grant], Acquiring):
+    """The reading side of a lock for many readers or one writer, fair to both.
+
+    A reader waits for the writers that asked before it, and for nobody else. ``WouldDeadlock`` if
+    the thread holds the write lock of this path: see :meth:`WriteLock.downgrade`. Not re-entrant: a
+    thread may acquire again, as another contender, but will wait for itself once a writer stands
+    between. For arguments, errors and what is not guaranteed see :class:`Lock`; ``track_abandoned``
+    and ``lock_delay`` are for exclusive locks only.
+
+    A token does not tell readers from writers: a resource that is only read needs none.
+    """
+
+
+class WriteLock(kinds.Write[Grant], Acquiring):
+    """The writing side of a lock for many readers or one writer, fair to both.
+
+    A writer waits for everybody that asked before it. ``WouldDeadlock`` if the thread holds a read
+    lock of this path: an upgrade is not possible. See :class:`ReadLock`.
+    """
+
+    def downgrade(self, timeout: float | None = None) -> Grant:
+        """Go on as a reader: let in the readers that wait, and no writer; return the grant.
+
+        It is this thread's newest grant, the same one as before, with the same token; releasing it
+        releases the read lock. Readers get in as far as the next writer in the queue. Curator's
+        and kazoo's readers wait for its release.
+
+        Raises ``NotHeld`` and ``WrongThread`` as :meth:`release` does, ``LockLost``, ``NoAnswer``
+        after ``timeout`` seconds, by default the session timeout: whether readers are let in is
+        then not known, and asking again is safe.
+        """
+        grant = self._newest()
+        grant.check()
+        there = self._ask("downgrade()", lambda: self._downgrade(grant), timeout)
+        self._downgraded(grant, there)
+        return grant
+
+
+class Semaphore(kinds.Permits[Grant], Acquiring):
+    """So many permits, given in the order of asking, whoever asks for how many.
+
+    ``limit``: how many there are. The first to come keeps it in ZooKeeper, and whoever says another
+    one gets ``LimitMismatch``; ``None`` goes by what is kept. For the other arguments, errors and
+    what is not guaranteed see :class:`Lock`; ``tidy`` is refused.
+
+    A grant has a token for each permit (``grant.tokens``), higher than those of all permits given
+    before; ``grant.token`` is the highest. It is lost as a whole. The layout below the path is that
+    of Curator's ``InterProcessSemaphoreV2``, which counts as well.
+    """
+
+    def acquire(
+        self, blocking: bool = True, timeout: float | None = None, *, permits: int = 1
+    ) -> Grant | None:
+        """Wait for so many permits at once, all or none; see :meth:`Lock.acquire`.
+
+        ``ValueError`` or ``LimitMismatch`` if there are not so many. A thread that holds permits
+        and waits for more may wait for itself.
+        """
+        return self._acquire(blocking, timeout, wanted=self._wanted(permits))
+
+    def set_limit(self, limit: int, timeout: float | None = None) -> None:
+        """Change the limit that is kept, for this object and for all to come.
+
+        A higher one lets waiters in at once, a lower one takes no permit away. Objects that were
+        made with another limit get ``LimitMismatch`` from now on. ``timeout`` and errors as of
+        :meth:`contenders`.
+        """
+        kinds.check_permits("limit", limit)
+        self._ask("set_limit()", lambda: self._set_limit(limit), timeout)
 
 
 def _outcome(attempt: Attempt[Grant | None], limit: float | None) -> Grant | None:

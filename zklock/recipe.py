@@ -153,10 +153,11 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
     return AGAIN  # somebody deleted my node
 
 
-def claim(entry: Entry, token: FencingToken, **more: Any) -> Recipe[Any]:
-    """Take the grant → it, or ``AGAIN`` if the lease was not live."""
-    assert entry.node is not None
-    grant = yield Claim(entry.node, token, partial(leave, entry), **more)
+def claim(
+    entry: Entry, token: FencingToken, *, node: str | None = None, **more: Any
+) -> Recipe[Any]:
+    """Take the grant, on the contender's node or another → it, or ``AGAIN``: no live lease."""
+    grant = yield Claim(node or entry.node or "", token, partial(leave, entry), **more)
     entry.granted = grant is not None
     return grant or AGAIN
 

@@ -23,7 +23,9 @@ ORDER = [
     "effects",
     "steps",
     "recipe",
+    "marks",
     "queries",
+    "permits",
     "interventions",
     "connection",
     "grant",
@@ -32,7 +34,9 @@ ORDER = [
     "store",
     "session",
     "base",
+    "kinds",
     "lock",
+    "multi",
 ]
 TOUCH_KAZOO = {"connection", "store", "session"}
 ABOVE = {"aio", "cli", "fencing", "testing"}
