@@ -327,18 +327,18 @@ def is_heartbeat(frame: Frame) -> bool:
 def enumerated(stage: Stage) -> list[Loss]:
     """Return every way to lose a frame of what was played on this stage."""
     found: list[Loss] = []
-    seen: Counter[FrameKind] = Counter()
+    seen: Counter[tuple[FrameKind, tuple[str, ...]]] = Counter()
     for frame in stage.frames:
         if frame.kind not in {FrameKind.REQUEST, FrameKind.REPLY, FrameKind.EVENT}:
             continue
-        seen[frame.kind] += 1
         ops = (frame.op,) if frame.kind is FrameKind.EVENT else ()
+        seen[frame.kind, ops] += 1
         arms = (
             (BEFORE_REQUEST, AFTER_REQUEST)
             if frame.kind is FrameKind.REQUEST
             else (BEFORE_REPLY, AFTER_REPLY)
         )
-        found += [Loss(arm, seen[frame.kind], ops, frame.op) for arm in arms]
+        found += [Loss(arm, seen[frame.kind, ops], ops, frame.op) for arm in arms]
     return found
 
 
