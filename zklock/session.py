@@ -244,7 +244,9 @@ class Session(Observer):
         first = flight[0]
         if isinstance(first, Delete | Depart):
             with self.guard:
-                self._nodes.pop(first.path, None)
+                own = self._nodes.get(first.path)
+                if own is not None and own.grant is None:  # else it is being broken
+                    del self._nodes[first.path]
         if not isinstance(first, Create | Exists):
             self._store.fly(flight, done)
             return
@@ -457,7 +459,9 @@ class Session(Observer):
                     lost += own.grant._paths
                     log.warning("%s lost: %s", own.grant, reason.value)
             for path in set(lost).difference(paths):
-                self._nodes.pop(path, None)
+                del self._nodes[path]
+        if reason is LossReason.NODE_DELETED:
+            for path in lost if len(lost) > 1 else ():
                 self.sweep(path)  # a grant on several nodes is lost with any of them
         return lost
 

@@ -18,6 +18,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 import zklock
+from zklock.lock import Acquiring
 from zklock.testing import wait_for
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ def run(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
     return future
 
 
-def granted(lock: zklock.Lock, **kwargs: Any) -> zklock.Grant:
+def granted(lock: Acquiring, **kwargs: Any) -> zklock.Grant:
     """Acquire, with a deadline for the test itself, and insist on a grant."""
     kwargs.setdefault("timeout", SOON)
     grant = lock.acquire(**kwargs)

@@ -1,0 +1,934 @@
+"""What each kind of lock promises beyond the plain one, on a real server."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import SOON, Losses, children, gone, granted, queued, run
+from zklock.testing import FaultProxy, FrameKind, expire_session, wait_for
+from zklock.token import FencingToken
+
+Connect = Callable[..., Any]
+
+
+@pytest.fixture
+def client(zklock_connect: Connect) -> Any:
+    return zklock_connect()
+
+
+def in_thread(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call on another thread, and wait for what comes of it."""
+    return run(call, *args, **kwargs).result(SOON)
+
+
+def waits(pending: Future[Any], client: Any, path: str, count: int) -> None:
+    """Insist that it is queued, as the ``count``-th, and not granted."""
+    queued(client, path, count)
+    assert not pending.done()
+
+
+class TestRLock:
+    def test_shares_its_grant(self, client: Any, other: Any, zklock_path: str) -> None:
+        lock = zklock.RLock(client, zklock_path)
+        rival = zklock.Lock(other, zklock_path)
+        with lock as outer:
+            with lock as inner:
+                assert inner is outer
+                assert lock.acquire() is outer
+                assert len(children(other, zklock_path)) == 1
+                lock.release()
+            assert outer.held
+            assert rival.acquire(blocking=False) is None
+        assert outer.released
+        granted(rival).release()
+
+    def test_is_one_threads(self, client: Any, zklock_path: str) -> None:
+        lock = zklock.RLock(client, zklock_path)
+        grant = granted(lock)
+        assert in_thread(lock.acquire, blocking=False) is None
+        with pytest.raises(zklock.WrongThread):
+            in_thread(lock.release)
+        waiting = run(granted, lock)
+        waits(waiting, client, zklock_path, 2)
+        lock.release()
+        assert waiting.result(SOON).token > grant.token
+        waiting.result().release()
+
+    def test_is_not_acquired_anew_behind_its_holders_back(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        lock = zklock.RLock(client, zklock_path)
+        grant = granted(lock)
+        other.delete(grant.path)
+        assert grant.lost.wait(SOON)
+        with pytest.raises(zklock.LockLost):
+            lock.acquire()
+        assert children(other, zklock_path) == []
+        with pytest.raises(zklock.LockLost):
+            lock.release()
+        with lock as again:
+            assert again.token > grant.token
+
+    def test_inner_loss_is_told_at_every_level(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        lock = zklock.RLock(client, zklock_path)
+        with pytest.raises(zklock.LockLost), lock as grant:
+            with pytest.raises(zklock.LockLost), lock:
+                other.delete(grant.path)
+                assert grant.lost.wait(SOON)
+            raise_if_held = grant.held
+        assert not raise_if_held
+
+    def test_can_be_released_by_its_grant(self, client: Any, zklock_path: str) -> None:
+        lock = zklock.RLock(client, zklock_path)
+        first = granted(lock)
+        assert lock.acquire() is first
+        first.release()
+        second = granted(lock)
+        assert second.token > first.token
+        lock.release()
+        with pytest.raises(zklock.NotHeld):
+            lock.release()
+
+
+class TestReadWrite:
+    def test_readers_share_and_writers_do_not(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        one, two = (zklock.ReadLock(each, zklock_path) for each in (client, other))
+        writer = zklock.WriteLock(other, zklock_path)
+        first = granted(one)
+        second = granted(two)
+        assert first.held
+        assert second.held
+        pending = run(granted, writer)
+        waits(pending, client, zklock_path, 3)
+        assert [each.holds for each in one.contenders()] == [True, True, False]
+        first.release()
+        queued(client, zklock_path, 2)
+        assert not pending.done()
+        second.release()
+        write = pending.result(SOON)
+        assert write.token > second.token > first.token
+        assert in_thread(one.acquire, blocking=False) is None
+        write.release()
+
+    def test_a_reader_queues_behind_an_earlier_writer(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        reader = zklock.ReadLock(client, zklock_path)
+        first = granted(reader)
+        writing = run(granted, zklock.WriteLock(other, zklock_path))
+        waits(writing, client, zklock_path, 2)
+        late = run(granted, zklock.ReadLock(other, zklock_path))
+        waits(late, client, zklock_path, 3)
+        first.release()
+        write = writing.result(SOON)
+        assert not late.done()
+        write.release()
+        late.result(SOON).release()
+
+    def test_a_release_wakes_who_can_run_and_nobody_else(
+        self, zklock_hosts: str, other: Any, zklock_path: str
+    ) -> None:
+        """Writer, two readers, a writer, a reader, each behind a proxy that counts events."""
+        kinds = [zklock.ReadLock, zklock.ReadLock, zklock.WriteLock, zklock.ReadLock]
+        holder = granted(zklock.WriteLock(other, zklock_path))
+        with FaultProxy(zklock_hosts) as proxy:
+            clients = [zklock.connect(proxy.hosts, timeout=60.0) for _ in kinds]
+            try:
+                pending = []
+                for number, (kind, each) in enumerate(zip(kinds, clients, strict=True)):
+                    pending.append(run(granted, kind(each, zklock_path)))
+                    queued(other, zklock_path, 2 + number)
+                proxy.wait_until(lambda: proxy.counts.requests == proxy.counts.replies, SOON)
+
+                def told(grant: zklock.Grant) -> int:
+                    """Count those that were told of its end; who waited for it watches its own."""
+                    events = [frame for frame in proxy.frames if frame.kind is FrameKind.EVENT]
+                    return sum(frame.path == grant.path for frame in events)
+
+                holder.release()
+                one, two = (each.result(SOON) for each in pending[:2])
+                assert told(holder) == 2
+                one.release()
+                queued(other, zklock_path, 3)
+                two.release()
+                write = pending[2].result(SOON)
+                assert told(one) == 1  # itself: the writer watches the nearest before it
+                assert told(two) == 2
+                assert not pending[3].done()
+                write.release()
+                pending[3].result(SOON).release()
+                assert told(write) == 2
+            finally:
+                for each in clients:
+                    each.stop()
+                    each.close()
+
+    def test_downgrade_lets_readers_in_and_no_writer(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        writer = zklock.WriteLock(client, zklock_path)
+        grant = granted(writer)
+        before = run(granted, zklock.ReadLock(other, zklock_path))
+        waits(before, client, zklock_path, 2)
+        writing = run(granted, zklock.WriteLock(other, zklock_path))
+        waits(writing, client, zklock_path, 3)
+        behind = run(granted, zklock.ReadLock(other, zklock_path))
+        waits(behind, client, zklock_path, 4)
+        assert writer.downgrade() is grant
+        reading = before.result(SOON)
+        assert grant.held
+        assert [each.holds for each in writer.contenders()] == [True, True, False, False]
+        identities = [each.identity for each in writer.contenders()]
+        assert identities[0] == grant.identity
+        assert writer.downgrade() is grant  # once more changes nothing
+        grant.release()
+        queued(client, zklock_path, 3)
+        assert not writing.done()
+        reading.release()
+        write = writing.result(SOON)
+        assert not behind.done()
+        write.release()
+        behind.result(SOON).release()
+
+    def test_a_reader_that_does_not_wait_gets_past_a_downgraded_writer(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        writer = zklock.WriteLock(client, zklock_path)
+        reader = zklock.ReadLock(other, zklock_path)
+        with writer:
+            assert reader.acquire(blocking=False) is None
+            writer.downgrade()
+            grant = reader.acquire(blocking=False)
+            assert grant is not None
+            assert zklock.WriteLock(other, zklock_path + "x").acquire(blocking=False) is not None
+            assert in_thread(zklock.WriteLock(other, zklock_path).acquire, blocking=False) is None
+        assert grant.held
+        reader.release()
+        other.delete(zklock_path + "x", recursive=True)
+
+    def test_there_is_no_upgrade(self, client: Any, other: Any, zklock_path: str) -> None:
+        reader = zklock.ReadLock(client, zklock_path)
+        writer = zklock.WriteLock(client, zklock_path)
+        with reader:
+            for options in ({}, {"blocking": False}, {"timeout": 1.0}):
+                with pytest.raises(zklock.WouldDeadlock, match="upgrade"):
+                    writer.acquire(**options)
+            assert len(children(other, zklock_path)) == 1
+            assert in_thread(writer.acquire, blocking=False) is None  # another thread may ask
+        with writer:
+            with pytest.raises(zklock.WouldDeadlock, match="downgrade"):
+                reader.acquire()
+            writer.downgrade()
+            with reader, pytest.raises(zklock.WouldDeadlock, match="upgrade"):
+                writer.acquire()
+        gone(other, zklock_path)
+
+    def test_downgrade_needs_the_lock(self, client: Any, other: Any, zklock_path: str) -> None:
+        writer = zklock.WriteLock(client, zklock_path)
+        with pytest.raises(zklock.NotHeld):
+            writer.downgrade()
+        grant = granted(writer)
+        with pytest.raises(zklock.WrongThread):
+            in_thread(writer.downgrade)
+        other.delete(grant.path)
+        with pytest.raises(zklock.LockLost):
+            writer.downgrade()
+
+    def test_many_of_both_kinds(self, zklock_connect: Connect, zklock_path: str) -> None:
+        """Readers and writers of three sessions: nobody beside a writer, everybody served."""
+        guard, inside = threading.Lock(), {"readers": 0, "writers": 0}
+        tokens: list[FencingToken] = []
+
+        def work(client: Any, seed: int) -> None:
+            for at in range(30):
+                write = (seed + at) % 3 == 0
+                kind = zklock.WriteLock if write else zklock.ReadLock
+                with kind(client, zklock_path, timeout=2 * SOON) as grant:
+                    with guard:
+                        inside["writers" if write else "readers"] += 1
+                        assert inside["writers"] <= 1
+                        assert not (inside["writers"] and inside["readers"])
+                        if write:
+                            tokens.append(grant.token)
+                    if write and at % 2:
+                        assert grant.held
+                    with guard:
+                        inside["writers" if write else "readers"] -= 1
+
+        clients = [zklock_connect() for _ in range(3)]
+        running = [run(work, each, seed) for seed, each in enumerate(clients * 3)]
+        for each in running:
+            each.result(4 * SOON)
+        assert tokens == sorted(tokens)
+
+
+class TestSemaphore:
+    def test_gives_so_many_permits(self, client: Any, other: Any, zklock_path: str) -> None:
+        one, two = (zklock.Semaphore(each, zklock_path, limit=3) for each in (client, other))
+        pair = one.acquire(permits=2)
+        assert pair is not None
+        assert len(pair.tokens) == 2
+        assert pair.token == max(pair.tokens)
+        single = granted(two)
+        assert single.tokens == (single.token,)
+        assert single.token > pair.token
+        assert two.acquire(blocking=False) is None
+        assert one.acquire(timeout=0.2) is None
+        pending = run(two.acquire, timeout=SOON, permits=2)
+        waits(pending, client, f"{zklock_path}/locks", 1)
+        single.release()
+        queued(client, f"{zklock_path}/leases", 4)  # two of the holder's, two of who waits
+        assert not pending.done()
+        one.release()
+        again = pending.result(SOON)
+        assert again is not None
+        assert again.tokens[0] > single.token
+        again.release()
+        gone(client, f"{zklock_path}/leases")
+        gone(client, f"{zklock_path}/locks")
+
+    def test_is_fair_to_those_who_want_many(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        semaphore = zklock.Semaphore(client, zklock_path, limit=2)
+        first, second = granted(semaphore), granted(semaphore)
+        many = run(zklock.Semaphore(other, zklock_path, limit=2).acquire, timeout=SOON, permits=2)
+        waits(many, client, f"{zklock_path}/locks", 1)
+        late = run(granted, semaphore)
+        waits(late, client, f"{zklock_path}/locks", 2)
+        first.release()
+        queued(client, f"{zklock_path}/leases", 3)
+        assert not late.done()
+        second.release()
+        both = many.result(SOON)
+        assert both is not None
+        assert not late.done()
+        both.release()
+        late.result(SOON).release()
+
+    def test_two_that_want_several_do_not_wait_for_each_other(
+        self, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        guard, out = threading.Lock(), [0]
+
+        def work(client: Any, permits: int) -> None:
+            semaphore = zklock.Semaphore(client, zklock_path, limit=4)
+            for _ in range(15):
+                grant = semaphore.acquire(timeout=2 * SOON, permits=permits)
+                assert grant is not None
+                with guard:
+                    out[0] += permits
+                    assert out[0] <= 4
+                with guard:
+                    out[0] -= permits
+                semaphore.release()
+
+        clients = [zklock_connect() for _ in range(3)]
+        running = [
+            run(work, each, permits)
+            for each, permits in zip(clients * 2, itertools.cycle((3, 2, 1, 4)))
+        ]
+        for each in running:
+            each.result(4 * SOON)
+
+    def test_a_permit_that_is_given_back_wakes_one(
+        self, zklock_hosts: str, other: Any, zklock_path: str
+    ) -> None:
+        semaphore = zklock.Semaphore(other, zklock_path, limit=2)
+        held = [granted(semaphore), granted(semaphore)]
+        with FaultProxy(zklock_hosts) as proxy:
+            clients = [zklock.connect(proxy.hosts, timeout=60.0) for _ in range(4)]
+            try:
+                pending = []
+                for number, each in enumerate(clients):
+                    pending.append(run(granted, zklock.Semaphore(each, zklock_path, limit=2)))
+                    queued(other, f"{zklock_path}/locks", 1 + number)
+                queued(other, f"{zklock_path}/leases", 3)
+                proxy.wait_until(lambda: proxy.counts.requests == proxy.counts.replies, SOON)
+                events = len([f for f in proxy.frames if f.kind is FrameKind.EVENT])
+                assert events == 0
+                held[0].release()
+                pending[0].result(SOON)
+                queued(other, f"{zklock_path}/leases", 3)
+                queued(other, f"{zklock_path}/locks", 3)
+                proxy.wait_until(lambda: proxy.counts.requests == proxy.counts.replies, SOON)
+                connections = {f.connection for f in proxy.frames if f.kind is FrameKind.EVENT}
+                # The one that was granted, and the next, which is the first in the queue now.
+                assert len(connections) == 2
+                assert not any(each.done() for each in pending[1:])
+            finally:
+                held[1].release()
+                for each in pending:
+                    each.result(SOON).release()
+                for each in clients:
+                    each.stop()
+                    each.close()
+
+    def test_keeps_its_limit(self, client: Any, other: Any, zklock_path: str) -> None:
+        zklock.Semaphore(client, zklock_path, limit=2).acquire()
+        assert other.get(zklock_path)[0] == b"2"
+        for limit in (1, 3):
+            with pytest.raises(zklock.LimitMismatch, match="kept is 2") as caught:
+                zklock.Semaphore(other, zklock_path, limit=limit).acquire()
+            assert (caught.value.kept, caught.value.path) == (2, zklock_path)
+        with pytest.raises(zklock.LimitMismatch, match="never"):
+            zklock.Semaphore(other, zklock_path, limit=None).acquire(permits=3)
+        assert len(children(other, f"{zklock_path}/leases")) == 1
+        gone(other, f"{zklock_path}/locks")
+        granted(zklock.Semaphore(other, zklock_path, limit=None))
+
+    def test_needs_a_limit(self, client: Any, other: Any, zklock_path: str) -> None:
+        with pytest.raises(zklock.LimitMismatch, match="no limit"):
+            zklock.Semaphore(client, zklock_path, limit=None).acquire()
+        other.set(zklock_path, b"zwei")
+        with pytest.raises(zklock.ZkLockError, match="not a semaphore's"):
+            zklock.Semaphore(client, zklock_path, limit=2).acquire()
+        gone(other, f"{zklock_path}/locks")
+
+    def test_changes_its_limit(self, client: Any, other: Any, zklock_path: str) -> None:
+        semaphore = zklock.Semaphore(client, zklock_path, limit=1)
+        first = granted(semaphore)
+        free = zklock.Semaphore(other, zklock_path, limit=None)
+        pending = run(granted, free)
+        queued(client, f"{zklock_path}/leases", 2)
+        assert not pending.done()
+        semaphore.set_limit(2)
+        assert semaphore.limit == 2
+        second = pending.result(SOON)
+        semaphore.set_limit(1)
+        assert free.acquire(blocking=False) is None
+        assert second.held  # nothing is taken away
+        second.release()
+        first.release()
+        granted(semaphore).release()
+
+    def test_is_lost_as_a_whole(self, client: Any, other: Any, zklock_path: str) -> None:
+        losses = Losses()
+        semaphore = zklock.Semaphore(client, zklock_path, limit=3, on_lost=losses)
+        grant = semaphore.acquire(permits=3)
+        assert grant is not None
+        nodes = queued(other, f"{zklock_path}/leases", 3)
+        other.delete(f"{zklock_path}/leases/{nodes[1]}")
+        with pytest.raises(zklock.LockLost):
+            grant.verify(SOON)
+        assert losses.one().reason is zklock.LossReason.NODE_DELETED
+        gone(other, f"{zklock_path}/leases")
+        with pytest.raises(zklock.LockLost):
+            semaphore.release()
+        again = semaphore.acquire(blocking=False, permits=3)
+        assert again is not None
+        again.release()
+
+    def test_a_session_that_ends_gives_its_permits_back(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        semaphore = zklock.Semaphore(other, zklock_path, limit=2)
+        lost = zklock.Semaphore(client, zklock_path, limit=2).acquire(permits=2)
+        assert lost is not None
+        pending = run(granted, semaphore)
+        waits(pending, client, f"{zklock_path}/locks", 1)
+        expire_session(client)
+        grant = pending.result(SOON)
+        assert grant.token > lost.token
+        assert lost.lost.wait(SOON)
+        grant.release()
+
+    def test_tells_who_has_permits_and_who_waits(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        one = zklock.Semaphore(client, zklock_path, limit=1, identity="one")
+        two = zklock.Semaphore(other, zklock_path, limit=1, identity="two")
+        assert (one.contenders(), one.holder()) == ([], None)
+        grant = granted(one)
+        pending = run(granted, two)
+        queued(client, f"{zklock_path}/leases", 2)
+        having, gathering, waiting = one.contenders()
+        assert (having.identity, having.token, having.holds) == ("one", grant.token, True)
+        assert (gathering.identity, gathering.holds) == ("two", False)
+        assert (waiting.identity, waiting.holds, waiting.token) == ("two", False, None)
+        assert one.holder() == having
+        grant.release()
+        pending.result(SOON).release()
+
+    def test_one_that_gathers_is_thrown_out_by_an_operator(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        held = granted(zklock.Semaphore(other, zklock_path, limit=1))
+        pending = run(granted, zklock.Semaphore(client, zklock_path, limit=1))
+        (node,) = queued(other, f"{zklock_path}/locks", 1)
+        queued(other, f"{zklock_path}/leases", 2)
+        other.delete(f"{zklock_path}/locks/{node}")
+        wait_for(
+            lambda: children(other, f"{zklock_path}/locks") not in ([], [node]),
+            SOON,
+            lambda: "it did not queue again",
+        )
+        queued(other, f"{zklock_path}/leases", 2)
+        assert not pending.done()
+        held.release()
+        pending.result(SOON).release()
+
+    @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2"])
+    def test_bad_limits(self, client: Any, zklock_path: str, limit: Any) -> None:
+        with pytest.raises((TypeError, ValueError), match="limit"):
+            zklock.Semaphore(client, zklock_path, limit=limit)
+        with pytest.raises((TypeError, ValueError), match="limit"):
+            zklock.Semaphore(client, zklock_path, limit=1).set_limit(limit)
+        assert client.exists(zklock_path) is None
+
+    @pytest.mark.parametrize("permits", [0, -1, True, 1.5, "2", 3])
+    def test_bad_permits(self, client: Any, zklock_path: str, permits: Any) -> None:
+        with pytest.raises((TypeError, ValueError), match="permits"):
+            zklock.Semaphore(client, zklock_path, limit=2).acquire(permits=permits)
+        assert client.exists(zklock_path) is None
+
+    def test_is_not_tidied(self, client: Any, zklock_path: str) -> None:
+        with pytest.raises(ValueError, match="limit"):
+            zklock.Semaphore(client, zklock_path, limit=1, tidy=True)
+
+
+@pytest.fixture
+def paths(zklock_path: str, client: Any) -> Iterator[list[str]]:
+    yield [f"{zklock_path}/{name}" for name in "cab"]
+    if client.exists(zklock_path):
+        client.delete(zklock_path, recursive=True)
+
+
+class TestMultiLock:
+    def test_all_of_them(self, client: Any, other: Any, paths: list[str]) -> None:
+        multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths])
+        assert multi.paths == sorted(paths)
+        with multi as grant:
+            assert (grant.held, multi.held, multi.grant) == (True, True, grant)
+            assert list(grant.tokens) == sorted(paths)
+            assert 0 < grant.remaining() <= 10.0
+            grant.check()
+            grant.verify(SOON)
+            for path in paths:
+                assert zklock.Lock(other, path).acquire(blocking=False) is None
+        assert (grant.held, multi.held, multi.grant) == (False, False, None)
+        for path in paths:
+            granted(zklock.Lock(other, path)).release()
+        with pytest.raises(zklock.NotHeld):
+            multi.release()
+
+    def test_or_none(self, client: Any, other: Any, paths: list[str]) -> None:
+        last = granted(zklock.Lock(other, max(paths)))
+        multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths], timeout=0.3)
+        assert multi.acquire(blocking=False) is None
+        started = time.monotonic()
+        assert multi.acquire() is None
+        assert 0.3 <= time.monotonic() - started < SOON
+        with pytest.raises(zklock.AcquireTimeout):
+            multi.__enter__()
+        for path in sorted(paths)[:-1]:
+            gone(other, path)
+        queued(other, max(paths), 1)
+        last.release()
+        with multi:
+            pass
+
+    def test_in_one_order(self, zklock_connect: Connect, paths: list[str]) -> None:
+        def work(client: Any, order: list[str]) -> None:
+            multi = zklock.MultiLock([zklock.Lock(client, path) for path in order])
+            for _ in range(20):
+                grant = multi.acquire(timeout=2 * SOON)
+                assert grant is not None
+                multi.release()
+
+        clients = [zklock_connect() for _ in range(3)]
+        orders = itertools.permutations(paths)
+        running = [run(work, *each) for each in zip(clients * 2, orders, strict=True)]
+        for each in running:
+            each.result(4 * SOON)
+
+    def test_of_any_kinds_and_clients(self, client: Any, other: Any, paths: list[str]) -> None:
+        read, write, permit = paths
+        reader = zklock.ReadLock(client, read)
+        with (
+            zklock.ReadLock(other, read),
+            zklock.MultiLock(
+                [reader, zklock.WriteLock(other, write), zklock.Semaphore(client, permit, limit=2)]
+            ) as grant,
+        ):
+            assert grant.held
+        outer = zklock.RLock(client, write)
+        with outer as held:
+            with zklock.MultiLock([outer, zklock.Lock(client, read)]):
+                pass
+            assert held.held
+
+    def test_tells_once_which_was_lost(self, client: Any, other: Any, paths: list[str]) -> None:
+        losses, late = Losses(), Losses()
+        multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths], on_lost=losses)
+        grant = multi.acquire()
+        assert grant is not None
+        other.delete(grant.grants[1].path)
+        assert grant.lost.wait(SOON)
+        assert losses.one().grant is grant.grants[1]
+        assert not grant.held
+        assert grant.grants[0].held
+        with pytest.raises(zklock.LockLost, match=grant.grants[1].lock_path):
+            grant.check()
+        grant.add_lost_callback(late)
+        assert late.one() == losses.one()
+        other.delete(grant.grants[0].path)
+        assert grant.grants[0].lost.wait(SOON)
+        with pytest.raises(zklock.LockLost):
+            multi.release()
+        for path in paths:
+            gone(other, path)
+        assert len(losses.losses) == 1
+
+    def test_a_loss_while_waiting_is_made_good(
+        self, client: Any, other: Any, paths: list[str]
+    ) -> None:
+        last = granted(zklock.Lock(other, max(paths)))
+        pending = run(zklock.MultiLock([zklock.Lock(client, path) for path in paths]).acquire)
+        waits(pending, other, max(paths), 2)
+        (node,) = children(other, min(paths))
+        other.delete(f"{min(paths)}/{node}")
+        last.release()
+        grant = pending.result(SOON)
+        assert grant is not None
+        assert grant.held
+        assert children(other, min(paths)) != [node]
+        grant.release()
+
+    def test_is_cancelled(self, client: Any, other: Any, paths: list[str]) -> None:
+        last = granted(zklock.Lock(other, max(paths)))
+        multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths])
+        pending = run(multi.acquire)
+        waits(pending, other, max(paths), 2)
+        multi.cancel()
+        with pytest.raises(zklock.AcquireCancelled):
+            pending.result(SOON)
+        gone(other, min(paths))
+        last.release()
+
+    def test_an_error_of_the_body_is_kept(self, client: Any, other: Any, paths: list[str]) -> None:
+        multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths])
+        with pytest.raises(KeyError) as caught, multi as grant:
+            other.delete(grant.grants[0].path)
+            assert grant.lost.wait(SOON)
+            raise KeyError("x")
+        assert "lost" in caught.value.__notes__[0]
+
+    def test_bad_input(self, client: Any, paths: list[str]) -> None:
+        lock = zklock.Lock(client, paths[0])
+        with pytest.raises(ValueError, match="at least one"):
+            zklock.MultiLock([])
+        with pytest.raises(ValueError, match="twice"):
+            zklock.MultiLock([lock, zklock.ReadLock(client, paths[0])])
+        with pytest.raises(TypeError, match="not one of"):
+            zklock.MultiLock([lock, paths[1]])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="callable"):
+            zklock.MultiLock([lock], on_lost=1)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="negative"):
+            zklock.MultiLock([lock], timeout=-1)
+        with pytest.raises(ValueError, match="timeout"):
+            zklock.MultiLock([lock]).acquire(blocking=False, timeout=1)
+        assert client.exists(paths[0]) is None
+
+
+class TestReleaseRequests:
+    def test_the_holder_is_asked(self, client: Any, other: Any, zklock_path: str) -> None:
+        asked: list[zklock.Grant] = []
+        told = threading.Event()
+
+        def give_way(grant: zklock.Grant) -> None:
+            asked.append(grant)
+            grant.release()
+            told.set()
+
+        lock = zklock.Lock(client, zklock_path, identity="me", on_release_requested=give_way)
+        rival = zklock.Lock(other, zklock_path, identity="rival")
+        assert rival.request_release() == []
+        grant = granted(lock)
+        pending = run(granted, rival)
+        waits(pending, other, zklock_path, 2)
+        (holder,) = rival.request_release()
+        assert (holder.identity, holder.path) == ("me", grant.path)
+        assert told.wait(SOON)
+        assert asked == [grant]
+        pending.result(SOON).release()
+
+    def test_nothing_is_taken_by_force(self, client: Any, other: Any, zklock_path: str) -> None:
+        asked: list[zklock.Grant] = []
+        lock = zklock.Lock(client, zklock_path, identity="me", on_release_requested=asked.append)
+        grant = granted(lock)
+        for count in (1, 2):
+            zklock.Lock(other, zklock_path).request_release()
+            wait_for(lambda: len(asked) == count, SOON, lambda: f"{count} requests")  # noqa: B023
+        assert grant.held
+        grant.verify(SOON)
+        assert lock.holder().identity == "me"  # type: ignore[union-attr]
+        grant.release()
+
+    def test_in_curators_words(self, client: Any, other: Any, zklock_path: str) -> None:
+        asked = threading.Event()
+        lock = zklock.Lock(client, zklock_path, on_release_requested=lambda grant: asked.set())
+        with lock as grant:
+            other.set(grant.path, b"__REVOKE__")
+            assert asked.wait(SOON)
+
+    def test_all_readers_are_asked_and_who_waits_is_not(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        readers = [zklock.ReadLock(each, zklock_path) for each in (client, other)]
+        grants = [granted(each) for each in readers]
+        pending = run(granted, zklock.WriteLock(other, zklock_path))
+        waits(pending, other, zklock_path, 3)
+        asked = readers[0].request_release()
+        assert [one.path for one in asked] == [grant.path for grant in grants]
+        for grant in grants:
+            grant.release()
+        pending.result(SOON).release()
+
+
+class TestBreaking:
+    def test_the_holder_is_told(self, client: Any, other: Any, zklock_path: str) -> None:
+        losses = Losses()
+        lock = zklock.Lock(client, zklock_path, identity="me", on_lost=losses)
+        operator = zklock.Lock(other, zklock_path)
+        assert operator.break_lock() is None
+        grant = granted(lock)
+        broken = operator.break_lock(grant.token)
+        assert broken is not None
+        assert (broken.identity, broken.token) == ("me", grant.token)
+        with pytest.raises(zklock.LockLost):
+            grant.verify(SOON)
+        assert losses.one().reason is zklock.LossReason.NODE_DELETED
+        gone(other, zklock_path)
+
+    def test_only_who_was_meant(self, client: Any, other: Any, zklock_path: str) -> None:
+        lock = zklock.Lock(client, zklock_path, identity="me")
+        old = granted(lock)
+        lock.release()
+        grant = granted(lock)
+        waiting = run(granted, zklock.Lock(other, zklock_path))
+        waits(waiting, other, zklock_path, 2)
+        late = next(one for one in lock.contenders() if not one.holds)
+        for token in (old.token, late.token):
+            with pytest.raises(zklock.NotOwner) as caught:
+                zklock.Lock(other, zklock_path).break_lock(token)
+            assert caught.value.holder == "me"
+        with pytest.raises(TypeError, match="FencingToken"):
+            lock.break_lock("x")  # type: ignore[arg-type]
+        grant.verify(SOON)
+        grant.release()
+        waiting.result(SOON).release()
+
+    def test_the_next_one_is_granted(self, client: Any, other: Any, zklock_path: str) -> None:
+        semaphore = zklock.Semaphore(client, zklock_path, limit=1)
+        grant = granted(semaphore)
+        pending = run(granted, zklock.Semaphore(other, zklock_path, limit=1))
+        queued(other, f"{zklock_path}/leases", 2)
+        assert semaphore.break_lock() is not None
+        assert pending.result(SOON).token > grant.token
+        assert grant.lost.wait(SOON)
+        pending.result().release()
+
+
+class TestAbandoned:
+    def test_is_not_known_without_being_asked_for(self, client: Any, zklock_path: str) -> None:
+        with zklock.Lock(client, zklock_path) as grant:
+            assert grant.abandoned is None
+        assert client.get(zklock_path)[0] == b""
+
+    @pytest.mark.parametrize("end", ["expired", "broken", "killed"])
+    def test_after_an_end_without_release(
+        self, client: Any, other: Any, zklock_hosts: str, zklock_path: str, end: str
+    ) -> None:
+        lock = zklock.Lock(client, zklock_path, track_abandoned=True)
+        after = zklock.Lock(other, zklock_path, track_abandoned=True)
+        with lock as first:
+            assert first.abandoned is False
+        with lock as second:
+            assert second.abandoned is False
+        lost = granted(lock)
+        if end == "broken":
+            after.break_lock()
+        else:
+            expire_session(client)
+        with after as found:
+            assert found.abandoned is True
+        with after as clean:
+            assert clean.abandoned is False
+        assert lost.lost.wait(SOON)
+
+    def test_those_who_gave_up_change_nothing(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        lock = zklock.Lock(client, zklock_path, track_abandoned=True)
+        rival = zklock.Lock(other, zklock_path, track_abandoned=True)
+        with lock:
+            assert rival.acquire(blocking=False) is None
+            assert rival.acquire(timeout=0.2) is None
+        with rival as grant:
+            assert grant.abandoned is False
+
+    def test_is_not_kept_in_somebody_elses_data(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        other.create(zklock_path, b"precious")
+        with pytest.raises(zklock.ZkLockError, match="data"):
+            zklock.Lock(client, zklock_path, track_abandoned=True).acquire()
+        gone(other, zklock_path)
+        assert other.get(zklock_path)[0] == b"precious"
+        zklock.Lock(client, zklock_path).acquire().release()  # type: ignore[union-attr]
+        assert other.get(zklock_path)[0] == b"precious"
+
+    def test_the_next_grant_is_delayed(self, client: Any, other: Any, zklock_path: str) -> None:
+        lock = zklock.Lock(client, zklock_path, lock_delay=0.5)
+        rival = zklock.Lock(other, zklock_path, lock_delay=0.5)
+        granted(lock)
+        pending = run(granted, rival)
+        waits(pending, other, zklock_path, 2)
+        started = time.monotonic()
+        rival.break_lock()
+        assert rival.acquire(blocking=False) is None
+        grant = pending.result(SOON)
+        assert time.monotonic() - started >= 0.5
+        assert grant.abandoned is True
+        assert grant.held
+        started = time.monotonic()
+        grant.release()
+        with rival as clean:
+            assert clean.abandoned is False
+        with lock as clean:
+            assert clean.abandoned is False
+
+    def test_the_delay_ends_with_the_deadline(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        lock = zklock.Lock(client, zklock_path, lock_delay=60.0)
+        granted(lock)
+        rival = zklock.Lock(other, zklock_path, lock_delay=60.0)
+        rival.break_lock()
+        assert rival.acquire(timeout=0.2) is None
+        assert rival.acquire(blocking=False) is None
+        gone(other, zklock_path)
+        with zklock.Lock(other, zklock_path, track_abandoned=True) as grant:
+            assert grant.abandoned is True  # as before
+
+    @pytest.mark.parametrize("delay", [-1, float("inf"), float("nan"), True, "1"])
+    def test_bad_delays(self, client: Any, zklock_path: str, delay: Any) -> None:
+        with pytest.raises((TypeError, ValueError), match="lock_delay"):
+            zklock.Lock(client, zklock_path, lock_delay=delay)
+
+    def test_costs_plain_locks_nothing(self, zklock_hosts: str, zklock_path: str) -> None:
+        with FaultProxy(zklock_hosts) as proxy:
+            client = zklock.connect(proxy.hosts, timeout=60.0)
+            try:
+                with zklock.Lock(client, zklock_path):
+                    proxy.wait_for_frame(
+                        lambda f: f.kind is FrameKind.REPLY and f.op == "multi", SOON
+                    )
+                costs = []
+                for track in (False, True):
+                    before = proxy.counts.requests
+                    with zklock.Lock(client, zklock_path, track_abandoned=track):
+                        pass
+                    proxy.wait_until(lambda: proxy.counts.requests == proxy.counts.replies, SOON)
+                    costs.append(proxy.counts.requests - before)
+            finally:
+                client.stop()
+                client.close()
+        assert costs == [3, 5]
+
+
+class TestTidy:
+    def test_leaves_nothing(self, client: Any, zklock_path: str) -> None:
+        lock = zklock.Lock(client, zklock_path, tidy=True)
+        tokens = []
+        for _ in range(3):
+            with lock as grant:
+                tokens.append(grant.token)
+            assert client.exists(zklock_path) is None
+        assert tokens == sorted(set(tokens))
+
+    def test_leaves_what_others_need(self, client: Any, other: Any, zklock_path: str) -> None:
+        lock = zklock.Lock(client, zklock_path, tidy=True)
+        with lock:
+            pending = run(granted, zklock.Lock(other, zklock_path))
+            waits(pending, other, zklock_path, 2)
+        pending.result(SOON).release()
+        assert other.exists(zklock_path) is not None
+
+    def test_who_gives_up_tidies_nothing(self, client: Any, other: Any, zklock_path: str) -> None:
+        with zklock.Lock(other, zklock_path):
+            assert zklock.Lock(client, zklock_path, tidy=True).acquire(blocking=False) is None
+        assert other.exists(zklock_path) is not None
+
+    @pytest.mark.parametrize("track", [False, True])
+    def test_no_error_reaches_anybody(
+        self, zklock_connect: Connect, zklock_path: str, track: bool
+    ) -> None:
+        tokens: list[FencingToken] = []
+
+        def work(client: Any, tidy: bool) -> None:
+            lock = zklock.Lock(
+                client, zklock_path, tidy=tidy, track_abandoned=track, timeout=2 * SOON
+            )
+            for _ in range(25):
+                with lock as grant:
+                    assert not grant.abandoned
+                    tokens.append(grant.token)
+
+        clients = [zklock_connect() for _ in range(4)]
+        running = [run(work, each, number != 3) for number, each in enumerate(clients)]
+        for each in running:
+            each.result(4 * SOON)
+        assert len(tokens) == 100
+        assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize(
+    "kind", [zklock.Lock, zklock.RLock, zklock.ReadLock, zklock.WriteLock, zklock.Semaphore]
+)
+class TestEveryKind:
+    def test_bad_input_is_refused_at_once(self, client: Any, zklock_path: str, kind: Any) -> None:
+        more = {"limit": 1} if kind is zklock.Semaphore else {}
+        for path in ("", "relative", "/", f"{zklock_path}/", f"{zklock_path}/../x"):
+            with pytest.raises(ValueError, match="path"):
+                kind(client, path, **more)
+        for options in (
+            {"identity": "a\0b"},
+            {"identity": ""},
+            {"identity": "x" * 5000},
+            {"timeout": -1},
+        ):
+            with pytest.raises(ValueError):  # noqa: PT011
+                kind(client, zklock_path, **more, **options)
+        for name in ("on_lost", "on_suspended", "on_release_requested"):
+            with pytest.raises(TypeError, match=name):
+                kind(client, zklock_path, **more, **{name: 1})
+        with pytest.raises(TypeError):
+            kind(client, zklock_path, **more, nonsense=1)
+        assert client.exists(zklock_path) is None
+
+    def test_a_session_that_ends_is_told_of(
+        self, client: Any, other: Any, zklock_path: str, kind: Any
+    ) -> None:
+        more = {"limit": 1} if kind is zklock.Semaphore else {}
+        losses = Losses()
+        lock = kind(client, zklock_path, on_lost=losses, **more)
+        with pytest.raises(zklock.LockLost), lock as grant:
+            expire_session(client)
+            assert grant.lost.wait(SOON)
+        assert losses.one().grant is grant
+        with kind(other, zklock_path, **more) as after:
+            assert after.token > grant.token
