@@ -2,6 +2,7 @@
 
 from zklock._version import __version__
 from zklock.connection import Handler, connect
+from zklock.election import LeaderChanges, LeaderElection, Leadership, Observer
 from zklock.errors import (
     AccessDenied,
     AcquireCancelled,
@@ -10,8 +11,10 @@ from zklock.errors import (
     ClientUnusable,
     ForkedClient,
     GuardUnusable,
+    LeaderStuck,
     LockLost,
     NoAnswer,
+    NoSuchMember,
     NotHeld,
     NotOwner,
     SequenceExhausted,
@@ -21,6 +24,7 @@ from zklock.errors import (
     ZkLockError,
 )
 from zklock.grant import Grant, Loss, LossReason
+from zklock.leaders import LeaderChange
 from zklock.lock import Lock
 from zklock.queries import Contender
 from zklock.token import FencingToken
@@ -37,13 +41,20 @@ __all__ = [
     "Grant",
     "GuardUnusable",
     "Handler",
+    "LeaderChange",
+    "LeaderChanges",
+    "LeaderElection",
+    "LeaderStuck",
+    "Leadership",
     "Lock",
     "LockLost",
     "Loss",
     "LossReason",
     "NoAnswer",
+    "NoSuchMember",
     "NotHeld",
     "NotOwner",
+    "Observer",
     "SequenceExhausted",
     "StaleToken",
     "WouldDeadlock",

@@ -25,6 +25,8 @@ ORDER = [
     "recipe",
     "queries",
     "interventions",
+    "candidacy",
+    "leaders",
     "connection",
     "grant",
     "attempt",
@@ -33,6 +35,8 @@ ORDER = [
     "session",
     "base",
     "lock",
+    "campaign",
+    "election",
 ]
 TOUCH_KAZOO = {"connection", "store", "session"}
 ABOVE = {"aio", "cli", "fencing", "testing"}
