@@ -18,6 +18,7 @@ from zklock.errors import (
     NoSuchMember,
     NotHeld,
     NotOwner,
+    PoolStuck,
     SequenceExhausted,
     StaleToken,
     WouldDeadlock,
@@ -28,7 +29,9 @@ from zklock.grant import Grant, Loss, LossReason
 from zklock.leaders import LeaderChange
 from zklock.lock import Lock, ReadLock, RLock, Semaphore, WriteLock
 from zklock.multi import MultiGrant, MultiLock
+from zklock.pool import PoolMember, ShardOwner, WorkerPool
 from zklock.queries import Contender
+from zklock.shards import Shard
 from zklock.token import FencingToken
 
 __all__ = [
@@ -60,11 +63,16 @@ __all__ = [
     "NotHeld",
     "NotOwner",
     "Observer",
+    "PoolMember",
+    "PoolStuck",
     "RLock",
     "ReadLock",
     "Semaphore",
     "SequenceExhausted",
+    "Shard",
+    "ShardOwner",
     "StaleToken",
+    "WorkerPool",
     "WouldDeadlock",
     "WriteLock",
     "WrongThread",

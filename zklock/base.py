@@ -180,6 +180,16 @@ class Acquirable(Generic[G]):
             ),
         )
 
+    def _begin(self, told: Callable[[Attempt[G | None]], object]) -> Attempt[G | None]:
+        """Begin to acquire, with no thread that waits.
+
+        ``told(attempt)`` is called once there is an outcome, on whichever thread brings it, and
+        must not block. Whoever gives the attempt up gets no grant, or is told that it is too late.
+        """
+        attempt = self._attempt(patient=True)
+        attempt.when_done(lambda: told(attempt))
+        return attempt.start()
+
     def _keep(self, grant: G) -> None:
         """Note what the running thread or task has acquired."""
         self._grant = grant

@@ -55,7 +55,7 @@ class Campaign:
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._grace = _check_seconds("grace", grace)
-        self._retry = _check_retry(retry)
+        self._retry = check_retry(retry)
         self._session = session_of(client, session_timeout, lease_fraction)
         self._set_up()
 
@@ -146,7 +146,8 @@ def _check_seconds(name: str, value: Any) -> float:
     return float(value)
 
 
-def _check_retry(retry: Any) -> tuple[float, float]:
+def check_retry(retry: Any) -> tuple[float, float]:
+    """Return the first and the longest pause; ``TypeError`` or ``ValueError`` for others."""
     if not isinstance(retry, tuple | list) or len(retry) != 2:
         raise TypeError(f"retry must be a pair of seconds, (first, longest), not {retry!r}")
     first, longest = map(partial(_check_seconds, "retry"), retry)

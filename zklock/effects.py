@@ -107,6 +107,14 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteAll:
+    """Write nodes (path, data, version) while ``path`` exists; all or nothing → ``None``."""
+
+    path: str
+    writes: tuple[tuple[str, bytes, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sync:
     """Catch up with the leader → ``None``. What is read after it is at least that fresh."""
 
@@ -266,6 +274,7 @@ Request: TypeAlias = (
     | Check
     | Write
     | Mark
+    | WriteAll
     | Sync
     | Delete
     | Depart

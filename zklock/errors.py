@@ -13,6 +13,7 @@
          ├─ NotOwner                 the present holder is somebody else
          ├─ NoSuchMember             an election has no member of that identity to hand over to
          ├─ LeaderStuck              the work of a term goes on although the term is to end
+         ├─ PoolStuck                the work on shards goes on although the worker is to leave
          ├─ StaleToken               a resource has already seen a higher token
          ├─ GuardUnusable            a resource cannot tell which tokens are stale
          ├─ LimitMismatch            a semaphore is kept with another limit
@@ -108,6 +109,14 @@ class LeaderStuck(ZkLockError):
     """``lead`` did not end within its grace, so that no other term can begin in this process.
 
     It may go on writing: only resources that check tokens are safe. End the process.
+    """
+
+
+class PoolStuck(ZkLockError):
+    """Handlers or callbacks did not end in time after a worker was told to leave its pool.
+
+    Their shards stay owned until they do, or the session ends. Call ``stop()`` again, or end the
+    process.
     """
 
 

@@ -69,6 +69,9 @@ class Terms:
 class Answer(Protocol):
     """ZooKeeper's answer to come."""
 
+    def when_done(self, call: Callable[[], object]) -> None:
+        """Call once it has come; must not block."""
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for so many seconds; whether it has come."""
 

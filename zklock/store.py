@@ -33,6 +33,7 @@ from zklock.effects import (
     WatchExists,
     WatchList,
     Write,
+    WriteAll,
 )
 from zklock.errors import AccessDenied, ZkLockError
 
@@ -110,6 +111,7 @@ class Store:
             Check: lambda it: _check(client, it.path),
             Write: lambda it: client.set_async(it.path, it.data, it.version),
             Mark: lambda it: _mark(client, it.path, it.data),
+            WriteAll: lambda it: _write_all(client, it),
             Sync: lambda it: client.sync_async(it.path),
             Delete: lambda it: client.delete_async(it.path),
             Depart: lambda it: _depart(client, it.path, it.data),
@@ -165,7 +167,9 @@ class Store:
                     return translate(exceptions.NoNodeError(), request.path)
                 data, stat = value if len(value) == 2 else (b"", value)
                 return self._node(request.path, data, stat)
-            case Check() | Mark() | Depart() | HandOver() if refused := _refused(value):
+            case Check() | Mark() | WriteAll() | Depart() | HandOver() if refused := _refused(
+                value
+            ):
                 return translate(refused, *_paths(request))
             case _:
                 return None
@@ -254,6 +258,14 @@ def _mark(client: Client, path: str, data: bytes) -> Any:
     transaction = client.transaction()
     transaction.check(path, -1)
     transaction.set_data(path.rpartition("/")[0], data)
+    return transaction.commit_async()
+
+
+def _write_all(client: Client, request: WriteAll) -> Any:
+    transaction = client.transaction()
+    transaction.check(request.path, -1)
+    for path, data, version in request.writes:
+        transaction.set_data(path, data, version)
     return transaction.commit_async()
 
 

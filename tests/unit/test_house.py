@@ -29,6 +29,8 @@ ORDER = [
     "interventions",
     "candidacy",
     "leaders",
+    "assignment",
+    "desks",
     "connection",
     "grant",
     "attempt",
@@ -41,6 +43,9 @@ ORDER = [
     "multi",
     "campaign",
     "election",
+    "planner",
+    "shards",
+    "pool",
 ]
 TOUCH_KAZOO = {"connection", "store", "session"}
 ABOVE = {"aio", "cli", "fencing", "testing"}

@@ -1,0 +1,200 @@
+"""The assignment of shards: balance, weights, and the fewest moves that there can be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from fractions import Fraction
+from itertools import combinations, product
+from math import ceil, floor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zklock.assignment import assign, decode, encode, moves
+
+Has = dict[str, frozenset[int]]
+
+WEIGHTS = st.dictionaries(
+    st.sampled_from("abcdefgh"),
+    st.one_of(
+        st.just(1.0),
+        st.just(0.0),
+        st.floats(0.01, 100.0),
+        st.integers(1, 5).map(float),
+    ),
+    max_size=8,
+)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[int, dict[str, float], dict[str, set[int]]]:
+    """Draw a number of shards, members, and what members of now and before have."""
+    shards = draw(st.integers(0, 60))
+    owners = draw(st.lists(st.sampled_from([*"abcdefghxyz", ""]), min_size=70, max_size=70))
+    has: dict[str, set[int]] = {}
+    for number, owner in enumerate(owners):
+        has.setdefault(owner, set()).add(number)
+    has.pop("", None)
+    return shards, draw(WEIGHTS), has
+
+
+def shares(shards: int, weights: Mapping[str, float]) -> dict[str, Fraction]:
+    whole = sum(map(Fraction, weights.values()))
+    return {name: shards * Fraction(weight) / whole for name, weight in weights.items()}
+
+
+def fewest(shards: int, weights: Mapping[str, float], has: Mapping[str, set[int]]) -> int:
+    """Return the fewest moves of all balanced assignments, by trying all their sizes.
+
+    With sizes given, a member can keep no more than it has and no more than its size; and it can
+    keep that much, as no shard has two owners.
+    """
+    each = shares(shards, weights)
+    counts = {name: len({it for it in has.get(name, ()) if it < shards}) for name in weights}
+    least = {name: floor(share) for name, share in each.items()}
+    broken = [name for name, share in each.items() if share != floor(share)]
+    best = shards
+    for chosen in combinations(broken, shards - sum(least.values())):
+        kept = sum(min(counts[name], least[name] + (name in chosen)) for name in weights)
+        best = min(best, shards - kept)
+    return best
+
+
+@given(situations())
+@settings(max_examples=600, deadline=None)
+def test_all_are_assigned_once_within_one_of_the_share(
+    situation: tuple[int, dict[str, float], dict[str, set[int]]],
+) -> None:
+    shards, weights, has = situation
+    found = assign(shards, weights, has)
+    assert set(found) == set(weights)
+    if not any(weights.values()):
+        assert not any(found.values())
+        return
+    assert sorted(number for mine in found.values() for number in mine) == list(range(shards))
+    for name, share in shares(shards, weights).items():
+        assert floor(share) <= len(found[name]) <= ceil(share)
+
+
+@given(situations())
+@settings(max_examples=600, deadline=None)
+def test_no_balanced_assignment_moves_fewer(
+    situation: tuple[int, dict[str, float], dict[str, set[int]]],
+) -> None:
+    shards, weights, has = situation
+    if any(weights.values()):
+        assert moves(has, assign(shards, weights, has)) == fewest(shards, weights, has)
+
+
+@given(situations(), st.randoms(use_true_random=False))
+@settings(max_examples=200, deadline=None)
+def test_it_depends_on_nothing_else_and_is_settled(
+    situation: tuple[int, dict[str, float], dict[str, set[int]]], shuffle: random.Random
+) -> None:
+    shards, weights, has = situation
+    found = assign(shards, weights, has)
+    names, others = list(weights), list(has)
+    shuffle.shuffle(names)
+    shuffle.shuffle(others)
+    assert found == assign(
+        shards, {name: weights[name] for name in names}, {name: has[name] for name in others}
+    )
+    assert assign(shards, weights, found) == found
+
+
+def test_no_other_assignment_at_all_moves_fewer() -> None:
+    """Every assignment of up to 5 shards to up to 3 members, from every one before."""
+    for count, shards in product((1, 2, 3), range(6)):
+        names = "abc"[:count]
+        for weighed in product((1.0, 2.0), repeat=count):
+            weights = dict(zip(names, weighed, strict=True))
+            each = shares(shards, weights)
+            balanced = []
+            for owners in product(names, repeat=shards):
+                sizes = {name: owners.count(name) for name in names}
+                if all(floor(each[it]) <= sizes[it] <= ceil(each[it]) for it in names):
+                    balanced.append(owners)
+            for before in product((*names, "z"), repeat=shards):
+                has = {
+                    name: {at for at, owner in enumerate(before) if owner == name}
+                    for name in (*names, "z")
+                }
+                best = min(
+                    sum(one != other for one, other in zip(before, after, strict=True))
+                    for after in balanced
+                )
+                assert moves(has, assign(shards, weights, has)) == best
+
+
+@pytest.mark.parametrize(
+    ("shards", "workers", "change"),
+    [
+        (1000, 20, 1),
+        (1000, 20, -1),
+        (1000, 20, 5),
+        (1000, 20, -5),
+        (64, 3, 1),
+        (64, 3, -1),
+        (7, 10, 1),
+        (10_000, 99, 1),
+    ],
+)
+def test_a_join_or_leave_moves_what_it_must(shards: int, workers: int, change: int) -> None:
+    before = assign(shards, {f"w{number:03}": 1.0 for number in range(workers)}, {})
+    weights = {f"w{number:03}": 1.0 for number in range(workers + change)}
+    moved = moves(before, assign(shards, weights, before))
+    if change < 0:
+        lost = [before[name] for name in before if name not in weights]
+        least = sum(map(len, lost))  # what those who left had
+    else:
+        # The new ones have their shares from others; those rounded down may be the new ones.
+        least = sum(max(0, len(mine) - (shards // len(weights) + 1)) for mine in before.values())
+        least = max(least, change * (shards // len(weights)))
+    print(f"{shards} shards, {workers} workers, {change:+}: {moved} moves, minimum {least}")
+    assert moved == least
+
+
+def test_weights() -> None:
+    found = assign(70, {"small": 1.0, "big": 2.0, "huge": 4.0}, {})
+    assert {name: len(mine) for name, mine in found.items()} == {
+        "small": 10,
+        "big": 20,
+        "huge": 40,
+    }
+
+
+def test_a_draining_member_gives_everything_up_and_nobody_else_anything() -> None:
+    before = assign(100, dict.fromkeys("abcd", 1.0), {})
+    after = assign(100, {"a": 0.0, "b": 1.0, "c": 1.0, "d": 1.0}, before)
+    assert after["a"] == frozenset()
+    for name in "bcd":
+        assert before[name] < after[name]
+    assert moves(before, after) == 25
+
+
+def test_what_two_have_is_given_to_one() -> None:
+    found = assign(2, {"a": 1.0, "b": 1.0}, {"a": {0, 1}, "b": {0, 1}})
+    assert sorted([*found["a"], *found["b"]]) == [0, 1]
+
+
+def test_no_more_shards_than_there_are() -> None:
+    before = assign(100, dict.fromkeys("ab", 1.0), {})
+    after = assign(10, dict.fromkeys("ab", 1.0), before)
+    assert sorted([*after["a"], *after["b"]]) == list(range(10))
+    assert (
+        moves({name: {it for it in mine if it < 10} for name, mine in before.items()}, after) <= 5
+    )
+
+
+@given(st.frozensets(st.integers(0, 500)))
+def test_numbers_as_text(numbers: frozenset[int]) -> None:
+    assert decode(encode(numbers)) == numbers
+
+
+def test_text_is_short() -> None:
+    assert encode([3, 1, 2, 7, 9, 10]) == "1-3,7,9-10"
+    assert encode([]) == ""
+    with pytest.raises(ValueError, match="invalid literal"):
+        decode("1-x")
