@@ -139,13 +139,8 @@ class Planner:
             writes = self._writes()
             if not writes:
                 return True
-            changed = [write for _, *write in writes]
-            refused = self._ask(
-                lambda: desks.hand_out(
-                    self._leadership.path,
-                    [(path, data, version) for path, data, version in changed],
-                )
-            )
+            changed = [(path, data, version) for _, path, data, version in writes]
+            refused = self._ask(lambda: desks.hand_out(self._leadership.path, changed))
         except NoAnswer as error:
             log.info("%s: the plan is late: %s", self._places.root, error)
             self._assigned.clear()
@@ -170,7 +165,7 @@ class Planner:
                 self._assigned[name] = node.version, desks.parse_assigned(node.data)
 
     def _writes(self) -> list[tuple[str, str, bytes, int]]:
-        """Return what has to change: the member, the path, the data, and the version it replaces."""
+        """Return what has to change: member, path, data, and the version that it replaces."""
         known = {
             (profile.identity, name): profile
             for name, profile in self._profiles.items()

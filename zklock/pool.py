@@ -105,6 +105,7 @@ class _Slot:
     def __init__(self, number: int, lose: Callable[[_Slot, Grant], object]) -> None:
         self.number = number
         self.wanted = True
+        self.begun = False
         self.lock: _ShardLock | None = None
         self.attempt: Attempt[Grant | None] | None = None
         self.run: _Run | None = None
@@ -131,10 +132,10 @@ class _Run:
 class WorkerPool:
     """One worker of a pool: it runs its share of the shards.
 
-    ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the pool's own
-    znode, created where missing. ``shards``: how many there are, 1 to 65536, if the pool is new;
-    else the number that is kept in ZooKeeper holds, see :meth:`set_shards`. ``identity``: text by
-    which others know this worker, by default ``host:pid:`` and a random part; workers should
+    ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the pool's
+    own znode, created where missing. ``shards``: how many there are, 1 to 65536, if the pool is
+    new; else the number that is kept in ZooKeeper holds, see :meth:`set_shards`. ``identity``: text
+    by which others know this worker, by default ``host:pid:`` and a random part; workers should
     differ in it. ``capacity``: this worker's weight, above 0; its share of the shards is in
     proportion.
 
@@ -143,16 +144,17 @@ class WorkerPool:
     released when this has returned, and the handler has. It is called, too, when the grant is lost
     (``grant.held`` is then false): another worker may own the shard already.
 
-    ``handler(shard)``: called with a :class:`Shard` once this worker owns it, after ``on_assigned``.
-    It is to return soon after ``shard.should_stop`` is set; if it returns earlier, the shard stays
-    owned, and is not handled again until it is owned anew. ``executor``: where it runs: ``"threads"``,
-    ``"processes"`` (one for each shard that runs, spawned), ``"asyncio"`` (a loop on a thread of its
-    own), any executor of ``concurrent.futures``, or a running event loop; by default ``"asyncio"``
-    for coroutine functions, else ``"threads"``. With an executor that runs fewer at a time than
-    there are shards, the others wait for their handler, owned. ``on_error``: after an exception
-    in the handler, which is logged, ``"retry"`` calls it again after a pause that grows with every
-    failure in a row, ``"stop"`` does not, and the shard stays owned. ``retry``: the first and the
-    longest pause, in seconds. ``LockLost`` of a shard that is lost counts as a return.
+    ``handler(shard)``: called with a :class:`Shard` once this worker owns it, after
+    ``on_assigned``. It is to return soon after ``shard.should_stop`` is set; if it returns earlier,
+    the shard stays owned, and is not handled again until it is owned anew. ``executor``: where it
+    runs: ``"threads"``, ``"processes"`` (one for each shard that runs, spawned), ``"asyncio"`` (a
+    loop on a thread of its own), any executor of ``concurrent.futures``, or a running event loop;
+    by default ``"asyncio"`` for coroutine functions, else ``"threads"``. With an executor that runs
+    fewer at a time than there are shards, the others wait for their handler, owned. ``on_error``:
+    after an exception in the handler, which is logged, ``"retry"`` calls it again after a pause
+    that grows with every failure in a row, ``"stop"`` does not, and the shard stays owned.
+    ``retry``: the first and the longest pause, in seconds. ``LockLost`` of a shard that is lost
+    counts as a return.
 
     ``settle``: seconds that the leader waits for further news before it assigns shards anew.
     ``session_timeout`` and ``lease_fraction`` as for ``Lock``.
@@ -372,12 +374,9 @@ class WorkerPool:
         """
         shards, workers = self._survey(timeout)
         wanted = {n: it.profile.identity for it in workers for n in it.assigned}
-        owners: dict[int, tuple[FencingToken, str]] = {}
-        for worker in workers:
-            for number, token in worker.owned.items():
-                owners[number] = max(
-                    owners.get(number, (token, "")), (token, worker.profile.identity)
-                )
+        said = [(n, token, it.profile.identity) for it in workers for n, token in it.owned.items()]
+        owners: dict[int, tuple[FencingToken | None, str | None]]
+        owners = {number: (token, owner) for number, token, owner in sorted(said)}
         found = []
         for number in sorted({*range(shards), *owners}):
             token, owner = owners.get(number, (None, None))
@@ -554,14 +553,14 @@ class WorkerPool:
                 slot.wanted = False
                 self._revoke(slot)
         for number in sorted(wanted):
-            slot = self._slots.get(number)
-            if slot is None:
-                slot = self._slots[number] = _Slot(number, self._lost)
-                self._begin(slot)
+            slot = self._slots.setdefault(number, _Slot(number, self._lost))
             slot.wanted = True
+            if not slot.begun:
+                self._begin(slot)
 
     def _begin(self, slot: _Slot) -> None:
         """Queue for the shard."""
+        slot.begun = True
         try:
             if slot.lock is None:
                 slot.lock = _ShardLock(

@@ -1,4 +1,4 @@
-"""A shard as its handler sees it: in a thread, in a process, in an asyncio task; and what runs it."""
+"""A shard as its handler sees it, in a thread, a process or an asyncio task; and what runs it."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Stop(Protocol):
 class Shard:
     """One shard that this worker owns, for as long as it does.
 
-    ``number``; ``token``, the ``FencingToken`` of this ownership; ``should_stop``, which is set when
-    the handler is to end its work and return: the shard is lost, or is to be handed over. It
-    is a ``threading.Event`` in a thread, an ``asyncio.Event`` in a task, and in a process an object
-    with its ``is_set()`` and ``wait(timeout)``.
+    ``number``; ``token``, the ``FencingToken`` of this ownership; ``should_stop``, which is set
+    when the handler is to end its work and return: the shard is lost, or is to be handed over.
+    It is a ``threading.Event`` in a thread, an ``asyncio.Event`` in a task, and in a process an
+    object with its ``is_set()`` and ``wait(timeout)``.
     """
 
     def __init__(self, number: int, grant: Grant, should_stop: Any) -> None:
@@ -144,7 +144,7 @@ class InTasks:
         """Begin to handle a shard."""
         stop = asyncio.Event()
         future = asyncio.run_coroutine_threadsafe(self._run(number, grant, stop), self._loop)
-        return Task(_Kept(future), lambda: self._soon(stop.set))
+        return Task(_kept(future), lambda: self._soon(stop.set))
 
     async def _run(self, number: int, grant: Grant, stop: asyncio.Event) -> None:
         await self._handler(Shard(number, grant, stop))
@@ -161,7 +161,7 @@ class InTasks:
             self._loop.close()
 
 
-def _Kept(future: Future[Any]) -> Future[Any]:  # noqa: N802
+def _kept(future: Future[Any]) -> Future[Any]:
     """Return a future that cannot be cancelled: the task behind it is to stop by itself."""
     kept: Future[Any] = Future()
     kept.set_running_or_notify_cancel()
@@ -213,7 +213,7 @@ class Board:
 
 
 @lru_cache(maxsize=16)
-def _view(path: str) -> tuple[memoryview, mmap.mmap]:
+def _view(path: str) -> tuple[memoryview[float], mmap.mmap]:
     with Path(path).open("rb") as file:
         shared = mmap.mmap(file.fileno(), _SIZE, access=mmap.ACCESS_READ)
     return memoryview(shared)[:_HEAD].cast("d"), shared
@@ -328,7 +328,8 @@ def runner(handler: Handler, executor: object) -> Callable[[], Runner]:
         executor = "asyncio" if awaits else "threads"
     if isinstance(executor, str) and executor not in {"threads", "processes", "asyncio"}:
         raise ValueError(
-            f"executor must be 'threads', 'processes', 'asyncio', an executor or a loop: {executor!r}"
+            "executor must be 'threads', 'processes', 'asyncio', an executor or a loop, not "
+            f"{executor!r}"
         )
     if not isinstance(executor, str | Executor | asyncio.AbstractEventLoop):
         raise TypeError(f"executor must be no {type(executor).__name__}")
