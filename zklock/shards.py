@@ -274,12 +274,6 @@ class InProcesses:
     """Runs handlers on processes of an executor."""
 
     def __init__(self, handler: Handler, executor: ProcessPoolExecutor | None) -> None:
-        try:
-            pickle.dumps(handler)
-        except Exception as error:
-            raise TypeError(
-                f"a handler for processes must be a function of a module: {error}"
-            ) from None
         self._handler = handler
         self._own = executor is None
         self._executor = executor or self._start()
@@ -340,6 +334,13 @@ def runner(handler: Handler, executor: object) -> Callable[[], Runner]:
         return partial(InTasks, handler, executor)
     if tasks:
         return partial(InTasks, handler, None)
+    if executor == "processes" or isinstance(executor, ProcessPoolExecutor):
+        try:
+            pickle.dumps(handler)
+        except Exception as error:
+            raise TypeError(
+                f"a handler for processes must be a module's function: {error}"
+            ) from None
     if isinstance(executor, ProcessPoolExecutor):
         return partial(InProcesses, handler, executor)
     if isinstance(executor, Executor):

@@ -1,0 +1,153 @@
+"""A worker of a pool as a process; what it notes is as of ``worker``, for the same checker.
+
+``python -m tests.chaos.pool_worker SETTINGS`` (JSON: hosts, path, identity, folder, and what else
+``WorkerPool`` takes; timeout of the session). It hears one command a line, a JSON list of a word
+and its arguments, and answers each with one JSON value: ``owned``, ``drain``, ``resume``,
+``capacity``, ``shards``, ``leads``, ``stop``. The end of its input ends it at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import zklock
+from tests.chaos.history import History
+from zklock import pool
+from zklock.clock import clock
+from zklock.errors import LockLost
+from zklock.grant import Answer
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOK_EVERY = 0.02
+
+
+def noted(history: History) -> type[pool._ShardGrant]:
+    """Return a class of grants that note what becomes of them."""
+
+    class Noted(pool._ShardGrant):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            history.note(
+                "grant",
+                ask=self.path,
+                lock=self.lock_path,
+                node=self.path,
+                token=str(self.token),
+                session=self.session_id,
+                began=clock(),
+            )
+
+        def _end(self) -> Answer:
+            history.note("release", node=self.path, how="release")
+            try:
+                answer = super()._end()
+            except LockLost:
+                history.note("released", node=self.path, outcome="lost")
+                raise
+            history.note("released", node=self.path, outcome="done")
+            return answer
+
+        def _set_lost(self) -> None:
+            super()._set_lost()
+            loss = self._loss
+            assert loss is not None
+            history.note(
+                "lost",
+                node=self.path,
+                reason=loss.reason.name,
+                noticed=loss.noticed,
+                lease_end=loss.lease_end,
+            )
+
+    return Noted
+
+
+def main(settings: str) -> None:
+    """Work until told to stop."""
+    given = json.loads(settings)
+    client = zklock.connect(given.pop("hosts"), given.pop("timeout"))
+    history = History(Path(given.pop("folder")), given["identity"])
+
+    def handle(shard: zklock.Shard) -> None:
+        while True:
+            at = clock()
+            if shard.held:
+                history.note("held", at=at, node=shard._grant.path)
+            else:
+                history.note("unheld", node=shard._grant.path)
+            if shard.should_stop.wait(LOOK_EVERY):
+                return
+
+    worker = zklock.WorkerPool(client, given.pop("path"), handler=handle, **given)
+    commands: dict[str, Callable[..., object]] = {
+        "owned": lambda: {number: str(it.token) for number, it in worker.owned().items()},
+        "drain": worker.drain,
+        "resume": worker.resume,
+        "capacity": worker.set_capacity,
+        "shards": worker.set_shards,
+        "leads": lambda: worker.is_leader,
+        "stop": worker.stop,
+    }
+    history.note("begin")
+    with mock.patch.object(pool._ShardLock, "_GRANT", noted(history)):
+        worker.start()
+        print("null", flush=True)
+        for line in sys.stdin:
+            word, *arguments = json.loads(line)
+            print(json.dumps(commands[word](*arguments)), flush=True)
+            if word == "stop":
+                break
+        else:
+            os._exit(1)
+    history.note("end")
+    client.stop()
+    client.close()
+
+
+class PoolWorker:
+    """Such a process, for whoever directs it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.identity: str = settings["identity"]
+        command = [sys.executable, "-m", "tests.chaos.pool_worker", json.dumps(settings)]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def hear(self) -> Any:
+        """Return its next answer; the first one says that it has joined."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"{self.identity} ended: {self.process.wait(20)}"
+        return json.loads(line)
+
+    def ask(self, word: str, *arguments: Any) -> Any:
+        """Give a command and return the answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([word, *arguments]) + "\n")
+        self.process.stdin.flush()
+        return self.hear()
+
+    def owned(self) -> dict[int, str]:
+        """Return the shards that it owns, with the texts of their tokens."""
+        return {int(number): token for number, token in self.ask("owned").items()}
+
+    def close(self) -> None:
+        """Make sure that it is gone."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

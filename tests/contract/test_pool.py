@@ -1,0 +1,784 @@
+"""WorkerPool on a real ZooKeeper: shares, hand-overs, crashes, pauses, executors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import pairwise
+from multiprocessing import get_context, resource_tracker
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.chaos import checker
+from tests.chaos.history import History, load
+from tests.chaos.pool_worker import PoolWorker
+from tests.contract.support import SOON, children, run, tree
+from zklock import desks
+from zklock.assignment import assign
+from zklock.clock import clock
+from zklock.effects import Failure
+from zklock.fencing import MemoryGuard
+from zklock.session import session_of
+from zklock.testing import wait_for
+
+SHARDS = 24
+
+
+@pytest.fixture
+def join(
+    zklock_connect: Callable[..., Any], zklock_path: str
+) -> Iterator[Callable[..., zklock.WorkerPool]]:
+    """Return ``join(identity, **options)``: a started worker with a session of its own."""
+    pools: list[zklock.WorkerPool] = []
+
+    def start(identity: str, **options: Any) -> zklock.WorkerPool:
+        options.setdefault("shards", SHARDS)
+        client = options.pop("client", None) or zklock_connect()
+        pool = zklock.WorkerPool(client, zklock_path, identity=identity, **options)
+        pools.append(pool)
+        pool.start()
+        return pool
+
+    yield start
+    for pool in pools:
+        pool.stop()
+
+
+@pytest.fixture
+def processes(
+    zklock_hosts: str, zklock_path: str, tmp_path: Path
+) -> Iterator[Callable[..., PoolWorker]]:
+    """Return ``processes(identity, **options)``: a worker process that has joined."""
+    workers: list[PoolWorker] = []
+
+    def start(identity: str, **options: Any) -> PoolWorker:
+        settings = {"timeout": 4.0, "shards": SHARDS, **options}
+        worker = PoolWorker(
+            hosts=zklock_hosts,
+            path=zklock_path,
+            folder=str(tmp_path),
+            identity=identity,
+            **settings,
+        )
+        workers.append(worker)
+        worker.hear()
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_resource_tracker() -> Iterator[None]:
+    """End the process that multiprocessing keeps for as long as the interpreter runs."""
+    yield
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+
+
+def counts(*pools: Any) -> list[int]:
+    return [len(pool.owned()) for pool in pools]
+
+
+def shared(*pools: Any, counted: list[int] | None = None, total: int = SHARDS) -> None:
+    """Wait until the workers own so many shards each, by default in equal parts."""
+
+    def done() -> bool:
+        now = counts(*pools)
+        if counted is not None:
+            return now == counted
+        return sum(now) == total and max(now) - min(now) <= 1
+
+    wait_for(done, SOON, lambda: f"{counted or 'equal parts'}, but {counts(*pools)}")
+    numbers = [number for pool in pools for number in pool.owned()]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_one_worker_owns_all(join: Any, zklock_client: Any, zklock_path: str) -> None:
+    pool = join("one")
+    shared(pool)
+    assert sorted(pool.owned()) == list(range(SHARDS))
+    for number, grant in pool.owned().items():
+        grant.verify()
+        assert grant.lock_path == f"{zklock_path}/shards/{number}"
+    pool.stop()
+    assert pool.owned() == {}
+    left = tree(zklock_client, zklock_path)
+    parents = ["", "/assigned", "/leader", "/members", "/owned", "/shards"]
+    assert sorted(left) == sorted(
+        [f"{zklock_path}{name}" for name in parents]
+        + [f"{zklock_path}/shards/{number}" for number in range(SHARDS)]
+    )
+
+
+def test_a_join_and_a_leave_move_no_more_than_they_must(join: Any) -> None:
+    one = join("a")
+    shared(one)
+    two = join("b")
+    shared(one, two)
+    before = [set(one.owned()), set(two.owned())]
+    three = join("c")
+    shared(one, two, three)
+    after = [set(one.owned()), set(two.owned())]
+    assert all(now < was for now, was in zip(after, before, strict=True))
+    tokens = {number: grant.token for number, grant in one.owned().items()}
+    three.stop()
+    shared(one, two)
+    for number, token in tokens.items():
+        assert one.owned()[number].token == token
+
+
+def test_tokens_rise_from_owner_to_owner(join: Any) -> None:
+    one = join("a")
+    shared(one)
+    before = {number: grant.token for number, grant in one.owned().items()}
+    two = join("b")
+    shared(one, two)
+    moved = two.owned()
+    assert all(grant.token > before[number] for number, grant in moved.items())
+
+
+def test_weights(join: Any) -> None:
+    small, big = join("small"), join("big", capacity=2.0)
+    shared(small, big, counted=[8, 16])
+    small.set_capacity(4)
+    assert small.capacity == 4.0
+    shared(small, big, counted=[16, 8])
+
+
+def test_drain_and_resume(join: Any) -> None:
+    one, two = join("a"), join("b")
+    shared(one, two)
+    assert one.drain(SOON)
+    assert one.draining
+    shared(two)
+    (first, second) = two.members()
+    assert (first.identity, first.draining, first.assigned) == ("a", True, 0)
+    assert (second.identity, second.draining, second.assigned) == ("b", False, SHARDS)
+    assert two.drain(SOON)
+    assert counts(one, two) == [0, 0]
+    one.resume()
+    shared(one)
+
+
+def test_drain_says_when_it_takes_too_long(join: Any) -> None:
+    hold = threading.Event()
+    one = join("a", shards=1, on_revoked=lambda shard, grant: hold.wait(SOON))
+    shared(one, total=1)
+    assert not one.drain(0.5)
+    assert counts(one) == [1]
+    hold.set()
+    assert one.drain(SOON)
+
+
+def test_shards_come_and_go(join: Any) -> None:
+    one, two = join("a"), join("b")
+    shared(one, two)
+    before = set(one.owned())
+    one.set_shards(SHARDS * 2)
+    shared(one, two, total=SHARDS * 2)
+    assert before <= set(one.owned())
+    two.set_shards(5)
+    shared(one, two, total=5)
+    assert sorted([*one.owned(), *two.owned()]) == list(range(5))
+    late = join("c", shards=64)
+    shared(one, two, late, total=5)
+
+
+def test_assignment(join: Any, zklock_connect: Callable[..., Any], zklock_path: str) -> None:
+    one, two = join("a"), join("b")
+    shared(one, two)
+    outside = zklock.WorkerPool(zklock_connect(), zklock_path)
+    expected = {
+        number: (name, grant.token)
+        for name, pool in (("a", one), ("b", two))
+        for number, grant in pool.owned().items()
+    }
+    wait_for(
+        lambda: {it.shard: (it.owner, it.token) for it in outside.assignment()} == expected,
+        SOON,
+        "what is owned is told",
+    )
+    assert [it.shard for it in outside.assignment()] == list(range(SHARDS))
+    assert {it.shard: it.wanted for it in outside.assignment()} == {
+        number: name for number, (name, _) in expected.items()
+    }
+    one.stop()
+    two.stop()
+    assert {(it.wanted, it.owner, it.token) for it in outside.assignment()} == {(None, None, None)}
+
+
+def test_a_hand_over_in_order(join: Any) -> None:
+    """Told, finished, released, granted: the new owner never begins before the old one ended."""
+    events: list[tuple[str, str, int]] = []
+    noting = threading.Lock()
+
+    def note(who: str, what: str, shard: int) -> None:
+        with noting:
+            events.append((who, what, shard))
+
+    def options(who: str) -> dict[str, Any]:
+        def handle(shard: zklock.Shard) -> None:
+            note(who, "handles", shard.number)
+            shard.should_stop.wait()
+            shard.check()
+            time.sleep(0.05)  # the work of the last piece
+            shard.check()
+            note(who, "ends", shard.number)
+
+        def revoked(shard: int, grant: zklock.Grant) -> None:
+            assert grant.held
+            note(who, "revoked", shard)
+
+        return {
+            "on_assigned": lambda shard, grant: note(who, "assigned", shard),
+            "on_revoked": revoked,
+            "handler": handle,
+        }
+
+    one = join("a", shards=6, **options("a"))
+    shared(one, total=6)
+    two = join("b", shards=6, **options("b"))
+    shared(one, two, total=6)
+    wait_for(lambda: sum(it[:2] == ("b", "handles") for it in events) == 3, SOON, "handled")
+    for shard in two.owned():
+        mine = [(who, what) for who, what, number in events if number == shard]
+        assert mine[:2] == [("a", "assigned"), ("a", "handles")]
+        assert sorted(mine[2:4]) == [("a", "ends"), ("a", "revoked")]
+        assert mine[4:] == [("b", "assigned"), ("b", "handles")]
+
+
+def test_a_slow_owner_keeps_its_shard(join: Any) -> None:
+    """The leader wants it elsewhere; who works on it still owns it until it has finished."""
+    finish = threading.Event()
+    one = join("a", shards=2, handler=lambda shard: finish.wait(SOON))
+    shared(one, total=2)
+    two = join("b", shards=2)
+    wait_for(
+        lambda: sorted((it.wanted or "") for it in two.assignment()) == ["a", "b"], SOON, "assigned"
+    )
+    (moving,) = [it for it in two.assignment() if it.wanted == "b"]
+    assert moving.owner == "a"
+    assert counts(one, two) == [2, 0]
+    finish.set()
+    shared(one, two, total=2)
+
+
+def test_a_session_lost_and_another(
+    join: Any, zklock_expire_session: Any, zklock_connect: Any
+) -> None:
+    """The grants are lost, the handlers told; in the new session the worker is a member again."""
+    revoked: list[bool] = []
+    stopped: list[int] = []
+
+    def handle(shard: zklock.Shard) -> None:
+        shard.should_stop.wait()
+        if not shard.held:
+            stopped.append(shard.number)
+
+    client = zklock_connect()
+    one = join(
+        "a",
+        client=client,
+        handler=handle,
+        on_revoked=lambda shard, grant: revoked.append(grant.held),
+    )
+    shared(one)
+    before = {number: grant.token for number, grant in one.owned().items()}
+    zklock_expire_session(client)
+    wait_for(lambda: len(stopped) == SHARDS, SOON, lambda: f"{len(stopped)} were told")
+    assert revoked == [False] * SHARDS
+    shared(one)
+    assert all(grant.token > before[number] for number, grant in one.owned().items())
+
+
+def test_a_member_whose_nodes_are_deleted_comes_back(
+    join: Any, zklock_client: Any, zklock_path: str
+) -> None:
+    one = join("a")
+    shared(one)
+    for parent in ("members", "assigned"):
+        for name in children(zklock_client, f"{zklock_path}/{parent}"):
+            zklock_client.delete(f"{zklock_path}/{parent}/{name}")
+        wait_for(lambda: len(one.members()) == 1, SOON, "a member again")
+        shared(one)
+
+
+def test_a_shard_whose_node_is_deleted_is_lost_and_had_again(join: Any, zklock_client: Any) -> None:
+    told: list[tuple[int, bool]] = []
+    one = join("a", on_revoked=lambda shard, grant: told.append((shard, grant.held)))
+    shared(one)
+    grant = one.owned()[3]
+    zklock_client.delete(grant.path)
+    assert grant.lost.wait(SOON)
+    wait_for(lambda: told == [(3, False)], SOON, lambda: f"told {told}")
+    shared(one)
+    assert one.owned()[3].token > grant.token
+
+
+def test_the_leader_goes_and_nothing_that_runs_is_lost(join: Any) -> None:
+    pools = [join(name) for name in "abc"]
+    shared(*pools)
+    leader = next(pool for pool in pools if pool.is_leader)
+    others = [pool for pool in pools if pool is not leader]
+    before = [{n: it.token for n, it in pool.owned().items()} for pool in others]
+    leader.stop()
+    shared(*others)
+    for pool, tokens in zip(others, before, strict=True):
+        now = {number: grant.token for number, grant in pool.owned().items()}
+        assert tokens.items() <= now.items()
+    assert sum(pool.is_leader for pool in others) == 1
+
+
+def test_a_stale_leader_writes_nothing(
+    join: Any, zklock_connect: Callable[..., Any], zklock_path: str
+) -> None:
+    """What a leader writes is bound to its node, and to the version that it has read."""
+    one = join("a", shards=2)
+    shared(one, total=2)
+    client = zklock_connect()
+    session = session_of(client)
+    (name,) = children(client, f"{zklock_path}/assigned")
+    target = f"{zklock_path}/assigned/{name}"
+    data, stat = client.get(target)
+    (leader,) = children(client, f"{zklock_path}/leader")
+
+    def write(guard: str, version: int) -> Failure | None:
+        def recipe() -> Any:
+            return desks.hand_out(guard, [(target, data, version)])
+
+        refused: Failure | None = session.ask(recipe, zklock_path, SOON)
+        return refused
+
+    guard = f"{zklock_path}/leader/{leader}"
+    assert write(f"{zklock_path}/leader/gone", stat.version) is Failure.MISSING
+    assert write(guard, stat.version + 1) is Failure.CHANGED
+    assert client.get(target)[1].version == stat.version
+    assert write(guard, stat.version) is None
+    assert client.get(target)[1].version == stat.version + 1
+
+
+def test_another_leader_corrects_what_was_written_behind_its_back(
+    join: Any, zklock_client: Any, zklock_path: str
+) -> None:
+    one, two = join("a"), join("b")
+    shared(one, two)
+    for name in children(zklock_client, f"{zklock_path}/assigned"):
+        zklock_client.set(f"{zklock_path}/assigned/{name}", b"x 0-23")
+    leader, other = (one, two) if one.is_leader else (two, one)
+    leader.stop()
+    shared(other)
+    join("c")
+
+
+def test_large_plans_are_written_in_parts(
+    zklock_connect: Callable[..., Any], zklock_path: str
+) -> None:
+    """The plan for 40 members and the most shards, as scattered as can be."""
+    client = zklock_connect()
+    session = session_of(client)
+    names = [f"{at:02}" for at in range(40)]
+    weights = dict.fromkeys(names, 1.0)
+    scattered = {name: frozenset(range(at, desks.MAX_SHARDS, 40)) for at, name in enumerate(names)}
+    assert assign(desks.MAX_SHARDS, weights, scattered) == scattered
+    client.ensure_path(f"{zklock_path}/guard")
+    token = zklock.FencingToken(1, 1)
+    writes = []
+    for name in names:
+        client.create(f"{zklock_path}/{name}")
+        writes.append((f"{zklock_path}/{name}", desks.assigned_data(token, scattered[name]), 0))
+    assert sum(len(data) for _, data, _ in writes) > 300_000
+
+    def recipe() -> Any:
+        return desks.hand_out(f"{zklock_path}/guard", writes * 1)
+
+    assert session.ask(recipe, zklock_path, SOON) is None
+    for name in names:
+        data, _ = client.get(f"{zklock_path}/{name}")
+        assert desks.parse_assigned(data) == scattered[name]
+
+
+# Handlers.
+
+
+def handle_in_a_process(shard: zklock.Shard) -> None:
+    """Note in a file, named by the first token's digits, what a process sees of its shard."""
+    folder = Path(os.environ["ZKLOCK_TEST_FOLDER"])
+    shard.check()
+    assert not shard.should_stop.wait(0.01)
+    told = folder / f"{shard.number}-{shard.token}"
+    told.write_text(f"{os.getpid()} {shard.held}")
+    told.rename(f"{told}-began")
+    shard.should_stop.wait()
+    (folder / f"{shard.number}-{shard.token}-{shard.held}").touch()
+
+
+def test_threads(join: Any) -> None:
+    running: set[int] = set()
+
+    def handle(shard: zklock.Shard) -> None:
+        running.add(shard.number)
+        assert threading.current_thread() is not threading.main_thread()
+        shard.should_stop.wait()
+        running.discard(shard.number)
+
+    one = join("a", handler=handle, executor="threads")
+    wait_for(lambda: len(running) == SHARDS, SOON, "all handled")
+    one.stop()
+    assert not running
+
+
+def test_an_executor_of_the_user(join: Any) -> None:
+    """Two threads, so that two shards are handled at a time, and the others wait for theirs."""
+    running: list[int] = []
+
+    def handle(shard: zklock.Shard) -> None:
+        running.append(shard.number)
+        shard.should_stop.wait()
+
+    with ThreadPoolExecutor(2) as executor:
+        one = join("a", handler=handle, executor=executor)
+        shared(one)
+        wait_for(lambda: len(running) == 2, SOON, "two handled")
+        one.stop()
+        assert len(running) == 2
+        assert executor.submit(lambda: "still mine").result(SOON) == "still mine"
+
+
+def test_asyncio(join: Any) -> None:
+    running: set[int] = set()
+    loops = set()
+
+    async def handle(shard: zklock.Shard) -> None:
+        running.add(shard.number)
+        loops.add(asyncio.get_running_loop())
+        await shard.should_stop.wait()
+        shard.check()
+        running.discard(shard.number)
+
+    one = join("a", handler=handle)
+    wait_for(lambda: len(running) == SHARDS, SOON, "all handled")
+    assert len(loops) == 1
+    one.stop()
+    assert not running
+
+
+def test_a_loop_of_the_user(zklock_connect: Callable[..., Any], zklock_path: str) -> None:
+    ended: list[int] = []
+
+    async def handle(shard: zklock.Shard) -> None:
+        await shard.should_stop.wait()
+        ended.append(shard.number)
+
+    async def main() -> None:
+        pool = zklock.WorkerPool(
+            zklock_connect(),
+            zklock_path,
+            shards=SHARDS,
+            handler=handle,
+            executor=asyncio.get_running_loop(),
+        )
+        await asyncio.to_thread(pool.start)
+        while len(pool.owned()) < SHARDS:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(pool.stop)
+
+    asyncio.run(main())
+    assert sorted(ended) == list(range(SHARDS))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_processes(join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+    monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
+    executor: Any = "processes"
+    if not own:
+        executor = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+    one = join("a", shards=2, handler=handle_in_a_process, executor=executor)
+    wait_for(lambda: len(list(tmp_path.glob("*-began"))) == 2, SOON, "all handled")
+    told = [path.read_text().split() for path in tmp_path.glob("*-began")]
+    assert {held for _, held in told} == {"True"}
+    assert os.getpid() not in {int(pid) for pid, _ in told}
+    one.stop()
+    assert len(list(tmp_path.glob("*-True"))) == 2
+    if not own:
+        executor.shutdown()
+
+
+def test_processes_hear_of_the_loss(
+    join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zklock_client: Any
+) -> None:
+    monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
+    one = join("a", shards=1, handler=handle_in_a_process, executor="processes")
+    wait_for(lambda: list(tmp_path.glob("*-began")), SOON, "handled")
+    zklock_client.delete(one.owned()[0].path)
+    wait_for(lambda: list(tmp_path.glob("*-False")), SOON, "told of the loss")
+    wait_for(lambda: len(list(tmp_path.glob("*-began"))) == 2, SOON, "handled again")
+
+
+def test_a_killed_process_is_replaced(
+    join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
+    join("a", shards=1, handler=handle_in_a_process, executor="processes", retry=(0.05, 0.1))
+
+    def pids() -> set[int]:
+        texts = [path.read_text() for path in tmp_path.glob("*-began")]
+        return {int(text.split()[0]) for text in texts if " " in text}
+
+    (first,) = wait_for(pids, SOON, "handled")
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: pids() - {first}, SOON, "handled by another")
+
+
+def test_a_failing_handler_is_called_again(join: Any, caplog: pytest.LogCaptureFixture) -> None:
+    times: list[float] = []
+
+    def handle(shard: zklock.Shard) -> None:
+        times.append(clock())
+        if len(times) < 5:
+            raise ValueError("the handler's own")
+        shard.should_stop.wait()
+
+    with caplog.at_level(logging.ERROR):
+        one = join("a", shards=1, handler=handle, retry=(0.05, 10.0))
+        wait_for(lambda: len(times) == 5, SOON, "called again")
+        one.stop()
+    pauses = [later - sooner for sooner, later in pairwise(times)]
+    for number, pause in enumerate(pauses):
+        assert pause >= 0.025 * 2**number
+    assert sum("the handler of shard 0 raised" in it.message for it in caplog.records) == 4
+
+
+def test_a_failing_handler_is_stopped_where_asked(join: Any) -> None:
+    calls: list[int] = []
+
+    def handle(shard: zklock.Shard) -> None:
+        calls.append(shard.number)
+        raise ValueError("the handler's own")
+
+    one = join("a", shards=3, handler=handle, on_error="stop", retry=(0.01, 0.01))
+    shared(one, total=3)
+    wait_for(lambda: len(calls) == 3, SOON, "called")
+    time.sleep(0.1)  # ten pauses
+    assert sorted(calls) == [0, 1, 2]
+    assert counts(one) == [3]
+
+
+def test_callbacks_that_raise_hold_nothing_up(join: Any) -> None:
+    def fail(shard: int, grant: zklock.Grant) -> None:
+        raise ValueError("the callback's own")
+
+    handled: list[int] = []
+    one = join(
+        "a",
+        shards=3,
+        on_assigned=fail,
+        on_revoked=fail,
+        handler=lambda shard: handled.append(shard.number),
+    )
+    wait_for(lambda: len(handled) == 3, SOON, "handled")
+    one.stop()
+
+
+def test_stop_says_what_does_not_end(join: Any) -> None:
+    finish = threading.Event()
+    one = join("a", shards=2, handler=lambda shard: finish.wait(SOON))
+    shared(one, total=2)
+    with pytest.raises(zklock.PoolStuck, match="shards 0-1"):
+        one.stop(0.3)
+    assert counts(one) == [2]
+    finish.set()
+    one.stop()
+    assert counts(one) == [0]
+
+
+def test_stopped_in_the_middle_of_everything(
+    join: Any, zklock_client: Any, zklock_path: str
+) -> None:
+    for delay in range(0, 60, 4):
+        one = join("a")
+        time.sleep(delay / 200)  # swept over the whole of the way in
+        one.stop()
+        for parent in ("leader", "members", "assigned", "owned"):
+            assert children(zklock_client, f"{zklock_path}/{parent}") == []
+        for number in children(zklock_client, f"{zklock_path}/shards"):
+            assert children(zklock_client, f"{zklock_path}/shards/{number}") == []
+
+
+def test_the_client_is_stopped_first(join: Any, zklock_connect: Callable[..., Any]) -> None:
+    client = zklock_connect()
+    one = join("a", client=client, handler=lambda shard: shard.should_stop.wait())
+    shared(one)
+    client.stop()
+    assert one.owned() == {}
+    one.stop()
+
+
+def test_wrong_use(join: Any, zklock_client: Any, zklock_path: str) -> None:
+    def make(**options: Any) -> zklock.WorkerPool:
+        return zklock.WorkerPool(zklock_client, zklock_path, **options)
+
+    async def awaits(shard: zklock.Shard) -> None: ...
+
+    values: tuple[dict[str, Any], ...] = (
+        {"shards": 0},
+        {"shards": desks.MAX_SHARDS + 1},
+        {"capacity": 0},
+        {"capacity": float("inf")},
+        {"on_error": "ignore"},
+        {"executor": "threads"},
+        {"handler": print, "executor": "gevent"},
+        {"retry": (2, 1)},
+        {"settle": -1},
+        {"identity": ""},
+    )
+    for options in values:
+        with pytest.raises(ValueError, match=r"."):
+            make(**options)
+    types: tuple[dict[str, Any], ...] = (
+        {"shards": "64"},
+        {"shards": True},
+        {"capacity": "1"},
+        {"on_assigned": 1},
+        {"on_revoked": 1},
+        {"handler": 1},
+        {"handler": print, "executor": 3},
+        {"handler": print, "executor": "asyncio"},
+        {"handler": awaits, "executor": "threads"},
+        {"handler": lambda shard: None, "executor": "processes"},
+    )
+    for options in types:
+        with pytest.raises(TypeError):
+            make(**options)
+    pool = make()
+    with pytest.raises(ValueError, match="capacity"):
+        pool.set_capacity(-1)
+    with pytest.raises(TypeError, match="shards"):
+        pool.set_shards(2.5)  # type: ignore[arg-type]
+    pool.stop()
+    with pool, pytest.raises(zklock.ZkLockError, match="started before"):
+        pool.start()
+    with pytest.raises(zklock.ZkLockError, match="started before"):
+        pool.start()
+    assert children(zklock_client, zklock_path) != []
+
+
+# Processes that crash and stand still.
+
+
+def verdict(folder: Path, client: Any, path: str) -> checker.Verdict:
+    """Note the end of the history, and what is left; return what the checker says of it."""
+    with History(folder, "director") as history:
+        history.note("calm")
+        for number in children(client, f"{path}/shards"):
+            lock = f"{path}/shards/{number}"
+            history.note("left", lock=lock, names=children(client, lock))
+    return checker.check(load(folder))
+
+
+def test_a_crash_and_a_history_of_ownership(
+    processes: Any, zklock_client: Any, zklock_path: str, tmp_path: Path
+) -> None:
+    """Workers come, crash, stand still, drain, leave: never two owners, and tokens that rise."""
+    history = History(tmp_path, "nemesis")
+    workers = [processes(name) for name in ("a", "b", "c")]
+    shared(*workers)
+    one, two, three = workers
+    history.note("kill", worker="c")
+    three.process.kill()
+    shared(one, two)
+    late = processes("d", capacity=2.0)
+    shared(one, two, late, counted=[6, 6, 12])
+    began = clock()
+    os.kill(two.process.pid, signal.SIGSTOP)
+    wait_for(lambda: sum(counts(one, late)) == SHARDS, SOON, "redistributed")
+    history.note("pause", at=began, worker="b", until=clock())
+    os.kill(two.process.pid, signal.SIGCONT)
+    shared(one, two, late, counted=[6, 6, 12])
+    assert one.ask("drain", SOON)
+    shared(two, late, counted=[8, 16])
+    one.ask("resume")
+    late.ask("capacity", 1.0)
+    shared(one, two, late)
+    late.ask("shards", 30)
+    shared(one, two, late, total=30)
+    for worker in (one, two, late):
+        worker.ask("stop")
+        assert worker.process.wait(SOON) == 0
+    history.close()
+    found = verdict(tmp_path, zklock_client, zklock_path)
+    assert found.violations == []
+    assert found.grants > SHARDS * 2
+    assert set(found.ends) == {"RELEASED", "CRASHED", "LEASE_LAPSED"}
+
+
+def test_a_worker_that_stands_still_is_fenced_off(processes: Any) -> None:
+    """Its shards go to others; a resource that has seen the new tokens refuses the old ones."""
+    one, two = processes("a"), processes("b")
+    shared(one, two)
+    before = two.owned()
+    os.kill(two.process.pid, signal.SIGSTOP)
+    shared(one)
+    after = one.owned()
+    for number, old in before.items():
+        guard = MemoryGuard(f"shard {number}")
+        guard.claim(zklock.FencingToken.parse(old))
+        guard.claim(zklock.FencingToken.parse(after[number]))
+        with pytest.raises(zklock.StaleToken):
+            guard.claim(zklock.FencingToken.parse(old))
+    os.kill(two.process.pid, signal.SIGCONT)
+    assert set(two.owned().values()).isdisjoint(before.values())
+    shared(one, two)
+
+
+def test_a_leader_that_stands_still_is_replaced(processes: Any) -> None:
+    workers = [processes(name) for name in ("a", "b", "c")]
+    shared(*workers)
+    leader = next(worker for worker in workers if worker.ask("leads"))
+    others = [worker for worker in workers if worker is not leader]
+    before = [worker.owned() for worker in others]
+    os.kill(leader.process.pid, signal.SIGSTOP)
+    shared(*others)
+    for worker, tokens in zip(others, before, strict=True):
+        assert tokens.items() <= worker.owned().items()
+    os.kill(leader.process.pid, signal.SIGCONT)
+    shared(*workers)
+    assert not leader.ask("leads")
+
+
+def test_start_needs_zookeeper(zklock_own_server: Any, zklock_connect: Any) -> None:
+    client = zklock_connect(zklock_own_server.hosts)
+    pool = zklock.WorkerPool(client, "/pool")
+    zklock_own_server.kill()
+    with pytest.raises(zklock.NoAnswer):
+        pool.start()
+    pool.stop()
+
+
+def test_zookeeper_goes_and_comes_back(zklock_own_server: Any, zklock_connect: Any) -> None:
+    client = zklock_connect(zklock_own_server.hosts)
+    with zklock.WorkerPool(client, "/pool", shards=SHARDS) as pool:
+        shared(pool)
+        zklock_own_server.kill()
+        wait_for(lambda: not pool.owned(), SOON, "lost with the lease")
+        zklock_own_server.start()
+        shared(pool)
+
+
+def test_stop_without_zookeeper(zklock_own_server: Any, zklock_connect: Any) -> None:
+    client = zklock_connect(zklock_own_server.hosts)
+    pool = zklock.WorkerPool(client, "/pool", shards=SHARDS)
+    pool.start()
+    shared(pool)
+    zklock_own_server.kill()
+    stopping = run(pool.stop)
+    stopping.result(SOON)
