@@ -15,7 +15,9 @@ from typing import IO, Any
 import pytest
 from kazoo.client import KazooClient
 
+from zklock.cli.demo import pool_checks
 from zklock.cli.demo.checks import CHECKS
+from zklock.cli.demo.events import Event
 from zklock.cli.demo.ledger import Ledger
 from zklock.testing import wait_for
 
@@ -229,10 +231,82 @@ def test_a_doctored_record_fails(start: Any, tmp_path: Path) -> None:
     assert [check["name"] for check in summary["checks"] if not check["held"]] == ["cut"]
 
 
-def replay(events: list[dict[str, Any]], record: Path) -> subprocess.CompletedProcess[bytes]:
+def test_the_pool(start: Any, zklock_hosts: str, zklock_client: KazooClient) -> None:
+    before = sorted(zklock_client.get_children("/"))
+    arguments = ("--pool", "--shards", "14", "--session-timeout", "2", "--hosts", zklock_hosts)
+    demo = start(*arguments)
+    assert demo.finish() == 0, demo.errors
+    assert demo.errors == ""
+    assert {name: check["violations"] for name, check in demo.verdicts().items()} == {
+        name: [] for name in pool_checks.CHECKS
+    }
+    times = {each.cause: each for each in pool_checks.failovers(recorded(demo))}
+    assert set(times) == {"stop", "drain", "crash", "pause", "partition"}
+    assert all(each.seconds and max(each.seconds) < BOUND for each in times.values())
+    assert min(times["crash"].seconds) > 1.0
+    assert sorted(zklock_client.get_children("/")) == before
+    assert list(demo.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("doctor", "failing"),
+    [
+        ("two owners", "exclusive"),
+        ("an old token", "tokens"),
+        ("a lost shard", "balanced"),
+        ("a silent loss", "told"),
+        ("a node left", "left_over"),
+    ],
+)
+def test_a_doctored_record_of_the_pool_fails(
+    pool_record: list[dict[str, Any]], tmp_path: Path, doctor: str, failing: str
+) -> None:
+    events = json.loads(json.dumps(pool_record))
+
+    def of(what: str) -> list[dict[str, Any]]:
+        return [event for event in events if event["event"] == what]
+
+    match doctor:
+        case "two owners":
+            look = next(it for it in of("look") if it["who"] == "w1" and it["held"])
+            look["at"] = max(event["at"] for event in events)
+        case "an old token":
+            last = max(of("granted"), key=lambda it: it["at"])
+            for event in events:
+                if event.get("token") == last["token"] and event["who"] == last["who"]:
+                    event["token"] = "0" * 16 + "-" + "0" * 10
+        case "a lost shard":
+            of("settled")[0]["owned"]["w1"].pop()
+        case "a silent loss":
+            events.remove(next(it for it in of("lost") if it["who"] == "w5"))
+        case "a node left":
+            of("left")[0]["nodes"].append("/x/members/m")
+    record = tmp_path / "events.jsonl"
+    done = replay(events, record, "--pool")
+    assert done.returncode == 1
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert failing in [check["name"] for check in summary["checks"] if not check["held"]]
+
+
+@pytest.fixture(scope="module")
+def pool_record(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    demo = Demo(tmp_path_factory.mktemp("pool"), "--pool", "--shards", "14")
+    assert demo.finish() == 0, demo.errors
+    record = tmp_path_factory.mktemp("record") / "events.jsonl"
+    assert replay(demo.events, record, "--pool").returncode == 0
+    return demo.events
+
+
+def recorded(demo: Demo) -> list[Event]:
+    return [Event.from_json(json.dumps(it)) for it in demo.events if it["event"] != "summary"]
+
+
+def replay(
+    events: list[dict[str, Any]], record: Path, *arguments: str
+) -> subprocess.CompletedProcess[bytes]:
     record.write_text("".join(json.dumps(event) + "\n" for event in events))
     return subprocess.run(
-        [sys.executable, "-m", "zklock.cli", "demo", "--json", "--replay", str(record)],
+        [sys.executable, "-m", "zklock.cli", "demo", "--json", "--replay", str(record), *arguments],
         capture_output=True,
         check=False,
     )

@@ -8,20 +8,24 @@ import json
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 import zklock
-from zklock.cli.demo.checks import judge
+from zklock.cli.demo import pool_checks, pool_worker
+from zklock.cli.demo.checks import Verdict, judge
 from zklock.cli.demo.director import Director
 from zklock.cli.demo.events import Event
 from zklock.cli.demo.ledger import Ledger
 from zklock.cli.demo.log import Log
+from zklock.cli.demo.pool_director import BEHIND_PROXY as POOL_PROXY
+from zklock.cli.demo.pool_director import PoolDirector
+from zklock.cli.demo.pool_table import PoolTable
 from zklock.cli.demo.tell import Teller, ToPerson, ToProgram
 from zklock.cli.demo.troupe import Player
 from zklock.cli.ending import Ended, ends_on_signals, ignore_signals
@@ -35,6 +39,11 @@ NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
 BEHIND_PROXY = "w5"
 SHORTEST, LONGEST = 0.5, 20.0
 """Seconds of session timeout that can be asked for."""
+
+FEWEST, MOST = 12, 1000
+"""Shards that can be asked for."""
+
+Check: TypeAlias = Callable[[Iterable[Event]], list[Verdict]]
 
 _DESCRIPTION = """\
 Play four acts with real worker processes against a real ZooKeeper: six workers queue for one lock
@@ -70,6 +79,14 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="show and check what an earlier demo printed with --json, instead of playing",
     )
+    parser.add_argument(
+        "--pool",
+        action="store_true",
+        help="play with a worker pool instead: shards, and workers that come, go and fail",
+    )
+    parser.add_argument(
+        "--shards", type=_shards, default=24, metavar="N", help="of the pool; default 24"
+    )
     parser.set_defaults(run=run)
 
 
@@ -78,12 +95,16 @@ def run(options: argparse.Namespace) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    teller = ToProgram(sys.stdout) if options.json else ToPerson(sys.stdout)
+    if options.pool and options.keep_ledger is not None:
+        return _fail(Status.USAGE, ValueError("--pool has no ledger to keep"))
+    person = PoolTable if options.pool else ToPerson
+    teller: Teller = ToProgram(sys.stdout) if options.json else person(sys.stdout)
+    check = pool_checks.judge if options.pool else judge
     try:
         if options.replay is not None:
-            return _replay(options.replay, teller)
+            return _replay(options.replay, teller, check)
         with ends_on_signals():
-            return _play(options, teller)
+            return _play_pool(options, teller) if options.pool else _play(options, teller)
     except Ended as ended:
         _say(f"ended by {ended}; all that it started is gone")
         raise
@@ -117,13 +138,13 @@ class _ZooKeeper:
     name: str
 
 
-def _replay(file: Path, teller: Teller) -> int:
+def _replay(file: Path, teller: Teller, check: Check) -> int:
     with file.open("rb") as lines:
         events = read(lines)
     try:
         for event in events:
             teller.tell(event)
-        return _judge(events, teller)
+        return _judge(events, teller, check)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: an event is not as a demo prints it: {error!r}") from error
 
@@ -154,13 +175,41 @@ def _play(options: argparse.Namespace, teller: Teller) -> int:
                 zookeeper.name
             )
             log.flush()
-            return _judge(log.events(), teller)
+            return _judge(log.events(), teller, judge)
         finally:
             ignore_signals()
 
 
-def _judge(events: list[Event], teller: Teller) -> int:
-    verdicts = judge(events)
+def _play_pool(options: argparse.Namespace, teller: Teller) -> int:
+    timeout = options.session_timeout
+    with contextlib.ExitStack() as stack:
+        try:
+            zookeeper = _zookeeper(stack, options.hosts, min(0.5, timeout / 4))
+            client = zklock.connect(zookeeper.hosts, timeout)
+            stack.callback(_leave, client)
+            path = f"/zklock-demo-{secrets.token_hex(4)}/pool"
+            stack.callback(_remove, client, path.rpartition("/")[0])
+            proxy = stack.enter_context(FaultProxy(zookeeper.one))
+            log = Log(teller.tell)
+
+            def hire(name: str) -> Player:
+                at = proxy.hosts if name == POOL_PROXY else zookeeper.hosts
+                arguments = [at, str(timeout), path, str(options.shards)]
+                player = Player(log, name, arguments, pool_worker.__name__)
+                stack.callback(player.close)
+                return player
+
+            PoolDirector(log, client, path, shards=options.shards, hire=hire, proxy=proxy).play(
+                zookeeper.name
+            )
+            log.flush()
+            return _judge(log.events(), teller, pool_checks.judge)
+        finally:
+            ignore_signals()
+
+
+def _judge(events: list[Event], teller: Teller, check: Check) -> int:
+    verdicts = check(events)
     times = [event.at for event in events]
     teller.summary(verdicts, max(times, default=0.0) - min(times, default=0.0))
     return Status.OK if all(verdict.held for verdict in verdicts) else Status.FAILED
@@ -219,6 +268,13 @@ def _timeout(text: str) -> float:
     if not SHORTEST <= seconds <= LONGEST:
         raise argparse.ArgumentTypeError(f"{text}: not {SHORTEST:g} to {LONGEST:g} seconds")
     return seconds
+
+
+def _shards(text: str) -> int:
+    number = int(text)
+    if not FEWEST <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{text}: not {FEWEST} to {MOST} shards")
+    return number
 
 
 def _new_file(text: str) -> Path:

@@ -80,6 +80,11 @@ class Log:
                 _, _, event = heapq.heappop(self._untold)
             self._tell(event)
 
+    def arrived(self) -> list[Event]:
+        """Return all events, in the order in which they came in."""
+        with self._changed:
+            return list(self._events)
+
     def events(self) -> list[Event]:
         """Return all events, in order of time."""
         with self._changed:

@@ -24,7 +24,9 @@ _ERROR_LINES = 15
 class Player:
     """One worker process. What it reports goes to the log, its end as ``ended``."""
 
-    def __init__(self, log: Log, name: str, arguments: list[str]) -> None:
+    def __init__(
+        self, log: Log, name: str, arguments: list[str], module: str = worker.__name__
+    ) -> None:
         self.name = name
         self._log = log
         self._mark = 0  # nothing before this place in the log is waited for
@@ -33,7 +35,7 @@ class Player:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         roots = [str(Path(zklock.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__, name, *arguments],
+            [sys.executable, "-m", module, name, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

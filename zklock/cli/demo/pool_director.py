@@ -1,0 +1,177 @@
+"""Plays the demo of the pool: workers join, stop, drain, crash, stand still, are cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+import zklock
+from zklock.cli.demo.events import DIRECTOR, Event
+from zklock.cli.demo.log import Interrupted, Log
+from zklock.cli.demo.troupe import Player
+from zklock.clock import clock
+from zklock.desks import Places
+from zklock.testing.proxy import FaultProxy
+
+_SLACK_SECONDS = 20.0
+"""Seconds that a step may take beyond three session timeouts before the demo is given up."""
+
+_LOOK_EVERY = 0.02
+
+BEHIND_PROXY = "w5"
+
+
+class PoolDirector:
+    """Directs the workers of one pool. ``hire(name)`` starts the process of one."""
+
+    def __init__(
+        self,
+        log: Log,
+        client: KazooClient,
+        path: str,
+        *,
+        shards: int,
+        hire: Callable[[str], Player],
+        proxy: FaultProxy,
+    ) -> None:
+        self._log = log
+        self._client = client
+        self._path = path
+        self._shards = shards
+        self._hire = hire
+        self._proxy = proxy
+        self._players: dict[str, Player] = {}
+        self._active: set[str] = set()
+        self._act = 0
+        self._patience = _SLACK_SECONDS
+        self._seen = 0
+        self._owned: dict[str, dict[int, str]] = {}
+
+    def play(self, zookeeper: str) -> None:
+        """Play all acts and ask what is left. What happens is in the log.
+
+        Returns too when it cannot go on; the log then says why.
+        """
+        try:
+            self._open(zookeeper)
+            self._scene("a worker joins", "join", lambda: self._join("w5"))
+            self._scene("a worker leaves in order", "stop", lambda: self._stop("w2"))
+            self._scene("a worker crashes (SIGKILL)", "crash", lambda: self._kill("w1"))
+            self._scene("two workers join", "joins", lambda: self._join("w6", "w7"))
+            self._scene("a worker stands still (SIGSTOP)", "pause", lambda: self._pause("w3"))
+            self._scene("it goes on (SIGCONT)", "resume", lambda: self._resume("w3"))
+            self._scene("a worker is cut from ZooKeeper", "partition", lambda: self._cut("w5"))
+            self._scene("it is connected again", "repair", lambda: self._restore("w5"))
+            self._scene("a worker drains", "drain", lambda: self._drain("w4"))
+            self._close()
+        except (Interrupted, zklock.ZkLockError) as why:
+            self._say("broken", why=str(why))
+
+    def _open(self, zookeeper: str) -> None:
+        first = self._join("w1", "w2", "w3", "w4")
+        timeout = max(event["session_timeout"] for event in first)
+        self._patience += 3 * timeout
+        self._say(
+            "opening",
+            at=first[0].at,
+            zookeeper=zookeeper,
+            session_timeout=timeout,
+            path=self._path,
+            shards=self._shards,
+        )
+        self._scene("four workers share the shards", "start", lambda: None)
+
+    def _scene(self, title: str, name: str, what: Callable[[], object]) -> None:
+        self._act += 1
+        self._say("act", title=title)
+        what()
+        began = clock()
+        while not self._settled():
+            if clock() >= began + self._patience:
+                now = {who: len(mine) for who, mine in self._owned.items()}
+                raise Interrupted(f"{title}: the shards were not settled: {now}")
+            self._log.rest(_LOOK_EVERY)
+        owned = {who: sorted(self._owned.get(who, ())) for who in sorted(self._active)}
+        self._say("settled", after=name, shards=self._shards, owned=owned)
+
+    def _settled(self) -> bool:
+        """Whether all shards are owned, in equal parts, by those who are to own them."""
+        count = self._log.count()
+        for event in self._log.arrived()[self._seen : count]:
+            mine = self._owned.setdefault(event.who, {})
+            if event.what == "granted":
+                mine[event["shard"]] = event["token"]
+            elif event.what in {"released", "lost"} and mine.get(event["shard"]) == event["token"]:
+                del mine[event["shard"]]
+        self._seen = count
+        sizes = [len(self._owned.get(who, ())) for who in self._active]
+        numbers = [number for who in self._active for number in self._owned.get(who, ())]
+        return sorted(numbers) == list(range(self._shards)) and max(sizes) - min(sizes) <= 1
+
+    def _join(self, *names: str) -> list[Event]:
+        self._players |= {name: self._hire(name) for name in names}
+        self._active |= set(names)
+        return [self._players[name].expect("ready", self._patience) for name in names]
+
+    def _stop(self, name: str) -> None:
+        self._active.discard(name)
+        self._say("stopped", worker=name)
+        self._players[name].quit()
+        self._players[name].expect("ended", self._patience)
+
+    def _kill(self, name: str) -> None:
+        self._active.discard(name)
+        self._say("killed", at=self._players[name].kill(), worker=name)
+
+    def _pause(self, name: str) -> None:
+        self._active.discard(name)
+        self._say("paused", at=self._players[name].pause(), worker=name)
+
+    def _resume(self, name: str) -> None:
+        self._active.add(name)
+        self._say("resumed", at=self._players[name].resume(), worker=name)
+
+    def _cut(self, name: str) -> None:
+        self._active.discard(name)
+        at = clock()
+        self._proxy.blackhole()
+        self._say("cut", at=at, worker=name)
+
+    def _restore(self, name: str) -> None:
+        self._active.add(name)
+        self._proxy.restore()
+        self._say("restored", worker=name)
+
+    def _drain(self, name: str) -> None:
+        self._active.discard(name)
+        self._say("drains", worker=name)
+        self._players[name].send("drain")
+        self._players[name].expect("drained", self._patience)
+
+    def _close(self) -> None:
+        self._act = 0
+        there = [
+            player for name, player in self._players.items() if name in self._active or name == "w4"
+        ]
+        for player in there:
+            player.quit()
+        for player in there:
+            player.expect("ended", self._patience)
+        places = Places(self._path)
+        parents = [places.leader, places.members, places.assigned, places.owned]
+        parents += [places.shard(number) for number in range(self._shards)]
+        nodes = [f"{parent}/{name}" for parent in parents for name in self._children(parent)]
+        self._say("left", nodes=nodes)
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            found: list[str] = self._client.get_children(path)
+        except NoNodeError:
+            return []
+        return found
+
+    def _say(self, what: str, *, at: float | None = None, **data: Any) -> None:
+        self._log.add(Event(clock() if at is None else at, self._act, DIRECTOR, what, data))

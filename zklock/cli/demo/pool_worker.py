@@ -1,0 +1,95 @@
+"""A worker process of the pool's demo.
+
+``python -m zklock.cli.demo.pool_worker NAME HOSTS TIMEOUT PATH SHARDS`` joins the pool, takes
+commands, one JSON object a line, on its standard input, and reports events on its standard output.
+``{"do": "drain"}`` gives up all shards, ``{"do": "quit"}`` leaves the pool and ends; the end of the
+input without that ends the process at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+import zklock
+from zklock.cli.demo.events import Event
+from zklock.clock import clock
+
+LOOK_EVERY = 0.05
+"""Seconds between two looks at what is held."""
+
+
+class PoolWorker:
+    """One member of the pool."""
+
+    def __init__(self, name: str, hosts: str, timeout: float, path: str, shards: int) -> None:
+        self._name = name
+        self._saying = threading.Lock()
+        self._client = zklock.connect(hosts, timeout)
+        self._pool = zklock.WorkerPool(
+            self._client,
+            path,
+            shards=shards,
+            identity=name,
+            on_assigned=self._assigned,
+            on_revoked=self._revoked,
+        )
+
+    def run(self) -> None:
+        """Work until told to quit."""
+        timeout = self._client.handler.session_timeout
+        self._say("ready", pid=os.getpid(), session_timeout=timeout)
+        self._pool.start()
+        over = threading.Event()
+        looking = threading.Thread(target=self._look, args=(over,), name="demo-look")
+        looking.start()
+        for line in sys.stdin:
+            match json.loads(line)["do"]:
+                case "drain":
+                    self._pool.drain()
+                    self._say("drained")
+                case "quit":
+                    break
+        else:
+            os._exit(os.EX_UNAVAILABLE)  # nobody is left to report to
+        self._pool.stop()
+        over.set()
+        looking.join()
+        self._client.stop()
+        self._client.close()
+
+    def _look(self, over: threading.Event) -> None:
+        leads = False
+        while not over.wait(LOOK_EVERY):
+            at = clock()
+            held = {number: str(grant.token) for number, grant in self._pool.owned().items()}
+            self._say("look", at=at, held=held)
+            if leads != self._pool.is_leader:
+                leads = not leads
+                self._say("leads" if leads else "follows")
+
+    def _assigned(self, shard: int, grant: zklock.Grant) -> None:
+        self._say("granted", shard=shard, token=str(grant.token), node=grant.path)
+
+    def _revoked(self, shard: int, grant: zklock.Grant) -> None:
+        at = clock()
+        self._say("released" if grant.held else "lost", at=at, shard=shard, token=str(grant.token))
+
+    def _say(self, what: str, *, at: float | None = None, **data: Any) -> None:
+        event = Event(clock() if at is None else at, 0, self._name, what, data)
+        with self._saying:
+            sys.stdout.write(event.to_json() + "\n")
+            sys.stdout.flush()
+
+
+def main(arguments: list[str]) -> None:
+    """Run a worker."""
+    name, hosts, timeout, path, shards = arguments
+    PoolWorker(name, hosts, float(timeout), path, int(shards)).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
