@@ -261,7 +261,7 @@ def test_the_pool(start: Any, zklock_hosts: str, zklock_client: KazooClient) -> 
 def test_a_doctored_record_of_the_pool_fails(
     pool_record: list[dict[str, Any]], tmp_path: Path, doctor: str, failing: str
 ) -> None:
-    events = json.loads(json.dumps(pool_record))
+    events = [it for it in json.loads(json.dumps(pool_record)) if it["event"] != "summary"]
 
     def of(what: str) -> list[dict[str, Any]]:
         return [event for event in events if event["event"] == what]
