@@ -1,0 +1,80 @@
+"""Processes of zklock, Curator and kazoo contend for one path: a thousand holds, all in order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.support import gone
+from tests.interop.conftest import Players
+from tests.interop.ledger import Hold, most_at_once, violations
+
+pytestmark = [pytest.mark.slow, pytest.mark.hazard("H20")]
+
+HOLDS = 1000
+DEADLINE = 90.0
+
+Cast = list[tuple[str, str]]
+"""For each process, the sort of player and the recipes that it holds in turn."""
+
+OURS = ("python", "zklock.Lock")
+KAZOO = ("python", "kazoo.Lock+")
+
+EXCLUSIVE: dict[str, Cast] = {
+    "Curator": [OURS, OURS, ("java", "mutex"), ("java", "mutex")],
+    "kazoo": [OURS, OURS, KAZOO, KAZOO],
+    "Curator and kazoo": [OURS, KAZOO, ("java", "mutex-every-name"), ("java", "mutex-every-name")],
+}
+
+
+def play(players: Players, cast: Cast, path: str, folder: Path, micros: int = 0) -> list[Hold]:
+    """Have everybody contend at the same time; return all holds, in the order of the ledger."""
+    (folder / "presence").mkdir()
+    each = HOLDS // len(cast)
+    hired = {sort: players(sort, [s for s, _ in cast].count(sort)) for sort in dict(cast)}
+    free = {sort: list(those) for sort, those in hired.items()}
+    playing = [(free[sort].pop(), recipes) for sort, recipes in cast]
+    for player, recipes in playing:
+        player.tell(f"contend {recipes} {path} {folder} {each} {micros}")
+    for player, _ in playing:
+        assert player.hears(DEADLINE).split()[:2] == ["done", str(each)]
+    assert not list((folder / "presence").iterdir())
+    holds = [Hold.parse(line) for line in (folder / "ledger").read_text().splitlines()]
+    assert len(holds) == HOLDS
+    assert len({hold.who for hold in holds}) == len(cast)
+    return holds
+
+
+def told(holds: list[Hold], capsys: pytest.CaptureFixture[str]) -> int:
+    """Say what was played; return how often the next holder was another process."""
+    turns = sum(a.who != b.who for a, b in pairwise(sorted(holds, key=lambda each: each.entered)))
+    seconds = (max(hold.left for hold in holds) - min(hold.entered for hold in holds)) / 1e9
+    with capsys.disabled():
+        print(
+            f"\n{len(holds)} holds by {len({hold.who for hold in holds})} processes in "
+            f"{seconds:.1f} s, {turns} of them by another process than the last, at most "
+            f"{most_at_once(holds)} at once",
+            end=" ",
+        )
+    return turns
+
+
+@pytest.mark.parametrize("cast", EXCLUSIVE.values(), ids=EXCLUSIVE)
+def test_one_at_a_time_in_the_order_of_the_numbers(
+    players: Players,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cast: Cast,
+) -> None:
+    zklock_client.ensure_path(zklock_path)  # Curator would make a container, which comes and goes
+    holds = play(players, cast, zklock_path, tmp_path)
+    assert told(holds, capsys) > HOLDS / 10
+    assert violations(holds) == []
+    assert [hold.sequence for hold in holds] == sorted({hold.sequence for hold in holds})
+    assert most_at_once(holds) == 1
+    gone(zklock_client, zklock_path)
