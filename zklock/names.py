@@ -81,12 +81,13 @@ class Standing:
 
     @property
     def sole(self) -> bool:
-        """Whether the nearest blocker is the only one.
+        """Whether the nearest blocker is the only one, and nobody can take its place.
 
         Nobody can come in before a contender later on, so once a sole blocker is known to be
-        gone the turn has come, without another look.
+        gone the turn has come, without another look. A writer is the exception: Curator's may
+        become a reader, under a node of the same number that is made before the writer's goes.
         """
-        return len(self.blockers) == 1
+        return len(self.blockers) == 1 and self.nearest.kind is not Kind.WRITE
 
 
 def prefix(kind: Kind, uuid: str) -> str:
