@@ -82,8 +82,21 @@ public final class Contender {
     }
 
     static final class Writer extends InterProcessReadWriteLock.WriteLock implements Recipe {
+        private final CuratorFramework client;
+        private final String path;
+
         Writer(CuratorFramework client, String path) {
             super(client, path, null);
+            this.client = client;
+            this.path = path;
+        }
+
+        /** Turn it into a read lock, in the way that Curator's documentation describes. */
+        Reader downgrade() throws Exception {
+            Reader reader = new Reader(client, path, this);
+            reader.acquire();
+            release();
+            return reader;
         }
 
         @Override
@@ -120,42 +133,6 @@ public final class Contender {
         @Override
         public String node() {
             return getLockPath();
-        }
-    }
-
-    /** A write lock that is turned into a read lock: the way down that Curator allows. */
-    static final class Downgraded implements Recipe {
-        private final Writer writer;
-        private final Reader reader;
-
-        Downgraded(CuratorFramework client, String path) {
-            writer = new Writer(client, path);
-            reader = new Reader(client, path, writer);
-        }
-
-        @Override
-        public String kind() {
-            return "read";
-        }
-
-        @Override
-        public boolean acquire(long millis) throws Exception {
-            if (!writer.acquire(millis)) {
-                return false;
-            }
-            reader.acquire();
-            writer.release();
-            return true;
-        }
-
-        @Override
-        public String node() {
-            return reader.node();
-        }
-
-        @Override
-        public void release() throws Exception {
-            reader.release();
         }
     }
 
@@ -237,8 +214,6 @@ public final class Contender {
                 return new Writer(client, path);
             case "read":
                 return new Reader(client, path, new Writer(client, path));
-            case "downgraded":
-                return new Downgraded(client, path);
             case "semaphore":
                 return new Semaphore(client, path, Integer.parseInt(parts[1]));
             case "latch":
@@ -350,6 +325,11 @@ public final class Contender {
                 case "release":
                     held.remove(words[1]).release();
                     System.out.println("released");
+                    break;
+                case "downgrade":
+                    Reader reader = ((Writer) held.remove(words[1])).downgrade();
+                    held.put(words[1], reader);
+                    System.out.println("granted " + reader.node());
                     break;
                 case "contend":
                     System.out.println(contend(client, words));

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,12 @@ def stage() -> Iterator[dict[str, list[Player]]]:
     with ExitStack() as stack:
         for player in sum(idle.values(), []):
             stack.callback(player.close)
+
+
+@pytest.fixture
+def other(zklock_connect: Callable[..., Any]) -> Any:
+    """An onlooker, with a session of its own."""
+    return zklock_connect()
 
 
 @pytest.fixture

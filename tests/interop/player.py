@@ -8,6 +8,8 @@ commands, a line each:
     release. Everything that is held is held by the main thread.
 ``release NAME``
     "released".
+``downgrade NAME`` (Curator's only)
+    Turns a held write lock into a read lock. "granted" and the path of its node.
 ``contend RECIPE,… PATH FOLDER COUNT MICROSECONDS``
     Acquires, holds for so many microseconds, and releases COUNT times, with the recipes in turn.
     While it holds, it is shown by a file in FOLDER/presence, and looks for those of others: one

@@ -12,7 +12,7 @@ from tests.contract.support import gone
 from tests.interop.conftest import Players
 from tests.interop.ledger import Hold, most_at_once, violations
 
-pytestmark = [pytest.mark.slow, pytest.mark.hazard("H20")]
+pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
 
 HOLDS = 1000
 DEADLINE = 90.0

@@ -1,0 +1,55 @@
+"""What Curator does that others do not, and what zklock makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import SOON, children, granted, queued, run
+from tests.interop.conftest import Players
+from tests.interop.curator import Curator
+
+pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
+
+
+def release(curator: Curator) -> tuple[int, ...]:
+    return tuple(map(int, curator.version.split(".")))
+
+
+def test_a_writer_that_becomes_a_reader_is_waited_for(
+    curator: Curator, players: Players, zklock_client: Any, other: Any, zklock_path: str
+) -> None:
+    (player,) = players("java", 1)
+    assert player.ask(f"acquire it write {zklock_path} 1000").startswith("granted")
+    waiting = run(granted, zklock.Lock(zklock_client, zklock_path))
+    queued(other, zklock_path, 2)
+    node = player.ask("downgrade it").removeprefix("granted ")
+    if release(curator) < (5, 5):
+        # The reader's number is a new one, behind the waiter: CURATOR-621.
+        assert node.endswith("0000000002")
+        waiting.result(SOON).release()
+    else:
+        # The reader's number is the writer's, before the waiter although it came later.
+        assert node.endswith("0000000000")
+        with pytest.raises(TimeoutError):
+            waiting.result(0.5)
+        assert player.ask("release it") == "released"
+        waiting.result(SOON).release()
+
+
+def test_the_path_is_left_empty(players: Players, zklock_client: Any, zklock_path: str) -> None:
+    """Curator makes the path as a container, which the server removes; the tokens go on growing."""
+    (player,) = players("java", 1)
+    assert player.ask(f"acquire it mutex {zklock_path} 1000").startswith("granted")
+    assert player.ask("release it") == "released"
+    assert children(zklock_client, zklock_path) == []
+    lock = zklock.Lock(zklock_client, zklock_path)
+    tokens = []
+    for _ in range(2):
+        with lock as grant:
+            tokens.append(grant.token)
+        zklock_client.delete(zklock_path)  # as the server does
+    assert tokens[0] < tokens[1]
+    assert [token.sequence for token in tokens] == [1, 0]
