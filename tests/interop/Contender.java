@@ -296,6 +296,13 @@ public final class Contender {
         return "done " + count + " " + most;
     }
 
+    /** The fencing token of whoever holds a lock by this node, as zklock would write it. */
+    private static String token(CuratorFramework client, String node) throws Exception {
+        String path = node.substring(0, node.lastIndexOf('/'));
+        long epoch = client.checkExists().forPath(path).getCzxid();
+        return String.format("%016x-%s", epoch, node.substring(node.length() - 10));
+    }
+
     public static void main(String[] arguments) throws Exception {
         CuratorFramework client =
                 CuratorFrameworkFactory.builder()
@@ -325,6 +332,9 @@ public final class Contender {
                 case "release":
                     held.remove(words[1]).release();
                     System.out.println("released");
+                    break;
+                case "token":
+                    System.out.println(token(client, held.get(words[1]).node()));
                     break;
                 case "downgrade":
                     Reader reader = ((Writer) held.remove(words[1])).downgrade();

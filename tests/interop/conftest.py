@@ -91,8 +91,9 @@ def stage() -> Iterator[dict[str, list[Player]]]:
     idle: dict[str, list[Player]] = {"java": [], "python": []}
     yield idle
     with ExitStack() as stack:
-        for player in sum(idle.values(), []):
-            stack.callback(player.close)
+        for players in idle.values():
+            for player in players:
+                stack.callback(player.close)
 
 
 @pytest.fixture

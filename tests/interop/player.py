@@ -8,14 +8,14 @@ commands, a line each:
     release. Everything that is held is held by the main thread.
 ``release NAME``
     "released".
-``downgrade NAME`` (Curator's only)
-    Turns a held write lock into a read lock. "granted" and the path of its node.
+``token NAME``, ``downgrade NAME`` (Curator's only)
+    The fencing token. Turns a held write lock into a read lock: "granted" and the path of its node.
 ``contend RECIPE,… PATH FOLDER COUNT MICROSECONDS``
     Acquires, holds for so many microseconds, and releases COUNT times, with the recipes in turn.
     While it holds, it is shown by a file in FOLDER/presence, and looks for those of others: one
     that must not be there ends the process. For every hold it appends to FOLDER/ledger, while it
-    still holds: kind, number of the node, nanoseconds of the monotonic clock (which all processes of
-    the machine share) at which it entered and left, and who it is. "done", COUNT, and the most
+    still holds: kind, number of the node, nanoseconds of the monotonic clock (which all processes
+    of the machine share) at which it entered and left, and who it is. "done", COUNT, and the most
     who were present at once.
 
 RECIPE may end with ``=N``, for the limit of a semaphore, and kazoo's with ``+``: then it is given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -39,17 +40,34 @@ def test_a_writer_that_becomes_a_reader_is_waited_for(
         waiting.result(SOON).release()
 
 
-def test_the_path_is_left_empty(players: Players, zklock_client: Any, zklock_path: str) -> None:
-    """Curator makes the path as a container, which the server removes; the tokens go on growing."""
+def test_the_tokens_grow_across_a_path_that_was_removed(
+    players: Players, zklock_client: Any, zklock_path: str
+) -> None:
+    """Curator makes the path as a container, which the server removes when it stays empty."""
     (player,) = players("java", 1)
-    assert player.ask(f"acquire it mutex {zklock_path} 1000").startswith("granted")
-    assert player.ask("release it") == "released"
-    assert children(zklock_client, zklock_path) == []
     lock = zklock.Lock(zklock_client, zklock_path)
-    tokens = []
+    tokens: list[zklock.FencingToken] = []
     for _ in range(2):
+        assert player.ask(f"acquire it mutex {zklock_path} 1000").startswith("granted")
+        holder = lock.holder()
+        assert holder is not None
+        tokens.append(zklock.FencingToken.parse(player.ask("token it")))
+        assert tokens[-1] == holder.token
+        assert player.ask("release it") == "released"
         with lock as grant:
             tokens.append(grant.token)
-        zklock_client.delete(zklock_path)  # as the server does
-    assert tokens[0] < tokens[1]
-    assert [token.sequence for token in tokens] == [1, 0]
+        assert children(zklock_client, zklock_path) == []
+        zklock_client.delete(zklock_path)
+    assert tokens == sorted(set(tokens))
+    assert [token.sequence for token in tokens] == [0, 1, 0, 1]
+
+
+def test_a_holder_is_shown_with_its_address(
+    players: Players, zklock_client: Any, zklock_path: str
+) -> None:
+    (player,) = players("java", 1)
+    node = player.ask(f"acquire it mutex {zklock_path} 1000").removeprefix("granted ")
+    (holder,) = zklock.Lock(zklock_client, zklock_path).contenders()
+    assert holder.path == node
+    assert re.fullmatch(r"[0-9]+(\.[0-9]+){3}", holder.identity)
+    assert player.ask("release it") == "released"
