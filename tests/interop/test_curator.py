@@ -43,7 +43,7 @@ def test_the_variable_comes_first(tmp_path: Path) -> None:
 
 def test_a_variable_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
     environ = jdk(tmp_path) | {"ZKLOCK_CURATOR_JARS": str(tmp_path / "jars")}
-    with pytest.raises(CuratorUnavailable, match="ZKLOCK_CURATOR_JARS=.*/jars: not one curator"):
+    with pytest.raises(CuratorUnavailable, match=r"ZKLOCK_CURATOR_JARS=.*/jars: not one curator"):
         Curator.find(environ, debian(tmp_path))
 
 
