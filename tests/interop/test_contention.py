@@ -28,6 +28,15 @@ EXCLUSIVE: dict[str, Cast] = {
     "kazoo": [OURS, OURS, KAZOO, KAZOO],
     "Curator and kazoo": [OURS, KAZOO, ("java", "mutex-every-name"), ("java", "mutex-every-name")],
 }
+OUR_SHARED = ("python", "zklock.ReadLock,zklock.ReadLock,zklock.WriteLock")
+KAZOO_SHARED = ("python", "kazoo.ReadLock+,kazoo.ReadLock+,kazoo.WriteLock+")
+CURATOR_SHARED = ("java", "read,read,write")
+
+SHARED: dict[str, Cast] = {
+    "Curator": [OUR_SHARED, OUR_SHARED, CURATOR_SHARED, CURATOR_SHARED],
+    "kazoo": [OUR_SHARED, OUR_SHARED, KAZOO_SHARED, KAZOO_SHARED],
+}
+LEASES: Cast = [*[("python", "zklock.Semaphore=3")] * 3, *[("java", "semaphore=3")] * 2]
 
 
 def play(players: Players, cast: Cast, path: str, folder: Path, micros: int = 0) -> list[Hold]:
@@ -78,3 +87,38 @@ def test_one_at_a_time_in_the_order_of_the_numbers(
     assert [hold.sequence for hold in holds] == sorted({hold.sequence for hold in holds})
     assert most_at_once(holds) == 1
     gone(zklock_client, zklock_path)
+
+
+@pytest.mark.parametrize("cast", SHARED.values(), ids=SHARED)
+def test_readers_share_and_writers_do_not(
+    players: Players,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cast: Cast,
+) -> None:
+    zklock_client.ensure_path(zklock_path)
+    holds = play(players, cast, zklock_path, tmp_path, micros=500)
+    assert told(holds, capsys) > HOLDS / 10
+    assert violations(holds) == []
+    assert most_at_once(hold for hold in holds if hold.kind == "read") > 1
+    assert most_at_once(hold for hold in holds if hold.kind == "write") == 1
+    gone(zklock_client, zklock_path)
+
+
+def test_no_more_leases_than_the_limit(
+    players: Players,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    zklock_client.ensure_path(f"{zklock_path}/locks")
+    zklock_client.ensure_path(f"{zklock_path}/leases")
+    holds = play(players, LEASES, zklock_path, tmp_path, micros=5000)
+    assert told(holds, capsys) > HOLDS / 10
+    assert most_at_once(holds) == 3
+    assert len({hold.sequence for hold in holds}) == HOLDS
+    gone(zklock_client, f"{zklock_path}/leases")
+    gone(zklock_client, f"{zklock_path}/locks")

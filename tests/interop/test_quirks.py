@@ -19,12 +19,18 @@ def release(curator: Curator) -> tuple[int, ...]:
     return tuple(map(int, curator.version.split(".")))
 
 
+@pytest.mark.parametrize("waiter", ["Lock", "WriteLock"])
 def test_a_writer_that_becomes_a_reader_is_waited_for(
-    curator: Curator, players: Players, zklock_client: Any, other: Any, zklock_path: str
+    curator: Curator,
+    players: Players,
+    zklock_client: Any,
+    other: Any,
+    zklock_path: str,
+    waiter: str,
 ) -> None:
     (player,) = players("java", 1)
     assert player.ask(f"acquire it write {zklock_path} 1000").startswith("granted")
-    waiting = run(granted, zklock.Lock(zklock_client, zklock_path))
+    waiting = run(granted, getattr(zklock, waiter)(zklock_client, zklock_path))
     queued(other, zklock_path, 2)
     node = player.ask("downgrade it").removeprefix("granted ")
     if release(curator) < (5, 5):
@@ -38,6 +44,18 @@ def test_a_writer_that_becomes_a_reader_is_waited_for(
             waiting.result(0.5)
         assert player.ask("release it") == "released"
         waiting.result(SOON).release()
+
+
+def test_a_writer_that_becomes_a_reader_lets_readers_in(
+    players: Players, zklock_client: Any, other: Any, zklock_path: str
+) -> None:
+    (player,) = players("java", 1)
+    assert player.ask(f"acquire it write {zklock_path} 1000").startswith("granted")
+    waiting = run(granted, zklock.ReadLock(zklock_client, zklock_path))
+    queued(other, zklock_path, 2)
+    assert player.ask("downgrade it").startswith("granted")
+    waiting.result(SOON).release()
+    assert player.ask("release it") == "released"
 
 
 def test_the_tokens_grow_across_a_path_that_was_removed(

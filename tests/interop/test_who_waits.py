@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
 
 PLAYED_BY = {
     "zklock.Lock": ("python", "zklock.Lock"),
+    "zklock.ReadLock": ("python", "zklock.ReadLock"),
+    "zklock.WriteLock": ("python", "zklock.WriteLock"),
     "InterProcessMutex": ("java", "mutex"),
     "InterProcessMutex+": ("java", "mutex-every-name"),
     "readLock()": ("java", "read"),
