@@ -15,7 +15,8 @@ import pytest
 from tests.contract.support import ROOT, SOON
 from tests.interop.curator import Curator, CuratorUnavailable
 
-Players = Callable[[str, int], "list[Player]"]
+Players = Callable[..., "list[Player]"]
+"""``players(sort, count, hosts=None)``: so many processes, of the sort "java" or "python"."""
 
 
 class Player:
@@ -51,7 +52,9 @@ class Player:
         finally:
             watchdog.cancel()
             watchdog.join()
-        assert line, f"no answer within {timeout:g} s: {self.process.wait()} {self.log.read_text()}"
+        if not line:
+            code = self.process.wait()
+            pytest.fail(f"no answer within {timeout:g} s, exit {code}: {self.log.read_text()}")
         self.idle = True
         return line.strip()
 
@@ -110,19 +113,22 @@ def players(
     zklock_path: str,
     tmp_path: Path,
 ) -> Iterator[Players]:
-    """Return ``players("java" or "python", count)``; who is not idle after the test is ended."""
+    """Return what hires players; who is not idle after the test is ended.
+
+    Without ``hosts`` they are connected to the shared server, and wait for the next test.
+    """
     playing: list[tuple[str, Player]] = []
 
-    def hire(sort: str, count: int) -> list[Player]:
+    def hire(sort: str, count: int, hosts: str | None = None) -> list[Player]:
         command = [sys.executable, "-m", "tests.interop.player"]
         if sort == "java":
             command = request.getfixturevalue("curator_command")
-        hired = [stage[sort].pop() for _ in range(min(count, len(stage[sort])))]
-        playing.extend((sort, player) for player in hired)
-        for number in range(len(playing), len(playing) + count - len(hired)):
-            new = Player([*command, zklock_hosts], tmp_path / f"{sort}-{number}.log")
-            playing.append((sort, new))
-            hired.append(new)
+        idle = [] if hosts else stage[sort]
+        hired = [idle.pop() for _ in range(min(count, len(idle)))]
+        for number in range(len(hired), count):
+            log = tmp_path / f"{sort}-{len(playing) + number}.log"
+            hired.append(Player([*command, hosts or zklock_hosts], log))
+        playing.extend(("elsewhere" if hosts else sort, player) for player in hired)
         for player in hired:
             if not player.idle:
                 assert player.hears() == "ready"
@@ -130,7 +136,7 @@ def players(
 
     yield hire
     for sort, player in playing:
-        if player.idle and player.process.poll() is None:
+        if sort in stage and player.idle and player.process.poll() is None:
             stage[sort].append(player)
         else:
             player.close()

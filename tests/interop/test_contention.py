@@ -39,11 +39,20 @@ SHARED: dict[str, Cast] = {
 LEASES: Cast = [*[("python", "zklock.Semaphore=3")] * 3, *[("java", "semaphore=3")] * 2]
 
 
-def play(players: Players, cast: Cast, path: str, folder: Path, micros: int = 0) -> list[Hold]:
+def play(
+    players: Players,
+    cast: Cast,
+    path: str,
+    folder: Path,
+    *,
+    micros: int = 0,
+    total: int = HOLDS,
+    hosts: str | None = None,
+) -> list[Hold]:
     """Have everybody contend at the same time; return all holds, in the order of the ledger."""
     (folder / "presence").mkdir()
-    each = HOLDS // len(cast)
-    hired = {sort: players(sort, [s for s, _ in cast].count(sort)) for sort in dict(cast)}
+    each = total // len(cast)
+    hired = {sort: players(sort, [s for s, _ in cast].count(sort), hosts) for sort in dict(cast)}
     free = {sort: list(those) for sort, those in hired.items()}
     playing = [(free[sort].pop(), recipes) for sort, recipes in cast]
     for player, recipes in playing:
@@ -52,7 +61,7 @@ def play(players: Players, cast: Cast, path: str, folder: Path, micros: int = 0)
         assert player.hears(DEADLINE).split()[:2] == ["done", str(each)]
     assert not list((folder / "presence").iterdir())
     holds = [Hold.parse(line) for line in (folder / "ledger").read_text().splitlines()]
-    assert len(holds) == HOLDS
+    assert len(holds) == total
     assert len({hold.who for hold in holds}) == len(cast)
     return holds
 
