@@ -8,8 +8,10 @@ commands, a line each:
     release. Everything that is held is held by the main thread.
 ``release NAME``
     "released".
-``token NAME``, ``downgrade NAME`` (Curator's only)
-    The fencing token. Turns a held write lock into a read lock: "granted" and the path of its node.
+``downgrade NAME``
+    Turns a held write lock into a read lock: "granted" and the path of its node.
+``token NAME`` (Curator's only)
+    The fencing token.
 ``contend RECIPE,… PATH FOLDER COUNT MICROSECONDS``
     Acquires, holds for so many microseconds, and releases COUNT times, with the recipes in turn.
     While it holds, it is shown by a file in FOLDER/presence, and looks for those of others: one
@@ -125,6 +127,9 @@ def main(hosts: str) -> None:
         print("ready", flush=True)
         for line in sys.stdin:
             match line.split():
+                case ["downgrade", name]:
+                    held[name].lock.downgrade()
+                    answer = f"granted {held[name].node}"
                 case ["acquire", name, text, path, milliseconds]:
                     recipe = Recipe(clients, text, path)
                     granted = recipe.acquire(int(milliseconds) / 1000)

@@ -55,21 +55,21 @@ def test_the_table_is_complete() -> None:
 def test_who_comes_to_a_held_lock(
     players: Players, zklock_client: Any, zklock_path: str, newcomer: str
 ) -> None:
-    (python,), (java,) = players("python", 1), players("java", 1)
-    player = {"python": python, "java": java}
+    sort, our_recipe = PLAYED_BY[newcomer]
+    (us,) = players(sort, 1)  # not the holder's process: a lock may treat its own thread otherwise
+    holders = {sort: players(sort, 1)[0] for sort in ("python", "java")}
     found = {}
     for holder, waits in WAITS[newcomer].items():
-        theirs, their_recipe = PLAYED_BY[holder]
-        ours, our_recipe = PLAYED_BY[newcomer]
-        answer = player[theirs].ask(f"acquire holder {their_recipe} {zklock_path} 10000")
+        sort, their_recipe = PLAYED_BY[holder]
+        answer = holders[sort].ask(f"acquire holder {their_recipe} {zklock_path} 10000")
         assert answer.startswith("granted")
         # A latch finds out in the background; the others, at once.
         patience = 0 if newcomer != "LeaderLatch" else 300 if waits else 10000
-        answer = player[ours].ask(f"acquire newcomer {our_recipe} {zklock_path} {patience}")
+        answer = us.ask(f"acquire newcomer {our_recipe} {zklock_path} {patience}")
         found[holder] = answer == "refused"
         if not found[holder]:
-            assert player[ours].ask("release newcomer") == "released"
-        assert player[theirs].ask("release holder") == "released"
+            assert us.ask("release newcomer") == "released"
+        assert holders[sort].ask("release holder") == "released"
         gone(zklock_client, zklock_path)
     assert found == WAITS[newcomer]
 
