@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.contract.commands import send
 from tests.contract.support import SOON, Child, queued
 from zklock.testing import wait_for
@@ -17,6 +19,7 @@ def stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
+@pytest.mark.hazard("H19")
 def test_late_commands_are_refused_by_every_worker(
     other: Any, zklock_hosts: str, zklock_path: str
 ) -> None:
