@@ -31,6 +31,7 @@ from zklock.effects import (
     Failed,
     Failure,
     Flight,
+    HandOver,
     List,
     Listing,
     MakePath,
@@ -210,7 +211,7 @@ class Server:
         self.commit(Written(path, data))
         return None
 
-    def write(self, session: int, request: Request) -> Any:
+    def write(self, session: int, request: Request) -> Any:  # noqa: PLR0912
         """Carry out a request that goes through the leader."""
         if session not in self.sessions:
             return failure(Failure.DROPPED, "session expired")
@@ -239,6 +240,12 @@ class Server:
                 if why is None:
                     self.commit(Written(parent_of(path), data))
                 return failure(why, path) if why else None
+            case HandOver(path, others, successor):
+                gone = [each for each in (successor, *others, path) if each not in self.tree.nodes]
+                if gone:
+                    return failure(Failure.MISSING, gone[0])
+                self.commit(*map(Deleted, (*others, path)))
+                return None
             case Sync():
                 return None
         raise NotImplementedError(request)

@@ -2,6 +2,7 @@
 
 from zklock._version import __version__
 from zklock.connection import Handler, connect
+from zklock.election import LeaderChanges, LeaderElection, Leadership, Observer
 from zklock.errors import (
     AccessDenied,
     AcquireCancelled,
@@ -10,9 +11,11 @@ from zklock.errors import (
     ClientUnusable,
     ForkedClient,
     GuardUnusable,
+    LeaderStuck,
     LimitMismatch,
     LockLost,
     NoAnswer,
+    NoSuchMember,
     NotHeld,
     NotOwner,
     SequenceExhausted,
@@ -22,6 +25,7 @@ from zklock.errors import (
     ZkLockError,
 )
 from zklock.grant import Grant, Loss, LossReason
+from zklock.leaders import LeaderChange
 from zklock.lock import Lock, ReadLock, RLock, Semaphore, WriteLock
 from zklock.multi import MultiGrant, MultiLock
 from zklock.queries import Contender
@@ -39,6 +43,11 @@ __all__ = [
     "Grant",
     "GuardUnusable",
     "Handler",
+    "LeaderChange",
+    "LeaderChanges",
+    "LeaderElection",
+    "LeaderStuck",
+    "Leadership",
     "LimitMismatch",
     "Lock",
     "LockLost",
@@ -47,8 +56,10 @@ __all__ = [
     "MultiGrant",
     "MultiLock",
     "NoAnswer",
+    "NoSuchMember",
     "NotHeld",
     "NotOwner",
+    "Observer",
     "RLock",
     "ReadLock",
     "Semaphore",

@@ -30,6 +30,7 @@ from zklock.effects import (
     SessionReplaced,
     Wait,
     Watch,
+    WatchExists,
     WatchList,
 )
 from zklock.grant import Terms
@@ -141,6 +142,11 @@ class Attempt(Generic[T]):
 
         self.when_done(resolve)
         return future
+
+    @property
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+        return self._outcome is not None
 
     def when_done(self, call: Callable[[], object]) -> None:
         """Call once there is an outcome, on whichever thread brings it; at once if there is."""
@@ -276,7 +282,7 @@ class Attempt(Generic[T]):
             self._host.park(self)
             return
         self._number += 1
-        watched = [it.path for it in flight if isinstance(it, Watch | WatchList)]
+        watched = [it.path for it in flight if isinstance(it, Watch | WatchList | WatchExists)]
         if watched:
             self._events.clear()
             self._host.watch(self, watched)

@@ -75,7 +75,7 @@ class Acquirable(Generic[G]):
         lease_fraction: float | None = None,
     ) -> None:
         self._path = names.check_path(path)
-        self._identity = _check_identity(identity)
+        self._identity = check_identity(identity)
         self._timeout = check_timeout(timeout)
         callbacks = {
             "on_lost": on_lost,
@@ -265,7 +265,8 @@ def abandon_result(attempt: Attempt[Any]) -> None:
         grant.abandon()
 
 
-def _check_identity(identity: Any) -> str | None:
+def check_identity(identity: Any) -> str | None:
+    """Return an identity that a node can carry; ``TypeError`` or ``ValueError`` if it is none."""
     if identity is None:
         return None
     if not isinstance(identity, str):

@@ -58,6 +58,13 @@ class WatchList:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchExists:
+    """As ``Exists``, and watch the node; a missing one, for when it is created."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """Read a node → ``Node``."""
 
@@ -119,6 +126,18 @@ class Depart:
 
     path: str
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Delete nodes, and ``path`` last, if ``successor`` exists; all or nothing → ``None``.
+
+    ``MISSING``: one of them, or the successor, is not there. Reply lost: look.
+    """
+
+    path: str
+    others: tuple[str, ...]
+    successor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +211,14 @@ class Failed:
 
 @dataclass(frozen=True)
 class Listing:
-    """Children, with the czxid of the parent, the epoch of the tokens. Shared by those who look."""
+    """Children, with the czxid of the parent, the epoch of the tokens. Shared by those who look.
+
+    ``changes`` counts the children that have ever come or gone.
+    """
 
     names: list[str]
     epoch: int
+    changes: int = 0
 
     @cached_property
     def queue(self) -> Queue:
@@ -237,6 +260,7 @@ Request: TypeAlias = (
     | List
     | Watch
     | WatchList
+    | WatchExists
     | Read
     | Exists
     | Check
@@ -245,6 +269,7 @@ Request: TypeAlias = (
     | Sync
     | Delete
     | Depart
+    | HandOver
     | MakePath
 )
 Flight: TypeAlias = tuple[Request, ...]

@@ -11,6 +11,8 @@
          ├─ NotHeld                  release of something that is not held (any more)
          │   └─ WrongThread          a re-entrant lock is held, by another thread or task
          ├─ NotOwner                 the present holder is somebody else
+         ├─ NoSuchMember             an election has no member of that identity to hand over to
+         ├─ LeaderStuck              the work of a term goes on although the term is to end
          ├─ StaleToken               a resource has already seen a higher token
          ├─ GuardUnusable            a resource cannot tell which tokens are stale
          ├─ LimitMismatch            a semaphore is kept with another limit
@@ -96,6 +98,17 @@ class NotOwner(ZkLockError):
     ) -> None:
         super().__init__(message, path=path, token=token)
         self.holder = holder
+
+
+class NoSuchMember(ZkLockError):
+    """Nobody of that identity waits in the election: look at ``members()``, and choose again."""
+
+
+class LeaderStuck(ZkLockError):
+    """``lead`` did not end within its grace, so that no other term can begin in this process.
+
+    It may go on writing: only resources that check tokens are safe. End the process.
+    """
 
 
 class StaleToken(ZkLockError):

@@ -6,10 +6,13 @@ see the identity first.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from dataclasses import dataclass
 
 _READ = b"read"
 _ASKED = b"asked="
+_PAYLOAD = b"payload="
 _CURATOR_ASKED = b"__REVOKE__"
 _SEPARATOR = b"\0"
 
@@ -18,18 +21,22 @@ _SEPARATOR = b"\0"
 class NodeData:
     """``lets_readers_in``: a held write lock that was downgraded.
 
-    ``asked``: text that is new with each request to release, ``None`` without one.
+    ``asked``: text that is new with each request to release, ``None`` without one. ``payload``:
+    what a member of an election says of itself.
     """
 
     identity: bytes
     lets_readers_in: bool = False
     asked: str | None = None
+    payload: bytes = b""
 
     def __bytes__(self) -> bytes:
         """Return the node's data."""
         marks = [_READ] if self.lets_readers_in else []
         if self.asked is not None:
             marks.append(_ASKED + self.asked.encode())
+        if self.payload:
+            marks.append(_PAYLOAD + base64.b64encode(self.payload))
         return _SEPARATOR.join([self.identity, *marks])
 
 
@@ -39,4 +46,17 @@ def parse(data: bytes) -> NodeData:
         return NodeData(b"", asked=_CURATOR_ASKED.decode())
     identity, *marks = data.split(_SEPARATOR)
     asked = [mark.removeprefix(_ASKED) for mark in marks if mark.startswith(_ASKED)]
-    return NodeData(identity, _READ in marks, asked[-1].decode(errors="replace") if asked else None)
+    payloads = [mark.removeprefix(_PAYLOAD) for mark in marks if mark.startswith(_PAYLOAD)]
+    return NodeData(
+        identity,
+        _READ in marks,
+        asked[-1].decode(errors="replace") if asked else None,
+        _decoded(payloads[-1]) if payloads else b"",
+    )
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return b""  # none of ours

@@ -36,6 +36,7 @@ class Contender:
     ``session_id`` the ZooKeeper session that owns the node (0: none does, the node is not
     ephemeral; ``None``: ACLs forbid reading it), ``path`` the node's full path, ``holds`` whether
     nobody before it was in its way (a contender compares equal with itself at another time).
+    ``payload``: what a member of an election says of itself, else empty.
     """
 
     identity: str
@@ -44,6 +45,7 @@ class Contender:
     session_id: int | None
     path: str
     holds: bool = field(compare=False)
+    payload: bytes = b""
 
 
 def steadfast(make: Callable[[], Recipe[T]]) -> Recipe[T]:
@@ -107,6 +109,7 @@ def _describe(
                 node.owner if node else None,
                 f"{path}/{name.text}",
                 holds=standing is not None and standing.nearest is None,
+                payload=data.payload,
             )
         )
     return found

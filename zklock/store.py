@@ -20,6 +20,7 @@ from zklock.effects import (
     Failed,
     Failure,
     Flight,
+    HandOver,
     List,
     Listing,
     MakePath,
@@ -29,6 +30,7 @@ from zklock.effects import (
     Request,
     Sync,
     Watch,
+    WatchExists,
     WatchList,
     Write,
 )
@@ -102,6 +104,7 @@ class Store:
             WatchList: lambda it: client.get_children_async(
                 it.path, watch=self._watcher, include_data=True
             ),
+            WatchExists: lambda it: client.exists_async(it.path, watch=self._watcher),
             Read: lambda it: client.get_async(it.path),
             Exists: lambda it: client.exists_async(it.path),
             Check: lambda it: _check(client, it.path),
@@ -110,6 +113,7 @@ class Store:
             Sync: lambda it: client.sync_async(it.path),
             Delete: lambda it: client.delete_async(it.path),
             Depart: lambda it: _depart(client, it.path, it.data),
+            HandOver: lambda it: _hand_over(client, it),
             MakePath: lambda it: client.ensure_path_async(it.path),
         }
 
@@ -152,16 +156,16 @@ class Store:
         match request:
             case List() | WatchList():
                 names, stat = value
-                return Listing(names, stat.czxid)
+                return Listing(names, stat.czxid, stat.cversion)
             case Create():
                 path, stat = value
                 return self._node(path, request.data, stat)
-            case Watch() | Read() | Exists():
+            case Watch() | Read() | Exists() | WatchExists():
                 if value is None:
                     return translate(exceptions.NoNodeError(), request.path)
                 data, stat = value if len(value) == 2 else (b"", value)
                 return self._node(request.path, data, stat)
-            case Check() | Mark() | Depart() if refused := _refused(value):
+            case Check() | Mark() | Depart() | HandOver() if refused := _refused(value):
                 return translate(refused, *_paths(request))
             case _:
                 return None
@@ -257,6 +261,15 @@ def _depart(client: Client, path: str, data: bytes) -> Any:
     transaction = client.transaction()
     transaction.delete(path)
     transaction.set_data(path.rpartition("/")[0], data)
+    return transaction.commit_async()
+
+
+def _hand_over(client: Client, request: HandOver) -> Any:
+    transaction = client.transaction()
+    transaction.check(request.successor, -1)
+    # The leader's own node last: whoever hears of it has heard of its own node before.
+    for path in (*request.others, request.path):
+        transaction.delete(path)
     return transaction.commit_async()
 
 

@@ -13,10 +13,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zklock
+from tests.contract import commands
 from tests.contract.support import SOON, Losses, boottime, children, gone, granted
 
 
@@ -128,6 +130,49 @@ def forked(hosts: str, path: str) -> None:
     bare.stop()
 
 
+def elect(
+    hosts: str, path: str, grace: float = 10.0, last: float = 0.0, timeout: float = 10.0
+) -> None:
+    """Lead until told to end, by SIGTERM or by a word, and then for ``last`` seconds more."""
+    client = zklock.connect(hosts, timeout=timeout)
+    election = zklock.LeaderElection(client, path, identity="child", grace=grace)
+
+    def lead(leadership: zklock.Leadership) -> None:
+        say({"leads": str(leadership.token)})
+        leadership.should_stop.wait()
+        say("told")
+        time.sleep(last)
+        say("ended")
+
+    def listen() -> None:
+        while hear() == "resign":
+            election.resign()
+
+    threading.Thread(target=listen, daemon=True).start()
+    election.run(lead, handle_signals=True)
+    say("stopped")
+    client.stop()
+
+
+def interrupted(hosts: str, path: str) -> None:
+    """Stand for election, and be interrupted after so many seconds as each line says."""
+    client = zklock.connect(hosts, timeout=10.0)
+
+    def on_alarm(*ignored: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, on_alarm)
+    say("ready")
+    while delay := hear():
+        election = zklock.LeaderElection(client, path)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, max(1e-4, float(delay)))
+            election.run(lambda leadership: leadership.should_stop.wait())
+        except KeyboardInterrupt:
+            say("KeyboardInterrupt")
+    client.stop()
+
+
 class Interrupted(KeyboardInterrupt):
     """What the timer's signal raises."""
 
@@ -209,6 +254,10 @@ PARTS: dict[str, Callable[..., None]] = {
     "paused": paused,
     "forked": forked,
     "interrupt": interrupt,
+    "elect": elect,
+    "interrupted": interrupted,
+    "obey": partial(commands.obey, say=say),
+    "command": partial(commands.command, say=say, hear=hear),
 }
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ ORDER = [
     "queries",
     "permits",
     "interventions",
+    "candidacy",
+    "leaders",
     "connection",
     "grant",
     "attempt",
@@ -37,6 +39,8 @@ ORDER = [
     "kinds",
     "lock",
     "multi",
+    "campaign",
+    "election",
 ]
 TOUCH_KAZOO = {"connection", "store", "session"}
 ABOVE = {"aio", "cli", "fencing", "testing"}

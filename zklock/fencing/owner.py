@@ -169,8 +169,11 @@ def _not_owner(
 
 def _contender(name: names.Name, epoch: int | None, node: str, data: bytes, stat: Any) -> Contender:
     token = None if epoch is None else FencingToken(epoch, name.sequence)
-    identity = nodedata.parse(data).identity.decode(errors="replace")
-    return Contender(identity, name.sequence, token, stat.ephemeralOwner, node, holds=True)
+    said = nodedata.parse(data)
+    identity = said.identity.decode(errors="replace")
+    return Contender(
+        identity, name.sequence, token, stat.ephemeralOwner, node, holds=True, payload=said.payload
+    )
 
 
 def _recall(client: KazooClient, key: _Key, since: float) -> Contender | None:

@@ -1,0 +1,968 @@
+"""Leader election on a real server: terms, fencing, hand-overs, faults, observers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NoNodeError
+
+import zklock
+from tests.contract.support import (
+    SOON,
+    Child,
+    Losses,
+    boottime,
+    children,
+    gone,
+    queued,
+    run,
+)
+from zklock.fencing import verify_owner
+from zklock.testing import FaultProxy, FrameKind, wait_for
+
+Connect = Callable[..., Any]
+
+
+class Member:
+    """An election with a ``run`` of its own, whose ``lead`` waits until it is told to end."""
+
+    def __init__(self, client: Any, path: str, identity: str, **options: Any) -> None:
+        run_options = {name: options.pop(name) for name in ("on_error", "stop") if name in options}
+        self.election = zklock.LeaderElection(client, path, identity=identity, **options)
+        self.terms: list[zklock.Leadership] = []
+        self.working = 0
+        self.done = run(self.election.run, self.lead, **run_options)
+
+    def lead(self, leadership: zklock.Leadership) -> None:
+        self.working += 1
+        assert self.working == 1
+        self.terms.append(leadership)
+        leadership.should_stop.wait(2 * SOON)
+        self.working -= 1
+
+    def leads(self, terms: int = 1) -> zklock.Leadership:
+        """Wait until it leads for the n-th time."""
+        wait_for(
+            lambda: len(self.terms) >= terms,
+            SOON,
+            lambda: f"{self.election!r}: term {terms}; members: {self.election.members()}",
+        )
+        return self.terms[terms - 1]
+
+    def stop(self) -> None:
+        self.election.stop()
+        self.done.result(SOON)
+
+
+@contextmanager
+def crew(client: Any, path: str, *names: str, **options: Any) -> Iterator[list[Member]]:
+    """Let members queue, one after the other."""
+    with ExitStack() as stack:
+        members = []
+        for count, name in enumerate(names, 1):
+            members.append(Member(client, path, name, **options))
+            stack.callback(members[-1].stop)
+            queued(client, path, count)
+        yield members
+
+
+def identities(election: zklock.LeaderElection) -> list[str]:
+    return [member.identity for member in election.members()]
+
+
+class TestTerms:
+    def test_follow_each_other_with_greater_tokens(self, client: Any, zklock_path: str) -> None:
+        tokens: list[zklock.FencingToken] = []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            leadership.check()
+            leadership.verify()
+            assert leadership.held
+            assert leadership.remaining() > 0
+            assert leadership.identity == election.identity
+            assert election.leadership is leadership
+            assert election.is_leader
+            tokens.append(leadership.token)
+            if len(tokens) == 5:
+                election.stop()
+
+        election = zklock.LeaderElection(client, zklock_path)
+        election.run(lead)
+        assert tokens == sorted(set(tokens))
+        assert len(tokens) == 5
+        assert election.leadership is None
+        assert not election.is_leader
+        gone(client, zklock_path)
+
+    def test_are_one_at_a_time(self, client: Any, other: Any, zklock_path: str) -> None:
+        at_once, most, terms = [0], [0], []
+        guard = threading.Lock()
+
+        def lead(leadership: zklock.Leadership) -> None:
+            with guard:
+                at_once[0] += 1
+                most[0] = max(most[0], at_once[0])
+                terms.append(leadership.token)
+            leadership.should_stop.wait(0.002)
+            with guard:
+                at_once[0] -= 1
+
+        stop = threading.Event()
+        elections = [
+            zklock.LeaderElection(each, zklock_path, identity=f"{at}{number}")
+            for at, each in enumerate((client, other))
+            for number in range(3)
+        ]
+        done = [run(each.run, lead, stop) for each in elections]
+        wait_for(lambda: len(terms) >= 60, SOON)
+        stop.set()
+        for each in done:
+            each.result(SOON)
+        assert most == [1]
+        assert terms == sorted(set(terms))
+        gone(client, zklock_path)
+
+    def test_are_fenced(self, client: Any, other: Any, zklock_path: str) -> None:
+        with crew(client, zklock_path, "a", "b", payload="http://a:80/") as (first, second):
+            early = first.leads().token
+            owner = verify_owner(other, zklock_path, early)
+            assert (owner.identity, owner.payload) == ("a", b"http://a:80/")
+            first.election.resign()
+            late = second.leads().token
+            assert late > early
+            assert verify_owner(other, zklock_path, late).identity == "b"
+            with pytest.raises(zklock.NotOwner) as refused:
+                verify_owner(other, zklock_path, early)
+            assert refused.value.holder == "b"
+            waiting = second.election.members()[1]
+            assert waiting.token is not None
+            with pytest.raises(zklock.NotOwner):
+                verify_owner(other, zklock_path, waiting.token)
+
+    def test_are_named_as_curators(self, client: Any, zklock_path: str) -> None:
+        with crew(client, zklock_path, "java sees this") as (member,):
+            (name,) = children(client, zklock_path)
+            assert zklock.names.parse(name).kind is zklock.names.Kind.LATCH  # type: ignore[union-attr]
+            assert client.get(f"{zklock_path}/{name}")[0] == b"java sees this"
+            assert member.leads().path == f"{zklock_path}/{name}"
+
+    def test_wait_for_members_of_other_clients(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        other.ensure_path(zklock_path)
+        foreign = other.create(
+            f"{zklock_path}/_c_6a3b1d5c-0000-4000-8000-000000000000-latch-",
+            b"a LeaderLatch",
+            ephemeral=True,
+            sequence=True,
+        )
+        member = Member(client, zklock_path, "ours")
+        queued(other, zklock_path, 2)
+        leader = member.election.leader()
+        assert leader is not None
+        assert (leader.identity, leader.path) == ("a LeaderLatch", foreign)
+        assert not member.terms
+        other.delete(foreign)
+        member.leads()
+        member.stop()
+
+    def test_are_announced(self, client: Any, zklock_path: str) -> None:
+        elected: list[zklock.Leadership] = []
+        losses = Losses()
+        with crew(client, zklock_path, "a", on_elected=elected.append, on_lost=losses) as (member,):
+            leadership = member.leads()
+            wait_for(lambda: elected == [leadership], SOON)
+            client.delete(leadership.path)
+            assert losses.one().grant is leadership
+            wait_for(lambda: len(elected) == 2, SOON)
+
+    def test_survive_callbacks_that_fail(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(what: object) -> None:
+            raise RuntimeError(f"callback of {type(what).__name__}")
+
+        with crew(client, zklock_path, "a", on_elected=fail, on_lost=fail) as (member,):
+            client.delete(member.leads().path)
+            member.leads(2)
+            wait_for(lambda: "callback of Loss" in caplog.text, SOON)
+            assert "callback of Leadership" in caplog.text
+
+
+class TestMembers:
+    def test_are_told_in_order_with_payload(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        asking = zklock.LeaderElection(other, zklock_path)
+        assert asking.leader() is None
+        assert asking.members() == []
+        payload = bytes(range(256)) * 64
+        with ExitStack() as stack:
+            for name, what in (("a", payload), ("b", "ä"), ("c", b"")):
+                stack.callback(Member(client, zklock_path, name, payload=what).stop)
+                wait_for(lambda name=name: name in identities(asking), SOON)  # type: ignore[misc]
+            members = asking.members()
+            assert [one.identity for one in members] == ["a", "b", "c"]
+            assert [one.payload for one in members] == [payload, "ä".encode(), b""]
+            assert [one.holds for one in members] == [True, False, False]
+            tokens = [one.token for one in members]
+            assert tokens == sorted(tokens)  # type: ignore[type-var]
+            assert asking.leader() == members[0]
+
+    @pytest.mark.parametrize(
+        ("wrong", "error"),
+        [
+            ({"identity": ""}, ValueError),
+            ({"identity": 7}, TypeError),
+            ({"payload": 7}, TypeError),
+            ({"payload": b"x" * 16385}, ValueError),
+            ({"payload": "ä" * 8193}, ValueError),
+            ({"on_elected": 7}, TypeError),
+            ({"on_lost": 7}, TypeError),
+            ({"grace": 0}, ValueError),
+            ({"grace": float("nan")}, ValueError),
+            ({"grace": "10"}, TypeError),
+            ({"retry": 1}, TypeError),
+            ({"retry": (2, 1)}, ValueError),
+            ({"retry": (0, 1)}, ValueError),
+            ({"path": "relative"}, ValueError),
+            ({"path": 7}, TypeError),
+        ],
+    )
+    def test_bad_input_is_refused_at_once(
+        self, other: Any, zklock_path: str, wrong: dict[str, Any], error: type[Exception]
+    ) -> None:
+        with pytest.raises(error):
+            zklock.LeaderElection(other, **{"path": zklock_path, **wrong})
+        assert other.exists(zklock_path) is None
+
+    @pytest.mark.parametrize(
+        ("call", "error"),
+        [
+            (lambda it: it.run(7), TypeError),
+            (lambda it: it.run(print, stop=7), TypeError),
+            (lambda it: it.run(print, on_error="ignore"), ValueError),
+            (lambda it: it.observe(7), TypeError),
+            (lambda it: it.changes(timeout=-1), ValueError),
+            (lambda it: it.leader(timeout="1"), TypeError),
+            (lambda it: it.transfer(7), TypeError),
+            (lambda it: it.transfer("b"), zklock.NotHeld),
+            (lambda it: it.resign(), zklock.NotHeld),
+            (lambda it: run(it.run, print, handle_signals=True).result(SOON), ValueError),
+        ],
+    )
+    def test_calls_that_make_no_sense_are_refused_at_once(
+        self,
+        other: Any,
+        zklock_path: str,
+        call: Callable[[zklock.LeaderElection], object],
+        error: type[Exception],
+    ) -> None:
+        with pytest.raises(error):
+            call(zklock.LeaderElection(other, zklock_path))
+        assert other.exists(zklock_path) is None
+
+    def test_a_second_run_at_a_time_is_refused(self, client: Any, zklock_path: str) -> None:
+        with crew(client, zklock_path, "a") as (member,):
+            member.leads()
+            with pytest.raises(zklock.ZkLockError, match="runs already"):
+                member.election.run(print)
+
+
+class TestResigning:
+    def test_goes_to_the_back_of_the_queue(self, client: Any, zklock_path: str) -> None:
+        with crew(client, zklock_path, "a", "b", "c") as (a, b, c):
+            a.leads()
+            a.election.resign()
+            b.leads()
+            queued(client, zklock_path, 3)
+            assert identities(a.election) == ["b", "c", "a"]
+            with pytest.raises(zklock.NotHeld):
+                a.election.resign()
+            b.election.resign()
+            c.leads()
+            c.terms[0].resign()
+            a.leads(2)
+
+    @pytest.mark.parametrize("how", ["resign", "release", "abandon"])
+    def test_nobody_else_leads_before_lead_has_returned(
+        self, client: Any, zklock_path: str, how: str
+    ) -> None:
+        may_end, told = threading.Event(), threading.Event()
+
+        def lead(leadership: zklock.Leadership) -> None:
+            getattr(leadership, how)()
+            leadership.should_stop.wait(SOON)
+            assert leadership.held
+            told.set()
+            may_end.wait(SOON)
+
+        election = zklock.LeaderElection(client, zklock_path)
+        done = run(election.run, lead)
+        assert told.wait(SOON)
+        other = Member(client, zklock_path, "b")
+        queued(client, zklock_path, 2)
+        assert not other.terms
+        election.stop()
+        may_end.set()
+        done.result(SOON)
+        other.leads()
+        other.stop()
+
+    def test_the_holder_can_be_asked_for_it(self, client: Any, zklock_path: str) -> None:
+        with crew(client, zklock_path, "a", "b") as (a, b):
+            a.leads()
+            asked = zklock.Lock(client, zklock_path).request_release()
+            assert [one.identity for one in asked] == ["a"]
+            b.leads()
+
+
+class TestTransferring:
+    def test_to_a_member_far_behind(self, client: Any, zklock_path: str) -> None:
+        names = ["a", "b", "c", "d", "e"]
+        with crew(client, zklock_path, *names) as members:
+            early = members[0].leads().token
+            successor = members[0].election.transfer("d", timeout=SOON)
+            assert successor.identity == "d"
+            leadership = members[3].leads()
+            assert leadership.token == successor.token
+            assert leadership.token > early
+            queued(client, zklock_path, 5)
+            order = identities(members[0].election)
+            assert order[:2] == ["d", "e"]
+            assert sorted(order[2:]) == ["a", "b", "c"]
+            assert [len(member.terms) for member in members] == [1, 0, 0, 1, 0]
+
+    def test_by_lead_itself(self, client: Any, zklock_path: str) -> None:
+        done = []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            done.append(election.transfer("c"))
+            assert leadership.should_stop.is_set()
+            election.stop()
+
+        with crew(client, zklock_path, "first", "b", "c") as (first, b, c):
+            first.leads()
+            election = zklock.LeaderElection(client, zklock_path, identity="x")
+            running = run(election.run, lead)
+            queued(client, zklock_path, 4)
+            first.election.transfer("x")
+            running.result(SOON)
+            assert [one.identity for one in done] == ["c"]
+            c.leads()
+            assert not b.terms
+
+    def test_to_nobody(self, client: Any, zklock_path: str) -> None:
+        with crew(client, zklock_path, "a", "b") as (a, _):
+            leadership = a.leads()
+            for nobody in ("z", "a"):
+                with pytest.raises(zklock.NoSuchMember, match=nobody):
+                    a.election.transfer(nobody)
+            assert leadership.held
+            assert not leadership.should_stop.is_set()
+
+    def test_past_a_lock_of_somebody_else(self, client: Any, zklock_path: str) -> None:
+        with crew(client, zklock_path, "a") as (a,):
+            leadership = a.leads()
+            lock = zklock.Lock(client, zklock_path)
+            waiting = run(lock.acquire)
+            queued(client, zklock_path, 2)
+            b = Member(client, zklock_path, "b")
+            queued(client, zklock_path, 3)
+            with pytest.raises(zklock.NoSuchMember, match="-lock-"):
+                a.election.transfer("b")
+            assert leadership.held
+            lock.cancel()
+            with pytest.raises(zklock.AcquireCancelled):
+                waiting.result(SOON)
+            queued(client, zklock_path, 2)
+            a.election.transfer("b")
+            b.leads()
+            b.stop()
+
+    def test_to_one_that_dies_before_the_end(self, client: Any, zklock_path: str) -> None:
+        may_end, told = threading.Event(), threading.Event()
+
+        def lead(leadership: zklock.Leadership) -> None:
+            leadership.should_stop.wait(SOON)
+            told.set()
+            may_end.wait(SOON)
+            election.stop()
+
+        election = zklock.LeaderElection(client, zklock_path, identity="first")
+        running = run(election.run, lead)
+        queued(client, zklock_path, 1)
+        wait_for(lambda: election.is_leader, SOON)
+        b = Member(client, zklock_path, "b")
+        queued(client, zklock_path, 2)
+        c = Member(client, zklock_path, "c")
+        queued(client, zklock_path, 3)
+        transfer = run(election.transfer, "c")
+        assert told.wait(SOON)
+        c.stop()
+        queued(client, zklock_path, 2)
+        may_end.set()
+        with pytest.raises(zklock.NoSuchMember, match="'c'"):
+            transfer.result(SOON)
+        running.result(SOON)
+        b.leads()
+        b.stop()
+
+    def test_not_in_time(self, client: Any, zklock_path: str) -> None:
+        may_end = threading.Event()
+
+        def lead(leadership: zklock.Leadership) -> None:
+            may_end.wait(SOON)
+            election.stop()
+
+        election = zklock.LeaderElection(client, zklock_path, identity="first")
+        running = run(election.run, lead)
+        wait_for(lambda: election.is_leader, SOON)
+        b = Member(client, zklock_path, "b")
+        queued(client, zklock_path, 2)
+        with pytest.raises(zklock.NoAnswer, match="goes on"):
+            election.transfer("b", timeout=0.3)
+        assert not b.terms
+        may_end.set()
+        running.result(SOON)
+        b.leads()
+        b.stop()
+
+    def test_many_times_nobody_leads_but_the_successor(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        names = ["a", "b", "c", "d"]
+        with ExitStack() as stack:
+            members = {}
+            for at, name in enumerate(names, 1):
+                members[name] = Member((client, other)[at % 2], zklock_path, name)
+                stack.callback(members[name].stop)
+                queued(client, zklock_path, at)
+            led = ["a"]
+            members["a"].leads()
+            for step in range(20):
+                queued(client, zklock_path, 4)
+                now = led[-1]
+                following = names[(names.index(now) + 1 + step % 3) % 4]
+                count = led.count(following) + 1
+                members[now].election.transfer(following, timeout=SOON)
+                members[following].leads(count)
+                led.append(following)
+            terms = sorted(
+                (term.token, name) for name, member in members.items() for term in member.terms
+            )
+            assert [name for _, name in terms] == led
+
+
+class TestStopping:
+    def test_by_an_event(self, client: Any, zklock_path: str) -> None:
+        stop = threading.Event()
+        members = [Member(client, zklock_path, name, stop=stop) for name in "ab"]
+        queued(client, zklock_path, 2)
+        stop.set()
+        for member in members:
+            member.done.result(SOON)
+        gone(client, zklock_path)
+
+    def test_before_it_has_begun(self, client: Any, zklock_path: str) -> None:
+        election = zklock.LeaderElection(client, zklock_path)
+        election.stop()
+        election.run(lambda leadership: pytest.fail("led"))
+        stop = threading.Event()
+        stop.set()
+        zklock.LeaderElection(client, zklock_path).run(
+            lambda leadership: pytest.fail("led"), stop=stop
+        )
+        assert client.exists(zklock_path) is None
+
+    def test_a_waiting_member(self, client: Any, zklock_path: str) -> None:
+        with crew(client, zklock_path, "a", "b") as (a, b):
+            a.leads()
+            b.stop()
+            queued(client, zklock_path, 1)
+            assert a.terms[0].held
+
+    def test_a_client_that_is_stopped(self, zklock_connect: Connect, zklock_path: str) -> None:
+        leading, waiting = zklock_connect(), zklock_connect()
+        a = Member(leading, zklock_path, "a")
+        a.leads()
+        b = Member(waiting, zklock_path, "b")
+        queued(leading, zklock_path, 2)
+        waiting.stop()
+        with pytest.raises(zklock.ClientClosed):
+            b.done.result(SOON)
+        leading.stop()
+        with pytest.raises(zklock.ClientClosed):
+            a.done.result(SOON)
+        assert a.terms[0].lost.is_set()
+
+
+class TestErrorsOfLead:
+    def test_are_retried_after_growing_pauses(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        times, tokens = [], []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            times.append(boottime())
+            tokens.append(leadership.token)
+            if len(times) < 4:
+                raise RuntimeError(f"failure {len(times)}")
+            election.stop()
+
+        election = zklock.LeaderElection(client, zklock_path, retry=(0.2, 10.0))
+        election.run(lead)
+        pauses = [later - sooner for sooner, later in pairwise(times)]
+        for pause, least in zip(pauses, (0.1, 0.2, 0.4), strict=True):
+            assert pause >= least
+        assert tokens == sorted(set(tokens))
+        for number in (1, 2, 3):
+            assert f"failure {number}" in caplog.text
+
+    def test_hand_over_before_the_pause(self, client: Any, zklock_path: str) -> None:
+        def lead(leadership: zklock.Leadership) -> None:
+            queued(client, zklock_path, 2)
+            raise RuntimeError("not I")
+
+        election = zklock.LeaderElection(client, zklock_path, retry=(SOON, SOON))
+        running = run(election.run, lead)
+        wait_for(lambda: election.is_leader, SOON)
+        member = Member(client, zklock_path, "b")
+        member.leads()
+        assert identities(election) == ["b"]
+        began = boottime()
+        election.stop()
+        running.result(SOON)
+        assert boottime() - began < SOON / 4
+        member.stop()
+
+    @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+    def test_are_raised_if_asked(
+        self, client: Any, zklock_path: str, error: type[BaseException]
+    ) -> None:
+        def lead(leadership: zklock.Leadership) -> None:
+            raise error("enough")
+
+        with pytest.raises(error, match="enough"):
+            zklock.LeaderElection(client, zklock_path).run(lead, on_error="raise")
+        gone(client, zklock_path)
+
+    def test_a_loss_is_none(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        terms = []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            terms.append(leadership)
+            if len(terms) == 2:
+                election.stop()
+                return
+            client.delete(leadership.path)
+            leadership.lost.wait(SOON)
+            leadership.check()
+
+        election = zklock.LeaderElection(client, zklock_path, retry=(SOON, SOON))
+        began = boottime()
+        election.run(lead, on_error="raise")
+        assert boottime() - began < SOON / 2
+        assert len(terms) == 2
+        assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+class TestLosing:
+    @pytest.mark.hazard("H19")
+    def test_a_leader_that_loses_its_session_is_told(
+        self,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+        zklock_expire_session: Callable[[Any], int],
+    ) -> None:
+        mine = zklock_connect()
+        a = Member(mine, zklock_path, "a")
+        a.leads()
+        b = Member(other, zklock_path, "b")
+        queued(other, zklock_path, 2)
+        zklock_expire_session(mine)
+        early, late = a.leads(), b.leads()
+        assert early.lost.wait(SOON)
+        assert early.should_stop.is_set()
+        with pytest.raises(zklock.LockLost):
+            early.check()
+        assert late.token > early.token
+        queued(other, zklock_path, 2)
+        b.election.resign()
+        assert a.leads(2).token > late.token
+        a.stop()
+        b.stop()
+
+    @pytest.mark.hazard("H19")
+    def test_a_leader_that_is_cut_off_ends_before_the_next_begins(
+        self,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+    ) -> None:
+        ended: list[float] = []
+        began: list[float] = []
+
+        def first(leadership: zklock.Leadership) -> None:
+            leadership.should_stop.wait(SOON)
+            ended.append(boottime())
+            cut_off.stop()
+
+        def second(leadership: zklock.Leadership) -> None:
+            began.append(boottime())
+            successor.stop()
+
+        client = zklock_connect(zklock_proxy.hosts, timeout=2.0)
+        cut_off = zklock.LeaderElection(client, zklock_path)
+        one = run(cut_off.run, first)
+        wait_for(lambda: cut_off.is_leader, SOON)
+        successor = zklock.LeaderElection(other, zklock_path)
+        two = run(successor.run, second)
+        queued(other, zklock_path, 2)
+        zklock_proxy.cut()
+        one.result(SOON)
+        two.result(SOON)
+        zklock_proxy.restore()
+        assert ended[0] < began[0]
+
+    @pytest.mark.hazard("H19")
+    def test_no_second_term_while_the_old_lead_runs(self, client: Any, zklock_path: str) -> None:
+        may_end = threading.Event()
+        terms: list[zklock.Leadership] = []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            terms.append(leadership)
+            if len(terms) == 1:
+                may_end.wait(2 * SOON)
+            else:
+                election.stop()
+
+        election = zklock.LeaderElection(client, zklock_path, grace=0.5)
+        running = run(election.run, lead)
+        wait_for(lambda: terms, SOON)
+        client.delete(terms[0].path)
+        with pytest.raises(zklock.LeaderStuck) as stuck:
+            running.result(SOON)
+        assert stuck.value.token == terms[0].token
+        with pytest.raises(zklock.LeaderStuck):
+            election.run(lead)
+        assert len(terms) == 1
+        assert children(client, zklock_path) == []
+        may_end.set()
+        wait_for(lambda: election.leadership is None, SOON)
+        election.run(lead)
+        assert len(terms) == 2
+
+    @pytest.mark.hazard("H19")
+    def test_what_is_stuck_keeps_what_it_holds(self, client: Any, zklock_path: str) -> None:
+        may_end = threading.Event()
+
+        def lead(leadership: zklock.Leadership) -> None:
+            may_end.wait(2 * SOON)
+
+        election = zklock.LeaderElection(client, zklock_path, identity="a", grace=0.3)
+        running = run(election.run, lead)
+        wait_for(lambda: election.is_leader, SOON)
+        b = Member(client, zklock_path, "b")
+        queued(client, zklock_path, 2)
+        election.stop()
+        with pytest.raises(zklock.LeaderStuck):
+            running.result(SOON)
+        assert election.is_leader
+        assert not b.terms
+        may_end.set()
+        b.leads()
+        b.stop()
+
+    def test_a_pause_is_none_of_the_grace(self, zklock_hosts: str, zklock_path: str) -> None:
+        with Child("elect", hosts=zklock_hosts, path=zklock_path, grace=2.0, last=1.0) as child:
+            assert child.hears()["leads"]
+            child.tell("resign")
+            assert child.hears() == "told"
+            os.kill(child.process.pid, signal.SIGSTOP)
+            threading.Event().wait(3.0)
+            os.kill(child.process.pid, signal.SIGCONT)
+            assert child.hears() == "ended"
+            assert child.hears()["leads"]
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.3])
+    def test_leave_no_member_behind_h9(
+        self, other: Any, zklock_hosts: str, zklock_path: str, delay: float
+    ) -> None:
+        with Child("interrupted", hosts=zklock_hosts, path=zklock_path) as child:
+            assert child.hears() == "ready"
+            for _ in range(5):
+                child.tell(str(delay))
+                assert child.hears() == "KeyboardInterrupt"
+                gone(other, zklock_path)
+
+    def test_sigterm_hands_over_at_once(
+        self, other: Any, zklock_hosts: str, zklock_path: str
+    ) -> None:
+        times = []
+        for _ in range(3):
+            with Child("elect", hosts=zklock_hosts, path=zklock_path) as child:
+                early = zklock.FencingToken.parse(child.hears()["leads"])
+                began: list[float] = []
+
+                def lead(leadership: zklock.Leadership, began: list[float] = began) -> None:
+                    began.append(boottime())
+
+                successor = zklock.LeaderElection(other, zklock_path)
+                led: list[zklock.Leadership] = []
+
+                def end(
+                    leadership: zklock.Leadership,
+                    successor: zklock.LeaderElection = successor,
+                    led: list[zklock.Leadership] = led,
+                    lead: Callable[[zklock.Leadership], None] = lead,
+                ) -> None:
+                    lead(leadership)
+                    led.append(leadership)
+                    successor.stop()
+
+                running = run(successor.run, end)
+                queued(other, zklock_path, 2)
+                asked = boottime()
+                os.kill(child.process.pid, signal.SIGTERM)
+                running.result(SOON)
+                times.append(began[0] - asked)
+                assert led[0].token > early
+                assert child.hears() == "told"
+                assert child.hears() == "ended"
+                assert child.hears() == "stopped"
+                assert child.process.wait(SOON) == 0
+        print(f"handed over in {', '.join(f'{1000 * each:.1f} ms' for each in times)}")
+        assert min(times) < 1.0  # the session timeout is 10 s
+
+
+def next_change(changes: zklock.LeaderChanges) -> zklock.LeaderChange:
+    change = changes.next(SOON)
+    assert change is not None
+    return change
+
+
+def name_of(change: zklock.LeaderChange) -> tuple[str | None, bool]:
+    return (None if change.leader is None else change.leader.identity, change.gap)
+
+
+class TestObserving:
+    def test_every_change_is_told(self, client: Any, other: Any, zklock_path: str) -> None:
+        watching = zklock.LeaderElection(other, zklock_path)
+        with watching.changes() as changes:
+            assert name_of(next_change(changes)) == (None, False)
+            with crew(client, zklock_path, "a", "b", "c", payload="here") as (a, b, c):
+                change = next_change(changes)
+                assert name_of(change) == ("a", False)
+                assert change.token == a.leads().token
+                assert change.leader is not None
+                assert change.leader.payload == b"here"
+                a.election.resign()
+                assert name_of(next_change(changes)) == ("b", False)
+                a.election.stop()
+                a.done.result(SOON)
+                b.leads()
+                b.election.transfer("c", SOON)
+                change = next_change(changes)
+                assert name_of(change) == ("c", False)
+                assert change.token == c.leads().token
+                queued(client, zklock_path, 2)
+                b.stop()
+                queued(client, zklock_path, 1)
+                c.stop()
+                assert name_of(next_change(changes)) == (None, True)  # b might have led
+            assert changes.next(timeout=0) is None
+
+    def test_the_present_leader_comes_first(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        with crew(client, zklock_path, "a", "b") as (a, _):
+            a.leads()
+            seen = list(zklock.LeaderElection(other, zklock_path).changes(timeout=0.3))
+            assert [name_of(change) for change in seen] == [("a", False)]
+
+    def test_an_observer_leaves_nothing_and_wakes_nobody(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        watching = zklock.LeaderElection(zklock_connect(zklock_proxy.hosts), zklock_path)
+        with crew(other, zklock_path, "a") as (a,), watching.changes() as changes:
+            a.leads()
+            assert name_of(next_change(changes)) == ("a", False)
+            seen = len(zklock_proxy.frames)
+            for number in range(10):  # members come and go behind the leader
+                member = Member(other, zklock_path, f"m{number}")
+                queued(other, zklock_path, 2)
+                member.stop()
+                queued(other, zklock_path, 1)
+            busy = zklock_proxy.frames[seen:]
+            assert not [frame for frame in busy if frame.path == zklock_path]
+            assert not [frame for frame in busy if frame.kind is FrameKind.EVENT]
+            assert children(other, zklock_path) == [a.terms[0].path.rpartition("/")[2]]
+
+    def test_a_slow_observer_gets_the_present_leader(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        terms: list[zklock.Leadership] = []
+        proceed = threading.Semaphore(0)
+
+        def lead(leadership: zklock.Leadership) -> None:
+            terms.append(leadership)
+            seen_by_all.acquire(timeout=SOON)
+            if len(terms) == 80:
+                proceed.acquire(timeout=SOON)
+
+        seen_by_all = threading.Semaphore(0)
+        election = zklock.LeaderElection(client, zklock_path)
+        watching = zklock.LeaderElection(other, zklock_path)
+        quick = watching.observe(
+            lambda change: seen_by_all.release() if change.leader is not None else None
+        )
+        with watching.changes() as changes, quick:
+            running = run(election.run, lead)
+            wait_for(lambda: len(terms) == 80, SOON)
+            wait_for(lambda: election.leadership is not None, SOON)
+
+            def last() -> bool:
+                found = next_change(changes)
+                heard.append(found)
+                return found.token == terms[79].token
+
+            heard: list[zklock.LeaderChange] = []
+            wait_for(last, SOON)
+            tokens = [each.token for each in heard if each.token is not None]
+            assert tokens == sorted(set(tokens))
+            if len(tokens) < 80:
+                assert any(each.gap for each in heard)
+            assert len(heard) <= 65
+            election.stop()
+            proceed.release()
+            seen_by_all.release()
+            running.result(SOON)
+
+    def test_changes_while_disconnected(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        watching = zklock.LeaderElection(
+            zklock_connect(zklock_proxy.hosts, timeout=20.0), zklock_path
+        )
+        with crew(other, zklock_path, "a", "b", "c") as (a, b, c):
+            a.leads()
+            with watching.changes() as changes:
+                assert name_of(next_change(changes)) == ("a", False)
+                zklock_proxy.cut()
+                a.election.resign()
+                b.leads()
+                b.election.resign()
+                c.leads()
+                zklock_proxy.restore()
+                assert name_of(next_change(changes)) == ("c", True)
+
+    def test_after_a_lost_session(
+        self,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+        zklock_expire_session: Callable[[Any], int],
+    ) -> None:
+        mine = zklock_connect()
+        with crew(other, zklock_path, "a", "b") as (a, b):
+            a.leads()
+            with zklock.LeaderElection(mine, zklock_path).changes() as changes:
+                assert name_of(next_change(changes)) == ("a", False)
+                zklock_expire_session(mine)
+                a.election.resign()
+                b.leads()
+                assert name_of(next_change(changes)) == ("b", False)
+
+    def test_callbacks_come_in_order_and_may_fail(
+        self, client: Any, other: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        heard: list[zklock.LeaderChange] = []
+
+        def hear(change: zklock.LeaderChange) -> None:
+            heard.append(change)
+            raise RuntimeError("an observer that fails")
+
+        with (
+            zklock.LeaderElection(other, zklock_path).observe(hear),
+            crew(client, zklock_path, "a", "b") as (a, b),
+        ):
+            wait_for(lambda: [each.token for each in heard][-1:] == [a.leads().token], SOON)
+            a.election.resign()
+            wait_for(lambda: [each.token for each in heard][-1:] == [b.leads().token], SOON)
+            wait_for(lambda: "an observer that fails" in caplog.text, SOON)
+
+    def test_a_client_that_is_stopped(self, zklock_connect: Connect, zklock_path: str) -> None:
+        client = zklock_connect()
+        with zklock.LeaderElection(client, zklock_path).changes() as changes:
+            assert name_of(next_change(changes)) == (None, False)
+            client.stop()
+            with pytest.raises(zklock.ClientClosed):
+                changes.next(SOON)
+
+    def test_what_is_closed_or_forgotten_is_over(self, client: Any, zklock_path: str) -> None:
+        election = zklock.LeaderElection(client, zklock_path)
+        forgotten = election.changes()
+        next_change(forgotten)
+        attempt = forgotten._attempt
+        del forgotten
+        wait_for(lambda: attempt.done, SOON)
+        closed = election.changes()
+        closed.close()
+        assert closed.next(timeout=0) is None
+        heard: list[zklock.LeaderChange] = []
+        observer = election.observe(heard.append)
+        wait_for(lambda: heard, SOON)
+        observer.close()
+        with crew(client, zklock_path, "a") as (a,):
+            a.leads()
+        assert len(heard) == 1
+
+    @pytest.mark.slow
+    def test_five_hundred(self, zklock_connect: Connect, other: Any, zklock_path: str) -> None:
+        clients = [zklock_connect() for _ in range(5)]
+        heard: list[list[tuple[str | None, bool]]] = []
+
+        def note(kept: list[tuple[str | None, bool]]) -> Callable[[zklock.LeaderChange], object]:
+            return lambda change: kept.append(name_of(change))
+
+        with crew(other, zklock_path, "a", "b", "c") as members, ExitStack() as stack:
+            members[0].leads()
+            for client in clients:
+                election = zklock.LeaderElection(client, zklock_path)
+                for _ in range(100):
+                    kept: list[tuple[str | None, bool]] = []
+                    heard.append(kept)
+                    stack.enter_context(election.observe(note(kept)))
+            expected: list[tuple[str | None, bool]] = [("a", False)]
+            for leader, following in (("a", "b"), ("b", "c"), ("c", "a")):
+                wait_for(lambda: all(len(kept) == len(expected) for kept in heard), SOON)
+                now = next(one for one in members if one.election.identity == leader)
+                queued(other, zklock_path, 3)
+                now.election.resign()
+                expected.append((following, False))
+            wait_for(lambda: all(kept == expected for kept in heard), SOON)
+        assert len(heard) == 500
+
+
+def test_nothing_is_left_of_a_path_that_cannot_be(other: Any, zklock_path: str) -> None:
+    other.create(zklock_path, ephemeral=True)
+    election = zklock.LeaderElection(other, f"{zklock_path}/below")
+    with pytest.raises(zklock.ZkLockError, match="ephemeral"):
+        election.run(lambda leadership: pytest.fail("led"))
+    with pytest.raises(NoNodeError):
+        other.get(f"{zklock_path}/below")
