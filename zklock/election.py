@@ -364,7 +364,8 @@ class LeaderElection(Campaign):
         term: _Term | None = None
         try:
             attempt.when_done(lambda: self._mail.put(None))
-            attempt.start()
+            # Not on this thread: kazoo swallows an interrupt that strikes while it sends.
+            self._session.later(attempt.start)
             while not attempt.done:
                 if self._stopping:
                     attempt.give_up()

@@ -195,12 +195,15 @@ def limit_of(root: str) -> Recipe[int | None]:
 
 
 def contenders(root: str) -> Recipe[list[Contender]]:
-    """Return who has permits, one entry for each, and who waits, in order."""
+    """Return who has permits, one entry for each, and who waits, in order.
+
+    Leases beyond the limit are those that the first who waits has gathered so far.
+    """
     limit = (yield from limit_of(root)) or 0
     having = yield from queries.contenders(leases(root))
     waiting = yield from queries.contenders(locks(root))
     return [
-        *(replace(one, holds=place < limit) for place, one in enumerate(having)),
+        *(replace(one, holds=True) for one in having[:limit]),
         *(replace(one, holds=False, token=None) for one in waiting),
     ]
 

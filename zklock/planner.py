@@ -15,7 +15,7 @@ from zklock.clock import clock
 from zklock.desks import Places, Profile
 from zklock.effects import Node, Recipe
 from zklock.election import Leadership
-from zklock.errors import NoAnswer
+from zklock.errors import NoAnswer, ZkLockError
 from zklock.session import Session
 
 log = logging.getLogger("zklock")
@@ -83,7 +83,11 @@ class Planner:
     # On the thread that leads.
 
     def _over(self, attempt: Attempt[None]) -> None:
-        attempt.result()
+        try:
+            attempt.result()
+        except ZkLockError:
+            self._leadership.check()  # the loss of the leadership is the reason, if it is lost
+            raise
 
     def _take_members(self, names: set[str]) -> None:
         self._names = names

@@ -127,7 +127,8 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
         # 3. Otherwise watch the nearest blocker only, and the own node. 4. Woken, look again;
         #    but once the sole blocker is gone there is nothing to look for: nobody can have come
         #    in before me, and had my node gone earlier, its watch would have said so earlier. The
-        #    same holds for a blocker that was granted: those before it were gone by then.
+        #    same holds for a blocker that was granted: those before it were gone by then. Behind
+        #    a writer look in any case: Curator's become readers of the same number.
         if blocker is not None:
             event = None
             if entry.patient or reads:
@@ -142,6 +143,7 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
             if not entry.patient:
                 return None
             turn = event is Event.BLOCKER_GONE and standing.sole
+            turn &= blocker.kind is not names.Kind.WRITE
             turn |= event is Event.HOLDER_GONE and (
                 standing.sole or blocker.kind is not names.Kind.READ
             )

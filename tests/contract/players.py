@@ -13,10 +13,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zklock
+from tests.contract import commands
 from tests.contract.support import SOON, Losses, boottime, children, gone, granted
 
 
@@ -254,6 +256,8 @@ PARTS: dict[str, Callable[..., None]] = {
     "interrupt": interrupt,
     "elect": elect,
     "interrupted": interrupted,
+    "obey": partial(commands.obey, say=say),
+    "command": partial(commands.command, say=say, hear=hear),
 }
 
 if __name__ == "__main__":

@@ -345,6 +345,18 @@ def test_locks_are_listed(zk: Commands, zklock_path: str, zklock_client: KazooCl
     assert [it["token"] for it in found["holders"]] == [str(grant.token)]
 
 
+def test_a_semaphore_is_one(zk: Commands, zklock_path: str, zklock_client: KazooClient) -> None:
+    path = f"{zklock_path}/permits"
+    semaphore = zklock.Semaphore(zklock_client, path, limit=2, identity="host-7")
+    with semaphore as grant, semaphore:
+        assert zk.run("ls", zklock_path)[1] == f"{path}  held by host-7, host-7  0 waiting\n"
+        code, out, _ = zk.run("show", path)
+        assert zk.run("check", path, str(grant.token))[0] == 0
+    assert (code, [line.split()[0] for line in out.splitlines()]) == (0, ["holds", "holds"])
+    assert str(grant.token) in out
+    assert zk.run("show", path)[1] == f"{path} is free\n"
+
+
 def test_a_token_is_checked(zk: Commands, zklock_path: str, zklock_client: KazooClient) -> None:
     with zklock.Lock(zklock_client, zklock_path, identity="host-7") as grant:
         token = str(grant.token)

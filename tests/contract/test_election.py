@@ -799,10 +799,9 @@ class TestObserving:
         self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
     ) -> None:
         watching = zklock.LeaderElection(zklock_connect(zklock_proxy.hosts), zklock_path)
-        with watching.changes() as changes, crew(other, zklock_path, "a") as (a,):
-            while name_of(next_change(changes))[0] != "a":
-                pass
+        with crew(other, zklock_path, "a") as (a,), watching.changes() as changes:
             a.leads()
+            assert name_of(next_change(changes)) == ("a", False)
             seen = len(zklock_proxy.frames)
             for number in range(10):  # members come and go behind the leader
                 member = Member(other, zklock_path, f"m{number}")

@@ -13,6 +13,7 @@ import pytest
 
 import zklock
 from tests.contract.support import SOON, Losses, children, gone, granted, queued, run
+from zklock.fencing import verify_owner
 from zklock.testing import FaultProxy, FrameKind, expire_session, wait_for
 from zklock.token import FencingToken
 
@@ -454,9 +455,8 @@ class TestSemaphore:
         grant = granted(one)
         pending = run(granted, two)
         queued(client, f"{zklock_path}/leases", 2)
-        having, gathering, waiting = one.contenders()
+        having, waiting = one.contenders()
         assert (having.identity, having.token, having.holds) == ("one", grant.token, True)
-        assert (gathering.identity, gathering.holds) == ("two", False)
         assert (waiting.identity, waiting.holds, waiting.token) == ("two", False, None)
         assert one.holder() == having
         grant.release()
@@ -932,3 +932,36 @@ class TestEveryKind:
         assert losses.one().grant is grant
         with kind(other, zklock_path, **more) as after:
             assert after.token > grant.token
+
+
+class TestVerifyOwner:
+    def test_knows_every_kind(self, client: Any, other: Any, zklock_path: str) -> None:
+        writer = zklock.WriteLock(client, zklock_path)
+        grant = granted(writer)
+        pending = run(granted, zklock.ReadLock(other, zklock_path))
+        waits(pending, client, zklock_path, 2)
+        later = writer.contenders()[1].token
+        assert later is not None
+        assert verify_owner(other, zklock_path, grant).path == grant.path
+        with pytest.raises(zklock.NotOwner):
+            verify_owner(other, zklock_path, later)
+        writer.downgrade()
+        reading = pending.result(SOON)
+        for each in (grant, reading):
+            assert verify_owner(client, zklock_path, each).path == each.path
+        grant.release()
+        assert verify_owner(client, zklock_path, reading).path == reading.path
+        reading.release()
+        with pytest.raises(zklock.NotOwner):
+            verify_owner(client, zklock_path, reading)
+
+    def test_knows_permits(self, client: Any, other: Any, zklock_path: str) -> None:
+        semaphore = zklock.Semaphore(client, zklock_path, limit=2)
+        grants = [granted(semaphore), granted(semaphore)]
+        for each in grants:
+            assert verify_owner(other, zklock_path, each, limit=2).path == each.path
+        grants[0].release()
+        with pytest.raises(zklock.NotOwner):
+            verify_owner(other, zklock_path, grants[0], limit=2)
+        assert verify_owner(other, zklock_path, grants[1], limit=2).path == grants[1].path
+        grants[1].release()

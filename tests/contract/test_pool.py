@@ -21,14 +21,14 @@ import zklock
 from tests.chaos import checker
 from tests.chaos.history import History, load
 from tests.chaos.pool_worker import PoolWorker
-from tests.contract.support import SOON, children, run, tree
+from tests.contract.support import SOON, children, gone, run, tree
 from zklock import desks
 from zklock.assignment import assign
 from zklock.clock import clock
 from zklock.effects import Failure
 from zklock.fencing import MemoryGuard
 from zklock.session import session_of
-from zklock.testing import wait_for
+from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 24
 
@@ -118,6 +118,16 @@ def test_one_worker_owns_all(join: Any, zklock_client: Any, zklock_path: str) ->
         [f"{zklock_path}{name}" for name in parents]
         + [f"{zklock_path}/shards/{number}" for number in range(SHARDS)]
     )
+
+
+def test_clients_of_either_sort(client: Any, zklock_path: str) -> None:
+    options: dict[str, Any] = {}
+    if not isinstance(client.handler, zklock.Handler):
+        options["session_timeout"] = 4.0
+    with zklock.WorkerPool(client, zklock_path, shards=SHARDS, **options) as pool:
+        shared(pool)
+        assert not pool.drain(0.0) or not pool.owned()
+        assert pool.drain(SOON)
 
 
 def test_a_join_and_a_leave_move_no_more_than_they_must(join: Any) -> None:
@@ -753,6 +763,39 @@ def test_a_leader_that_stands_still_is_replaced(processes: Any) -> None:
     os.kill(leader.process.pid, signal.SIGCONT)
     shared(*workers)
     assert not leader.ask("leads")
+
+
+FRAMES = 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["drop_before_request", "drop_before_reply"])
+def test_every_frame_of_the_way_in_and_out_is_lost_once(
+    way: str, zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str
+) -> None:
+    """Whatever is lost, the worker owns all in the end, and leaves nothing behind."""
+    onlooker = zklock_connect()
+    zklock.WorkerPool(onlooker, zklock_path, shards=3)
+
+    def case(number: int) -> bool:
+        path = f"{zklock_path}/{number}"
+        with FaultProxy(zklock_hosts) as proxy:
+            client = zklock.connect(proxy.hosts, timeout=4.0)
+            fault = getattr(proxy, way)(number)
+            with zklock.WorkerPool(client, path, shards=3, settle=0.05) as pool:
+                shared(pool, total=3)
+                for each in pool.owned().values():
+                    each.verify(SOON)
+            client.stop()
+            client.close()
+            parents = [f"{path}/{name}" for name in ("leader", "members", "assigned", "owned")]
+            for parent in [*parents, *(f"{path}/shards/{each}" for each in range(3))]:
+                gone(onlooker, parent)
+            return bool(fault.fired.is_set())
+
+    with ThreadPoolExecutor(6) as cases:
+        struck = list(cases.map(case, range(1, FRAMES)))
+    assert sum(struck) > FRAMES // 2
 
 
 def test_start_needs_zookeeper(zklock_own_server: Any, zklock_connect: Any) -> None:

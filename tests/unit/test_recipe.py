@@ -15,6 +15,7 @@ from tests.fakes import (
     PERSISTENT,
     Client,
     Counted,
+    Created,
     FakeGrant,
     Server,
     Written,
@@ -332,6 +333,23 @@ def test_a_refused_handover_from_the_sole_blocker_looks_again(world: World) -> N
     world.settle()
     assert waiting.outcome.stands
     assert sent(client) == [List]
+
+
+def test_a_writer_may_leave_a_reader_in_its_place(world: World) -> None:
+    """Curator's does, under its own number, before its own node goes."""
+    prefix = f"{PATH}/_c_11111111-2222-3333-4444-555555555555-"
+    writer = world.server.create(f"{prefix}__WRIT__", b"", PERSISTENT)
+    assert isinstance(writer, str)
+    waiting = world.start()
+    world.settle()
+    reader = writer.replace("__WRIT__", "__READ__")
+    world.server.commit(Created(reader, b"", PERSISTENT))
+    world.server.delete(writer)
+    world.settle()
+    assert waiting.waits
+    world.server.delete(reader)
+    world.settle()
+    assert waiting.outcome.stands
 
 
 def test_parent_and_node_deleted_before_the_listing(world: World) -> None:

@@ -10,9 +10,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 import zklock
-from zklock import names
+from zklock import names, permits
 
 _BATCH = 256
+_SEMAPHORE = {permits.locks("").strip("/"), permits.leases("").strip("/")}
 _OWN = "/zookeeper"  # ZooKeeper's own nodes
 
 
@@ -42,16 +43,18 @@ class Place:
 
 
 def places(client: KazooClient, path: str) -> list[Place]:
-    """Return the queue of a lock, as the leader knows it."""
+    """Return the queue of a lock or a semaphore, as the leader knows it."""
     contenders = zklock.Lock(client, path).contenders()
+    if not contenders and path != "/" and client.exists(permits.leases(path)):
+        contenders = zklock.Semaphore(client, path, limit=None).contenders()
     return [Place(contender) for contender in contenders]
 
 
 def below(client: KazooClient, root: str, timeout: float) -> Iterator[str]:
     """Yield the paths of the locks at and below ``root``: nodes that have contenders.
 
-    What may not be listed is passed over. ``NoAnswer`` if an answer takes longer than
-    ``timeout`` seconds.
+    Of a semaphore, its own path, in use or not. What may not be listed is passed over. ``NoAnswer``
+    if an answer takes longer than ``timeout`` seconds.
     """
     level: Sequence[str] = [root]
     while level:
@@ -68,6 +71,9 @@ def below(client: KazooClient, root: str, timeout: float) -> Iterator[str]:
                     raise zklock.NoAnswer(f"{path}: not listed within {timeout:g} s") from error
                 if path != "/" and names.Queue(children).contenders:
                     yield path
+                if set(children) >= _SEMAPHORE:
+                    yield path
+                    children = [child for child in children if child not in _SEMAPHORE]
                 deeper += [
                     f"{path.rstrip('/')}/{child}"
                     for child in children

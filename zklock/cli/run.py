@@ -72,9 +72,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Acquire, run, release."""
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        options.parser.error("give a COMMAND to run")
+    command = command_of(options)
     identity = options.identity or f"{socket.gethostname()}:{os.getpid()}:{command[0]}"
     happened = Happenings()
     with ends_on_signals() as ending, connection.connected(options) as client:
@@ -88,12 +86,22 @@ def run(options: argparse.Namespace) -> int:
         if answer.grant is None:
             return int(options.conflict_exit_code)
         grace = options.grace or GRACE_FRACTION * client.handler.session_timeout
-        status = _run(command, _environ(answer.grant, options.hosts), happened, answer.grant, grace)
+        environ = environ_of(answer.grant, options.hosts)
+        status = run_command(command, environ, happened, answer.grant, grace)
         try:
             answer.grant.release()
         except zklock.LockLost:
             return Status.LOST
         return status
+
+
+def command_of(options: argparse.Namespace) -> Sequence[str]:
+    """Return the command that is to be run; ends with a usage error if there is none."""
+    command: Sequence[str] = options.command
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command:
+        options.parser.error("give a COMMAND to run")
+    return command
 
 
 def _acquire(
@@ -121,7 +129,7 @@ def _acquire(
                 return asked or answer
 
 
-def _run(
+def run_command(
     command: Sequence[str],
     environ: Mapping[str, str],
     happened: Happenings,
@@ -132,7 +140,7 @@ def _run(
     try:
         child = Child(command, environ, happened)
     except OSError as error:
-        print(f"zklock run: {command[0]}: {error.strerror}", file=sys.stderr)
+        print(f"zklock: {command[0]}: {error.strerror}", file=sys.stderr)
         missing = isinstance(error, FileNotFoundError)
         return Status.NOT_FOUND if missing else Status.NOT_EXECUTABLE
     grant.add_lost_callback(happened.put)
@@ -146,7 +154,8 @@ def _run(
     return status
 
 
-def _environ(grant: zklock.Grant, hosts: str) -> dict[str, str]:
+def environ_of(grant: zklock.Grant, hosts: str) -> dict[str, str]:
+    """Return what a command finds in its environment while the grant is held."""
     return {
         **os.environ,
         connection.HOSTS_VARIABLE: hosts,
@@ -173,7 +182,7 @@ def _attend(child: Child, happened: Happenings, grant: zklock.Grant, grace: floa
             case Asked(number):
                 child.signal(number)
             case zklock.Loss() as loss:
-                print(f"zklock run: {loss}", file=sys.stderr)
+                print(f"zklock: {loss}", file=sys.stderr)
                 child.signal(signal.SIGTERM)
                 child.signal(signal.SIGCONT)
                 kill_at = clock() + grace

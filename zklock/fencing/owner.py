@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kazoo.exceptions import NoNodeError
 
-from zklock import names, nodedata
+from zklock import names, nodedata, permits
 from zklock.clock import clock
 from zklock.errors import NotOwner
 from zklock.fencing.guard import Fenced, token_of
@@ -72,13 +72,16 @@ def _ask(
 ) -> Contender:
     caught_up = False
     while True:
-        queue, epoch = _listing(client, path, deadline)
+        parent, queue, epoch = _listing(client, path, deadline)
         name = _holding(queue, epoch, token, limit)
+        if name is None and _reads(client, parent, queue, deadline):
+            name = _holding(queue[1:], epoch, token, limit, names.Kind.READ)
         if name is None:
             if caught_up:
-                raise _not_owner(client, path, token, queue, deadline)
+                first = f"{parent}/{queue[0].text}" if queue else None
+                raise _not_owner(client, path, token, first, deadline)
         else:
-            node = f"{path}/{name.text}"
+            node = f"{parent}/{name.text}"
             check = client.transaction()
             check.check(node, -1)
             read, checked = client.get_async(node), check.commit_async()
@@ -100,22 +103,41 @@ def _ask(
 
 def _listing(
     client: KazooClient, path: str, deadline: Deadline
-) -> tuple[list[names.Name], int | None]:
+) -> tuple[str, list[names.Name], int | None]:
+    """Return where those stand who may hold, who they are, and the epoch of their tokens."""
     try:
         children, stat = deadline.wait(client.get_children_async(path, include_data=True))
     except NoNodeError:
-        return [], None
-    return names.Queue(children).contenders, stat.czxid
+        return path, [], None
+    below = permits.leases(path)
+    if below.rpartition("/")[2] in children:  # a semaphore
+        return _listing(client, below, deadline)
+    return path, names.Queue(children).contenders, stat.czxid
+
+
+def _reads(client: KazooClient, parent: str, queue: list[names.Name], deadline: Deadline) -> bool:
+    """Whether the first in the queue is a writer that lets readers in."""
+    if not queue or queue[0].kind is not names.Kind.WRITE:
+        return False
+    try:
+        data, _ = deadline.wait(client.get_async(f"{parent}/{queue[0].text}"))
+    except NoNodeError:
+        return False
+    return nodedata.parse(data).lets_readers_in
 
 
 def _holding(
-    queue: list[names.Name], epoch: int | None, token: FencingToken, limit: int
+    queue: list[names.Name],
+    epoch: int | None,
+    token: FencingToken,
+    limit: int,
+    kind: names.Kind | None = None,
 ) -> names.Name | None:
-    """Return the contender with ``token``, if nobody stands in its way."""
+    """Return the contender with ``token``, of this kind, if nobody stands in its way."""
     if epoch != token.epoch:
         return None
     for place, name in enumerate(queue):
-        if name.sequence == token.sequence:
+        if name.sequence == token.sequence and kind in (None, name.kind):
             blockers = sum(names.blocks(other.kind, name.kind) for other in queue[:place])
             allowed = limit if name.kind is names.Kind.LEASE else 1
             return name if blockers < allowed else None
@@ -126,13 +148,13 @@ def _not_owner(
     client: KazooClient,
     path: str,
     token: FencingToken,
-    queue: list[names.Name],
+    first: str | None,
     deadline: Deadline,
 ) -> NotOwner:
     holder = None
-    if queue:
+    if first is not None:
         try:
-            data, _ = deadline.wait(client.get_async(f"{path}/{queue[0].text}"))
+            data, _ = deadline.wait(client.get_async(first))
             holder = nodedata.parse(data).identity.decode(errors="replace")
         except NoNodeError:
             pass

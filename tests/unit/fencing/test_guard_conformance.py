@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -74,6 +73,7 @@ class Cell(Subject):
     mark: FencingToken | str | None = None
     data: bytes | None = None
     mutex: threading.Lock = field(default_factory=threading.Lock)
+    between: int = 0
 
     def fresh(self) -> Cell:
         return Cell(handle=self.handle)
@@ -139,13 +139,30 @@ class MarksAfterwards(Toy):
 
 
 class ChecksThenWrites(Toy):
-    """Comparison and change are two steps."""
+    """Comparison and change are two steps.
+
+    Whoever is between them lingers for a while, so that another write comes in between if there is
+    one, and does its own right after that.
+    """
 
     def write(self, data: bytes, token: Fenced) -> None:
         with self.cell.mutex:
             self.check(token_of(token))
-        time.sleep(random.uniform(0, 0.004))
+            first = not self.cell.between
+            self.cell.between += 1
+        before = self.cell.data
+        if first:
+            self._linger(lambda: self.cell.data is before)
         self.cell.data = data
+        with self.cell.mutex:
+            self.cell.between -= 1
+        if not first:
+            self._linger(lambda: self.cell.between > 0)
+
+    def _linger(self, while_: Callable[[], bool]) -> None:
+        end = time.monotonic() + 0.02
+        while while_() and time.monotonic() < end:
+            time.sleep(0.0001)
 
 
 class WritesThenChecks(Toy):

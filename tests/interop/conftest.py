@@ -1,0 +1,142 @@
+"""Players: processes that hold locks of zklock, kazoo and Curator when they are told to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.support import ROOT, SOON
+from tests.interop.curator import Curator, CuratorUnavailable
+
+Players = Callable[..., "list[Player]"]
+"""``players(sort, count, hosts=None)``: so many processes, of the sort "java" or "python"."""
+
+
+class Player:
+    """A process that answers commands, line by line (see ``player.py``)."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self.log = log
+        self.idle = False
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                bufsize=1,
+            )
+
+    def tell(self, command: str) -> None:
+        """Send it a command."""
+        assert self.process.stdin is not None
+        self.idle = False
+        self.process.stdin.write(command + "\n")
+
+    def hears(self, timeout: float = SOON) -> str:
+        """Return its answer; one that is silent for so many seconds is killed."""
+        assert self.process.stdout is not None
+        watchdog = threading.Timer(timeout, self.process.kill)
+        watchdog.start()
+        try:
+            line = self.process.stdout.readline()
+        finally:
+            watchdog.cancel()
+            watchdog.join()
+        if not line:
+            code = self.process.wait()
+            pytest.fail(f"no answer within {timeout:g} s, exit {code}: {self.log.read_text()}")
+        self.idle = True
+        return line.strip()
+
+    def ask(self, command: str, timeout: float = SOON) -> str:
+        """Send it a command, and return its answer."""
+        self.tell(command)
+        return self.hears(timeout)
+
+    def close(self) -> None:
+        """End it: by the end of its commands, or by force if it is busy with one."""
+        if not self.idle:
+            self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self.process.wait(SOON)
+
+
+@pytest.fixture(scope="session")
+def curator() -> Curator:
+    """Curator; the test is skipped where there is none."""
+    try:
+        return Curator.find()
+    except CuratorUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def curator_command(curator: Curator, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that starts the contender, compiled."""
+    return curator.compile(tmp_path_factory.mktemp("contender"))
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[dict[str, list[Player]]]:
+    """The players that wait for the next test."""
+    idle: dict[str, list[Player]] = {"java": [], "python": []}
+    yield idle
+    with ExitStack() as stack:
+        for players in idle.values():
+            for player in players:
+                stack.callback(player.close)
+
+
+@pytest.fixture
+def other(zklock_connect: Callable[..., Any]) -> Any:
+    """An onlooker, with a session of its own."""
+    return zklock_connect()
+
+
+@pytest.fixture
+def players(
+    request: pytest.FixtureRequest,
+    stage: dict[str, list[Player]],
+    zklock_hosts: str,
+    zklock_path: str,
+    tmp_path: Path,
+) -> Iterator[Players]:
+    """Return what hires players; who is not idle after the test is ended.
+
+    Without ``hosts`` they are connected to the shared server, and wait for the next test.
+    """
+    playing: list[tuple[str, Player]] = []
+
+    def hire(sort: str, count: int, hosts: str | None = None) -> list[Player]:
+        command = [sys.executable, "-m", "tests.interop.player"]
+        if sort == "java":
+            command = request.getfixturevalue("curator_command")
+        idle = [] if hosts else stage[sort]
+        hired = [idle.pop() for _ in range(min(count, len(idle)))]
+        for number in range(len(hired), count):
+            log = tmp_path / f"{sort}-{len(playing) + number}.log"
+            hired.append(Player([*command, hosts or zklock_hosts], log))
+        playing.extend(("elsewhere" if hosts else sort, player) for player in hired)
+        for player in hired:
+            if not player.idle:
+                assert player.hears() == "ready"
+        return hired
+
+    yield hire
+    for sort, player in playing:
+        if sort in stage and player.idle and player.process.poll() is None:
+            stage[sort].append(player)
+        else:
+            player.close()

@@ -1,0 +1,133 @@
+"""Processes of zklock, Curator and kazoo contend for one path: a thousand holds, all in order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.support import gone
+from tests.interop.conftest import Players
+from tests.interop.ledger import Hold, most_at_once, violations
+
+pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
+
+HOLDS = 1000
+DEADLINE = 90.0
+
+Cast = list[tuple[str, str]]
+"""For each process, the sort of player and the recipes that it holds in turn."""
+
+OURS = ("python", "zklock.Lock")
+KAZOO = ("python", "kazoo.Lock+")
+
+EXCLUSIVE: dict[str, Cast] = {
+    "Curator": [OURS, OURS, ("java", "mutex"), ("java", "mutex")],
+    "kazoo": [OURS, OURS, KAZOO, KAZOO],
+    "Curator and kazoo": [OURS, KAZOO, ("java", "mutex-every-name"), ("java", "mutex-every-name")],
+}
+OUR_SHARED = ("python", "zklock.ReadLock,zklock.ReadLock,zklock.WriteLock")
+KAZOO_SHARED = ("python", "kazoo.ReadLock+,kazoo.ReadLock+,kazoo.WriteLock+")
+CURATOR_SHARED = ("java", "read,read,write")
+
+SHARED: dict[str, Cast] = {
+    "Curator": [OUR_SHARED, OUR_SHARED, CURATOR_SHARED, CURATOR_SHARED],
+    "kazoo": [OUR_SHARED, OUR_SHARED, KAZOO_SHARED, KAZOO_SHARED],
+}
+LEASES: Cast = [*[("python", "zklock.Semaphore=3")] * 3, *[("java", "semaphore=3")] * 2]
+
+
+def play(
+    players: Players,
+    cast: Cast,
+    path: str,
+    folder: Path,
+    *,
+    micros: int = 0,
+    total: int = HOLDS,
+    hosts: str | None = None,
+) -> list[Hold]:
+    """Have everybody contend at the same time; return all holds, in the order of the ledger."""
+    (folder / "presence").mkdir()
+    each = total // len(cast)
+    hired = {sort: players(sort, [s for s, _ in cast].count(sort), hosts) for sort in dict(cast)}
+    free = {sort: list(those) for sort, those in hired.items()}
+    playing = [(free[sort].pop(), recipes) for sort, recipes in cast]
+    for player, recipes in playing:
+        player.tell(f"contend {recipes} {path} {folder} {each} {micros}")
+    for player, _ in playing:
+        assert player.hears(DEADLINE).split()[:2] == ["done", str(each)]
+    assert not list((folder / "presence").iterdir())
+    holds = [Hold.parse(line) for line in (folder / "ledger").read_text().splitlines()]
+    assert len(holds) == total
+    assert len({hold.who for hold in holds}) == len(cast)
+    return holds
+
+
+def told(holds: list[Hold], capsys: pytest.CaptureFixture[str]) -> int:
+    """Say what was played; return how often the next holder was another process."""
+    turns = sum(a.who != b.who for a, b in pairwise(sorted(holds, key=lambda each: each.entered)))
+    seconds = (max(hold.left for hold in holds) - min(hold.entered for hold in holds)) / 1e9
+    with capsys.disabled():
+        print(
+            f"\n{len(holds)} holds by {len({hold.who for hold in holds})} processes in "
+            f"{seconds:.1f} s, {turns} of them by another process than the last, at most "
+            f"{most_at_once(holds)} at once",
+            end=" ",
+        )
+    return turns
+
+
+@pytest.mark.parametrize("cast", EXCLUSIVE.values(), ids=EXCLUSIVE)
+def test_one_at_a_time_in_the_order_of_the_numbers(
+    players: Players,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cast: Cast,
+) -> None:
+    zklock_client.ensure_path(zklock_path)  # Curator would make a container, which comes and goes
+    holds = play(players, cast, zklock_path, tmp_path)
+    assert told(holds, capsys) > HOLDS / 10
+    assert violations(holds) == []
+    assert [hold.sequence for hold in holds] == sorted({hold.sequence for hold in holds})
+    assert most_at_once(holds) == 1
+    gone(zklock_client, zklock_path)
+
+
+@pytest.mark.parametrize("cast", SHARED.values(), ids=SHARED)
+def test_readers_share_and_writers_do_not(
+    players: Players,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cast: Cast,
+) -> None:
+    zklock_client.ensure_path(zklock_path)
+    holds = play(players, cast, zklock_path, tmp_path, micros=500)
+    assert told(holds, capsys) > HOLDS / 10
+    assert violations(holds) == []
+    assert most_at_once(hold for hold in holds if hold.kind == "read") > 1
+    assert most_at_once(hold for hold in holds if hold.kind == "write") == 1
+    gone(zklock_client, zklock_path)
+
+
+def test_no_more_leases_than_the_limit(
+    players: Players,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    zklock_client.ensure_path(f"{zklock_path}/locks")
+    zklock_client.ensure_path(f"{zklock_path}/leases")
+    holds = play(players, LEASES, zklock_path, tmp_path, micros=5000)
+    assert told(holds, capsys) > HOLDS / 10
+    assert most_at_once(holds) == 3
+    assert len({hold.sequence for hold in holds}) == HOLDS
+    gone(zklock_client, f"{zklock_path}/leases")
+    gone(zklock_client, f"{zklock_path}/locks")
