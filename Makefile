@@ -43,9 +43,10 @@ pytest: zookeeper  ## the tests alone
 chaos: zookeeper  ## workers under a nemesis for MINUTES, and the verdict; ARGS="--seed S" replays the faults
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
-bench: zookeeper  ## locks and guards against their peers, as ratios
+bench: zookeeper  ## locks and guards against their peers, as ratios; a worker pool
 	$(BIN)/python -m tests.bench.bench_lock
 	$(BIN)/python -m tests.bench.bench_fencing
+	$(BIN)/python -m tests.bench.bench_pool
 
 clean:  ## remove what these targets have made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .zookeeper build dist *.egg-info

@@ -775,7 +775,6 @@ def test_every_frame_of_the_way_in_and_out_is_lost_once(
 ) -> None:
     """Whatever is lost, the worker owns all in the end, and leaves nothing behind."""
     onlooker = zklock_connect()
-    zklock.WorkerPool(onlooker, zklock_path, shards=3)
 
     def case(number: int) -> bool:
         path = f"{zklock_path}/{number}"

@@ -110,4 +110,4 @@ class PoolTable:
             shards = shards[: _WIDTH - 1] + "…"
         leads = "leads" if worker == self._leader and text == "works" else ""
         state = paint(f"{text:9}", colour, on=self._colour)
-        return f"  {worker:4}{state}{leads:6}{len(mine):4}  {shards}"
+        return f"  {worker:4}{state}{leads:6}{len(mine):4}  {shards}".rstrip()
