@@ -47,6 +47,8 @@ ShardCallback = Callable[[int, Grant], object]
 _PUBLISH_AFTER = 0.1
 """Seconds for which what a worker owns is gathered before it is written."""
 
+_CALLBACKS = 64  # run at a time
+
 _TURN = 0.2
 
 
@@ -142,7 +144,8 @@ class WorkerPool:
     ``on_assigned(shard, grant)``: called with the number of a shard and its grant once this worker
     owns it. ``on_revoked(shard, grant)``: called once it is to be handed over; the shard is
     released when this has returned, and the handler has. It is called, too, when the grant is lost
-    (``grant.held`` is then false): another worker may own the shard already.
+    (``grant.held`` is then false): another worker may own the shard already. Both run on threads
+    of zklock's own, at most 64 at a time; an exception in one is logged.
 
     ``handler(shard)``: called with a :class:`Shard` once this worker owns it, after
     ``on_assigned``. It is to return soon after ``shard.should_stop`` is set; if it returns earlier,
@@ -287,7 +290,7 @@ class WorkerPool:
         if self._make_runner is not None:
             self._runner = self._make_runner()
         if self._on_assigned is not None or self._on_revoked is not None:
-            self._callbacks = Threads(MAX_SHARDS, "zklock-shard-callback")
+            self._callbacks = Threads(_CALLBACKS, "zklock-shard-callback")
         self._worker.later(self._attend)
         self._campaign = threading.Thread(
             target=self._lead_in_turn, name="zklock-campaign", daemon=True
@@ -342,7 +345,7 @@ class WorkerPool:
         check_thread("drain()")
         self._change(draining=True)
         until = math.inf if limit is None else clock() + limit
-        return self._await(lambda: self._wanted == frozenset() and not self._slots, until)
+        return self._await(self._drained, until)
 
     def resume(self) -> None:
         """Take shards again after :meth:`drain`."""
@@ -427,7 +430,12 @@ class WorkerPool:
         """Change what this worker says of itself, now or when it joins."""
         with self._guard:
             self._desk.profile = replace(self._desk.profile, **what)
-        self._worker.later(self._tell_profile)
+        if self._started:
+            self._worker.later(self._tell_profile)
+
+    def _drained(self) -> bool:
+        wanted = self._started and not self._stopping and self._wanted != frozenset()
+        return not wanted and not self._slots
 
     @property
     def _running(self) -> bool:

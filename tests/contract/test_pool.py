@@ -180,6 +180,23 @@ def test_drain_and_resume(join: Any) -> None:
     shared(one)
 
 
+def test_drained_before_it_joins(
+    join: Any, zklock_connect: Callable[..., Any], zklock_path: str
+) -> None:
+    one = join("a")
+    shared(one)
+    two = zklock.WorkerPool(zklock_connect(), zklock_path, identity="b")
+    assert two.drain()
+    two.set_capacity(3.0)
+    two.start()
+    wait_for(lambda: [it.draining for it in one.members()] == [False, True], SOON, "a member")
+    shared(one)
+    two.resume()
+    shared(one, two, counted=[6, 18])
+    two.stop()
+    assert two.drain()
+
+
 def test_drain_says_when_it_takes_too_long(join: Any) -> None:
     hold = threading.Event()
     one = join("a", shards=1, on_revoked=lambda shard, grant: hold.wait(SOON))
