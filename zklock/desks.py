@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -49,6 +50,7 @@ from zklock.token import FencingToken
 MAX_SHARDS = 65536
 """Shards that a pool may have: one worker's list of them, with tokens, fits into one node."""
 
+_OWNED = struct.Struct(">HQI")  # number, epoch and sequence of the token
 _BATCH = 256  # nodes read in one flight
 _FLIGHT = 400_000  # bytes written in one transaction; ZooKeeper takes a little less than 1 MiB
 
@@ -148,14 +150,14 @@ def parse_assigned(data: bytes) -> frozenset[int]:
 
 def owned_data(tokens: Mapping[int, FencingToken]) -> bytes:
     """Return what a worker writes of the shards that it has."""
-    return zlib.compress("\n".join(f"{at} {it}" for at, it in sorted(tokens.items())).encode())
+    each = (_OWNED.pack(at, it.epoch, it.sequence) for at, it in sorted(tokens.items()))
+    return zlib.compress(b"".join(each))
 
 
 def parse_owned(data: bytes) -> dict[int, FencingToken]:
     """Return the shards that a worker has."""
-    lines = (zlib.decompress(data) if data else b"").decode().splitlines()
-    pairs = (line.split() for line in lines)
-    return {int(number): FencingToken.parse(token) for number, token in pairs}
+    entries = _OWNED.iter_unpack(zlib.decompress(data) if data else b"")
+    return {number: FencingToken(epoch, sequence) for number, epoch, sequence in entries}
 
 
 def prepare(places: Places, shards: int) -> Recipe[int]:

@@ -1,0 +1,136 @@
+"""What the nodes of a pool say, and that it fits; how plans are cut into transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zklock import desks
+from zklock.desks import Profile
+from zklock.effects import Failed, Failure, WriteAll
+from zklock.errors import AccessDenied
+from zklock.token import FencingToken
+
+LIMIT = 1024 * 1024 - 1
+"""Bytes of ZooKeeper's jute.maxbuffer."""
+
+
+@given(st.text(), st.floats(0, exclude_min=True, allow_infinity=False), st.booleans())
+def test_profiles(identity: str, capacity: float, draining: bool) -> None:
+    profile = Profile(identity, capacity, draining, "_c_1-assigned-1", "_c_2-owned-1")
+    assert Profile.parse(bytes(profile)) == profile
+    assert profile.weight == (0 if draining else capacity)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"identity": "a"}',
+        b'{"identity": "a", "capacity": "1"}',
+        b'{"identity": "a", "capacity": -1}',
+        b'{"identity": "a", "capacity": NaN}',
+        b'{"identity": 1, "capacity": 1}',
+        b'{"identity": "a", "capacity": 1, "other": 1}',
+    ],
+)
+def test_what_is_no_profile(data: bytes) -> None:
+    assert Profile.parse(data) is None
+
+
+def test_the_longest_identity_fits() -> None:
+    profile = Profile("\x01" * 4096, 1.0)
+    assert len(bytes(profile)) < LIMIT / 10
+    assert json.loads(bytes(profile))["identity"] == profile.identity
+
+
+@given(st.frozensets(st.integers(0, desks.MAX_SHARDS - 1)))
+def test_assigned(numbers: frozenset[int]) -> None:
+    data = desks.assigned_data(FencingToken(1, 2), numbers)
+    assert desks.parse_assigned(data) == numbers
+    assert desks.parse_assigned(b"") == frozenset()
+
+
+@given(st.dictionaries(st.integers(0, 99), st.integers(0, 2**31 - 1)))
+def test_owned(sequences: dict[int, int]) -> None:
+    tokens = {number: FencingToken(2**40, each) for number, each in sequences.items()}
+    assert desks.parse_owned(desks.owned_data(tokens)) == tokens
+    assert desks.parse_owned(b"") == {}
+
+
+def test_what_one_worker_has_fits_into_its_nodes() -> None:
+    """The most shards, with tokens as far apart as can be; every other shard is the longest."""
+    chance = random.Random(1)
+    tokens = {
+        number: FencingToken(chance.randrange(2**63), chance.randrange(2**31))
+        for number in range(desks.MAX_SHARDS)
+    }
+    assert len(desks.owned_data(tokens)) < LIMIT
+    every_other = desks.assigned_data(FencingToken(1, 2), range(0, desks.MAX_SHARDS, 2))
+    assert len(every_other) < LIMIT / 2
+
+
+def handed_out(sizes: list[int]) -> list[WriteAll]:
+    """Return the transactions for writes of these sizes."""
+    writes = [(f"/p/{at}", b"x" * size, 7) for at, size in enumerate(sizes)]
+    sent = []
+
+    def plan() -> Iterator[Any]:
+        assert (yield from desks.hand_out("/p/leader/x", writes)) is None
+
+    recipe: Any = plan()
+    answer = None
+    with contextlib.suppress(StopIteration):
+        while True:
+            (request,) = recipe.send(answer)
+            sent.append(request)
+            answer = (None,)
+    return sent
+
+
+@given(st.lists(st.one_of(st.integers(0, 300), st.integers(100_000, 350_000)), max_size=30))
+def test_a_plan_is_written_in_parts_that_fit(sizes: list[int]) -> None:
+    sent = handed_out(sizes)
+    assert [path for it in sent for path, _, _ in it.writes] == [
+        f"/p/{at}" for at in range(len(sizes))
+    ]
+    for request in sent:
+        assert request.path == "/p/leader/x"
+        assert all(version == 7 for _, _, version in request.writes)
+        assert sum(len(data) + len(path) + 64 for path, data, _ in request.writes) < LIMIT / 2
+    joined = [sum(len(data) for _, data, _ in it.writes) for it in sent]
+    for one, other in itertools.pairwise(joined):
+        assert one + other > 350_000  # two in a row could not have been one
+
+
+def test_a_usual_plan_is_one_transaction() -> None:
+    assert len(handed_out([200] * 500)) == 1
+    assert handed_out([]) == []
+
+
+@pytest.mark.parametrize("why", [Failure.MISSING, Failure.CHANGED, Failure.DROPPED])
+def test_a_refused_plan_stops(why: Failure) -> None:
+    writes = [("/p/1", b"x" * 300_000, 7), ("/p/2", b"y" * 300_000, 7)]
+    recipe = desks.hand_out("/p/leader/x", writes)
+    next(recipe)
+    with pytest.raises(StopIteration) as stop:
+        recipe.send((Failed(why, Exception("refused")),))
+    assert stop.value.value is why
+
+
+def test_a_forbidden_plan_raises() -> None:
+    recipe = desks.hand_out("/p/leader/x", [("/p/1", b"x", 7)])
+    next(recipe)
+    with pytest.raises(AccessDenied):
+        recipe.send((Failed(Failure.DENIED, AccessDenied("/p/1: forbidden")),))
