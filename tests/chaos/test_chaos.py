@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends import backend_or_skip
+from tests.chaos import pool_run
 from tests.chaos.__main__ import text
 from tests.chaos.run import Settings, run
 from zklock.testing.selection import BACKEND_VARIABLE
@@ -34,3 +35,18 @@ def test_nothing_is_lost_and_nobody_holds_twice(
     assert verdict.violations == []
     assert verdict.grants > SECONDS
     assert verdict.faults.total() > SECONDS / 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + AFTERWARDS)
+def test_no_shard_of_a_pool_has_two_owners(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend_or_skip(os.environ.get(BACKEND_VARIABLE) or "container")
+    seed = int(os.environ.get("ZKLOCK_CHAOS_SEED") or secrets.token_hex(4), 16)
+    with capsys.disabled():
+        print(f"\nchaos seed {seed:x}, {SECONDS:g} s, histories in {tmp_path}")
+    verdict = pool_run.play(tmp_path, SECONDS, seed)
+    assert verdict.violations == []
+    assert verdict.grants > pool_run.SHARDS
+    assert set(verdict.ends) >= {"RELEASED"}
