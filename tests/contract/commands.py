@@ -87,7 +87,7 @@ def command(
 
     def lead(leadership: zklock.Leadership) -> None:
         say(str(leadership.token))
-        while not leadership.should_stop.is_set():
+        while leadership.held:  # the next line is waited for, whatever is lost meanwhile
             what, _, whom = hear().rpartition(" ")
             if what == "resign":
                 return
