@@ -7,10 +7,10 @@ that it has obeyed, which costs nothing, and has ZooKeeper confirm any other.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import socketserver
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,7 +93,8 @@ def command(
                 return
             leadership.check()
             if what == "stop and send":
-                os.kill(os.getpid(), signal.SIGSTOP)
+                # To this thread, or it might go on for a moment until the process is stopped.
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             order = {"identity": identity, "token": str(leadership.token), "what": what}
             say([send(ports[int(each)], order)[0] for each in whom.split(",")])
 
