@@ -9,6 +9,7 @@ from unittest import mock
 
 from zklock import Grant
 from zklock.clock import clock
+from zklock.lock import Acquiring
 
 
 class TimedGrant(Grant):
@@ -22,5 +23,5 @@ class TimedGrant(Grant):
 @contextlib.contextmanager
 def timed_grants() -> Iterator[None]:
     """Have every grant of this process timed."""
-    with mock.patch("zklock.session.Grant", TimedGrant):
+    with mock.patch.object(Acquiring, "_GRANT", TimedGrant):
         yield

@@ -318,7 +318,6 @@ class LeaderElection(Campaign):
     @contextlib.contextmanager
     def _heed(self, stop: threading.Event | None) -> Iterator[None]:
         """Have the caller's event wake this thread."""
-        self._stop = stop
         done = threading.Event()
 
         def watch(stop: threading.Event) -> None:
@@ -326,9 +325,12 @@ class LeaderElection(Campaign):
                 pass
             self._mail.put(None)
 
-        if stop is not None:
-            threading.Thread(target=watch, args=(stop,), name="zklock-stop", daemon=True).start()
         try:
+            self._stop = stop
+            if stop is not None:
+                threading.Thread(
+                    target=watch, args=(stop,), name="zklock-stop", daemon=True
+                ).start()
             yield
         finally:
             self._stop = None
@@ -368,9 +370,8 @@ class LeaderElection(Campaign):
             self._session.later(attempt.start)
             while not attempt.done:
                 if self._stopping:
-                    attempt.give_up()
-                else:
-                    self._sleep(_TURN)
+                    attempt.give_up()  # too late if the grant is on its way
+                self._sleep(_TURN)
             leadership = attempt.result()
             if leadership is None:
                 return None

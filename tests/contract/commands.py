@@ -7,10 +7,10 @@ that it has obeyed, which costs nothing, and has ZooKeeper confirm any other.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import socketserver
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,13 +87,14 @@ def command(
 
     def lead(leadership: zklock.Leadership) -> None:
         say(str(leadership.token))
-        while not leadership.should_stop.is_set():
+        while leadership.held:  # the next line is waited for, whatever is lost meanwhile
             what, _, whom = hear().rpartition(" ")
             if what == "resign":
                 return
             leadership.check()
             if what == "stop and send":
-                os.kill(os.getpid(), signal.SIGSTOP)
+                # To this thread, or it might go on for a moment until the process is stopped.
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             order = {"identity": identity, "token": str(leadership.token), "what": what}
             say([send(ports[int(each)], order)[0] for each in whom.split(",")])
 

@@ -85,6 +85,8 @@ def test_a_signal_ends_one_that_waits(
     assert second.wait(SOON) == 143
     queued(zklock_client, zklock_path, 1)
     assert first.poll() is None
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(SOON) == 3
 
 
 @pytest.mark.parametrize("how", ["lost", "asked to resign"])

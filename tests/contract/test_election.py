@@ -932,7 +932,6 @@ class TestObserving:
             a.leads()
         assert len(heard) == 1
 
-    @pytest.mark.slow
     def test_five_hundred(self, zklock_connect: Connect, other: Any, zklock_path: str) -> None:
         clients = [zklock_connect() for _ in range(5)]
         heard: list[list[tuple[str | None, bool]]] = []
