@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from concurrent.futures import ThreadPoolExecutor as Threads
 from functools import lru_cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -22,7 +23,6 @@ from zklock.clock import check_timeout, clock
 from zklock.desks import MAX_SHARDS
 from zklock.errors import LockLost
 from zklock.grant import Grant
-from zklock.token import FencingToken
 
 MAX_PROCESSES = 512
 """Processes that ``executor="processes"`` starts at most, one for each shard that runs."""
@@ -178,12 +178,13 @@ def _kept(future: Future[Any]) -> Future[Any]:
     return kept
 
 
-# Processes. A shared file says until when the lease runs, and for each shard what was told: so a
-# process knows that its shard is lost although the one that owns it stands still, or is gone.
+# Processes. A shared file says until when the lease runs, and for each shard whose turn it is and
+# what was told: so a process knows that its shard is lost although the one that owns it stands
+# still, or is gone.
 
 _RUNS, _STOPS, _LOST = 0, 1, 2
-_HEAD = 8
-_SIZE = _HEAD + MAX_SHARDS
+_LEASE = 1  # numbers of 8 bytes
+_SIZE = 8 * (_LEASE + MAX_SHARDS)
 
 
 class Board:
@@ -193,38 +194,48 @@ class Board:
         self._file = tempfile.NamedTemporaryFile(prefix="zklock-pool-")  # noqa: SIM115
         self._file.truncate(_SIZE)
         self._map = mmap.mmap(self._file.fileno(), _SIZE)
-        self._lease = memoryview(self._map)[:_HEAD].cast("d")
+        self._lease = memoryview(self._map)[: 8 * _LEASE].cast("d")
+        self._told = memoryview(self._map)[8 * _LEASE :].cast("Q")
+        self._turns = count(1)
         self.path = self._file.name
 
     def lease(self, end: float) -> None:
         """Note until when the lease runs, on the clock of leases."""
         self._lease[0] = end
 
-    def note(self, number: int, state: int) -> None:
-        """Note what a shard's handler is told."""
-        self._map[_HEAD + number] = state
+    def begin(self, number: int) -> int:
+        """Begin a turn of a shard's handler, and return it; those of earlier turns are lost."""
+        turn = next(self._turns) << 2
+        self._told[number] = turn | _RUNS
+        return turn
+
+    def note(self, number: int, turn: int, state: int) -> None:
+        """Note what the handler is told."""
+        self._told[number] = turn | state
 
     def close(self) -> None:
         """Remove the file; who has opened it finds its shards lost once the lease is over."""
         self._lease[0] = 0.0
         self._lease.release()
+        self._told.release()
         self._map.close()
         self._file.close()
 
 
 @lru_cache(maxsize=16)
-def _view(path: str) -> tuple[memoryview[float], mmap.mmap]:
+def _view(path: str) -> tuple[memoryview[float], memoryview[int]]:
     with Path(path).open("rb") as file:
-        shared = mmap.mmap(file.fileno(), _SIZE, access=mmap.ACCESS_READ)
-    return memoryview(shared)[:_HEAD].cast("d"), shared
+        shared = memoryview(mmap.mmap(file.fileno(), _SIZE, access=mmap.ACCESS_READ))
+    return shared[: 8 * _LEASE].cast("d"), shared[8 * _LEASE :].cast("Q")
 
 
 class RemoteStop:
     """Tells a handler in a process to stop; looks every 20 ms while it is waited for."""
 
-    def __init__(self, board: str, number: int) -> None:
+    def __init__(self, board: str, number: int, turn: int) -> None:
         self._board = board
         self._number = number
+        self._turn = turn
 
     def is_set(self) -> bool:
         """Whether the handler is to return."""
@@ -242,18 +253,22 @@ class RemoteStop:
         return True
 
     def _state(self) -> int:
-        lease, shared = _view(self._board)
-        return shared[_HEAD + self._number] if lease[0] > clock() else _LOST
+        try:
+            lease, told = _view(self._board)
+        except FileNotFoundError:
+            return _LOST  # the pool has ended
+        now = told[self._number]
+        return now - self._turn if lease[0] > clock() and now >> 2 == self._turn >> 2 else _LOST
 
 
 class RemoteShard(Shard):
     """A shard as a handler in another process sees it."""
 
-    def __init__(self, number: int, token: FencingToken, path: str, board: str) -> None:
+    def __init__(self, number: int, grant: Grant, stop: RemoteStop) -> None:
         self.number = number
-        self.token = token
-        self.should_stop = RemoteStop(board, number)
-        self._path = path
+        self.token = grant.token
+        self.should_stop = stop
+        self._path = grant.lock_path
 
     @property
     def held(self) -> bool:
@@ -286,9 +301,9 @@ class InProcesses:
 
     def submit(self, number: int, grant: Grant) -> Task:
         """Begin to handle a shard; the processes are made anew if one of them has been killed."""
-        self._board.note(number, _RUNS)
+        turn = self._board.begin(number)
         self.lease(clock() + grant.remaining())
-        shard = RemoteShard(number, grant.token, grant.lock_path, self._board.path)
+        shard = RemoteShard(number, grant, RemoteStop(self._board.path, number, turn))
         try:
             future = self._executor.submit(self._handler, shard)
         except BrokenExecutor:
@@ -297,7 +312,7 @@ class InProcesses:
             self._executor.shutdown(wait=False)
             self._executor = self._start()
             future = self._executor.submit(self._handler, shard)
-        note = partial(self._board.note, number)
+        note = partial(self._board.note, number, turn)
         return Task(future, lambda: note(_STOPS), lambda: note(_LOST))
 
     def lease(self, end: float) -> None:
