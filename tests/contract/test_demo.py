@@ -248,6 +248,16 @@ def test_the_pool(start: Any, zklock_hosts: str, zklock_client: KazooClient) -> 
     assert list(demo.folder.iterdir()) == []
 
 
+def test_a_signal_ends_the_pool_and_all_it_started(start: Any) -> None:
+    demo = start("--pool", "--shards", "14")
+    demo.await_event("paused")
+    demo.process.send_signal(signal.SIGTERM)
+    assert demo.finish() == 143
+    assert demo.of("summary") == []
+    assert_gone(demo)
+    assert list(demo.folder.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("doctor", "failing"),
     [
