@@ -1,1 +1,7 @@
-"""The asyncio front."""
+"""Locks for asyncio, on the same core and the same clients as those for threads."""
+
+from zklock.aio.connection import connect
+from zklock.aio.grant import Grant
+from zklock.aio.lock import Lock
+
+__all__ = ["Grant", "Lock", "connect"]
