@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
@@ -57,6 +57,7 @@ class Loop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.seats = threading.local()
+        self.all_seats: list[Seat] = []
         self.thread = threading.Thread(target=self._run, name="contract-test-loop", daemon=True)
         self.thread.start()
 
@@ -64,37 +65,50 @@ class Loop:
         """Return a lock."""
         return AioLock(self, kind.asyncio(client, path, **kind.arguments, **options))
 
+    @property
+    def seat(self) -> Seat:
+        """The task of this thread."""
+        if not hasattr(self.seats, "seat"):
+            self.seats.seat = Seat(self.loop)
+            self.all_seats.append(self.seats.seat)
+        seat: Seat = self.seats.seat
+        return seat
+
     def run(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run in the task of this thread."""
-        seat = getattr(self.seats, "seat", None)
-        if seat is None:
-            seat = self.seats.seat = Seat(self.loop)
-        return seat.run(call)
+        return self.seat.run(call)
 
     def close(self) -> None:
-        """End the loop."""
+        """End the loop, and the tasks first."""
+        asyncio.run_coroutine_threadsafe(self._leave(), self.loop).result(SOON)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(SOON)
         assert not self.thread.is_alive()
 
+    async def _leave(self) -> None:
+        for seat in self.all_seats:
+            seat.leave()
+        await asyncio.gather(*(seat.task for seat in self.all_seats))
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.loop.close()
 
 
 class Seat:
-    """A task that does what one thread asks for."""
+    """A task that does what one thread asks for.
+
+    ``cancelled`` is the cancellation that struck while it was not asked for anything.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._wanted: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
+        self._wanted: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
         name = threading.current_thread().name
         self._ready = threading.Event()
+        self.cancelled: asyncio.CancelledError | None = None
+        self.task: asyncio.Task[None]
         loop.call_soon_threadsafe(self._sit, name)
         assert self._ready.wait(SOON)
 
@@ -121,13 +135,24 @@ class Seat:
             raise errors[0]
         return outcome[0]
 
+    def leave(self) -> None:
+        """End the task; called by the loop."""
+        self._wanted.put_nowait(None)
+
     def _sit(self, name: str) -> None:
-        self._task = self._loop.create_task(self._serve(), name=name)
+        self.task = self._loop.create_task(self._serve(), name=name)
         self._ready.set()
 
     async def _serve(self) -> None:
         while True:
-            await (await self._wanted.get())()
+            try:
+                wanted = await self._wanted.get()
+                if wanted is None:
+                    return
+            except asyncio.CancelledError as error:
+                self.cancelled = error
+            else:
+                await wanted()
 
 
 class AioLock:
@@ -152,7 +177,10 @@ class AioLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> Any:
-        return self._front.run(lambda: self._lock.__aexit__(kind, error, traceback))
+        seat = self._front.seat
+        if error is None:  # what strikes the task strikes the body
+            error, seat.cancelled = seat.cancelled, None
+        return seat.run(lambda: self._lock.__aexit__(error and type(error), error, traceback))
 
 
 class AioGrant:
