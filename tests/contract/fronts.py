@@ -178,8 +178,8 @@ class AioLock:
         traceback: TracebackType | None,
     ) -> Any:
         seat = self._front.seat
-        if error is None:  # what strikes the task strikes the body
-            error, seat.cancelled = seat.cancelled, None
+        cancelled, seat.cancelled = seat.cancelled, None
+        error = error or cancelled  # what strikes the task strikes the body
         return seat.run(lambda: self._lock.__aexit__(error and type(error), error, traceback))
 
 
