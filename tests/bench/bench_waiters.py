@@ -1,8 +1,8 @@
 """Thousands of tasks that wait on one client: ``python -m tests.bench.bench_waiters [COUNT]``.
 
 Once all on one lock, once on a hundred locks. For each: seconds until all are in the queue, memory
-of this process for each waiter, and seconds until all have had their turn, one after the other.
-With ``--profile`` the calls that cost most, on whichever thread.
+of this process for each waiter, and seconds until all have had their turn, one after the other; of
+both also the processor time of this process, which a busy machine does not change.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ import gc
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -32,7 +29,7 @@ def resident() -> int:
     return pages * 4096
 
 
-async def bench(hosts: str, count: int, locks: int, profile: bool) -> None:
+async def bench(hosts: str, count: int, locks: int) -> None:
     """Queue so many waiters on so many locks behind a holder of each, and let them through."""
     root = f"/bench-{uuid.uuid4().hex[:8]}"
     async with (
@@ -60,29 +57,27 @@ async def bench(hosts: str, count: int, locks: int, profile: bool) -> None:
         gc.collect()
         before = resident()
         ticking = asyncio.create_task(tick())
-        with profiled(profile):
-            started = time.perf_counter()
-            tasks = [asyncio.create_task(wait(acquirers[at % locks])) for at in range(count)]
-            await in_queue(other, paths, count + locks)
-            await asyncio.to_thread(client.sync, root)
-            queued = time.perf_counter() - started
+        started, cpu = time.perf_counter(), time.process_time()
+        tasks = [asyncio.create_task(wait(acquirers[at % locks])) for at in range(count)]
+        await in_queue(other, paths, count + locks)
+        await asyncio.to_thread(client.sync, root)
+        queued, queued_cpu = time.perf_counter() - started, time.process_time() - cpu
         memory = (resident() - before) / count
         loop_stood, slowest = slowest, 0.0
         threads = threading.active_count()
-        with profiled(profile):
-            started = time.perf_counter()
-            for gate in gates:
-                assert gate is not None
-                gate.abandon()
-            async with asyncio.timeout(LIMIT):
-                await asyncio.gather(*tasks)
-            drained = time.perf_counter() - started
+        started, cpu = time.perf_counter(), time.process_time()
+        for gate in gates:
+            assert gate is not None
+            gate.abandon()
+        async with asyncio.timeout(LIMIT):
+            await asyncio.gather(*tasks)
+        drained, drained_cpu = time.perf_counter() - started, time.process_time() - cpu
         ticking.cancel()
         assert served == count
         print(
             f"{count} waiters on {locks} lock(s): queued in {queued:.2f} s "
-            f"({count / queued:.0f}/s), {memory / 1024:.1f} KiB each, {threads} threads; "
-            f"drained in {drained:.2f} s ({count / drained:.0f}/s); "
+            f"({count / queued:.0f}/s, {queued_cpu:.2f} s of CPU), {memory / 1024:.1f} KiB each, {threads} threads; "
+            f"drained in {drained:.2f} s ({count / drained:.0f}/s, {drained_cpu:.2f} s of CPU); "
             f"the loop was late by {loop_stood * 1000:.0f} ms at most while they queued, "
             f"{slowest * 1000:.0f} ms while they drained"
         )
@@ -100,39 +95,14 @@ async def in_queue(client: KazooClient, paths: list[str], count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-@contextmanager
-def profiled(wanted: bool) -> Iterator[None]:
-    """Print what costs most meanwhile, if wanted."""
-    if not wanted:
-        yield
-        return
-    import cProfile
-    import pstats
-
-    profiles: list[cProfile.Profile] = []
-
-    def on_thread(*_: Any) -> None:
-        profiles.append(cProfile.Profile())
-        profiles[-1].enable()
-
-    profile = cProfile.Profile()
-    profile.enable()
-    try:
-        yield
-    finally:
-        profile.disable()
-        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", nargs="?", type=int, default=10_000)
-    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args(arguments)
     with ZooKeeperServer() as server:
         for locks in (1, 100):
-            asyncio.run(bench(server.hosts, options.count, locks, options.profile))
+            asyncio.run(bench(server.hosts, options.count, locks))
 
 
 if __name__ == "__main__":
