@@ -76,7 +76,8 @@ async def bench(hosts: str, count: int, locks: int) -> None:
         assert served == count
         print(
             f"{count} waiters on {locks} lock(s): queued in {queued:.2f} s "
-            f"({count / queued:.0f}/s, {queued_cpu:.2f} s of CPU), {memory / 1024:.1f} KiB each, {threads} threads; "
+            f"({count / queued:.0f}/s, {queued_cpu:.2f} s of CPU), "
+            f"{memory / 1024:.1f} KiB each, {threads} threads; "
             f"drained in {drained:.2f} s ({count / drained:.0f}/s, {drained_cpu:.2f} s of CPU); "
             f"the loop was late by {loop_stood * 1000:.0f} ms at most while they queued, "
             f"{slowest * 1000:.0f} ms while they drained"

@@ -374,14 +374,16 @@ class TestCancelledAcquire:
     ) -> None:
         outcomes: Counter[str] = Counter()
         lock, holder = make(), make(other)
-        for number in range(150):
+        number = 0
+        while number < 150 or (how != "taken" and outcomes["granted"] < 5):
+            number += 1 + number // 50
             held = None if how == "free" else await acquired(holder)
             task = asyncio.create_task(lock.acquire())
             if how == "handed over":
                 assert held is not None
                 await aside(queued, other, zklock_path, 2)
                 held.abandon()
-            for _ in range(number * 2):
+            for _ in range(number):
                 await asyncio.sleep(0)
             task.cancel()
             try:
@@ -399,8 +401,6 @@ class TestCancelledAcquire:
                 await held.release()
             await aside(gone, other, zklock_path)
         assert outcomes["cancelled"] > 0
-        if how != "taken":
-            assert outcomes["granted"] > 0
         await aside(passes_on, other, zklock_path)
 
     @pytest.mark.parametrize("how", ["acquire", "async with"])
@@ -647,9 +647,11 @@ class TestLossInTheBody:
             task = asyncio.current_task()
             assert task is not None
             async with make() as grant:
-                grant.add_lost_callback(lambda loss: task.cancel())
                 await aside(other.delete, grant.path)
-                await forever()
+                try:
+                    await forever()
+                finally:
+                    task.cancel()
 
         with pytest.raises(zklock.LockLost):
             await asyncio.create_task(hold())

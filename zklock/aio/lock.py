@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from zklock.aio.grant import Body, Grant
-from zklock.aio.waiting import ask, finished
+from zklock.aio.waiting import ask, finished, starter
 from zklock.attempt import Attempt
 from zklock.base import Acquirable, Holdings, abandon_result, note_loss
 from zklock.clock import check_timeout
@@ -73,7 +73,7 @@ class Lock(Acquirable[Grant]):
         try:
             with self._guard:
                 self._pending.add(attempt)
-            attempt.start()
+            starter().start(attempt.start)
             grant = await _outcome(attempt, limit if patient else self._session.moment)
             if grant is not None:
                 self._keep(grant)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +27,55 @@ def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> bo
     except RuntimeError:
         return False
     return True
+
+
+class Starter:
+    """Starts a burst of attempts a few at a time, in order, so that all else on the loop goes on.
+
+    An attempt can be given up as ever before it was started.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._queue: deque[Callable[[], object]] = deque()
+        self._started = 0  # in this iteration of the loop
+
+    def start(self, begin: Callable[[], object]) -> None:
+        """Begin now, or in one of the next iterations."""
+        if self._queue or self._started >= _BURST:
+            self._queue.append(begin)
+            return
+        if not self._started:
+            self._go_on()
+        self._started += 1
+        begin()
+
+    def _go_on(self) -> None:
+        loop = self._loop()
+        if loop is not None:
+            loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._started = min(_BURST, len(self._queue))
+        if self._started:
+            self._go_on()
+        for _ in range(self._started):
+            self._queue.popleft()()
+
+
+def starter() -> Starter:
+    """Return that of the running loop."""
+    loop = asyncio.get_running_loop()
+    found = _starters.get(loop)
+    if found is None:
+        found = _starters[loop] = Starter(loop)
+    return found
+
+
+_BURST = 16
+_starters: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Starter] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 async def finished(
