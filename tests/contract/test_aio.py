@@ -471,6 +471,67 @@ class TestCancelledAcquire:
             await aside(queued, other, zklock_path, 1)
 
 
+class TestBurst:
+    """A burst of acquires is started a few at a time."""
+
+    @on_loop
+    async def test_lets_the_loop_go_on(self, make: Make, other: Any, zklock_path: str) -> None:
+        lock, holder, count = make(), await acquired(make(other)), 300
+        tasks = [asyncio.create_task(lock.acquire()) for _ in range(count)]
+        turns = 0
+        while len(lock._session._attempts) < count:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > count / 50
+        lock.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await aside(queued, other, zklock_path, 1)
+        await holder.release()
+
+    @on_loop
+    async def test_keeps_the_order_of_asking(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        lock, count = make(), 100
+        order: list[int] = []
+
+        async def wait(number: int) -> None:
+            async with lock:
+                order.append(number)
+
+        await asyncio.gather(*map(wait, range(count)))
+        assert order == list(range(count))
+
+    @pytest.mark.parametrize("how", ["cancel()", "task.cancel()", "timeout"])
+    @on_loop
+    async def test_is_given_up_before_it_has_begun(
+        self, make: Make, other: Any, zklock_path: str, how: str
+    ) -> None:
+        lock, count = make(), 300
+        timeout = 0.001 if how == "timeout" else None
+        holder = await acquired(make(other))
+        tasks = [asyncio.create_task(lock.acquire(timeout=timeout)) for _ in range(count)]
+        await asyncio.sleep(0)
+        if how == "cancel()":
+            lock.cancel()
+        elif how == "task.cancel()":
+            for task in tasks:
+                task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        expected = {
+            "cancel()": zklock.AcquireCancelled,
+            "task.cancel()": asyncio.CancelledError,
+            "timeout": type(None),
+        }
+        assert {type(outcome) for outcome in outcomes} == {expected[how]}
+        await aside(queued, other, zklock_path, 1)
+        await holder.release()
+        async with make() as grant:
+            assert (
+                grant.token.sequence - holder.token.sequence < count
+            )  # most have never been created
+
+
 class TestCancelledRelease:
     @pytest.mark.parametrize("how", ["release", "async with"])
     @on_loop
