@@ -494,6 +494,7 @@ class TestBurst:
     ) -> None:
         lock, count = make(), 100
         order: list[int] = []
+        await aside(other.ensure_path, zklock_path)  # who finds it missing has to ask twice
 
         async def wait(number: int) -> None:
             async with lock:
