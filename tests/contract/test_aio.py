@@ -86,7 +86,10 @@ def uncancelled() -> bool:
 class TestConnect:
     @on_loop
     async def test_awaited(self, zklock_hosts: str, zklock_path: str) -> None:
-        client = await aio.connect(zklock_hosts, timeout=4.0)
+        connecting = aio.connect(zklock_hosts, timeout=4.0)
+        client = await connecting
+        with pytest.raises(RuntimeError, match="once"):
+            await connecting
         async with aio.Lock(client, zklock_path) as grant:
             assert grant.held
         await aside(client.stop)

@@ -43,6 +43,7 @@ class Connecting:
         self._hosts = hosts
         self._start_timeout = start_timeout
         self._sasl = sasl
+        self._begun = False
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self._start().__await__()
@@ -59,6 +60,9 @@ class Connecting:
         await self._end()
 
     async def _start(self) -> Client:
+        if self._begun:
+            raise RuntimeError("connect() gives one client, once: call it again for another")
+        self._begun = True
         loop = asyncio.get_running_loop()
         started: asyncio.Future[Exception | None] = loop.create_future()
 
