@@ -46,6 +46,7 @@ chaos: zookeeper  ## workers under a nemesis for MINUTES, and the verdict; ARGS=
 bench: zookeeper  ## locks and guards against their peers, as ratios
 	$(BIN)/python -m tests.bench.bench_lock
 	$(BIN)/python -m tests.bench.bench_fencing
+	$(BIN)/python -m tests.bench.bench_waiters
 
 clean:  ## remove what these targets have made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .zookeeper build dist *.egg-info
