@@ -43,7 +43,7 @@ ORDER = [
     "campaign",
     "election",
 ]
-AIO = ["waiting", "connection", "grant", "lock"]
+AIO = ["waiting", "connection", "grant", "lock", "multi"]
 TOUCH_KAZOO = {"connection", "store", "session"}
 ABOVE = {"aio", "cli", "fencing", "testing"}
 
