@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from zklock import interventions, names, queries, recipe
@@ -164,7 +165,7 @@ class Acquirable(Generic[G]):
         return recipe.Entry(self._path, data, self._KIND, patient=patient, tidy=self._tidy)
 
     def _attempt(self, patient: bool, **wanted: Any) -> Attempt[G | None]:
-        identity = self._identity or f"{socket.gethostname()}:{os.getpid()}:{self._label()}"
+        identity = self._identity or f"{_host()}:{os.getpid()}:{self._label()}"
         entry = self._entry(identity.encode(), patient, **wanted)
         return self._session.attempt(
             recipe.acquire(entry),
@@ -256,6 +257,11 @@ class Acquirable(Generic[G]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._path}{' held' if self.held else ''}>"
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
 
 
 def note_loss(lost: LockLost, error: BaseException | None) -> bool:

@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionClosedError
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.states import KeeperState
+from kazoo.protocol.states import KazooState, KeeperState
 
 from zklock.clock import clock
 from zklock.errors import ClientClosed, ClientUnusable, ForkedClient, NoAnswer, WouldDeadlock
@@ -511,6 +511,25 @@ def connect(
     While disconnected it tries again at least every second (kazoo's default waits longer and
     longer); pass ``connection_retry`` for something else.
     """
+    client = new_client(hosts, timeout, start_timeout=start_timeout, **kazoo_options)
+    sasl = bool(kazoo_options.get("sasl_options"))
+    deadline = clock() + start_timeout
+    try:
+        client.start(start_timeout)
+        if sasl:
+            # kazoo calls itself connected before the servers have agreed.
+            _await_agreement(client, deadline)
+    except client.handler.timeout_exception as error:
+        if sasl and clock() < deadline:
+            raise _refused() from error  # connected, and closed again before start() looked
+        raise no_server(hosts, start_timeout) from error
+    return client
+
+
+def new_client(
+    hosts: str, timeout: float, *, start_timeout: float = 15.0, **kazoo_options: Any
+) -> Client:
+    """Return the client of :func:`connect`, not started; all arguments are checked here."""
     for name, seconds in (("timeout", timeout), ("start_timeout", start_timeout)):
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
             raise TypeError(f"{name} must be seconds, not {type(seconds).__name__}")
@@ -524,31 +543,52 @@ def connect(
     )
     client = KazooClient(hosts, timeout, **kazoo_options)
     handler.connect_timeout = timeout / (len(client.hosts) + 1)
-    deadline = clock() + start_timeout
-    try:
-        client.start(start_timeout)
-        if kazoo_options.get("sasl_options"):
-            # kazoo calls itself connected before the servers have agreed.
-            _await_agreement(client, deadline)
-    except handler.timeout_exception as error:
-        if kazoo_options.get("sasl_options") and clock() < deadline:
-            raise _refused() from error  # connected, and closed again before start() looked
-        raise NoAnswer(
-            f"no ZooKeeper server of {hosts} answered within {start_timeout} s: "
-            "check the addresses, and that a quorum is up"
-        ) from error
     return client
+
+
+def begin(client: Client, sasl: bool, done: Callable[[Exception | None], object]) -> None:
+    """Start a client and return; ``done(error)`` once it is connected, or refused."""
+
+    def on_state(state: str) -> bool:
+        if state != KazooState.CONNECTED:
+            return False
+        if sasl:  # kazoo calls itself connected before the servers have agreed
+            client.exists_async("/").rawlink(lambda answer: done(_verdict(answer.exception)))
+        else:
+            done(None)
+        return True  # kazoo then forgets this listener
+
+    client.add_listener(on_state)
+    client.start_async()
+
+
+def no_server(hosts: str, start_timeout: float) -> NoAnswer:
+    """Return the error to raise when no server has answered."""
+    return NoAnswer(
+        f"no ZooKeeper server of {hosts} answered within {start_timeout} s: "
+        "check the addresses, and that a quorum is up"
+    )
+
+
+def end(client: Client) -> None:
+    """Stop a client and free what it has open; blocks until its threads have ended."""
+    client.stop()
+    client.close()
 
 
 def _await_agreement(client: Client, deadline: float) -> None:
     try:
         client.exists_async("/").get(timeout=max(0.0, deadline - clock()))
     except BaseException as error:
-        client.stop()
-        client.close()
+        end(client)
         if isinstance(error, AuthFailedError | ConnectionClosedError):
             raise _refused() from error
         raise
+
+
+def _verdict(error: Exception | None) -> Exception | None:
+    """Return the error to raise for the outcome of a client's first request."""
+    return _refused() if isinstance(error, AuthFailedError | ConnectionClosedError) else error
 
 
 def _refused() -> ClientClosed:

@@ -70,12 +70,12 @@ class Answer(Protocol):
     """ZooKeeper's answer to come."""
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call once it has come; must not block."""
+        """Call once it has come, on whichever thread brings it; at once if it has."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for so many seconds; whether it has come."""
 
-    def result(self) -> None:
+    def result(self) -> object:
         """Raise the error that it was, if it was one."""
 
 
@@ -173,7 +173,7 @@ class GrantBase:
             if loss is None:
                 self._callbacks.append(callback)
         if loss is not None:
-            self._keeper.notify([lambda: callback(loss)])
+            self._notify([lambda: callback(loss)])
 
     def _end(self) -> Answer:
         held = self.held
@@ -200,11 +200,15 @@ class GrantBase:
             callbacks, self._callbacks = self._callbacks, []
         self._set_lost()
         if callbacks:
-            self._keeper.notify([lambda call=call: call(loss) for call in callbacks])  # type: ignore[misc]
+            self._notify([lambda call=call: call(loss) for call in callbacks])  # type: ignore[misc]
         return True
 
     def _set_lost(self) -> None:
         """Tell those who wait for the loss."""
+        raise NotImplementedError
+
+    def _notify(self, calls: list[Callable[[], object]]) -> None:
+        """Run callbacks of the user's soon, in order."""
         raise NotImplementedError
 
     def _forget_waiters(self) -> None:
@@ -214,14 +218,14 @@ class GrantBase:
     def _suspended(self) -> None:
         callback = self._terms.on_suspended
         if callback is not None and self._state is State.HELD:
-            self._keeper.notify([lambda: callback(self)])
+            self._notify([lambda: callback(self)])
 
     def _release_requested(self, request: str) -> None:
         """Tell the holder, once for each request."""
         callback = self._terms.on_release_requested
         if callback is not None and self._state is State.HELD and request != self._asked:
             self._asked = request
-            self._keeper.notify([lambda: callback(self)])
+            self._notify([lambda: callback(self)])
 
     def _why_not(self) -> LockLost | NotHeld:
         if self._loss is not None:
@@ -282,6 +286,9 @@ class Grant(GrantBase):
 
     def _set_lost(self) -> None:
         self.lost.set()
+
+    def _notify(self, calls: list[Callable[[], object]]) -> None:
+        self._keeper.notify(calls)
 
     def _forget_waiters(self) -> None:
         self.lost = threading.Event()

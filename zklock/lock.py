@@ -164,10 +164,11 @@ class Acquiring(Acquirable[Grant]):
         except NotHeld:
             if error is None:
                 raise
+        except Exception:
+            raise
         except BaseException:
-            for (
-                grant
-            ) in self._holdings().grants:  # interrupted: whatever is held still is what was entered
+            # Interrupted: whatever is held still is what was entered.
+            for grant in self._holdings().grants:
                 grant.abandon()
             raise
 

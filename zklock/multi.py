@@ -68,7 +68,7 @@ class MultiGrantBase(Generic[G]):
             if loss is None:
                 self._callbacks.append(callback)
         if loss is not None:
-            self.grants[0]._keeper.notify([lambda: callback(loss)])
+            self.grants[0]._notify([lambda: callback(loss)])
 
     def _lose(self, loss: Loss) -> None:
         with self._guard:
@@ -78,8 +78,7 @@ class MultiGrantBase(Generic[G]):
             callbacks, self._callbacks = self._callbacks, []
         self._set_lost()
         if callbacks:
-            keeper = self.grants[0]._keeper
-            keeper.notify([lambda call=call: call(loss) for call in callbacks])  # type: ignore[misc]
+            self.grants[0]._notify([lambda call=call: call(loss) for call in callbacks])  # type: ignore[misc]
 
     def _set_lost(self) -> None:
         """Tell those who wait for the loss."""
@@ -139,6 +138,13 @@ class MultiBase(Generic[L]):
             return None
         limit = self._timeout if timeout is None else check_timeout(timeout)
         return math.inf if limit is None else clock() + limit if limit else None
+
+    def _drop(self, grants: Sequence[GrantBase]) -> None:
+        """Give back what was gathered, without waiting for ZooKeeper's answers."""
+        for lock, grant in reversed(list(zip(self._locks, grants, strict=False))):
+            if not lock._shared(grant):
+                grant.abandon()
+                lock._forget(grant)
 
     def _timed_out(self) -> AcquireTimeout:
         return AcquireTimeout(
@@ -289,13 +295,6 @@ class MultiLock(MultiBase[Acquiring]):
         finally:
             if not complete:
                 self._drop(grants)
-
-    def _drop(self, grants: Sequence[Grant]) -> None:
-        """Give back what was gathered, without waiting for ZooKeeper's answers."""
-        for lock, grant in reversed(list(zip(self._locks, grants, strict=False))):
-            if not lock._shared(grant):
-                grant.abandon()
-                lock._forget(grant)
 
     @property
     def _stack(self) -> list[MultiGrant]:

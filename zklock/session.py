@@ -146,7 +146,7 @@ class Session(Observer):
         attempt = self.attempt(queries.steadfast(make))
         try:
             if not attempt.start().wait(limit) and attempt.give_up():
-                raise NoAnswer(f"{path}: ZooKeeper did not answer within {limit:g} s", path=path)
+                raise no_answer(path, limit)
             return attempt.result()
         except BaseException:
             attempt.give_up()
@@ -582,6 +582,11 @@ class Session(Observer):
         for own in self._nodes.values():
             if own.grant is not None:
                 own.grant._forget_waiters()
+
+
+def no_answer(path: str, limit: float) -> NoAnswer:
+    """Return the error to raise when a query was not answered in time."""
+    return NoAnswer(f"{path}: ZooKeeper did not answer within {limit:g} s", path=path)
 
 
 _sessions: weakref.WeakKeyDictionary[Client, weakref.ref[Session]] = weakref.WeakKeyDictionary()

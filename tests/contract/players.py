@@ -5,6 +5,7 @@ A part says one JSON value a line on its standard output, and hears one word a l
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import zklock
 from tests.contract import commands
 from tests.contract.support import SOON, Losses, boottime, children, gone, granted
+from zklock import aio
 
 
 def say(what: Any) -> None:
@@ -173,6 +175,46 @@ def interrupted(hosts: str, path: str) -> None:
     client.stop()
 
 
+def aio_forked(hosts: str, path: str) -> None:
+    """Fork in a task that holds; both sides tell what they believe."""
+
+    def outcome(call: Callable[[], object]) -> str:
+        try:
+            return repr(call())
+        except Exception as error:
+            return type(error).__name__
+
+    def started(coroutine: Coroutine[Any, Any, object]) -> object:
+        return coroutine.send(None)
+
+    async def hold() -> None:
+        losses: list[zklock.Loss] = []
+        async with aio.connect(hosts, timeout=4.0) as client:
+            lock = aio.Lock(client, path, on_lost=losses.append)
+            grant = await lock.acquire()
+            assert grant is not None
+            child = os.fork()
+            if child == 0:
+                say(
+                    {
+                        "held": grant.held or lock.held,
+                        "lost": grant.lost.is_set(),
+                        "check": outcome(grant.check),
+                        "release": outcome(lambda: started(grant.release())),
+                        "acquire": outcome(lambda: started(lock.acquire())),
+                        "contenders": outcome(lambda: started(lock.contenders())),
+                        "abandon": outcome(grant.abandon),
+                    }
+                )
+                os._exit(0)
+            os.waitpid(child, 0)
+            await grant.verify()
+            say({"held": grant.held, "lost": grant.lost.is_set(), "callbacks": len(losses)})
+            await lock.release()
+
+    asyncio.run(hold())
+
+
 class Interrupted(KeyboardInterrupt):
     """What the timer's signal raises."""
 
@@ -253,6 +295,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "queue": queue,
     "paused": paused,
     "forked": forked,
+    "aio_forked": aio_forked,
     "interrupt": interrupt,
     "elect": elect,
     "interrupted": interrupted,

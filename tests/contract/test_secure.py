@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import time
@@ -17,6 +18,7 @@ from kazoo.security import make_acl, make_digest_acl
 import zklock
 from tests.backends import backend_or_skip
 from tests.contract.support import SOON, Losses, children, granted, kazoo_client, queued, run
+from zklock import aio
 from zklock.testing import FaultProxy, ZooKeeperServer
 
 Connect = Callable[..., Any]
@@ -263,12 +265,31 @@ class TestRefused:
         with pytest.raises(zklock.NoAnswer, match="answered within 1 s"):
             zklock.connect(server.hosts, use_ssl=True, start_timeout=1, **options)
 
-    def test_credentials(self, server: ZooKeeperServer) -> None:
+    @pytest.mark.parametrize("front", ["threads", "asyncio"])
+    def test_credentials(self, server: ZooKeeperServer, front: str) -> None:
+        async def connect() -> None:
+            await aio.connect(server.hosts, sasl_options=options)
+
         options = {"mechanism": "DIGEST-MD5", "username": "alice", "password": "guess"}
         started = time.monotonic()
         with pytest.raises(zklock.ClientClosed, match="credentials"):
-            zklock.connect(server.hosts, sasl_options=options)
+            if front == "threads":
+                zklock.connect(server.hosts, sasl_options=options)
+            else:
+                asyncio.run(connect())
         assert time.monotonic() - started < SOON / 2
+
+    @pytest.mark.parametrize("secure", ["SASL"], indirect=True)
+    def test_nobody_with_asyncio(
+        self, server: ZooKeeperServer, secure: dict[str, Any], path: str
+    ) -> None:
+        async def use() -> None:
+            async with aio.connect(server.hosts, **secure) as client:
+                async with aio.Lock(client, path) as grant:
+                    await grant.verify()
+                await asyncio.to_thread(client.delete, path)
+
+        asyncio.run(use())
 
     @pytest.mark.parametrize(
         "secure", ["mutual TLS", "SASL", "SASL over TLS", "digest"], indirect=True

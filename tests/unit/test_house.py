@@ -9,6 +9,7 @@ from typing import TypeGuard
 import pytest
 
 import zklock
+from zklock import aio
 
 ROOT = Path(zklock.__file__).parent
 ORDER = [
@@ -47,6 +48,7 @@ ORDER = [
     "shards",
     "pool",
 ]
+AIO = ["waiting", "connection", "grant", "lock", "multi"]
 TOUCH_KAZOO = {"connection", "store", "session"}
 ABOVE = {"aio", "cli", "fencing", "testing"}
 
@@ -78,6 +80,20 @@ def test_imports_point_upwards_only(module: str) -> None:
     below = {f"zklock.{name}" for name in ORDER[: ORDER.index(module)]}
     ours = {name for name in imported(module) if name.split(".")[0] == "zklock"}
     assert ours <= below
+
+
+def test_every_module_of_the_asyncio_front_has_its_place() -> None:
+    modules = {path.stem for path in (ROOT / "aio").glob("*.py")} - {"__init__"}
+    assert modules == set(AIO)
+
+
+@pytest.mark.parametrize("module", AIO)
+def test_imports_of_the_asyncio_front_point_upwards_only(module: str) -> None:
+    before = {f"zklock.aio.{name}" for name in AIO[: AIO.index(module)]}
+    core = {f"zklock.{name}" for name in set(ORDER) - {"lock"}}
+    names = imported(f"aio/{module}")
+    assert {name for name in names if name.split(".")[0] == "zklock"} <= before | core
+    assert "kazoo" not in {name.split(".")[0] for name in names}
 
 
 @pytest.mark.parametrize("module", ORDER)
@@ -127,3 +143,6 @@ def test_public_names_are_documented() -> None:
         if name != "__version__":
             assert f"`{name}" in reference, f"docs/reference.md does not know {name}"
             assert getattr(zklock, name).__doc__
+    for name in aio.__all__:
+        assert f"`aio.{name}" in reference, f"docs/reference.md does not know aio.{name}"
+        assert getattr(aio, name).__doc__

@@ -1,1 +1,18 @@
-"""The asyncio front."""
+"""Locks for asyncio, on the same core and the same clients as those for threads."""
+
+from zklock.aio.connection import connect
+from zklock.aio.grant import Grant
+from zklock.aio.lock import Lock, ReadLock, RLock, Semaphore, WriteLock
+from zklock.aio.multi import MultiGrant, MultiLock
+
+__all__ = [
+    "Grant",
+    "Lock",
+    "MultiGrant",
+    "MultiLock",
+    "RLock",
+    "ReadLock",
+    "Semaphore",
+    "WriteLock",
+    "connect",
+]

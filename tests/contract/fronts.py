@@ -1,0 +1,266 @@
+"""Both fronts in one shape: what the threaded one looks like, so that one suite can hold both.
+
+``FRONTS`` are the fronts; each has the public classes as attributes. A new kind of lock needs a
+line in ``KINDS``: its class for threads, its class for asyncio, and what makes it exclusive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+import zklock
+from tests.contract.support import SOON
+from zklock import aio
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of lock, for threads and for asyncio."""
+
+    name: str
+    threads: Callable[..., Any]
+    asyncio: Callable[..., Any]
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+KINDS = [
+    Kind("Lock", zklock.Lock, aio.Lock),
+    Kind("Lock with marks", zklock.Lock, aio.Lock, {"track_abandoned": True}),
+    Kind("RLock", zklock.RLock, aio.RLock),
+    Kind("WriteLock", zklock.WriteLock, aio.WriteLock),
+]
+
+
+class Threads:
+    """The threaded front, as it is."""
+
+    name = "threads"
+
+    def lock(self, kind: Kind, client: Any, path: str, **options: Any) -> Any:
+        """Return a lock."""
+        return kind.threads(client, path, **kind.arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(zklock, name)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
+class Loop:
+    """The asyncio front, on a loop in a thread of its own; every thread that calls is a task."""
+
+    name = "asyncio"
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.seats = threading.local()
+        self.all_seats: list[Seat] = []
+        self.thread = threading.Thread(target=self._run, name="contract-test-loop", daemon=True)
+        self.thread.start()
+
+    def lock(self, kind: Kind, client: Any, path: str, **options: Any) -> AioLock:
+        """Return a lock."""
+        return AioLock(self, kind.asyncio(client, path, **kind.arguments, **options))
+
+    def __getattr__(self, name: str) -> Any:
+        def make(*args: Any, **options: Any) -> AioLock:
+            return AioLock(self, getattr(aio, name)(*map(_bare, args), **options))
+
+        return make
+
+    @property
+    def seat(self) -> Seat:
+        """The task of this thread."""
+        if not hasattr(self.seats, "seat"):
+            self.seats.seat = Seat(self.loop)
+            self.all_seats.append(self.seats.seat)
+        seat: Seat = self.seats.seat
+        return seat
+
+    def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Run in the task of this thread."""
+        return self.seat.run(call)
+
+    def close(self) -> None:
+        """End the loop, and the tasks first."""
+        asyncio.run_coroutine_threadsafe(self._leave(), self.loop).result(SOON)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(SOON)
+        assert not self.thread.is_alive()
+
+    async def _leave(self) -> None:
+        for seat in self.all_seats:
+            seat.leave()
+        await asyncio.gather(*(seat.task for seat in self.all_seats))
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+
+class Seat:
+    """A task that does what one thread asks for.
+
+    ``cancelled`` is the cancellation that struck while it was not asked for anything.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._wanted: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
+        name = threading.current_thread().name
+        self._ready = threading.Event()
+        self.cancelled: asyncio.CancelledError | None = None
+        self.task: asyncio.Task[None]
+        loop.call_soon_threadsafe(self._sit, name)
+        assert self._ready.wait(SOON)
+
+    def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Run in the task, and wait for the outcome."""
+        done = threading.Event()
+        outcome: list[T] = []
+        errors: list[BaseException] = []
+
+        async def body() -> None:
+            try:
+                outcome.append(await call())
+            except asyncio.CancelledError:
+                errors.append(RuntimeError("cancelled"))
+                raise
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                done.set()
+
+        self._loop.call_soon_threadsafe(self._wanted.put_nowait, body)
+        done.wait()
+        if errors:
+            raise errors[0]
+        return outcome[0]
+
+    def leave(self) -> None:
+        """End the task; called by the loop."""
+        self._wanted.put_nowait(None)
+
+    def _sit(self, name: str) -> None:
+        self.task = self._loop.create_task(self._serve(), name=name)
+        self._ready.set()
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                wanted = await self._wanted.get()
+                if wanted is None:
+                    return
+            except asyncio.CancelledError as error:
+                self.cancelled = error
+            else:
+                await wanted()
+
+
+class AioLock:
+    """A lock of ``zklock.aio`` in the shape of one for threads."""
+
+    def __init__(self, front: Loop, lock: Any) -> None:
+        self._front = front
+        self._lock = lock
+
+    def __getattr__(self, name: str) -> Any:
+        async def look() -> Any:
+            return getattr(self._lock, name)
+
+        return _shaped(self._front, self._front.run(look))
+
+    def __repr__(self) -> str:
+        return repr(self._lock)
+
+    def __enter__(self) -> Any:
+        return _shaped(self._front, self._front.run(self._lock.__aenter__))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Any:
+        seat = self._front.seat
+        cancelled, seat.cancelled = seat.cancelled, None
+        error = error or cancelled  # what strikes the task strikes the body
+        return seat.run(lambda: self._lock.__aexit__(error and type(error), error, traceback))
+
+
+class AioGrant:
+    """A grant of ``zklock.aio`` in the shape of one for threads."""
+
+    def __init__(self, front: Loop, grant: aio.Grant | aio.MultiGrant) -> None:
+        self._front = front
+        self._grant = grant
+        self.lost = AioEvent(front, grant)
+
+    def __getattr__(self, name: str) -> Any:
+        return _shaped(self._front, getattr(self._grant, name))
+
+    def __eq__(self, other: object) -> bool:
+        return getattr(other, "_grant", other) is self._grant
+
+    def __hash__(self) -> int:
+        return hash(self._grant)
+
+
+class AioEvent:
+    """``Grant.lost`` in the shape of a ``threading.Event``."""
+
+    def __init__(self, front: Loop, grant: aio.Grant | aio.MultiGrant) -> None:
+        self._front = front
+        self._grant = grant
+
+    def is_set(self) -> bool:
+        """Whether it is set, once the loop has had its turn."""
+
+        async def look() -> bool:
+            await asyncio.sleep(0)
+            return self._grant.lost.is_set()
+
+        return asyncio.run_coroutine_threadsafe(look(), self._front.loop).result(SOON)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for so many seconds; whether it is set."""
+
+        async def wait() -> bool:
+            try:
+                async with asyncio.timeout(timeout):
+                    return await self._grant.lost.wait()
+            except TimeoutError:
+                return False
+
+        return asyncio.run_coroutine_threadsafe(wait(), self._front.loop).result()
+
+
+def _bare(value: Any) -> Any:
+    """Take the shape off what is given to an aio object."""
+    if isinstance(value, list):
+        return [_bare(each) for each in value]
+    return value._lock if isinstance(value, AioLock) else value
+
+
+def _shaped(front: Loop, value: Any) -> Any:
+    """Give what an aio object has or returns the shape that threads know."""
+    if isinstance(value, aio.Grant | aio.MultiGrant):
+        return AioGrant(front, value)
+    if isinstance(value, tuple) and all(isinstance(each, aio.Grant) for each in value):
+        return tuple(AioGrant(front, each) for each in value)
+    if inspect.iscoroutinefunction(value):
+        return lambda *args, **options: _shaped(front, front.run(lambda: value(*args, **options)))
+    return value
+
+
+FRONTS: list[type[Threads] | type[Loop]] = [Threads, Loop]

@@ -1,0 +1,921 @@
+"""What only asyncio has: tasks, their cancellation, and one thread for everything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import logging
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import (
+    SOON,
+    Child,
+    boottime,
+    gone,
+    granted,
+    passes_on,
+    queued,
+    run,
+)
+from zklock import LossReason, aio
+from zklock.aio import waiting
+from zklock.testing import FaultProxy, wait_for
+
+Make = Callable[..., aio.Lock]
+Connect = Callable[..., Any]
+
+LIMIT = 60.0
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test that is a coroutine function, on a loop of its own."""
+
+    @functools.wraps(test)
+    def body(*args: Any, **kwargs: Any) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(LIMIT):
+                await test(*args, **kwargs)
+
+        asyncio.run(limited())
+
+    return body
+
+
+@pytest.fixture
+def make(client: Any, zklock_path: str) -> Make:
+    """Return ``make(client=None, path=…, **options)``: a lock on the path of the test."""
+
+    def make_lock(on: Any = client, path: str = zklock_path, **options: Any) -> aio.Lock:
+        if not isinstance(on.handler, zklock.Handler):
+            options.setdefault("session_timeout", 4.0)
+        return aio.Lock(on, path, **options)
+
+    return make_lock
+
+
+async def aside(call: Callable[..., Any], *args: Any) -> Any:
+    """Look at ZooKeeper, or wait for it, off the loop."""
+    return await asyncio.to_thread(call, *args)
+
+
+async def acquired(lock: aio.Lock) -> aio.Grant:
+    grant = await lock.acquire(timeout=SOON)
+    assert grant is not None
+    return grant
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def uncancelled() -> bool:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling() == 0
+
+
+class TestConnect:
+    @on_loop
+    async def test_awaited(self, zklock_hosts: str, zklock_path: str) -> None:
+        connecting = aio.connect(zklock_hosts, timeout=4.0)
+        client = await connecting
+        with pytest.raises(RuntimeError, match="once"):
+            await connecting
+        async with aio.Lock(client, zklock_path) as grant:
+            assert grant.held
+        await aside(client.stop)
+        client.close()
+
+    @on_loop
+    async def test_entered(self, zklock_hosts: str, other: Any, zklock_path: str) -> None:
+        async with aio.connect(zklock_hosts, timeout=4.0) as client:
+            grant = await acquired(aio.Lock(client, zklock_path))
+        assert not grant.held
+        with pytest.raises(zklock.ClientClosed):
+            aio.Lock(client, zklock_path)
+        await aside(passes_on, other, zklock_path)
+
+    @on_loop
+    async def test_without_a_server_leaves_the_loop_alone(
+        self, zklock_proxy: FaultProxy, zklock_hosts: str
+    ) -> None:
+        zklock_proxy.cut()
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.02)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        with pytest.raises(zklock.NoAnswer, match=r"answered within 1\.5 s"):
+            await aio.connect(zklock_proxy.hosts, start_timeout=1.5)
+        ticking.cancel()
+        assert ticks > 15
+        zklock_proxy.restore()
+
+    def test_bad_input_at_the_call(self) -> None:
+        with pytest.raises(TypeError):
+            aio.connect("localhost:2181", timeout="1")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="start_timeout"):
+            aio.connect("localhost:2181", start_timeout=0)
+        with pytest.raises(zklock.ClientUnusable):
+            aio.connect("localhost:2181", handler=object())
+
+    @on_loop
+    async def test_cancelled_at_any_moment_leaves_no_client(self, zklock_hosts: str) -> None:
+        outcomes: Counter[str] = Counter()
+        before = len(threads_of_kazoo())
+        for number in range(25):
+
+            async def connect() -> Any:
+                return await aio.connect(zklock_hosts, timeout=4.0)
+
+            connecting = asyncio.create_task(connect())
+            for _ in range(number):
+                await asyncio.sleep(0.0005 if number > 4 else 0)
+            connecting.cancel()
+            try:
+                client = await connecting
+            except asyncio.CancelledError:
+                outcomes["cancelled"] += 1
+            else:
+                outcomes["connected"] += 1
+                await aside(client.stop)
+                client.close()
+        assert outcomes["cancelled"] > 1
+        await aside(
+            wait_for, lambda: len(threads_of_kazoo()) == before, SOON, "no client is left running"
+        )
+
+    @on_loop
+    async def test_cancelled_without_a_server(self, zklock_proxy: FaultProxy) -> None:
+        before = len(threads_of_kazoo())
+        zklock_proxy.cut()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await aio.connect(zklock_proxy.hosts)
+        await aside(
+            wait_for, lambda: len(threads_of_kazoo()) == before, SOON, "no client is left running"
+        )
+        zklock_proxy.restore()
+
+
+def threads_of_kazoo() -> list[str]:
+    names = [each.name for each in threading.enumerate()]
+    return [name for name in names if "zk_loop" in name or "_thread_worker" in name]
+
+
+class TestFronts:
+    @on_loop
+    async def test_share_a_client_and_a_queue(
+        self, make: Make, client: Any, zklock_path: str, other: Any
+    ) -> None:
+        options: dict[str, Any]
+        options = {} if isinstance(client.handler, zklock.Handler) else {"session_timeout": 4.0}
+        threaded = zklock.Lock(client, zklock_path, **options)
+        grant = await acquired(make())
+        waiting_thread = run(granted, threaded)
+        await aside(queued, other, zklock_path, 2)
+        waiting_task = asyncio.create_task(acquired(make()))
+        await aside(queued, other, zklock_path, 3)
+        await grant.release()
+        second = await asyncio.wrap_future(waiting_thread)
+        assert not waiting_task.done()
+        await aside(second.release)
+        third = await waiting_task
+        assert grant.token < second.token < third.token
+        await third.release()
+
+    @on_loop
+    async def test_no_thread_is_spent_on_a_waiter(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+        grant = await acquired(lock)
+        before = threading.active_count()
+        waiters = [asyncio.create_task(lock.acquire()) for _ in range(200)]
+        await aside(queued, other, zklock_path, 201)
+        assert threading.active_count() <= before + 2  # of to_thread()
+        lock.cancel()
+        outcomes = await asyncio.gather(*waiters, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {zklock.AcquireCancelled}
+        await grant.release()
+        await aside(passes_on, other, zklock_path)
+
+    @on_loop
+    async def test_two_tasks_share_one_object(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+        inside: list[aio.Grant] = []
+
+        async def work() -> None:
+            for _ in range(10):
+                async with lock as grant:
+                    assert not inside
+                    inside.append(grant)
+                    await asyncio.sleep(0)
+                    assert lock.grant is grant
+                    inside.remove(grant)
+
+        await asyncio.gather(work(), work())
+        await aside(passes_on, other, zklock_path)
+
+    @on_loop
+    async def test_what_is_acquired_belongs_to_the_task(self, make: Make) -> None:
+        lock = make()
+        grant = await acquired(lock)
+        with pytest.raises(zklock.WrongThread, match="this task"):
+            await asyncio.create_task(lock.release())
+        await asyncio.create_task(grant.release())
+
+    @on_loop
+    async def test_tasks_that_are_over_are_forgotten(self, make: Make) -> None:
+        lock = make()
+        grants = []
+
+        async def hold() -> None:
+            grants.append(await acquired(lock))  # and is never heard of again
+
+        task = asyncio.create_task(hold())
+        await task
+        ended = weakref.ref(task)
+        del task
+        await asyncio.sleep(0)  # the loop itself holds it for this step
+        gc.collect()
+        assert ended() is None
+        assert grants[0].held
+        await grants[0].release()
+
+    @on_loop
+    async def test_needs_a_task(self, make: Make) -> None:
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def without_a_task() -> None:
+            with pytest.raises(RuntimeError, match="inside a task"):
+                make().acquire().send(None)
+            outcome.set_result(None)
+
+        asyncio.get_running_loop().call_soon(without_a_task)
+        await outcome
+
+
+class TestCallbacks:
+    @on_loop
+    async def test_run_on_the_loop(self, make: Make, other: Any) -> None:
+        told: list[tuple[str, Any, bool]] = []
+        everything = asyncio.Event()
+
+        def note(name: str, what: Any) -> None:
+            told.append((name, what, threading.current_thread() is threading.main_thread()))
+            if len(told) == 5:
+                everything.set()
+
+        async def slowly(loss: zklock.Loss) -> None:
+            await asyncio.sleep(0.01)
+            note("coroutine", loss)
+
+        lock = make(
+            on_lost=lambda loss: note("lost", loss),
+            on_release_requested=lambda grant: note("requested", grant),
+        )
+        grant = await acquired(lock)
+        grant.add_lost_callback(slowly)
+        await make(other).request_release()
+        await aside(wait_for, lambda: told, SOON)
+        await aside(other.delete, grant.path)
+        await grant.lost.wait()
+        assert not grant.held
+        grant.add_lost_callback(lambda loss: note("late", loss))
+        grant.add_lost_callback(slowly)
+        await everything.wait()
+        assert {here for _, _, here in told} == {True}
+        assert told[0][:2] == ("requested", grant)
+        assert told[1][:2] == ("lost", told[1][1])
+        assert {loss for _, loss, _ in told[1:]} == {told[1][1]}
+        assert Counter(name for name, _, _ in told)["coroutine"] == 2
+
+    @on_loop
+    async def test_errors_are_logged_and_stop_no_other(
+        self, make: Make, other: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        told = asyncio.Event()
+
+        def wrong(loss: zklock.Loss) -> None:
+            raise ValueError("in a function")
+
+        async def wrong_too(loss: zklock.Loss) -> None:
+            raise ValueError("in a coroutine")
+
+        grant = await acquired(make(on_lost=wrong))
+        grant.add_lost_callback(wrong_too)
+        grant.add_lost_callback(lambda loss: told.set())
+        await aside(other.delete, grant.path)
+        await told.wait()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        errors = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+        assert sorted(errors) == ["in a coroutine", "in a function"]
+
+    @on_loop
+    async def test_suspended(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, make: Make
+    ) -> None:
+        warned: asyncio.Queue[Any] = asyncio.Queue()
+        client = zklock_connect(zklock_proxy.hosts, timeout=10.0)
+        async with make(client, on_suspended=warned.put) as grant:
+            zklock_proxy.drop()
+            assert await warned.get() is grant
+            await aside(wait_for, lambda: client.connected, SOON)
+            await grant.verify()
+
+    def test_a_closed_loop_is_left_alone(
+        self, make: Make, other: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        called: list[object] = []
+        grant = asyncio.run(acquired(make(on_lost=called.append)))
+        assert grant.held
+        with caplog.at_level(logging.WARNING, "zklock"):
+            other.delete(grant.path)
+            wait_for(grant.lost.is_set, SOON)
+            wait_for(lambda: "its event loop is over" in caplog.text, SOON)
+        assert grant.remaining() == 0.0
+        assert not called
+        passes_on(other, grant.lock_path)
+
+    def test_a_grant_for_a_closed_loop_is_given_back(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        loop = asyncio.new_event_loop()
+        holder = granted(zklock.Lock(other, zklock_path))
+        acquiring = loop.create_task(make().acquire())
+        loop.run_until_complete(asyncio.sleep(0))
+        queued(other, zklock_path, 2)
+        loop.close()  # and the task is kept
+        holder.release()
+        passes_on(other, zklock_path)
+        acquiring._log_destroy_pending = False  # type: ignore[attr-defined]
+        acquiring.get_coro().close()
+
+
+class TestCancelledAcquire:
+    @pytest.mark.parametrize("how", ["free", "taken", "handed over"])
+    @on_loop
+    async def test_after_any_number_of_iterations_leaves_nothing(
+        self, make: Make, other: Any, zklock_path: str, how: str
+    ) -> None:
+        outcomes: Counter[str] = Counter()
+        lock, holder = make(), make(other)
+        number = 0
+        while number < 150 or (how != "taken" and outcomes["granted"] < 5):
+            number += 1 + number // 50
+            held = None if how == "free" else await acquired(holder)
+            task = asyncio.create_task(lock.acquire())
+            if how == "handed over":
+                assert held is not None
+                await aside(queued, other, zklock_path, 2)
+                held.abandon()
+            for _ in range(number):
+                await asyncio.sleep(0)
+            task.cancel()
+            try:
+                grant = await task
+            except asyncio.CancelledError:
+                outcomes["cancelled"] += 1
+            else:
+                assert grant is not None
+                assert grant.held
+                outcomes["granted"] += 1
+                await grant.release()
+            if how == "taken":
+                assert held is not None
+                await aside(queued, other, zklock_path, 1)
+                await held.release()
+            await aside(gone, other, zklock_path)
+        assert outcomes["cancelled"] > 0
+        await aside(passes_on, other, zklock_path)
+
+    @pytest.mark.parametrize("how", ["acquire", "async with"])
+    @on_loop
+    async def test_in_the_very_step_of_the_grant_gives_it_back(
+        self,
+        make: Make,
+        other: Any,
+        zklock_path: str,
+        monkeypatch: pytest.MonkeyPatch,
+        how: str,
+    ) -> None:
+        settle, tasks = waiting._settle, list[asyncio.Task[None]]()
+
+        def settle_and_cancel(future: asyncio.Future[Any], value: Any) -> None:
+            settle(future, value)
+            tasks[0].cancel()
+
+        monkeypatch.setattr(waiting, "_settle", settle_and_cancel)
+        lock = make()
+
+        async def acquire() -> None:
+            if how == "acquire":
+                await lock.acquire()
+            else:
+                async with lock:
+                    pytest.fail("entered")
+
+        tasks.append(asyncio.create_task(acquire()))
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        monkeypatch.undo()
+        assert not lock.held
+        await aside(passes_on, other, zklock_path)
+
+    @on_loop
+    async def test_by_a_timeout_around_it(self, make: Make, other: Any, zklock_path: str) -> None:
+        async with make(other):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await make().acquire()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(make().acquire(), 0.2)
+            await aside(queued, other, zklock_path, 1)
+        await aside(passes_on, other, zklock_path)
+
+    @on_loop
+    async def test_while_disconnected(
+        self,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        make: Make,
+        other: Any,
+        zklock_path: str,
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts)
+        async with make(other):
+            task = asyncio.create_task(make(client).acquire())
+            await aside(queued, other, zklock_path, 2)
+            zklock_proxy.cut()
+            await aside(wait_for, lambda: not client.connected, SOON)
+            task.cancel()
+            started = boottime()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert boottime() - started < 1.0
+            zklock_proxy.restore()
+            await aside(queued, other, zklock_path, 1)
+
+
+class TestBurst:
+    """A burst of acquires is started a few at a time."""
+
+    @on_loop
+    async def test_lets_the_loop_go_on(self, make: Make, other: Any, zklock_path: str) -> None:
+        lock, holder, count = make(), await acquired(make(other)), 300
+        tasks = [asyncio.create_task(lock.acquire()) for _ in range(count)]
+        turns = 0
+        while len(lock._session._attempts) < count:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > count / 50
+        lock.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await aside(queued, other, zklock_path, 1)
+        await holder.release()
+
+    @on_loop
+    async def test_keeps_the_order_of_asking(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        lock, count = make(), 100
+        order: list[int] = []
+        await aside(other.ensure_path, zklock_path)  # who finds it missing has to ask twice
+
+        async def wait(number: int) -> None:
+            async with lock:
+                order.append(number)
+
+        await asyncio.gather(*map(wait, range(count)))
+        assert order == list(range(count))
+
+    @pytest.mark.parametrize("how", ["cancel()", "task.cancel()", "timeout"])
+    @on_loop
+    async def test_is_given_up_before_it_has_begun(
+        self, make: Make, other: Any, zklock_path: str, how: str
+    ) -> None:
+        lock, count = make(), 300
+        timeout = 0.001 if how == "timeout" else None
+        holder = await acquired(make(other))
+        tasks = [asyncio.create_task(lock.acquire(timeout=timeout)) for _ in range(count)]
+        await asyncio.sleep(0)
+        if how == "cancel()":
+            lock.cancel()
+        elif how == "task.cancel()":
+            for task in tasks:
+                task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        expected = {
+            "cancel()": zklock.AcquireCancelled,
+            "task.cancel()": asyncio.CancelledError,
+            "timeout": type(None),
+        }
+        assert {type(outcome) for outcome in outcomes} == {expected[how]}
+        await aside(queued, other, zklock_path, 1)
+        await holder.release()
+        async with make() as grant:
+            assert (
+                grant.token.sequence - holder.token.sequence < count
+            )  # most have never been created
+
+
+class TestCancelledRelease:
+    @pytest.mark.parametrize("how", ["release", "async with"])
+    @on_loop
+    async def test_goes_on(
+        self,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        make: Make,
+        other: Any,
+        zklock_path: str,
+        how: str,
+    ) -> None:
+        lock = make(zklock_connect(zklock_proxy.hosts))
+        hold = zklock_proxy.hold_before_reply(op="delete")
+
+        async def hold_and_release() -> None:
+            if how == "release":
+                await acquired(lock)
+                await lock.release()
+            else:
+                async with lock:
+                    pass
+
+        task = asyncio.create_task(hold_and_release())
+        await aside(hold.wait, SOON)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not lock.held
+        zklock_proxy.release()
+        await aside(passes_on, other, zklock_path)
+
+    @on_loop
+    async def test_after_any_number_of_iterations(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+
+        async def cycle(entered: asyncio.Event) -> None:
+            async with lock:
+                entered.set()
+
+        for number in range(30):
+            entered = asyncio.Event()
+            task = asyncio.create_task(cycle(entered))
+            await entered.wait()
+            for _ in range(number):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert not lock.held
+            await aside(gone, other, zklock_path)
+
+
+class TestLossInTheBody:
+    """How leaving ends is what ``asyncio.timeout()`` would do, with ``LockLost``."""
+
+    @on_loop
+    async def test_cancels_it(self, make: Make, other: Any, zklock_path: str) -> None:
+        lock = make()
+        with pytest.raises(zklock.LockLost) as caught:
+            async with lock as grant:
+                await aside(other.delete, grant.path)
+                await forever()
+        assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+        assert caught.value.loss is not None
+        assert caught.value.loss.reason is LossReason.NODE_DELETED
+        assert caught.value.token == grant.token
+        assert uncancelled()
+        await asyncio.sleep(0)  # nothing of it sticks
+        async with lock as again:
+            assert again.token > grant.token
+
+    @on_loop
+    async def test_of_an_expired_session(
+        self, make: Make, client: Any, zklock_expire_session: Any
+    ) -> None:
+        with pytest.raises(zklock.LockLost):
+            async with make():
+                await aside(zklock_expire_session, client)
+                await forever()
+        assert uncancelled()
+
+    @on_loop
+    async def test_of_a_lapsed_lease(
+        self,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        make: Make,
+        other: Any,
+        zklock_path: str,
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts, timeout=2.0)
+        with pytest.raises(zklock.LockLost) as caught:
+            async with make(client):
+                zklock_proxy.cut()
+                await forever()
+        assert caught.value.loss is not None
+        assert caught.value.loss.reason is LossReason.LEASE_LAPSED
+        zklock_proxy.restore()
+        await aside(passes_on, other, zklock_path)
+
+    @on_loop
+    async def test_before_the_first_step_of_it(
+        self, make: Make, other: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock = make()
+        acquire = lock.acquire
+
+        async def acquire_and_lose(*args: Any) -> Any:
+            grant = await acquire(*args)
+            assert grant is not None
+            await aside(other.delete, grant.path)
+            await grant.lost.wait()
+            return grant
+
+        monkeypatch.setattr(lock, "acquire", acquire_and_lose)
+        with pytest.raises(zklock.LockLost):
+            async with lock:
+                await forever()
+        assert uncancelled()
+
+    @on_loop
+    async def test_is_noted_on_its_own_error(self, make: Make, other: Any) -> None:
+        with pytest.raises(KeyError) as caught:
+            async with make() as grant:
+                await aside(other.delete, grant.path)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await forever()
+                raise KeyError
+        assert "lost meanwhile" in caught.value.__notes__[0]
+        assert uncancelled()
+
+    @on_loop
+    async def test_is_raised_though_the_cancellation_was_swallowed(
+        self, make: Make, other: Any
+    ) -> None:
+        with pytest.raises(zklock.LockLost) as caught:
+            async with make() as grant:
+                await aside(other.delete, grant.path)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await forever()
+        assert caught.value.__cause__ is None
+        assert uncancelled()
+
+    @on_loop
+    async def test_that_comes_to_nothing_before_the_end_is_raised(
+        self, make: Make, other: Any
+    ) -> None:
+        with pytest.raises(zklock.LockLost):
+            async with make() as grant:
+                other.delete(grant.path)  # the loop hears nothing meanwhile
+                wait_for(lambda: not grant.held, SOON)
+        assert uncancelled()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    @on_loop
+    async def test_lets_a_cancellation_by_others_go_on(self, make: Make, other: Any) -> None:
+        seen: list[int] = []
+
+        async def hold() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            try:
+                async with make() as grant:
+                    await aside(other.delete, grant.path)
+                    await grant.lost.wait()
+                    await forever()
+            finally:
+                seen.append(task.cancelling())
+
+        async def hold_and_be_cancelled() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            async with make() as grant:
+                await aside(other.delete, grant.path)
+                try:
+                    await forever()
+                finally:
+                    task.cancel()
+
+        with pytest.raises(zklock.LockLost):
+            await asyncio.create_task(hold())
+        assert seen == [0]
+        task = asyncio.create_task(hold_and_be_cancelled())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+
+    @on_loop
+    async def test_lets_an_earlier_cancellation_go_on(self, make: Make, other: Any) -> None:
+        entered = asyncio.Event()
+        grants: list[aio.Grant] = []
+
+        async def hold() -> None:
+            async with make() as grant:
+                grants.append(grant)
+                entered.set()
+                try:
+                    await forever()
+                finally:
+                    await aside(other.delete, grant.path)
+                    await grant.lost.wait()
+
+        task = asyncio.create_task(hold())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not grants[0].held
+
+    @on_loop
+    async def test_within_and_around_timeouts(self, make: Make, other: Any) -> None:
+        lock = make()
+        with pytest.raises(zklock.LockLost):
+            async with asyncio.timeout(SOON):
+                async with lock as grant:
+                    async with asyncio.timeout(SOON):
+                        await aside(other.delete, grant.path)
+                        await forever()
+        assert uncancelled()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3), lock:
+                await forever()
+        assert uncancelled()
+        assert not lock.held
+        with pytest.raises(TimeoutError):
+            async with lock, asyncio.timeout(0.1):
+                await forever()
+        assert uncancelled()
+
+    @on_loop
+    async def test_cancels_a_task_group(self, make: Make, other: Any) -> None:
+        ended: list[str] = []
+
+        async def child(name: str) -> None:
+            try:
+                await forever()
+            finally:
+                ended.append(name)
+
+        with pytest.raises(zklock.LockLost):
+            async with make() as grant, asyncio.TaskGroup() as group:
+                group.create_task(child("a"))
+                group.create_task(child("b"))
+                await aside(other.delete, grant.path)
+        assert sorted(ended) == ["a", "b"]
+        assert uncancelled()
+
+    @on_loop
+    async def test_in_a_task_of_a_group_fails_the_group(self, make: Make, other: Any) -> None:
+        async def hold() -> None:
+            async with make() as grant:
+                await aside(other.delete, grant.path)
+                await forever()
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(hold())
+                group.create_task(forever())
+        assert [type(error) for error in caught.value.exceptions] == [zklock.LockLost]
+
+    @on_loop
+    async def test_leaves_what_is_shielded_alone(self, make: Make, other: Any) -> None:
+        go, done = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            await go.wait()
+            done.set()
+
+        working = asyncio.create_task(work())
+        with pytest.raises(zklock.LockLost):
+            async with make() as grant:
+                await aside(other.delete, grant.path)
+                await asyncio.shield(working)
+        assert not working.done()
+        go.set()
+        await working
+        assert done.is_set()
+
+    @pytest.mark.parametrize("first", ["inner", "outer", "both"])
+    @on_loop
+    async def test_of_two_locks(self, make: Make, other: Any, zklock_path: str, first: str) -> None:
+        outer, inner = make(path=f"{zklock_path}/a"), make(path=f"{zklock_path}/b")
+        inside: list[str | None] = []
+        with pytest.raises(zklock.LockLost) as caught:
+            async with outer as one:
+                try:
+                    async with inner as two:
+                        if first != "inner":
+                            await aside(other.delete, one.path)
+                        if first != "outer":
+                            await aside(other.delete, two.path)
+                        await forever()
+                except zklock.LockLost as lost:
+                    inside.append(lost.path)
+                    assert uncancelled()
+                    one.check()
+                    await aside(other.delete, one.path)
+                    await forever()
+        assert caught.value.path == outer.path
+        assert inside == ([inner.path] if first == "inner" else [])
+        assert uncancelled()
+        assert not inner.held
+
+    @on_loop
+    async def test_of_one_of_two_tasks(self, make: Make, other: Any, zklock_path: str) -> None:
+        """One object, two tasks: the loss of the one's grant is not the other's."""
+        lock = make()
+        holding = asyncio.Event()
+
+        async def lose() -> None:
+            async with lock as grant:
+                holding.set()
+                await aside(queued, other, zklock_path, 2)
+                await aside(other.delete, grant.path)
+                await forever()
+
+        async def wait_and_hold() -> zklock.FencingToken:
+            await holding.wait()
+            async with lock as grant:
+                await asyncio.sleep(0.05)
+                grant.check()
+                return grant.token
+
+        outcomes = await asyncio.gather(lose(), wait_and_hold(), return_exceptions=True)
+        assert isinstance(outcomes[0], zklock.LockLost)
+        assert isinstance(outcomes[1], zklock.FencingToken)
+
+    @on_loop
+    async def test_after_the_body_cancels_nothing(self, make: Make, other: Any) -> None:
+        """The loss that is told while the release is under way."""
+        lock = make()
+        async with lock as grant:
+            pass
+        grant._tell()
+        await asyncio.sleep(0)
+        assert uncancelled()
+
+
+def test_a_fork_h15(zklock_hosts: str, other: Any, zklock_path: str) -> None:
+    with Child("aio_forked", hosts=zklock_hosts, path=zklock_path) as process:
+        assert process.hears() == {
+            "held": False,
+            "lost": True,
+            "check": "LockLost",
+            "release": "LockLost",
+            "acquire": "ForkedClient",
+            "contenders": "ForkedClient",
+            "abandon": "None",
+        }
+        assert process.hears() == {"held": True, "lost": False, "callbacks": 0}
+        assert process.process.wait(SOON) == 0
+    passes_on(other, zklock_path)
+
+
+@on_loop
+async def test_a_thousand_tasks_wait_for_one_lock(make: Make, other: Any, zklock_path: str) -> None:
+    count = 1000
+    order: list[int] = []
+    inside = 0
+    gate = await acquired(make(other))
+    lock = make()
+
+    async def work() -> None:
+        nonlocal inside
+        async with lock as grant:
+            inside += 1
+            assert inside == 1
+            order.append(grant.token.sequence)
+            inside -= 1
+
+    tasks = [asyncio.create_task(work()) for _ in range(count)]
+    await aside(queued, other, zklock_path, count + 1)
+    for task in tasks[::10]:
+        task.cancel()
+    await gate.release()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(task.cancelled() for task in tasks) == count // 10
+    assert len(order) == count - count // 10
+    assert order == sorted(order)
+    await aside(passes_on, other, zklock_path)

@@ -1,0 +1,146 @@
+"""What the kinds of locks do that only asyncio has: cancelled bodies, cancelled acquires."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import SOON, gone, granted, passes_on, queued
+from tests.contract.test_aio import aside, forever, on_loop, uncancelled
+from zklock import aio
+
+ITERATIONS = 60
+
+
+@pytest.fixture
+def client(zklock_connect: Callable[..., Any]) -> Any:
+    return zklock_connect()
+
+
+class TestRLock:
+    @on_loop
+    async def test_a_loss_cancels_the_bodies_and_is_raised_by_the_outermost(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        """As with nested ``asyncio.timeout()`` that pass at the same time."""
+        lock = aio.RLock(client, zklock_path)
+        passed = []
+        with pytest.raises(zklock.LockLost):
+            async with lock as grant:
+                try:
+                    async with lock as inner:
+                        assert inner is grant
+                        await aside(other.delete, grant.path)
+                        await forever()
+                except asyncio.CancelledError:
+                    passed.append("inner")
+                    raise
+        assert passed == ["inner"]
+        assert uncancelled()
+        async with lock as again:
+            assert again.token > grant.token
+
+    @on_loop
+    async def test_is_one_tasks(self, client: Any, other: Any, zklock_path: str) -> None:
+        lock = aio.RLock(client, zklock_path)
+        async with lock as grant, asyncio.TaskGroup() as group:
+            started = group.create_task(lock.acquire(blocking=False))
+            assert await started is None
+            assert await lock.acquire() is grant
+            await lock.release()
+            assert grant.held
+        await aside(passes_on, other, zklock_path)
+
+
+class TestMultiLock:
+    @on_loop
+    async def test_a_loss_cancels_the_body(self, client: Any, other: Any, zklock_path: str) -> None:
+        paths = [f"{zklock_path}-{name}" for name in "ab"]
+        losses: list[zklock.Loss] = []
+        multi = aio.MultiLock([aio.Lock(client, path) for path in paths], on_lost=losses.append)
+        with pytest.raises(zklock.LockLost, match=paths[1]):
+            async with multi as grant:
+                await aside(other.delete, grant.grants[1].path)
+                await forever()
+        assert uncancelled()
+        assert [loss.grant for loss in losses] == [grant.grants[1]]
+        assert grant.lost.is_set()
+        for path in paths:
+            await aside(passes_on, other, path)
+            await aside(other.delete, path)
+
+    @on_loop
+    async def test_an_outer_cancellation_goes_on(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        multi = aio.MultiLock([aio.Lock(client, zklock_path)])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), multi:
+                await forever()
+        assert uncancelled()
+        await aside(passes_on, other, zklock_path)
+
+
+@pytest.mark.parametrize(
+    "kind", ["Lock", "marks", "RLock", "ReadLock", "WriteLock", "Semaphore", "MultiLock"]
+)
+@on_loop
+async def test_an_acquire_that_is_cancelled_leaves_nothing(
+    client: Any, other: Any, zklock_path: str, kind: str
+) -> None:
+    """After any number of iterations of the loop."""
+
+    def make() -> Any:
+        match kind:
+            case "marks":
+                return aio.Lock(client, zklock_path, track_abandoned=True)
+            case "Semaphore":
+                return aio.Semaphore(client, zklock_path, limit=2)
+            case "MultiLock":
+                return aio.MultiLock([aio.Lock(client, f"{zklock_path}/{n}") for n in "ab"])
+            case _:
+                return getattr(aio, kind)(client, zklock_path)
+
+    granted_at_last = False
+    for iterations in range(0, ITERATIONS, 2):
+        lock = make()
+        task = asyncio.create_task(lock.acquire())
+        for _ in range(iterations):
+            await asyncio.sleep(0.0005)
+            if task.done():
+                break
+        task.cancel()
+        try:
+            grant = await task
+        except asyncio.CancelledError:
+            continue
+        assert grant is not None
+        granted_at_last = True
+        await grant.release()
+    assert granted_at_last
+    lock = make()
+    async with asyncio.timeout(SOON):
+        async with lock:
+            pass
+    below = {"Semaphore": ["locks", "leases"], "MultiLock": ["a", "b"]}.get(kind, [""])
+    for name in below:
+        await aside(gone, other, f"{zklock_path}/{name}".rstrip("/"))
+
+
+@on_loop
+async def test_a_semaphore_that_is_waited_for_is_cancelled(
+    client: Any, other: Any, zklock_path: str
+) -> None:
+    held = await aside(granted, zklock.Semaphore(other, zklock_path, limit=1))
+    waiting = asyncio.create_task(aio.Semaphore(client, zklock_path, limit=1).acquire())
+    await aside(queued, other, f"{zklock_path}/leases", 2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await aside(queued, other, f"{zklock_path}/leases", 1)
+    await aside(gone, other, f"{zklock_path}/locks")
+    await aside(held.release)

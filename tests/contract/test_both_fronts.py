@@ -1,0 +1,406 @@
+"""The core promises, of every kind of lock, for threads and for asyncio."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.fronts import FRONTS, KINDS, Kind, Loop, Threads
+from tests.contract.support import (
+    SOON,
+    Losses,
+    children,
+    gone,
+    granted,
+    passes_on,
+    queued,
+    run,
+)
+from zklock import LossReason
+from zklock.testing import FaultProxy, wait_for
+
+Make = Callable[..., Any]
+
+BOUNDED = 2.0
+
+
+@pytest.fixture(params=FRONTS, ids=lambda front: front.name)
+def front(request: pytest.FixtureRequest) -> Iterator[Threads | Loop]:
+    made = request.param()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def make(front: Threads | Loop, kind: Kind, client: Any, other: Any, zklock_path: str) -> Make:
+    """Return ``make(client=None, **options)``: a lock on the path of the test."""
+
+    def make_lock(on: Any = client, path: str = zklock_path, **options: Any) -> Any:
+        if on is client and not isinstance(client.handler, zklock.Handler):
+            options.setdefault("session_timeout", 4.0)
+        return front.lock(kind, on, path, **options)
+
+    return make_lock
+
+
+class TestGrants:
+    def test_from_acquire_to_release(self, make: Make, client: Any, zklock_path: str) -> None:
+        lock = make(identity="ödön")
+        assert (lock.held, lock.grant, lock.path) == (False, None, zklock_path)
+        grant = granted(lock)
+        assert (lock.held, lock.grant, grant.held) == (True, grant, True)
+        assert 0 < grant.remaining() <= 4.0
+        assert not grant.lost.is_set()
+        grant.check()
+        grant.verify()
+        data, stat = client.get(grant.path)
+        assert (data.decode(), grant.identity) == ("ödön", "ödön")
+        assert grant.session_id == stat.ephemeralOwner
+        assert grant.token.sequence == int(grant.path[-10:])
+        lock.release()
+        assert (lock.held, lock.grant, grant.held, grant.released) == (False, None, False, True)
+        assert grant.remaining() == 0.0
+        assert not grant.lost.is_set()
+        assert children(client, zklock_path) == []
+
+    def test_name_host_process_and_thread_or_task(self, make: Make) -> None:
+        def identity() -> str:
+            with make() as grant:
+                return str(grant.identity)
+
+        ours = f"{socket.gethostname()}:{os.getpid()}:contract-test"
+        assert run(identity).result(SOON) == ours
+
+    def test_exclude_each_other_and_tokens_grow(self, make: Make, other: Any) -> None:
+        locks = [make(), make(other)]
+        inside: list[Any] = []
+        tokens: list[zklock.FencingToken] = []
+
+        def work(lock: Any) -> None:
+            for _ in range(5):
+                with lock as grant:
+                    inside.append(grant)
+                    assert inside == [grant]
+                    grant.check()
+                    tokens.append(grant.token)
+                    inside.remove(grant)
+
+        for each in [run(work, locks[number % 2]) for number in range(6)]:
+            each.result(SOON)
+        assert len(tokens) == 30
+        assert tokens == sorted(set(tokens))
+
+    def test_come_in_the_order_of_asking(self, make: Make, other: Any, zklock_path: str) -> None:
+        holder = granted(make())
+        order: list[int] = []
+
+        def wait(number: int, lock: Any) -> None:
+            with lock:
+                order.append(number)
+
+        waiting = []
+        for number in range(6):
+            waiting.append(run(wait, number, make(other) if number % 2 else make()))
+            queued(other, zklock_path, number + 2)
+        holder.release()
+        for each in waiting:
+            each.result(SOON)
+        assert order == list(range(6))
+        gone(other, zklock_path)
+
+
+class TestGivingUp:
+    @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0}, {"timeout": 0.3}])
+    def test_in_time(self, make: Make, other: Any, zklock_path: str, how: dict[str, Any]) -> None:
+        lock = make()
+        holder = granted(make(other))
+        started = time.monotonic()
+        assert lock.acquire(**how) is None
+        assert how.get("timeout", 0) <= time.monotonic() - started < BOUNDED
+        assert queued(other, zklock_path, 1) == [holder.path.rpartition("/")[2]]
+        holder.release()
+        grant = lock.acquire(**how)
+        assert grant is not None
+        grant.release()
+        passes_on(other, zklock_path)
+
+    def test_with_raises(self, make: Make, other: Any, zklock_path: str) -> None:
+        lock, holder = make(timeout=0.2), granted(make(other))
+        with pytest.raises(zklock.AcquireTimeout, match=r"0\.2 s") as caught:
+            lock.__enter__()
+        assert caught.value.path == zklock_path
+        holder.release()
+        with lock:
+            pass
+
+    def test_cancel(self, make: Make, other: Any, zklock_path: str) -> None:
+        lock, bystander, holder = make(), make(), granted(make(other))
+        pending = [run(lock.acquire) for _ in range(2)]
+        queued(other, zklock_path, 3)
+        waiting = run(granted, bystander)
+        queued(other, zklock_path, 4)
+        lock.cancel()
+        for each in pending:
+            with pytest.raises(zklock.AcquireCancelled):
+                each.result(SOON)
+        queued(other, zklock_path, 2)
+        holder.release()
+        waiting.result(SOON).release()
+        with lock:
+            lock.cancel()
+            assert lock.held
+
+    def test_a_client_that_is_stopped_while_waiting(
+        self, make: Make, other: Any, zklock_path: str, zklock_connect: Any
+    ) -> None:
+        client = zklock_connect()
+        holder = granted(make(other))
+        waiting = run(make(client).acquire)
+        queued(other, zklock_path, 2)
+        client.stop()
+        with pytest.raises(zklock.ClientClosed):
+            waiting.result(SOON)
+        queued(other, zklock_path, 1)
+        holder.release()
+
+    def test_a_waiter_outlives_its_session(
+        self, make: Make, client: Any, other: Any, zklock_path: str, zklock_expire_session: Any
+    ) -> None:
+        holder = granted(make(other))
+        waiting = run(granted, make())
+        before = queued(other, zklock_path, 2)[1]
+        session = zklock_expire_session(client)
+        wait_for(lambda: len(now := children(other, zklock_path)) == 2 and now[1] != before, SOON)
+        holder.release()
+        grant = waiting.result(SOON)
+        assert grant.session_id not in {0, session}
+        grant.release()
+
+
+class TestRelease:
+    def test_twice(self, make: Make) -> None:
+        lock = make()
+        grant = granted(lock)
+        lock.release()
+        for again in (lock.release, grant.release, grant.check, grant.verify):
+            with pytest.raises(zklock.NotHeld) as caught:
+                again()
+            assert not isinstance(caught.value, zklock.WrongThread)
+            assert caught.value.path == lock.path
+        grant.abandon()
+
+    def test_by_another(self, make: Make) -> None:
+        lock = make()
+        grant = granted(lock)
+        with pytest.raises(zklock.WrongThread) as caught:
+            run(lock.release).result(SOON)
+        assert caught.value.token == grant.token
+        assert grant.held
+        run(grant.release).result(SOON)
+        assert (lock.held, lock.grant) == (False, None)
+        with pytest.raises(zklock.NotHeld):
+            lock.release()
+
+    def test_of_what_was_never_acquired(self, make: Make) -> None:
+        with pytest.raises(zklock.NotHeld):
+            make().release()
+
+    def test_in_the_body(self, make: Make, other: Any, zklock_path: str) -> None:
+        lock = make()
+        with pytest.raises(zklock.NotHeld), lock as grant:
+            grant.release()
+        with pytest.raises(KeyError), lock as grant:
+            grant.abandon()
+            raise KeyError
+        passes_on(other, zklock_path)
+
+
+class TestLoss:
+    def test_is_told_once(self, make: Make, other: Any) -> None:
+        losses, more = Losses(), Losses()
+        lock = make(on_lost=losses)
+        grant = granted(lock)
+        grant.add_lost_callback(more)
+        other.delete(grant.path)
+        loss = losses.one()
+        assert more.one() is loss
+        assert (loss.reason, loss.grant) == (LossReason.NODE_DELETED, grant)
+        assert grant.lost.wait(SOON)
+        assert (grant.held, grant.remaining(), grant.released) == (False, 0.0, False)
+        with pytest.raises(zklock.LockLost) as caught:
+            grant.check()
+        assert caught.value.loss is loss
+        late = Losses()
+        grant.add_lost_callback(late)
+        assert late.one() is loss
+        with pytest.raises(zklock.LockLost):
+            lock.release()
+        with pytest.raises(zklock.NotHeld):
+            lock.release()
+        with lock as again:
+            assert again.token > grant.token
+        assert (len(losses.losses), len(more.losses)) == (1, 1)
+
+    def test_raises_at_the_end_of_with(self, make: Make, other: Any) -> None:
+        lock = make()
+        with pytest.raises(zklock.LockLost) as caught, lock as grant:
+            other.delete(grant.path)
+            wait_for(lambda: not grant.held, SOON)
+        assert caught.value.token == grant.token
+        with lock:
+            pass
+
+    def test_is_noted_on_an_error_of_the_body(self, make: Make, other: Any) -> None:
+        lock = make()
+        with pytest.raises(KeyError) as caught, lock as grant:
+            other.delete(grant.path)
+            wait_for(lambda: not grant.held, SOON)
+            raise KeyError
+        assert "lost meanwhile" in caught.value.__notes__[0]
+        with lock:
+            pass
+
+    def test_of_the_session(self, make: Make, client: Any, zklock_expire_session: Any) -> None:
+        losses = Losses()
+        grant = granted(make(on_lost=losses))
+        zklock_expire_session(client)
+        # ZooKeeper deletes the nodes first; who watches them can be told of that alone.
+        assert losses.one().reason in {LossReason.SESSION_EXPIRED, LossReason.NODE_DELETED}
+        assert not grant.held
+
+    def test_of_the_lease(
+        self,
+        make: Make,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Any,
+        other: Any,
+        zklock_path: str,
+    ) -> None:
+        losses, warned = Losses(), threading.Event()
+        client = zklock_connect(zklock_proxy.hosts, timeout=2.0)
+        lock = make(client, on_lost=losses, on_suspended=lambda grant: warned.set())
+        granted(lock)
+        zklock_proxy.cut()
+        assert losses.one().reason is LossReason.LEASE_LAPSED
+        assert warned.is_set()
+        zklock_proxy.restore()
+        passes_on(other, zklock_path)
+
+    def test_of_the_client(
+        self, make: Make, zklock_connect: Any, other: Any, zklock_path: str
+    ) -> None:
+        losses, client = Losses(), zklock_connect()
+        granted(make(client, on_lost=losses))
+        client.stop()
+        assert losses.one().reason is LossReason.CLIENT_CLOSED
+        passes_on(other, zklock_path)
+
+
+class TestQueries:
+    def test_of_a_queue(self, make: Make, other: Any, zklock_path: str) -> None:
+        lock, second = make(identity="first"), make(other, identity="second")
+        assert (lock.contenders(), lock.holder()) == ([], None)
+        grant = granted(lock)
+        waiting = run(granted, second)
+        queued(other, zklock_path, 2)
+        for asked in (lock, second):
+            assert [(each.identity, each.holds) for each in asked.contenders()] == [
+                ("first", True),
+                ("second", False),
+            ]
+            holder = asked.holder()
+            assert (holder.identity, holder.token) == ("first", grant.token)
+            assert holder.session_id == grant.session_id
+        lock.release()
+        waiting.result(SOON).release()
+
+    def test_without_an_answer(
+        self, make: Make, zklock_proxy: FaultProxy, zklock_connect: Any
+    ) -> None:
+        lock = make(zklock_connect(zklock_proxy.hosts, timeout=10.0))
+        grant = granted(lock)
+        zklock_proxy.blackhole()
+        for question in (lock.contenders, lock.holder, lock.request_release, grant.verify):
+            started = time.monotonic()
+            with pytest.raises(zklock.NoAnswer):
+                question(timeout=0.2)
+            assert 0.2 <= time.monotonic() - started < BOUNDED
+        zklock_proxy.restore()
+
+    def test_request_and_break(self, make: Make, other: Any, zklock_path: str) -> None:
+        asked: list[Any] = []
+        heard = threading.Event()
+
+        def on_request(grant: Any) -> None:
+            asked.append(grant)
+            heard.set()
+
+        losses = Losses()
+        lock = make(on_release_requested=on_request, on_lost=losses)
+        grant = granted(lock)
+        onlooker = make(other)
+        assert [each.token for each in onlooker.request_release()] == [grant.token]
+        assert heard.wait(SOON)
+        assert asked == [grant]
+        wrong = zklock.FencingToken(grant.token.epoch, grant.token.sequence + 1)
+        with pytest.raises(zklock.NotOwner):
+            onlooker.break_lock(wrong)
+        assert grant.held
+        assert onlooker.break_lock(grant.token).token == grant.token
+        assert losses.one().reason is LossReason.NODE_DELETED
+        assert onlooker.break_lock() is None
+        passes_on(other, zklock_path)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"identity": ""}, ValueError),
+            ({"identity": 7}, TypeError),
+            ({"timeout": -1}, ValueError),
+            ({"timeout": "1"}, TypeError),
+            ({"on_lost": 7}, TypeError),
+            ({"on_suspended": "x"}, TypeError),
+            ({"on_release_requested": 1}, TypeError),
+            ({"path": "no/slash"}, ValueError),
+            ({"path": "/"}, ValueError),
+            ({"path": 7}, TypeError),
+            ({"on": "client"}, TypeError),
+        ],
+    )
+    def test_of_the_constructor(self, make: Make, options: Any, error: type[Exception]) -> None:
+        with pytest.raises(error):
+            make(**options)
+
+    def test_of_the_calls(self, make: Make, client: Any, zklock_path: str) -> None:
+        lock = make()
+        calls: list[tuple[Callable[[], object], type[Exception]]] = [
+            (lambda: lock.acquire(timeout=-1), ValueError),
+            (lambda: lock.acquire(timeout=True), TypeError),
+            (lambda: lock.acquire(blocking=False, timeout=1), ValueError),
+            (lambda: lock.contenders(timeout="1"), TypeError),
+            (lambda: lock.holder(timeout=-1), ValueError),
+            (lambda: lock.break_lock("token"), TypeError),
+        ]
+        for call, error in calls:
+            with pytest.raises(error):
+                call()
+        assert client.exists(zklock_path) is None
+        with lock as grant:
+            with pytest.raises(TypeError):
+                grant.verify(timeout="1")
+            with pytest.raises(TypeError):
+                grant.add_lost_callback(None)

@@ -1,0 +1,143 @@
+"""What a user writes, with every public name: checked by mypy --strict, as all tests are.
+
+Never run. ``tests/unit/typing/test_user_program.py`` sees to it that no name is missing.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import assert_type
+
+import zklock
+from zklock import aio
+from zklock.fencing import verify_owner
+
+
+def threads() -> None:
+    client = zklock.connect("zk1:2181", timeout=timedelta(seconds=10).total_seconds())
+    handler = zklock.Handler()
+    assert_type(handler.session_timeout, float | None)
+
+    def on_lost(loss: zklock.Loss) -> None:
+        assert_type(loss.reason, zklock.LossReason)
+        print(loss.grant.token, loss.noticed, loss.lease_end, zklock.__version__)
+
+    def give_way(grant: zklock.Grant) -> None:
+        grant.abandon()
+
+    lock = zklock.Lock(
+        client,
+        "/locks/report",
+        identity="host-7",
+        timeout=5.0,
+        on_lost=on_lost,
+        on_suspended=lambda grant: print(grant.remaining()),
+        on_release_requested=give_way,
+        tidy=True,
+        track_abandoned=True,
+        lock_delay=1.0,
+        session_timeout=10.0,
+        lease_fraction=0.7,
+    )
+    assert_type(lock.acquire(blocking=False), zklock.Grant | None)
+    with lock as grant:
+        assert_type(grant, zklock.Grant)
+        assert_type(grant.token, zklock.FencingToken)
+        assert_type(grant.tokens, tuple[zklock.FencingToken, ...])
+        assert_type(grant.abandoned, bool | None)
+        assert_type(grant.lost, threading.Event)
+        grant.check()
+        grant.verify(timeout=1.0)
+        grant.add_lost_callback(on_lost)
+        assert_type(verify_owner(client, grant.lock_path, grant), zklock.Contender)
+    assert_type(lock.contenders(), list[zklock.Contender])
+    assert_type(lock.holder(timeout=1.0), zklock.Contender | None)
+    assert_type(lock.request_release(), list[zklock.Contender])
+    assert_type(lock.break_lock(zklock.FencingToken.parse("0")), zklock.Contender | None)
+    lock.cancel()
+
+    with zklock.RLock(client, "/locks/again") as outer:
+        assert_type(outer, zklock.Grant)
+    with zklock.ReadLock(client, "/locks/table", identity="reader"):
+        pass
+    writer = zklock.WriteLock(client, "/locks/table")
+    with writer:
+        assert_type(writer.downgrade(), zklock.Grant)
+    semaphore = zklock.Semaphore(client, "/locks/scanner", limit=3, on_lost=on_lost)
+    assert_type(semaphore.acquire(permits=2), zklock.Grant | None)
+    semaphore.set_limit(4)
+    several = zklock.MultiLock([lock, writer, semaphore], timeout=3.0, on_lost=on_lost)
+    with several as all_of_them:
+        assert_type(all_of_them, zklock.MultiGrant)
+        assert_type(all_of_them.tokens, dict[str, zklock.FencingToken])
+
+
+def errors(path: str) -> None:
+    try:
+        raise zklock.LockLost("lost", path=path)
+    except zklock.StaleToken as stale:
+        assert_type(stale.highest, zklock.FencingToken | None)
+    except zklock.LimitMismatch as mismatch:
+        assert_type(mismatch.kept, int | None)
+    except zklock.NotOwner as other:
+        assert_type(other.holder, str | None)
+    except zklock.LockLost as lost:
+        assert_type(lost.loss, zklock.Loss | None)
+    except (zklock.AcquireTimeout, zklock.NoAnswer) as late:
+        assert_type(late.path, str | None)
+    except (
+        zklock.AccessDenied,
+        zklock.AcquireCancelled,
+        zklock.ClientClosed,
+        zklock.ClientUnusable,
+        zklock.ForkedClient,
+        zklock.GuardUnusable,
+        zklock.LeaderStuck,
+        zklock.NoSuchMember,
+        zklock.NotHeld,
+        zklock.SequenceExhausted,
+        zklock.WouldDeadlock,
+        zklock.WrongThread,
+    ):
+        pass
+    except zklock.ZkLockError as error:
+        print(error.token)
+
+
+def leaders() -> None:
+    client = zklock.connect()
+
+    def lead(leadership: zklock.Leadership) -> None:
+        while not leadership.should_stop.wait(1.0):
+            leadership.check()
+
+    election = zklock.LeaderElection(client, "/leader", identity="host-7", payload=b"10.0.0.7:80")
+    election.run(lead, stop=threading.Event(), on_error="raise")
+    assert_type(election.leader(), zklock.Contender | None)
+    observer = election.observe(lambda change: print(change.leader))
+    assert_type(observer, zklock.Observer)
+    changes = election.changes(timeout=1.0)
+    assert_type(changes, zklock.LeaderChanges)
+    for change in changes:
+        assert_type(change, zklock.LeaderChange)
+
+
+async def tasks() -> None:
+    async with aio.connect("zk1:2181") as client:
+        lock = aio.Lock(client, "/locks/report", on_suspended=lambda grant: print(grant.token))
+        async with lock as grant:
+            assert_type(grant, aio.Grant)
+            await grant.verify()
+            await grant.lost.wait()
+        assert_type(await lock.acquire(timeout=1.0), aio.Grant | None)
+        assert_type(await lock.holder(), zklock.Contender | None)
+        async with aio.RLock(client, "/r"), aio.ReadLock(client, "/t"):
+            pass
+        writer = aio.WriteLock(client, "/t")
+        async with writer:
+            assert_type(await writer.downgrade(), aio.Grant)
+        semaphore = aio.Semaphore(client, "/s", limit=None)
+        assert_type(await semaphore.acquire(permits=2), aio.Grant | None)
+        async with aio.MultiLock([lock, writer]) as several:
+            assert_type(several, aio.MultiGrant)

@@ -1,0 +1,90 @@
+"""``connect()`` for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from zklock.aio.waiting import call_soon, in_thread
+from zklock.connection import Client, begin, end, new_client, no_server
+
+
+def connect(
+    hosts: str = "127.0.0.1:2181",
+    timeout: float = 10.0,
+    *,
+    start_timeout: float = 15.0,
+    **kazoo_options: Any,
+) -> Connecting:
+    """Return what is awaited for a started client, without blocking the event loop.
+
+    ::
+
+        client = await zklock.aio.connect(hosts)         # and client.stop() in a thread, at the end
+        async with zklock.aio.connect(hosts) as client:  # stopped and closed at the end
+            ...
+
+    Arguments and errors are those of :func:`zklock.connect`; wrong ones are refused at the call.
+    Cancelled while it connects, it leaves no client running. The client may carry the locks of
+    threads as well, and one of :func:`zklock.connect` those of asyncio.
+    """
+    client = new_client(hosts, timeout, start_timeout=start_timeout, **kazoo_options)
+    return Connecting(client, hosts, start_timeout, bool(kazoo_options.get("sasl_options")))
+
+
+class Connecting:
+    """A client that is to be started: ``await`` it, or enter it by ``async with``; once."""
+
+    def __init__(self, client: Client, hosts: str, start_timeout: float, sasl: bool) -> None:
+        self._client = client
+        self._hosts = hosts
+        self._start_timeout = start_timeout
+        self._sasl = sasl
+        self._begun = False
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._start().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._end()
+
+    async def _start(self) -> Client:
+        if self._begun:
+            raise RuntimeError("connect() gives one client, once: call it again for another")
+        self._begun = True
+        loop = asyncio.get_running_loop()
+        started: asyncio.Future[Exception | None] = loop.create_future()
+
+        def settle(outcome: Exception | None) -> None:
+            if not started.done():
+                started.set_result(outcome)
+
+        timer = loop.call_later(
+            self._start_timeout, lambda: settle(no_server(self._hosts, self._start_timeout))
+        )
+        try:
+            begin(self._client, self._sasl, lambda error: call_soon(loop, partial(settle, error)))
+            error = await started
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            timer.cancel()
+        if error is not None:
+            await self._end()
+            raise error
+        return self._client
+
+    def _end(self) -> asyncio.Future[None]:
+        return in_thread(partial(end, self._client), "zklock-stop")
