@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 import logging
@@ -11,7 +12,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from concurrent.futures import ThreadPoolExecutor as Threads
 from dataclasses import dataclass, replace
 from functools import partial
@@ -180,7 +181,7 @@ class WorkerPool:
         on_assigned: ShardCallback | None = None,
         on_revoked: ShardCallback | None = None,
         handler: Handler | None = None,
-        executor: Any = None,
+        executor: str | Executor | asyncio.AbstractEventLoop | None = None,
         on_error: str = "retry",
         retry: tuple[float, float] = (0.5, 30.0),
         settle: float = 0.2,

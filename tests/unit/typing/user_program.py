@@ -6,6 +6,7 @@ Never run. ``tests/unit/typing/test_user_program.py`` sees to it that no name is
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import assert_type
 
@@ -96,6 +97,7 @@ def errors(path: str) -> None:
         zklock.LeaderStuck,
         zklock.NoSuchMember,
         zklock.NotHeld,
+        zklock.PoolStuck,
         zklock.SequenceExhausted,
         zklock.WouldDeadlock,
         zklock.WrongThread,
@@ -103,6 +105,45 @@ def errors(path: str) -> None:
         pass
     except zklock.ZkLockError as error:
         print(error.token)
+
+
+def pools() -> None:
+    def consume(shard: zklock.Shard) -> None:
+        assert_type(shard.number, int)
+        assert_type(shard.token, zklock.FencingToken)
+        while shard.held and not shard.should_stop.wait(1.0):
+            shard.check()
+
+    async def consume_soon(shard: zklock.Shard) -> None:
+        await shard.should_stop.wait()
+
+    def on_assigned(shard: int, grant: zklock.Grant) -> None:
+        print(shard, grant.token)
+
+    client = zklock.connect()
+    pool = zklock.WorkerPool(
+        client,
+        "/pools/orders",
+        shards=256,
+        identity="host-7",
+        capacity=2.0,
+        on_assigned=on_assigned,
+        on_revoked=lambda shard, grant: print(shard, grant.held),
+        handler=consume,
+        executor=ThreadPoolExecutor(8),
+        on_error="retry",
+        retry=(0.5, 30.0),
+        settle=0.2,
+    )
+    with pool:
+        assert_type(pool.owned(), dict[int, zklock.Grant])
+        assert_type(pool.assignment(), list[zklock.ShardOwner])
+        assert_type(pool.members(timeout=1.0), list[zklock.PoolMember])
+        assert_type(pool.drain(timeout=10.0), bool)
+        pool.resume()
+        pool.set_capacity(1)
+        pool.set_shards(512)
+    zklock.WorkerPool(client, "/pools/mail", handler=consume_soon, executor="asyncio").stop()
 
 
 def leaders() -> None:
