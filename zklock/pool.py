@@ -304,7 +304,8 @@ class WorkerPool:
         Handlers are told to stop, ``on_revoked`` is called, and each shard is released when both
         have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``: what
         they work on stays owned until they do, and ``stop()`` may be called again. What
-        ZooKeeper does not answer goes on in the background.
+        ZooKeeper does not answer goes on in the background. A handler that calls it waits for
+        itself.
         """
         limit = check_timeout(timeout)
         check_thread("stop()")
