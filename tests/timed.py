@@ -7,13 +7,22 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from zklock import Grant
+import zklock.aio
+import zklock.aio.lock
+import zklock.lock
 from zklock.clock import clock
-from zklock.lock import Acquiring
 
 
-class TimedGrant(Grant):
+class TimedGrant(zklock.Grant):
     """``began``: seconds since boot, when it was made."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.began = clock()
+
+
+class TimedAioGrant(zklock.aio.Grant):
+    """The same for asyncio."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -23,5 +32,8 @@ class TimedGrant(Grant):
 @contextlib.contextmanager
 def timed_grants() -> Iterator[None]:
     """Have every grant of this process timed."""
-    with mock.patch.object(Acquiring, "_GRANT", TimedGrant):
+    with (
+        mock.patch.object(zklock.lock.Acquiring, "_GRANT", TimedGrant),
+        mock.patch.object(zklock.aio.lock.Acquiring, "_GRANT", TimedAioGrant),
+    ):
         yield

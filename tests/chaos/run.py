@@ -86,6 +86,7 @@ class Workers:
                 seed=f"{self._settings.seed}/{name}",
                 session_timeout=self._settings.session_timeout,
                 final=self._settings.service,
+                front=("threads", "asyncio")[number % 2],
             )
             with (self._folder / f"{name}.log").open("wb") as output:
                 process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A worker process of threads that acquire, write, release, give up, and crash.
+"""A worker process of threads, or of tasks, that acquire, write, release, give up, and crash.
 
 What it notes, besides ``at``; ``node`` is the full path of a grant's znode and names the grant:
 
@@ -37,6 +37,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -44,7 +45,8 @@ import zklock
 from tests.chaos import plan, stores
 from tests.chaos.history import History
 from tests.chaos.plan import Ending, Step, Turn
-from tests.timed import TimedGrant, timed_grants
+from tests.contract.fronts import FRONTS, Loop, Threads
+from tests.timed import timed_grants
 from zklock.clock import clock
 
 CRASH_CODE = 70
@@ -62,7 +64,8 @@ class WorkerSettings:
     seed: str
     session_timeout: float
     final: float
-    threads: int = 4
+    actors: int = 4
+    front: str = "threads"
 
     def to_json(self) -> str:
         """Return the command line argument."""
@@ -99,7 +102,7 @@ class Connection:
 
 
 class Actor:
-    """One thread's part."""
+    """The part of one thread, or of one task; its stores and its pauses are off the loop."""
 
     def __init__(
         self,
@@ -108,9 +111,11 @@ class Actor:
         history: History,
         connection: Connection,
         finish: threading.Event,
+        front: Threads | Loop,
         *,
         alone: bool,
     ) -> None:
+        self._front = front
         self._name = name
         self._settings = settings
         self._history = history
@@ -150,7 +155,7 @@ class Actor:
         path = self._settings.locks[turn.lock]
         client = self._connection.get()
         ask = f"{self._name}-{next(self._asks)}"
-        lock = zklock.Lock(client, path, identity=ask, on_lost=self._lost)
+        lock = self._front.Lock(client, path, identity=ask, on_lost=self._lost)
         cancelling = None
         if turn.cancel_after is not None:
             cancelling = threading.Timer(turn.cancel_after, lock.cancel)
@@ -170,7 +175,6 @@ class Actor:
         if grant is None:
             self._history.note("answer", ask=ask, outcome="none")
             return
-        assert isinstance(grant, TimedGrant)
         self._history.note(
             "grant",
             ask=ask,
@@ -192,7 +196,7 @@ class Actor:
             lease_end=loss.lease_end,
         )
 
-    def _look(self, grant: zklock.Grant) -> bool:
+    def _look(self, grant: Any) -> bool:
         before = clock()
         if grant.held:
             self._history.note("held", at=before, node=grant.path)
@@ -200,9 +204,7 @@ class Actor:
         self._history.note("unheld", node=grant.path)
         return False
 
-    def _work(
-        self, turn: Turn, lock: zklock.Lock, grant: zklock.Grant, client: KazooClient
-    ) -> None:
+    def _work(self, turn: Turn, lock: Any, grant: Any, client: KazooClient) -> None:
         zookeeper = stores.ZooKeeperStore(client)
         for step in turn.steps:
             if self._finish.is_set() and turn.timeout != self._settings.final:
@@ -224,7 +226,7 @@ class Actor:
                 self._write(zookeeper, grant)
                 break
 
-    def _check(self, grant: zklock.Grant) -> None:
+    def _check(self, grant: Any) -> None:
         before = clock()
         try:
             grant.check()
@@ -233,7 +235,7 @@ class Actor:
         else:
             self._history.note("held", at=before, node=grant.path)
 
-    def _list(self, lock: zklock.Lock, grant: zklock.Grant) -> None:
+    def _list(self, lock: Any, grant: Any) -> None:
         before = clock()
         try:
             standing = lock.contenders()
@@ -249,7 +251,7 @@ class Actor:
             standing=[one.sequence for one in standing],
         )
 
-    def _write(self, store: stores.Store, grant: zklock.Grant) -> None:
+    def _write(self, store: stores.Store, grant: Any) -> None:
         value = store.read(grant.lock_path, grant)
         if value is None:
             return
@@ -266,7 +268,7 @@ class Actor:
         outcome = store.write(grant.lock_path, grant, write, value + 1)
         self._history.note("written", write=write, outcome=outcome)
 
-    def _end(self, turn: Turn, lock: zklock.Lock, grant: zklock.Grant) -> None:
+    def _end(self, turn: Turn, lock: Any, grant: Any) -> None:
         self._look(grant)
         if turn.ending is Ending.CRASH:
             self._history.note("crash")
@@ -299,19 +301,21 @@ def main(argument: str) -> None:
         timed_grants(),
     ):
         history.note("begin", pid=os.getpid())
+        front = {each.name: each for each in FRONTS}[settings.front]()
         shared, own = (Connection(settings, history) for _ in range(2))
         actors = []
-        for number in range(settings.threads):
-            alone = number == settings.threads - 1
+        for number in range(settings.actors):
+            alone = number == settings.actors - 1
             name = f"{settings.name}.{number}"
             connection = own if alone else shared
-            actor = Actor(name, settings, history, connection, finish, alone=alone)
+            actor = Actor(name, settings, history, connection, finish, front, alone=alone)
             actors.append(threading.Thread(target=actor.run, name=name))
         for thread in actors:
             thread.start()
         threading.Thread(target=_obey, args=(finish,), daemon=True).start()
         for thread in actors:
             thread.join()
+        front.close()
         for connection in (shared, own):
             connection.close()
         history.note("end")
