@@ -15,6 +15,7 @@ from tests.chaos.run import Settings, run
 from zklock.testing.selection import BACKEND_VARIABLE
 
 SECONDS = float(os.environ.get("ZKLOCK_CHAOS_SECONDS") or 30)
+POOL_SECONDS = min(SECONDS, 40.0)
 AFTERWARDS = 240
 
 
@@ -38,15 +39,15 @@ def test_nothing_is_lost_and_nobody_holds_twice(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SECONDS + AFTERWARDS)
+@pytest.mark.timeout(POOL_SECONDS + AFTERWARDS)
 def test_no_shard_of_a_pool_has_two_owners(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backend_or_skip(os.environ.get(BACKEND_VARIABLE) or "container")
     seed = int(os.environ.get("ZKLOCK_CHAOS_SEED") or secrets.token_hex(4), 16)
     with capsys.disabled():
-        print(f"\nchaos seed {seed:x}, {SECONDS:g} s, histories in {tmp_path}")
-    verdict = pool_run.play(tmp_path, SECONDS, seed)
+        print(f"\nchaos seed {seed:x}, {POOL_SECONDS:g} s, histories in {tmp_path}")
+    verdict = pool_run.play(tmp_path, POOL_SECONDS, seed)
     assert verdict.violations == []
     assert verdict.grants > pool_run.SHARDS
     assert set(verdict.ends) >= {"RELEASED"}
