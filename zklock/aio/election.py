@@ -20,7 +20,7 @@ from zklock.candidacy import Candidacy, successor
 from zklock.clock import check_timeout, clock
 from zklock.connection import check_thread
 from zklock.effects import Claim, Recipe
-from zklock.errors import LeaderStuck, LockLost, NoAnswer, NotHeld, ZkLockError
+from zklock.errors import ClientClosed, LeaderStuck, LockLost, NoAnswer, NotHeld, ZkLockError
 from zklock.grant import Answer, Terms
 from zklock.leaders import Feed, LeaderChange
 from zklock.queries import Contender
@@ -536,11 +536,16 @@ class Observer:
         self._changes.close()
 
     async def _serve(self) -> None:
-        with self._changes, contextlib.suppress(ZkLockError):
-            async for change in self._changes:
-                if self._closed:
-                    return
-                await self._call(change)
+        try:
+            with self._changes:
+                async for change in self._changes:
+                    if self._closed:
+                        return
+                    await self._call(change)
+        except ClientClosed:
+            return
+        except ZkLockError as error:
+            log.error("an observer of an election is told no more: %s", error)
 
     async def _call(self, change: LeaderChange) -> None:
         try:
