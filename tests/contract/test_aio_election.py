@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from kazoo.security import make_digest_acl
 
 import zklock
 from tests.contract.support import SOON, Losses, boottime, children, gone, queued
@@ -908,6 +909,22 @@ class TestObserving:
                 await changes.next(SOON)
             await until(observer._task.done)
             assert observer._task.exception() is None
+
+    @on_loop
+    async def test_what_may_not_be_seen(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client.create(zklock_path, acl=[make_digest_acl("owner", "secret", all=True)])
+        election = aio.LeaderElection(client, zklock_path)
+        with pytest.raises(zklock.AccessDenied):
+            await election.changes().next(SOON)
+        with election.observe(print) as observer:
+            await until(observer._task.done)
+        assert observer._task.exception() is None
+        assert "is told no more" in caplog.text
+        with pytest.raises(zklock.AccessDenied):
+            await election.run(forever)  # type: ignore[arg-type]
+        await aside(client.delete, zklock_path)
 
     @on_loop
     async def test_what_is_closed_or_forgotten_is_over(self, client: Any, zklock_path: str) -> None:

@@ -55,11 +55,17 @@ def identities(election: zklock.LeaderElection) -> list[str]:
     return [member.identity for member in election.members()]
 
 
-def watching(server: ZooKeeperServer, node: str) -> list[str]:
-    """Return the sessions that watch the node."""
-    text = four_letter(server.host, server.port, "wchp")
-    _, _, rest = text.partition(f"{node}\n")
-    return list(takewhile(lambda line: line.startswith("\t"), rest.splitlines()))
+def latch_watches(server: ZooKeeperServer, leader: zklock.LeaderElection) -> None:
+    """Wait until the latch behind the leader watches its node, as the leader itself does."""
+    leadership = leader.leadership
+    assert leadership is not None
+
+    def watching() -> list[str]:
+        text = four_letter(server.host, server.port, "wchp")
+        _, _, rest = text.partition(f"{leadership.path}\n")
+        return list(takewhile(lambda line: line.startswith("\t"), rest.splitlines()))
+
+    wait_for(lambda: len(watching()) == 2, SOON)
 
 
 def leads(election: zklock.LeaderElection) -> None:
@@ -192,10 +198,9 @@ def test_a_latch_misses_the_end_of_a_leader_that_was_asked_for_it(
     (latch,) = players("java", 1)
     leader = join("leader")
     leads(leader)
-    latch.tell(f"acquire it latch=latch {zklock_path} 3000")
+    latch.tell(f"acquire it latch=latch {zklock_path} 6000")
     queued(zklock_client, zklock_path, 2)
-    node = leader.members()[0].path
-    wait_for(lambda: len(watching(zklock_server, node)) == 2, SOON)  # the leader and the latch
+    latch_watches(zklock_server, leader)
     asked = zklock.Lock(zklock_client, zklock_path).request_release()
     assert [each.identity for each in asked] == ["leader"]
     wait_for(lambda: identities(leader) == ["latch", "leader"], SOON)
@@ -204,13 +209,18 @@ def test_a_latch_misses_the_end_of_a_leader_that_was_asked_for_it(
 
 
 def test_a_waiting_latch_whose_node_is_deleted_queues_again_when_the_one_before_goes(
-    players: Players, zklock_client: Any, zklock_path: str, join: Join
+    players: Players,
+    zklock_client: Any,
+    zklock_server: ZooKeeperServer,
+    zklock_path: str,
+    join: Join,
 ) -> None:
     (latch,) = players("java", 1)
     leader = join("leader")
     leads(leader)
     latch.tell(f"acquire it latch=latch {zklock_path} {PATIENCE}")
     queued(zklock_client, zklock_path, 2)
+    latch_watches(zklock_server, leader)  # else it finds out by itself, when it looks
     zklock_client.delete(leader.members()[1].path)
     after = join("after")
     assert identities(leader) == ["leader", "after"]
