@@ -394,8 +394,9 @@ class Client:
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         self._watching[attempt] = tuple(paths)
 
-    def pause(self, seconds: float, done: Callable[[], object]) -> None:
+    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         self.later(done)
+        return lambda: None
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> FakeGrant | None:
         if self.refusals or not self.alive or claim.path not in self._own:

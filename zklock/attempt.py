@@ -62,8 +62,8 @@ class Host(Protocol):
     def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
         """Send the flight; ``done(results)`` is called once."""
 
-    def pause(self, seconds: float, done: Callable[[], object]) -> None:
-        """Call ``done()`` once so many seconds have passed."""
+    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+        """Call ``done()`` once so many seconds have passed; return what calls that off."""
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Tell the attempt of watch events on these paths from now on, and on no other."""
@@ -117,6 +117,7 @@ class Attempt(Generic[T]):
         self._at: Flight | Claim | Wait | Pause | None = None
         self._number = 0
         self._parked = False
+        self._wake_up: Callable[[], object] | None = None  # calls a pause off
         self._events: list[tuple[str | None, bool, bool]] = []
 
     def start(self) -> Attempt[T]:
@@ -238,6 +239,9 @@ class Attempt(Generic[T]):
 
     def _step(self, advance: Callable[[], Flight | Claim | Wait | Pause]) -> None:
         try:
+            if self._wake_up is not None:
+                self._wake_up()
+                self._wake_up = None
             while True:
                 self._at = None
                 at = advance()
@@ -270,7 +274,9 @@ class Attempt(Generic[T]):
                     self._granted = grant is not None
                 return grant
             case Pause():
-                self._host.pause(at.seconds, lambda: self._tell(partial(self._go_on, at)))
+                self._wake_up = self._host.pause(
+                    at.seconds, lambda: self._tell(partial(self._go_on, at))
+                )
                 return None
             case _:
                 self._send(at)

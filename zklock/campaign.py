@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
@@ -17,6 +18,7 @@ from zklock.base import check_identity
 from zklock.candidacy import Candidacy
 from zklock.connection import Client
 from zklock.effects import Recipe
+from zklock.errors import LockLost, NotHeld
 from zklock.grant import GrantBase, LostCallback, Terms
 from zklock.leaders import Feed
 from zklock.queries import Contender
@@ -82,8 +84,9 @@ class Campaign:
         self,
         candidacy: Candidacy,
         grant: type[GrantBase],
-        on_lost: LostCallback,
+        on_lost: LostCallback | None,
         on_release_requested: Callable[[Any], object],
+        owner: object = None,
     ) -> Attempt[Any]:
         """Return the attempt of a member to be elected."""
         return self._session.attempt(
@@ -95,6 +98,7 @@ class Campaign:
                 on_lost,
                 on_release_requested=on_release_requested,
                 grant=grant,
+                owner=owner,
             ),
         )
 
@@ -126,6 +130,17 @@ def pause_after(
     first, longest = retry
     whole = min(longest, first * 2.0 ** min(failures - 1, 64))
     return between(whole / 2, whole)
+
+
+def discard(attempt: Attempt[Any]) -> None:
+    """Give back a leadership that came when nobody waited for it any more."""
+    try:
+        leadership = attempt.result()
+    except BaseException:
+        return  # there is none
+    if leadership is not None:
+        with contextlib.suppress(LockLost, NotHeld):
+            leadership._end()
 
 
 def _check_payload(payload: Any) -> bytes:

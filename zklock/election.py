@@ -12,8 +12,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any
 
-from zklock.attempt import Attempt
-from zklock.campaign import Campaign, pause_after
+from zklock.campaign import Campaign, discard, pause_after
 from zklock.candidacy import Candidacy, successor
 from zklock.clock import check_timeout, clock
 from zklock.connection import check_thread
@@ -387,7 +386,7 @@ class LeaderElection(Campaign):
             if attempt.give_up() or isinstance(error, LeaderStuck):
                 raise
             if term is None:
-                attempt.when_done(lambda: _discard(attempt))
+                attempt.when_done(lambda: discard(attempt))
             elif term.taken.acquire(blocking=False):
                 term.give_back()
                 term.over.set()
@@ -575,14 +574,3 @@ def _answered(term: _Term, until: float | None) -> bool:
     if term.answer is None:
         return True
     return term.answer.wait(None if until is None else max(0.0, until - clock()))
-
-
-def _discard(attempt: Attempt[Leadership | None]) -> None:
-    """Give back a leadership that came while its caller was being interrupted."""
-    try:
-        leadership = attempt.result()
-    except BaseException:
-        return  # there is none
-    if leadership is not None:
-        with contextlib.suppress(LockLost, NotHeld):
-            leadership._end()

@@ -272,11 +272,12 @@ class Session(Observer):
             for path in self._watching[attempt]:
                 self._watchers.setdefault(path, set()).add(attempt)
 
-    def pause(self, seconds: float, done: Callable[[], object]) -> None:
-        """Call ``done()`` once so many seconds have passed."""
+    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+        """Call ``done()`` once so many seconds have passed; return what calls that off."""
         timer = threading.Timer(seconds, done)
         timer.daemon = True
         timer.start()
+        return timer.cancel
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> GrantBase | None:
         """Return a grant if the lease is live, with some time to go; else call back then.

@@ -13,10 +13,12 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.leader.LeaderLatch;
+import org.apache.curator.framework.recipes.leader.Participant;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
@@ -169,11 +171,13 @@ public final class Contender {
     static final class Latch implements Recipe {
         private final CuratorFramework client;
         private final String path;
+        private final String id;
         private LeaderLatch latch;
 
-        Latch(CuratorFramework client, String path) {
+        Latch(CuratorFramework client, String path, String id) {
             this.client = client;
             this.path = path;
+            this.id = id;
         }
 
         @Override
@@ -183,13 +187,24 @@ public final class Contender {
 
         @Override
         public boolean acquire(long millis) throws Exception {
-            latch = new LeaderLatch(client, path);
+            latch = new LeaderLatch(client, path, id);
             latch.start();
             if (latch.await(millis, TimeUnit.MILLISECONDS)) {
                 return true;
             }
             latch.close();
             return false;
+        }
+
+        /** Whether it would tell its user that it leads. */
+        boolean leads() {
+            return latch.hasLeadership();
+        }
+
+        String participants() throws Exception {
+            return latch.getParticipants().stream()
+                    .map(Participant::getId)
+                    .collect(Collectors.joining(","));
         }
 
         @Override
@@ -217,7 +232,7 @@ public final class Contender {
             case "semaphore":
                 return new Semaphore(client, path, Integer.parseInt(parts[1]));
             case "latch":
-                return new Latch(client, path);
+                return new Latch(client, path, parts.length > 1 ? parts[1] : "");
             default:
                 throw new IllegalArgumentException("no such recipe: " + text);
         }
@@ -340,6 +355,12 @@ public final class Contender {
                     Reader reader = ((Writer) held.remove(words[1])).downgrade();
                     held.put(words[1], reader);
                     System.out.println("granted " + reader.node());
+                    break;
+                case "leads":
+                    System.out.println(((Latch) held.get(words[1])).leads());
+                    break;
+                case "participants":
+                    System.out.println(((Latch) held.get(words[1])).participants());
                     break;
                 case "contend":
                     System.out.println(contend(client, words));

@@ -16,7 +16,8 @@ from tests.contract.support import ROOT, SOON
 from tests.interop.curator import Curator, CuratorUnavailable
 
 Players = Callable[..., "list[Player]"]
-"""``players(sort, count, hosts=None)``: so many processes, of the sort "java" or "python"."""
+"""``players(sort, count, hosts=None)``: so many processes, of the sort "java", "python" (see
+``player.py``) or "elector" (see ``elector.py``)."""
 
 
 class Player:
@@ -91,7 +92,7 @@ def curator_command(curator: Curator, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def stage() -> Iterator[dict[str, list[Player]]]:
     """The players that wait for the next test."""
-    idle: dict[str, list[Player]] = {"java": [], "python": []}
+    idle: dict[str, list[Player]] = {"java": [], "python": [], "elector": []}
     yield idle
     with ExitStack() as stack:
         for players in idle.values():
@@ -120,7 +121,8 @@ def players(
     playing: list[tuple[str, Player]] = []
 
     def hire(sort: str, count: int, hosts: str | None = None) -> list[Player]:
-        command = [sys.executable, "-m", "tests.interop.player"]
+        module = "elector" if sort == "elector" else "player"
+        command = [sys.executable, "-m", f"tests.interop.{module}"]
         if sort == "java":
             command = request.getfixturevalue("curator_command")
         idle = [] if hosts else stage[sort]

@@ -12,6 +12,10 @@ commands, a line each:
     Turns a held write lock into a read lock: "granted" and the path of its node.
 ``token NAME`` (Curator's only)
     The fencing token.
+``leads NAME`` (Curator's only)
+    Whether a latch that was granted says that it leads: "true" or "false".
+``participants NAME`` (Curator's only)
+    The ids of those who stand in the election of a latch, with commas between them.
 ``contend RECIPE,… PATH FOLDER COUNT MICROSECONDS``
     Acquires, holds for so many microseconds, and releases COUNT times, with the recipes in turn.
     While it holds, it is shown by a file in FOLDER/presence, and looks for those of others: one
@@ -20,8 +24,9 @@ commands, a line each:
     of the machine share) at which it entered and left, and who it is. "done", COUNT, and the most
     who were present at once.
 
-RECIPE may end with ``=N``, for the limit of a semaphore, and kazoo's with ``+``: then it is given
-the patterns of Curator's names. Any error ends the process with a traceback.
+RECIPE may end with ``=N``, for the limit of a semaphore or the id of a latch, and kazoo's with
+``+``: then it is given the patterns of Curator's names. Any error ends the process with a
+traceback.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Never run. ``tests/unit/typing/test_user_program.py`` sees to it that no name is
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -182,3 +183,23 @@ async def tasks() -> None:
         assert_type(await semaphore.acquire(permits=2), aio.Grant | None)
         async with aio.MultiLock([lock, writer]) as several:
             assert_type(several, aio.MultiGrant)
+
+
+async def leading_tasks() -> None:
+    async def lead(leadership: aio.Leadership) -> None:
+        await leadership.should_stop.wait()
+        leadership.resign()
+
+    async with aio.connect() as client:
+        election = aio.LeaderElection(client, "/leader", payload="10.0.0.7:80", grace=5.0)
+        await election.run(lead, stop=asyncio.Event(), on_error="raise")
+        assert_type(election.leadership, aio.Leadership | None)
+        assert_type(await election.leader(), zklock.Contender | None)
+        assert_type(await election.members(), list[zklock.Contender])
+        assert_type(await election.transfer("host-8", timeout=5.0), zklock.Contender)
+        observer = election.observe(lambda change: print(change.leader))
+        assert_type(observer, aio.Observer)
+        changes = election.changes(timeout=1.0)
+        assert_type(changes, aio.LeaderChanges)
+        async for change in changes:
+            assert_type(change, zklock.LeaderChange)

@@ -1,0 +1,955 @@
+"""Elections for asyncio on a real server: terms, hand-overs, cancellation, faults, observers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from kazoo.security import make_digest_acl
+
+import zklock
+from tests.contract.support import SOON, Losses, boottime, children, gone, queued
+from tests.contract.test_aio import aside, forever, on_loop
+from tests.contract.test_election import Member as ThreadMember
+from zklock import aio
+from zklock.fencing import verify_owner
+from zklock.testing import FaultProxy
+
+Connect = Callable[..., Any]
+
+
+async def until(condition: Callable[[], object], what: str = "the condition") -> None:
+    """Wait for it, on the loop."""
+    try:
+        async with asyncio.timeout(SOON):
+            while not condition():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        pytest.fail(f"{what} did not come about")
+
+
+class Member:
+    """An election with a ``run`` of its own, whose ``lead`` waits until it is told to end."""
+
+    def __init__(self, client: Any, path: str, identity: str, **options: Any) -> None:
+        run_options = {name: options.pop(name) for name in ("on_error", "stop") if name in options}
+        self.election = aio.LeaderElection(client, path, identity=identity, **options)
+        self.terms: list[aio.Leadership] = []
+        self.cancelled = 0
+        self.working = 0
+        self.running = asyncio.create_task(self.election.run(self.lead, **run_options))
+
+    async def lead(self, leadership: aio.Leadership) -> None:
+        self.working += 1
+        assert self.working == 1
+        self.terms.append(leadership)
+        try:
+            await leadership.should_stop.wait()
+            # What is lost is cancelled while it does this.
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.working -= 1
+
+    async def leads(self, terms: int = 1) -> aio.Leadership:
+        """Wait until it leads for the n-th time."""
+        await until(lambda: len(self.terms) >= terms, f"{self.election!r}: term {terms}")
+        return self.terms[terms - 1]
+
+    async def stop(self) -> None:
+        self.election.stop()
+        await ended(self.running)
+
+
+@contextlib.asynccontextmanager
+async def crew(client: Any, path: str, *names: str, **options: Any) -> AsyncIterator[list[Member]]:
+    """Let members queue, one after the other."""
+    async with contextlib.AsyncExitStack() as stack:
+        members = []
+        for count, name in enumerate(names, 1):
+            members.append(Member(client, path, name, **options))
+            stack.push_async_callback(members[-1].stop)
+            await aside(queued, client, path, count)
+        yield members
+
+
+async def identities(election: aio.LeaderElection) -> list[str]:
+    return [member.identity for member in await election.members()]
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Wait for the end, and raise what it raised."""
+    async with asyncio.timeout(SOON):
+        await task
+
+
+class TestTerms:
+    @on_loop
+    async def test_follow_each_other_with_greater_tokens(
+        self, client: Any, zklock_path: str
+    ) -> None:
+        tokens: list[zklock.FencingToken] = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            leadership.check()
+            await leadership.verify()
+            assert leadership.held
+            assert leadership.identity == election.identity
+            assert election.leadership is leadership
+            assert election.is_leader
+            tokens.append(leadership.token)
+            if len(tokens) == 5:
+                election.stop()
+
+        election = aio.LeaderElection(client, zklock_path)
+        await election.run(lead)
+        assert tokens == sorted(set(tokens))
+        assert len(tokens) == 5
+        assert election.leadership is None
+        assert not election.is_leader
+        await aside(gone, client, zklock_path)
+
+    @on_loop
+    async def test_are_one_at_a_time_threads_or_tasks(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        guard = threading.Lock()
+        at_once, most, terms = 0, 0, []
+
+        def enter(token: zklock.FencingToken) -> None:
+            nonlocal at_once, most
+            with guard:
+                at_once += 1
+                most = max(most, at_once)
+                terms.append(token)
+
+        def leave() -> None:
+            nonlocal at_once
+            with guard:
+                at_once -= 1
+
+        async def lead(leadership: aio.Leadership) -> None:
+            enter(leadership.token)
+            await asyncio.sleep(0.002)
+            leave()
+
+        def lead_in_thread(leadership: zklock.Leadership) -> None:
+            enter(leadership.token)
+            leadership.should_stop.wait(0.002)
+            leave()
+
+        stop = asyncio.Event()
+        elections = [
+            aio.LeaderElection(each, zklock_path, identity=f"{at}{number}")
+            for at, each in enumerate((client, other))
+            for number in range(3)
+        ]
+        tasks = [asyncio.create_task(each.run(lead, stop)) for each in elections]
+        in_thread = zklock.LeaderElection(other, zklock_path)
+        tasks.append(asyncio.create_task(aside(in_thread.run, lead_in_thread)))
+        await until(lambda: len(terms) >= 70)
+        stop.set()
+        in_thread.stop()
+        for task in tasks:
+            await ended(task)
+        assert most == 1
+        assert terms == sorted(set(terms))
+        await aside(gone, client, zklock_path)
+
+    @on_loop
+    async def test_are_fenced(self, client: Any, other: Any, zklock_path: str) -> None:
+        async with crew(client, zklock_path, "a", "b", payload="here") as (first, second):
+            early = (await first.leads()).token
+            owner = await aside(verify_owner, other, zklock_path, early)
+            assert (owner.identity, owner.payload) == ("a", b"here")
+            first.election.resign()
+            late = (await second.leads()).token
+            assert late > early
+            with pytest.raises(zklock.NotOwner) as refused:
+                await aside(verify_owner, other, zklock_path, early)
+            assert refused.value.holder == "b"
+
+    @on_loop
+    async def test_are_announced_on_the_loop(self, client: Any, zklock_path: str) -> None:
+        loop = asyncio.get_running_loop()
+        elected: list[aio.Leadership] = []
+        losses = Losses()
+
+        async def on_elected(leadership: aio.Leadership) -> None:
+            assert asyncio.get_running_loop() is loop
+            elected.append(leadership)
+
+        options = {"on_elected": on_elected, "on_lost": losses}
+        async with crew(client, zklock_path, "a", **options) as (member,):
+            leadership = await member.leads()
+            await until(lambda: elected == [leadership])
+            await aside(client.delete, leadership.path)
+            await member.leads(2)
+            await until(losses.told.is_set)
+            assert losses.one().grant is leadership
+            assert losses.threads == [threading.current_thread().name]
+
+    @on_loop
+    async def test_a_second_run_at_a_time_is_refused(self, client: Any, zklock_path: str) -> None:
+        async with crew(client, zklock_path, "a") as (member,):
+            await member.leads()
+            with pytest.raises(zklock.ZkLockError, match="runs already"):
+                await member.election.run(member.lead)
+
+    @pytest.mark.parametrize(
+        ("call", "error"),
+        [
+            (lambda it: it.run(7), TypeError),
+            (lambda it: it.run(print), TypeError),
+            (lambda it: it.run(forever, stop=threading.Event()), TypeError),
+            (lambda it: it.run(forever, on_error="ignore"), ValueError),
+            (lambda it: it.observe(7), TypeError),
+            (lambda it: it.changes(timeout=-1), ValueError),
+            (lambda it: it.leader(timeout="1"), TypeError),
+            (lambda it: it.transfer(7), TypeError),
+            (lambda it: it.transfer("b"), zklock.NotHeld),
+            (lambda it: it.resign(), zklock.NotHeld),
+        ],
+    )
+    @on_loop
+    async def test_calls_that_make_no_sense_are_refused(
+        self, other: Any, zklock_path: str, call: Callable[[Any], Any], error: type[Exception]
+    ) -> None:
+        with pytest.raises(error):
+            await call(aio.LeaderElection(other, zklock_path))
+        assert other.exists(zklock_path) is None
+
+    @on_loop
+    async def test_lead_may_be_an_object(self, client: Any, zklock_path: str) -> None:
+        election = aio.LeaderElection(client, zklock_path)
+
+        class Leader:
+            async def __call__(self, leadership: aio.Leadership) -> None:
+                assert leadership.held
+                election.stop()
+
+        await election.run(Leader())
+
+
+class TestResigning:
+    @on_loop
+    async def test_goes_to_the_back_of_the_queue(self, client: Any, zklock_path: str) -> None:
+        async with crew(client, zklock_path, "a", "b", "c") as (a, b, c):
+            await a.leads()
+            a.election.resign()
+            await b.leads()
+            await aside(queued, client, zklock_path, 3)
+            assert await identities(a.election) == ["b", "c", "a"]
+            with pytest.raises(zklock.NotHeld):
+                a.election.resign()
+            await b.terms[0].release()
+            await c.leads()
+            c.terms[0].abandon()
+            await a.leads(2)
+            assert [each.cancelled for each in (a, b, c)] == [0, 0, 0]
+
+    @on_loop
+    async def test_nobody_else_leads_before_lead_has_ended(
+        self, client: Any, zklock_path: str
+    ) -> None:
+        may_end = asyncio.Event()
+
+        async def lead(leadership: aio.Leadership) -> None:
+            await leadership.should_stop.wait()
+            await may_end.wait()
+            assert leadership.held
+
+        election = aio.LeaderElection(client, zklock_path)
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: election.is_leader)
+        other = Member(client, zklock_path, "b")
+        await aside(queued, client, zklock_path, 2)
+        election.stop()
+        await asyncio.sleep(0.2)
+        assert not other.terms
+        assert election.is_leader
+        may_end.set()
+        await ended(running)
+        await other.leads()
+        await other.stop()
+
+    @on_loop
+    async def test_the_holder_can_be_asked_for_it(self, client: Any, zklock_path: str) -> None:
+        async with crew(client, zklock_path, "a", "b") as (a, b):
+            await a.leads()
+            asked = await aio.Lock(client, zklock_path).request_release()
+            assert [one.identity for one in asked] == ["a"]
+            await b.leads()
+
+
+class TestTransferring:
+    @on_loop
+    async def test_to_a_member_far_behind(self, client: Any, zklock_path: str) -> None:
+        async with crew(client, zklock_path, "a", "b", "c", "d", "e") as members:
+            early = (await members[0].leads()).token
+            successor = await members[0].election.transfer("d", timeout=SOON)
+            assert successor.identity == "d"
+            leadership = await members[3].leads()
+            assert leadership.token == successor.token
+            assert leadership.token > early
+            await aside(queued, client, zklock_path, 5)
+            order = await identities(members[0].election)
+            assert order[:2] == ["d", "e"]
+            assert sorted(order[2:]) == ["a", "b", "c"]
+            assert [len(member.terms) for member in members] == [1, 0, 0, 1, 0]
+
+    @on_loop
+    async def test_between_threads_and_tasks(self, client: Any, zklock_path: str) -> None:
+        async with crew(client, zklock_path, "a", "b") as (a, b):
+            await a.leads()
+            thread = ThreadMember(client, zklock_path, "thread")
+            await aside(queued, client, zklock_path, 3)
+            await a.election.transfer("thread", SOON)
+            await aside(thread.leads)
+            await aside(queued, client, zklock_path, 3)
+            await aside(thread.election.transfer, "b", SOON)
+            await b.leads()
+            await aside(thread.stop)
+
+    @on_loop
+    async def test_by_lead_itself(self, client: Any, zklock_path: str) -> None:
+        done = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            done.append(await election.transfer("c"))
+            assert leadership.should_stop.is_set()
+            election.stop()
+
+        async with crew(client, zklock_path, "first", "b", "c") as (first, b, c):
+            await first.leads()
+            election = aio.LeaderElection(client, zklock_path, identity="x")
+            running = asyncio.create_task(election.run(lead))
+            await aside(queued, client, zklock_path, 4)
+            await first.election.transfer("x")
+            await ended(running)
+            assert [one.identity for one in done] == ["c"]
+            await c.leads()
+            assert not b.terms
+
+    @on_loop
+    async def test_to_nobody(self, client: Any, zklock_path: str) -> None:
+        async with crew(client, zklock_path, "a", "b") as (a, _):
+            leadership = await a.leads()
+            for nobody in ("z", "a"):
+                with pytest.raises(zklock.NoSuchMember, match=nobody):
+                    await a.election.transfer(nobody)
+            assert leadership.held
+            assert not leadership.should_stop.is_set()
+
+    @on_loop
+    async def test_to_one_that_goes_before_the_end(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        may_end = asyncio.Event()
+
+        async def lead(leadership: aio.Leadership) -> None:
+            await may_end.wait()
+            election.stop()
+
+        election = aio.LeaderElection(client, zklock_path, identity="first")
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: election.is_leader)
+        b = Member(client, zklock_path, "b")
+        await aside(queued, client, zklock_path, 2)
+        c = Member(client, zklock_path, "c")
+        await aside(queued, client, zklock_path, 3)
+        transfer = asyncio.create_task(election.transfer("c"))
+        await until(lambda: election.leadership and election.leadership.should_stop.is_set())
+        await c.stop()
+        await aside(queued, client, zklock_path, 2)
+        may_end.set()
+        with pytest.raises(zklock.NoSuchMember, match="'c'"):
+            await transfer
+        await ended(running)
+        await b.leads()
+        await b.stop()
+        assert "not handed over" in caplog.text
+
+    @pytest.mark.parametrize("how", ["late", "cancelled"])
+    @on_loop
+    async def test_goes_on_when_nobody_waits_for_it(
+        self, client: Any, zklock_path: str, how: str
+    ) -> None:
+        may_end = asyncio.Event()
+
+        async def lead(leadership: aio.Leadership) -> None:
+            await may_end.wait()
+            election.stop()
+
+        election = aio.LeaderElection(client, zklock_path, identity="first")
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: election.is_leader)
+        async with contextlib.AsyncExitStack() as stack:
+            members = []
+            for number, name in enumerate("bc", 2):
+                members.append(Member(client, zklock_path, name))
+                stack.push_async_callback(members[-1].stop)
+                await aside(queued, client, zklock_path, number)
+            if how == "late":
+                with pytest.raises(zklock.NoAnswer, match="goes on"):
+                    await election.transfer("c", timeout=0.3)
+            else:
+                transfer = asyncio.create_task(election.transfer("c"))
+                await until(
+                    lambda: election.leadership and election.leadership.should_stop.is_set()
+                )
+                transfer.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await transfer
+            may_end.set()
+            await ended(running)
+            await members[1].leads()
+            assert not members[0].terms
+
+
+class TestStopping:
+    @on_loop
+    async def test_by_an_event(self, client: Any, zklock_path: str) -> None:
+        stop = asyncio.Event()
+        members = [Member(client, zklock_path, name, stop=stop) for name in "ab"]
+        await aside(queued, client, zklock_path, 2)
+        stop.set()
+        for member in members:
+            await ended(member.running)
+        await aside(gone, client, zklock_path)
+
+    @on_loop
+    async def test_from_another_thread(self, client: Any, zklock_path: str) -> None:
+        member = Member(client, zklock_path, "a")
+        await member.leads()
+        await aside(member.election.stop)
+        await ended(member.running)
+
+    @on_loop
+    async def test_by_a_signal_handler_of_the_loop(self, client: Any, zklock_path: str) -> None:
+        loop = asyncio.get_running_loop()
+        async with crew(client, zklock_path, "a", "b") as (a, b):
+            await a.leads()
+            loop.add_signal_handler(signal.SIGUSR1, a.election.stop)
+            try:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                await ended(a.running)
+            finally:
+                loop.remove_signal_handler(signal.SIGUSR1)
+            await b.leads()
+
+    @on_loop
+    async def test_before_it_has_begun(self, client: Any, zklock_path: str) -> None:
+        async def lead(leadership: aio.Leadership) -> None:
+            pytest.fail("led")
+
+        election = aio.LeaderElection(client, zklock_path)
+        election.stop()
+        await election.run(lead)
+        stop = asyncio.Event()
+        stop.set()
+        await aio.LeaderElection(client, zklock_path).run(lead, stop)
+        assert client.exists(zklock_path) is None
+
+    @on_loop
+    async def test_a_waiting_member(self, client: Any, zklock_path: str) -> None:
+        async with crew(client, zklock_path, "a", "b") as (a, b):
+            await a.leads()
+            await b.stop()
+            await aside(queued, client, zklock_path, 1)
+            assert a.terms[0].held
+
+    @on_loop
+    async def test_a_client_that_is_stopped(
+        self, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        leading, standing_by = zklock_connect(), zklock_connect()
+        a = Member(leading, zklock_path, "a")
+        await a.leads()
+        b = Member(standing_by, zklock_path, "b")
+        await aside(queued, leading, zklock_path, 2)
+        for client, member in ((standing_by, b), (leading, a)):
+            await aside(client.stop)
+            with pytest.raises(zklock.ClientClosed):
+                await ended(member.running)
+        assert a.terms[0].lost.is_set()
+        assert a.cancelled == 1
+
+
+class TestErrorsOfLead:
+    @on_loop
+    async def test_are_retried_after_growing_pauses(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        times, tokens = [], []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            times.append(boottime())
+            tokens.append(leadership.token)
+            if len(times) < 4:
+                raise RuntimeError(f"failure {len(times)}")
+            election.stop()
+
+        election = aio.LeaderElection(client, zklock_path, retry=(0.2, 10.0))
+        await election.run(lead)
+        pauses = [later - sooner for sooner, later in pairwise(times)]
+        for pause, least in zip(pauses, (0.1, 0.2, 0.4), strict=True):
+            assert pause >= least
+        assert tokens == sorted(set(tokens))
+        for number in (1, 2, 3):
+            assert f"failure {number}" in caplog.text
+
+    @on_loop
+    async def test_a_stop_ends_the_pause(self, client: Any, zklock_path: str) -> None:
+        async def lead(leadership: aio.Leadership) -> None:
+            raise RuntimeError("not I")
+
+        election = aio.LeaderElection(client, zklock_path, retry=(SOON, SOON))
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: election._term is not None and election._term.over.is_set())
+        began = boottime()
+        election.stop()
+        await ended(running)
+        assert boottime() - began < SOON / 4
+        await aside(gone, client, zklock_path)
+
+    @on_loop
+    async def test_are_raised_if_asked(self, client: Any, zklock_path: str) -> None:
+        async def lead(leadership: aio.Leadership) -> None:
+            raise RuntimeError("enough")
+
+        with pytest.raises(RuntimeError, match="enough"):
+            await aio.LeaderElection(client, zklock_path).run(lead, on_error="raise")
+        await aside(gone, client, zklock_path)
+
+    @on_loop
+    async def test_a_cancellation_by_others_is_one(self, client: Any, zklock_path: str) -> None:
+        async def lead(leadership: aio.Leadership) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await forever()
+
+        with pytest.raises(asyncio.CancelledError, match="lead was cancelled"):
+            await aio.LeaderElection(client, zklock_path).run(lead, on_error="raise")
+        await aside(gone, client, zklock_path)
+
+    @on_loop
+    async def test_a_loss_is_none(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        terms = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            terms.append(leadership)
+            if len(terms) == 2:
+                election.stop()
+                return
+            await aside(client.delete, leadership.path)
+            try:
+                await forever()
+            finally:
+                leadership.check()
+
+        election = aio.LeaderElection(client, zklock_path, retry=(SOON, SOON))
+        began = boottime()
+        await election.run(lead, on_error="raise")
+        assert boottime() - began < SOON / 2
+        assert len(terms) == 2
+        assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+class TestLosing:
+    @pytest.mark.hazard("H19")
+    @on_loop
+    async def test_cancels_lead(
+        self,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+        zklock_expire_session: Callable[[Any], int],
+    ) -> None:
+        mine = zklock_connect()
+        told = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            try:
+                await forever()
+            finally:
+                told.append((leadership, leadership.should_stop.is_set()))
+
+        election = aio.LeaderElection(mine, zklock_path, identity="a")
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: election.is_leader)
+        early = election.leadership
+        assert early is not None
+        b = Member(other, zklock_path, "b")
+        await aside(queued, other, zklock_path, 2)
+        await aside(zklock_expire_session, mine)
+        late = await b.leads()
+        await until(lambda: told == [(early, True)])
+        assert early.lost.is_set()
+        with pytest.raises(zklock.LockLost):
+            early.check()
+        assert late.token > early.token
+        await aside(queued, other, zklock_path, 2)
+        b.election.resign()
+        await until(lambda: election.is_leader)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ended(running)
+        await b.stop()
+
+    @pytest.mark.hazard("H19")
+    @on_loop
+    async def test_a_leader_that_is_cut_off_ends_before_the_next_begins(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        times: dict[str, float] = {}
+
+        async def first(leadership: aio.Leadership) -> None:
+            try:
+                await forever()
+            finally:
+                times["ended"] = boottime()
+                cut_off.stop()
+
+        async def second(leadership: aio.Leadership) -> None:
+            times["began"] = boottime()
+            successor.stop()
+
+        client = zklock_connect(zklock_proxy.hosts, timeout=2.0)
+        cut_off = aio.LeaderElection(client, zklock_path)
+        one = asyncio.create_task(cut_off.run(first))
+        await until(lambda: cut_off.is_leader)
+        successor = aio.LeaderElection(other, zklock_path)
+        two = asyncio.create_task(successor.run(second))
+        await aside(queued, other, zklock_path, 2)
+        zklock_proxy.cut()
+        await ended(one)
+        await ended(two)
+        zklock_proxy.restore()
+        assert times["ended"] < times["began"]
+
+    @on_loop
+    async def test_a_lead_that_does_not_heed_is_cancelled_after_its_grace(
+        self, client: Any, zklock_path: str
+    ) -> None:
+        times: list[float] = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            try:
+                election.stop()
+                await leadership.should_stop.wait()
+                times.append(boottime())
+                await forever()
+            finally:
+                times.append(boottime())
+                assert leadership.held
+
+        election = aio.LeaderElection(client, zklock_path, grace=0.5)
+        await election.run(lead)
+        assert 0.4 < times[1] - times[0] < SOON
+        await aside(gone, client, zklock_path)
+
+    @pytest.mark.hazard("H19")
+    @on_loop
+    async def test_no_second_term_while_the_old_lead_runs(
+        self, client: Any, zklock_path: str
+    ) -> None:
+        may_end = asyncio.Event()
+        terms: list[aio.Leadership] = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            terms.append(leadership)
+            if len(terms) > 1:
+                election.stop()
+                return
+            while not may_end.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await may_end.wait()
+
+        election = aio.LeaderElection(client, zklock_path, grace=0.3)
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: terms)
+        await aside(client.delete, terms[0].path)
+        with pytest.raises(zklock.LeaderStuck) as stuck:
+            await ended(running)
+        assert stuck.value.token == terms[0].token
+        with pytest.raises(zklock.LeaderStuck):
+            await election.run(lead)
+        assert len(terms) == 1
+        assert await aside(children, client, zklock_path) == []
+        may_end.set()
+        await until(lambda: election.leadership is None)
+        await election.run(lead)
+        assert len(terms) == 2
+
+    @pytest.mark.hazard("H19")
+    @pytest.mark.parametrize("how", ["stop", "cancel"])
+    @on_loop
+    async def test_what_is_stuck_keeps_what_it_holds(
+        self, client: Any, zklock_path: str, how: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        may_end = asyncio.Event()
+
+        async def lead(leadership: aio.Leadership) -> None:
+            while not may_end.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await may_end.wait()
+
+        election = aio.LeaderElection(client, zklock_path, identity="a", grace=0.3)
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: election.is_leader)
+        b = Member(client, zklock_path, "b")
+        await aside(queued, client, zklock_path, 2)
+        if how == "stop":
+            election.stop()
+            with pytest.raises(zklock.LeaderStuck):
+                await ended(running)
+        else:
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await ended(running)
+            assert "did not end" in caplog.text
+        assert election.is_leader
+        assert not b.terms
+        may_end.set()
+        await b.leads()
+        await b.stop()
+
+
+class TestCancelling:
+    @on_loop
+    async def test_ends_lead_first(self, client: Any, zklock_path: str) -> None:
+        ends: list[bool] = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            try:
+                await forever()
+            finally:
+                await asyncio.sleep(0.05)
+                ends.append(leadership.held and leadership.should_stop.is_set())
+
+        election = aio.LeaderElection(client, zklock_path)
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: election.is_leader)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ended(running)
+        assert ends == [True]
+        assert election.leadership is None
+        await aside(gone, client, zklock_path)
+
+    @on_loop
+    async def test_at_any_moment_leaves_no_member_h9(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        at: Counter[str] = Counter()
+        for number in range(60):
+            led = 0
+
+            async def lead(leadership: aio.Leadership) -> None:
+                nonlocal led
+                led += 1
+                await asyncio.sleep(0)
+
+            election = aio.LeaderElection(client, zklock_path)
+            running = asyncio.create_task(election.run(lead))
+            if number % 3 == 0:
+                await asyncio.sleep(number * 0.0005)
+                turns = 0
+            elif number % 3 == 1:
+                turns = number
+            else:
+                await until(lambda: led)  # noqa: B023 - awaited here
+                turns = number // 3
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await ended(running)
+            at["later" if led else "before the first term"] += 1
+            await aside(gone, other, zklock_path)
+        assert len(at) == 2, at
+
+    def test_a_loop_that_ends_leaves_no_member(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        async def main() -> None:
+            member = Member(client, zklock_path, "a")
+            await member.leads()
+            Member(client, zklock_path, "b")
+            await aside(queued, other, zklock_path, 2)
+
+        asyncio.run(main())
+        gone(other, zklock_path)
+
+    def test_a_loop_that_is_dropped_at_its_election_leaves_nobody(
+        self, client: Any, other: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        lock = zklock.Lock(other, zklock_path)
+        loop = asyncio.new_event_loop()
+        election = aio.LeaderElection(client, zklock_path)
+        with lock:
+            task = loop.create_task(election.run(forever))  # type: ignore[arg-type]
+            loop.run_until_complete(aside(queued, other, zklock_path, 2))
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+        gone(other, zklock_path)
+        # Nobody awaits it any more, on purpose.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def name_of(change: zklock.LeaderChange | None) -> tuple[str | None, bool]:
+    assert change is not None
+    return (None if change.leader is None else change.leader.identity, change.gap)
+
+
+class TestObserving:
+    @on_loop
+    async def test_every_change_is_told(self, client: Any, other: Any, zklock_path: str) -> None:
+        election = aio.LeaderElection(other, zklock_path)
+        with election.changes() as changes:
+            assert name_of(await changes.next(SOON)) == (None, False)
+            async with crew(client, zklock_path, "a", "b", "c", payload="here") as (a, b, c):
+                change = await changes.next(SOON)
+                assert name_of(change) == ("a", False)
+                assert change is not None
+                assert change.token == (await a.leads()).token
+                assert change.leader is not None
+                assert change.leader.payload == b"here"
+                assert await election.leader() == (await election.members())[0]
+                a.election.resign()
+                assert name_of(await changes.next(SOON)) == ("b", False)
+                await a.stop()
+                await b.leads()
+                await b.election.transfer("c", SOON)
+                assert name_of(await changes.next(SOON)) == ("c", False)
+                await c.leads()
+                await aside(queued, client, zklock_path, 2)
+                await b.stop()
+                await aside(queued, client, zklock_path, 1)
+                await c.stop()
+                assert name_of(await changes.next(SOON)) == (None, True)  # b might have led
+            assert await changes.next(timeout=0) is None
+
+    @on_loop
+    async def test_async_for_ends_after_its_timeout(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        async with crew(client, zklock_path, "a", "b") as (a, _):
+            await a.leads()
+            watching = aio.LeaderElection(other, zklock_path)
+            seen = [change async for change in watching.changes(timeout=0.3)]
+            assert [name_of(change) for change in seen] == [("a", False)]
+
+    @pytest.mark.parametrize("kind", ["plain", "coroutine"])
+    @on_loop
+    async def test_callbacks_come_in_order_and_may_fail(
+        self,
+        client: Any,
+        other: Any,
+        zklock_path: str,
+        caplog: pytest.LogCaptureFixture,
+        kind: str,
+    ) -> None:
+        heard: list[zklock.LeaderChange] = []
+
+        def hear(change: zklock.LeaderChange) -> None:
+            heard.append(change)
+            raise RuntimeError("an observer that fails")
+
+        async def hear_later(change: zklock.LeaderChange) -> None:
+            await asyncio.sleep(0.01)
+            hear(change)
+
+        observer = aio.LeaderElection(other, zklock_path).observe(
+            hear if kind == "plain" else hear_later
+        )
+        gc.collect()
+        async with crew(client, zklock_path, "a", "b") as (a, b):
+            first = await a.leads()
+            await until(lambda: [each.token for each in heard][-1:] == [first.token])
+            a.election.resign()
+            second = await b.leads()
+            await until(lambda: [each.token for each in heard][-1:] == [second.token])
+            assert "an observer that fails" in caplog.text
+            observer.close()
+            count = len(heard)
+            await aside(queued, client, zklock_path, 2)
+            b.election.resign()
+            await a.leads(2)
+        assert len(heard) == count
+
+    @on_loop
+    async def test_a_client_that_is_stopped(
+        self, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        client = zklock_connect()
+        election = aio.LeaderElection(client, zklock_path)
+        heard: list[zklock.LeaderChange] = []
+        with election.changes() as changes, election.observe(heard.append) as observer:
+            assert name_of(await changes.next(SOON)) == (None, False)
+            await until(lambda: heard)
+            await aside(client.stop)
+            with pytest.raises(zklock.ClientClosed):
+                await changes.next(SOON)
+            await until(observer._task.done)
+            assert observer._task.exception() is None
+
+    @on_loop
+    async def test_what_may_not_be_seen(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client.create(zklock_path, acl=[make_digest_acl("owner", "secret", all=True)])
+        election = aio.LeaderElection(client, zklock_path)
+        with pytest.raises(zklock.AccessDenied):
+            await election.changes().next(SOON)
+        with election.observe(print) as observer:
+            await until(observer._task.done)
+        assert observer._task.exception() is None
+        assert "is told no more" in caplog.text
+        with pytest.raises(zklock.AccessDenied):
+            await election.run(forever)  # type: ignore[arg-type]
+        await aside(client.delete, zklock_path)
+
+    @on_loop
+    async def test_what_is_closed_or_forgotten_is_over(self, client: Any, zklock_path: str) -> None:
+        election = aio.LeaderElection(client, zklock_path)
+        forgotten = election.changes()
+        assert name_of(await forgotten.next(SOON)) == (None, False)
+        attempt = forgotten._attempt
+        del forgotten
+        await until(lambda: attempt.done)
+        closed = election.changes()
+        closed.close()
+        assert await closed.next() is None
+        assert [change async for change in closed] == []
+
+    @on_loop
+    async def test_a_wait_that_is_cancelled_misses_nothing(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        with aio.LeaderElection(other, zklock_path).changes() as changes:
+            assert name_of(await changes.next(SOON)) == (None, False)
+            waiter = asyncio.create_task(changes.next())
+            await asyncio.sleep(0)
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            async with crew(client, zklock_path, "a") as (a,):
+                await a.leads()
+                assert name_of(await changes.next(SOON)) == ("a", False)
