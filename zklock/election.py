@@ -527,6 +527,7 @@ class LeaderChanges:
         session, attempt = election._session, self._attempt
         self._close = weakref.finalize(self, lambda: session.later(attempt.give_up))
         self._close.atexit = False
+        attempt.when_done(self._close.detach)  # what it has come to may refer to this object
 
     def next(self, timeout: float | None = None) -> LeaderChange | None:
         """Return the next change; ``None`` if there is none within ``timeout`` seconds."""

@@ -472,6 +472,7 @@ class LeaderChanges:
         starter().start(attempt.start)
         self._close = weakref.finalize(self, lambda: session.later(attempt.give_up))
         self._close.atexit = False
+        attempt.when_done(self._close.detach)  # what it has come to may refer to this object
 
     async def next(self, timeout: float | None = None) -> LeaderChange | None:
         """Return the next change; ``None`` if there is none within ``timeout`` seconds.
