@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests.contract.support import SOON, children, gone, queued
 from tests.interop.conftest import Players
@@ -74,7 +75,9 @@ def test_leases_of_both_are_counted(players: Players, zklock_client: Any, zklock
     gone(zklock_client, f"{zklock_path}/leases")
 
 
-def test_leases_of_kazoo_are_not(players: Players, zklock_path: str) -> None:
+def test_leases_of_kazoo_are_not(
+    players: Players, zklock_path: str, zklock_client: KazooClient
+) -> None:
     (player,) = players("python", 1)
     for name in "abc":
         answer = player.ask(f"acquire {name} zklock.Semaphore=3 {zklock_path} {MILLIS}")
@@ -82,3 +85,4 @@ def test_leases_of_kazoo_are_not(players: Players, zklock_path: str) -> None:
     assert player.ask(f"acquire d kazoo.Semaphore=3 {zklock_path} 0").startswith("granted")
     for name in "abcd":
         assert player.ask(f"release {name}") == "released"
+    zklock_client.delete(f"{zklock_path}-__lock__", recursive=True)  # the lock beside it is kazoo's
