@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import pytest
 import zklock
 from tests.contract.support import SOON, descriptors, kazoo_client
 from zklock.testing import wait_for
+
+# multiprocessing keeps this process for as long as the tests run: it must not count as left over.
+resource_tracker.ensure_running()
 
 # The interpreter, pytest and logging open a few files when they are first used.
 SPARE_DESCRIPTORS = 8

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import pairwise
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +76,6 @@ def processes(
     yield start
     for worker in workers:
         worker.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_resource_tracker() -> Iterator[None]:
-    """End the process that multiprocessing keeps for as long as the interpreter runs."""
-    yield
-    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 def counts(*pools: Any) -> list[int]:

@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.metadata import version
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,6 @@ from tests.contract.fencing import databases, subjects
 from zklock.fencing import MemoryGuards
 from zklock.testing import BackendUnavailable, ZooKeeperServer, srvr
 from zklock.testing.guard_conformance import Subject, matrix
-
-# multiprocessing keeps this process for as long as the tests run: it must not count as left over.
-resource_tracker.ensure_running()
 
 RESULTS: dict[str, dict[str, str]] = {}
 """What the conformance checks of this run tried: subject, check, number of cases."""
