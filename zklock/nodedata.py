@@ -41,10 +41,15 @@ class NodeData:
 
 
 def parse(data: bytes) -> NodeData:
-    """Return what a node's data says; Curator's request to release replaces the identity."""
+    """Return what a node's data says; Curator's request to release replaces the identity.
+
+    Data with anything else behind a NUL are another client's, and its identity as a whole.
+    """
     if data == _CURATOR_ASKED:
         return NodeData(b"", asked=_CURATOR_ASKED.decode())
     identity, *marks = data.split(_SEPARATOR)
+    if any(mark != _READ and not mark.startswith((_ASKED, _PAYLOAD)) for mark in marks):
+        return NodeData(data)
     asked = [mark.removeprefix(_ASKED) for mark in marks if mark.startswith(_ASKED)]
     payloads = [mark.removeprefix(_PAYLOAD) for mark in marks if mark.startswith(_PAYLOAD)]
     return NodeData(
