@@ -55,7 +55,7 @@ def test_interrupts_leave_nothing_h9(
     assert set(tally) == {"interrupted", "done", "outside"}, tally
     assert sum(tally.values()) == rounds
     assert tally["interrupted"] > rounds / 20
-    assert tally["outside"] < rounds / 20  # by chance, a few
+    assert tally["outside"] <= 5
 
 
 def test_cancels_at_any_moment_leave_nothing(
