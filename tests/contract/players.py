@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import zklock
@@ -225,9 +226,22 @@ def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> N
     onlooker = zklock.connect(hosts, timeout=10.0)
     lock = zklock.Lock(client, path, identity="interrupted")
     holder = zklock.Lock(onlooker, path, identity="holder")
-    tally = {"interrupted": 0, "done": 0, "outside": 0}
+    tally = {"interrupted": 0, "done": 0}
+    armed = False
 
-    def on_alarm(*ignored: object) -> None:
+    def on_alarm(_: int, struck: FrameType | None) -> None:
+        while struck is not None and struck.f_code is on_alarm.__code__:
+            struck = struck.f_back
+        if not armed or struck is None:
+            return
+        code = struck.f_code
+        if code is interrupt.__code__ or (
+            code.co_name == "__exit__" and struck.f_lineno == code.co_firstlineno
+        ):
+            # Between two statements of the caller, or before the first of a method's: nobody but
+            # the caller can know. It strikes a little later.
+            signal.setitimer(signal.ITIMER_REAL, 5e-5)
+            return
         raise Interrupted
 
     def hold(release_after: float, held: threading.Event) -> None:
@@ -239,6 +253,7 @@ def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> N
     for number in range(rounds):
         offset = longest * (number + 1) / rounds
         helper = None
+        trouble = "not interrupted"
         if how == "hand-off":
             held = threading.Event()
             helper = threading.Thread(target=hold, args=(longest / 2, held))
@@ -246,27 +261,19 @@ def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> N
             held.wait(SOON)
         grant = None
         try:
+            armed = True
             signal.setitimer(signal.ITIMER_REAL, offset)
             if how == "acquire":
                 grant = lock.acquire()
             else:
                 with lock:
                     pass
+            armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             tally["done"] += 1
         except Interrupted as error:
             trouble = "".join(traceback.format_exception(error))
-            innermost = traceback.extract_tb(error.__traceback__)[-2]
-            if innermost.filename == __file__ or _at_entry(error):
-                # Between two statements of the caller, or before the first of a method's: nobody
-                # but the caller can know.
-                tally["outside"] += 1
-                left = lock.grant
-                if left is not None:
-                    left.abandon()
-                grant = None
-            else:
-                tally["interrupted"] += 1
+            tally["interrupted"] += 1
         if grant is not None:
             grant.release()
         if helper is not None:
@@ -282,13 +289,6 @@ def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> N
     say(tally)
     client.stop()
     onlooker.stop()
-
-
-def _at_entry(error: BaseException) -> bool:
-    """Whether the interrupt struck before the first statement of ``__exit__``."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    frame, _ = frames[-2]  # the last one is the signal handler's
-    return frame.f_code.co_name == "__exit__" and frames[-2][1] == frame.f_code.co_firstlineno
 
 
 PARTS: dict[str, Callable[..., None]] = {

@@ -52,10 +52,9 @@ def test_interrupts_leave_nothing_h9(
         assert child.process.wait(SOON) == 0
     with capsys.disabled():
         print(f"\n{how}: {tally}", end=" ")
-    assert set(tally) == {"interrupted", "done", "outside"}, tally
+    assert set(tally) == {"interrupted", "done"}, tally
     assert sum(tally.values()) == rounds
     assert tally["interrupted"] > rounds / 20
-    assert tally["outside"] <= 5
 
 
 def test_cancels_at_any_moment_leave_nothing(
