@@ -96,7 +96,7 @@ def main(settings: str) -> None:
         "stop": worker.stop,
     }
     history.note("begin")
-    with mock.patch.object(pool._ShardLock, "_GRANT", noted(history)):
+    with mock.patch.object(pool.WorkerPool, "_GRANT", noted(history)):
         worker.start()
         print("null", flush=True)
         for line in sys.stdin:
