@@ -59,11 +59,15 @@ def join(
 def processes(
     zklock_hosts: str, zklock_path: str, tmp_path: Path
 ) -> Iterator[Callable[..., PoolWorker]]:
-    """Return ``processes(identity, **options)``: a worker process that has joined."""
+    """Return ``processes(identity, **options)``: a worker process that has joined.
+
+    Every second one is of asyncio.
+    """
     workers: list[PoolWorker] = []
 
     def start(identity: str, **options: Any) -> PoolWorker:
-        settings = {"timeout": 4.0, "shards": SHARDS, **options}
+        fronts = ("threads", "asyncio")
+        settings = {"timeout": 4.0, "shards": SHARDS, "front": fronts[len(workers) % 2], **options}
         worker = PoolWorker(
             hosts=zklock_hosts,
             path=zklock_path,
