@@ -329,7 +329,7 @@ class Membership(Generic[G]):
                     )
                 self._join(home)
         except BaseException:
-            self._started = self._stopping
+            self._started = self._joined or self._stopping
             raise
         if kept != self._initial:
             log.info(
