@@ -364,7 +364,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, list[f
 
 def text(seconds: list[float]) -> str:
     """Return the median, and the least and the most."""
-    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f}–{max(seconds):.2f})"
+    return f"{statistics.median(seconds):.3f} ({min(seconds):.3f}–{max(seconds):.3f})"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -386,9 +386,9 @@ def main(arguments: list[str] | None = None) -> None:
     found = measure(options)
     for kind, causes in found.items():
         name = "LeaderElection" if kind == "election" else f"WorkerPool, {options.shards} shards"
-        print(f"{name:32}{'threads':>20}{'asyncio':>20}")
+        print(f"{name:32}{'threads':>22}{'asyncio':>22}")
         for cause, fronts in causes.items():
-            print(f"  {cause:30}" + "".join(f"{text(fronts[front]):>20}" for front in FRONTS))
+            print(f"  {cause:30}" + "".join(f"{text(fronts[front]):>22}" for front in FRONTS))
     if options.json:
         options.json.write_text(json.dumps(found))
 
