@@ -80,8 +80,8 @@ class WorkerPool(Membership[Grant]):
         Handlers are told to stop, ``on_revoked`` is called, and each shard is released when both
         have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``: what
         they work on stays owned until they do, and ``stop()`` may be called again. What
-        ZooKeeper does not answer goes on in the background. A handler that calls it waits for
-        itself.
+        ZooKeeper does not answer goes on in the background, and so does all of it after an
+        interrupt. A handler that calls it waits for itself.
         """
         self._play("stop()", self._stop(timeout))
 
