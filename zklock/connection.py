@@ -27,7 +27,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionClosedError
@@ -40,6 +40,7 @@ from zklock.errors import ClientClosed, ClientUnusable, ForkedClient, NoAnswer, 
 log = logging.getLogger("zklock")
 
 Client: TypeAlias = KazooClient
+T = TypeVar("T")
 
 _CHUNK = 65536
 _UNPOLLED = 16
@@ -139,11 +140,11 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Note that the session is about to be closed; called by the socket."""
         self._observer.on_close()
 
-    def run_inline(self, call: Callable[[], Any]) -> Any:
+    def run_inline(self, call: Callable[[T], Any], what: T) -> Any:
         """Call, with every result that kazoo asks for meanwhile completing in place."""
         self._inline.on = True
         try:
-            return call()
+            return call(what)
         finally:
             self._inline.on = False
 
