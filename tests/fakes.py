@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -593,8 +593,9 @@ def uuids(label: str = "") -> Iterator[str]:
 
 def outcome(attempt: Attempt[Any]) -> Any:
     """Return what an attempt has come to: its value or its error; ``...`` while it is pending."""
-    if not attempt.future.done():
+    if not attempt.done:
         return ...
-    with suppress(BaseException):
-        return attempt.future.result()
-    return attempt.future.exception()
+    try:
+        return attempt.result()
+    except BaseException as error:
+        return error

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -81,10 +80,9 @@ class Host(Protocol):
 class Attempt(Generic[T]):
     """One run of a recipe; its outcome is what that returns, or its error.
 
-    Threads ``wait()`` for the outcome and take the ``result()``; for others there is ``future``.
-    A ``Future`` alone would not do for threads: a KeyboardInterrupt that strikes while its
-    condition is being entered leaves it locked, and would block the thread that resolves it,
-    which is the client's.
+    Threads ``wait()`` for the outcome and take the ``result()``. It is no ``Future``: a
+    KeyboardInterrupt that strikes while the condition of one is being entered leaves it locked,
+    and would block the thread that resolves it, which is the client's.
 
     ``recover`` makes the recipe that cleans up should this one be torn apart by an exception
     out of nowhere, such as ``KeyboardInterrupt`` in the caller's thread. ``terms`` are for the
@@ -125,24 +123,6 @@ class Attempt(Generic[T]):
         self._host.enter(self)
         self._tell(partial(self._step, partial(next, self._recipe)))
         return self
-
-    @property
-    def future(self) -> Future[T]:
-        """A new future of the outcome."""
-        future: Future[T] = Future()
-
-        def resolve() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = self.result()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.when_done(resolve)
-        return future
 
     @property
     def done(self) -> bool:

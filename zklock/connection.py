@@ -27,7 +27,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionClosedError
@@ -40,6 +40,7 @@ from zklock.errors import ClientClosed, ClientUnusable, ForkedClient, NoAnswer, 
 log = logging.getLogger("zklock")
 
 Client: TypeAlias = KazooClient
+T = TypeVar("T")
 
 _CHUNK = 65536
 _UNPOLLED = 16
@@ -130,15 +131,20 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._xid = self._xid % _MAX_XID + 1
         return self._xid
 
+    @property
+    def waiting(self) -> int:
+        """How many requests are to be sent, the one that is being sent included."""
+        return self._wake.pending() if self._wake is not None else 0
+
     def closing(self) -> None:
         """Note that the session is about to be closed; called by the socket."""
         self._observer.on_close()
 
-    def run_inline(self, call: Callable[[], Any]) -> Any:
+    def run_inline(self, call: Callable[[T], Any], what: T) -> Any:
         """Call, with every result that kazoo asks for meanwhile completing in place."""
         self._inline.on = True
         try:
-            return call()
+            return call(what)
         finally:
             self._inline.on = False
 
@@ -197,12 +203,15 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             self._unpolled = (self._unpolled + 1) % _UNPOLLED
             if self._unpolled:
                 return ready, [], []
-        if ready:
-            timeout = 0
-        milliseconds = None if timeout is None else max(0.0, timeout * 1000)
-        happened = dict(self._poll(rlist, wlist).poll(milliseconds))
+        for each in rlist:
+            each.flush()
+        milliseconds = 0.0 if ready else None if timeout is None else max(0.0, timeout * 1000)
+        happened = [descriptor for descriptor, _ in self._poll(rlist, wlist).poll(milliseconds)]
+        for each in rlist:
+            if each.fileno() in happened:
+                each.arrived()
         return (
-            [each for each in rlist if each in ready or each.fileno() in happened],
+            [each for each in rlist if each.pending()],
             [each for each in wlist if each.fileno() in happened],
             [],
         )
@@ -306,8 +315,10 @@ class _Socket:
         self._below = getattr(sock, "pending", None)
         # TLS may have to read before it can write: kazoo sees to that, given a true select.
         self.eager = self._below is None
+        self._held = bytearray()
         self._unsent = memoryview(b"")
         self._buffer = memoryview(b"")
+        self._arrived = False
         self._frames = _Frames(self._connected, self._pinged_back, self._reply)
         self._xids: deque[tuple[int, int]] = deque()  # of requests: as sent, and kazoo's
         self._asked: float | None = None
@@ -315,18 +326,30 @@ class _Socket:
 
     def send(self, data: Any) -> int:
         # kazoo sends a frame at a time, and the rest of one that was not taken whole.
-        if not self._unsent:
-            self._unsent = memoryview(self._request(bytes(data)))
-        try:
+        if not self.eager:
+            if not self._unsent:
+                self._unsent = memoryview(self._request(bytes(data)))
             sent = int(self._sock.send(self._unsent))
-        except BlockingIOError:
-            if not self._ready(select.POLLOUT):
-                raise TimeoutError("the server takes no more requests") from None
-            sent = int(self._sock.send(self._unsent))
-        self._unsent = self._unsent[sent:]
-        return sent
+            self._unsent = self._unsent[sent:]
+            return sent
+        self._held += self._request(data)
+        if self._handler.waiting < 2 or len(self._held) > _CHUNK:
+            self.flush()  # else with the next one
+        return len(data)
+
+    def flush(self) -> None:
+        """Send what was held back."""
+        while self._held:
+            try:
+                sent = int(self._sock.send(self._held))
+            except BlockingIOError:
+                if not self._ready(select.POLLOUT):
+                    raise TimeoutError("the server takes no more requests") from None
+            else:
+                del self._held[:sent]
 
     def recv(self, size: int) -> bytes:
+        self._arrived = False
         while not self._buffer and not self._frames.broken:
             chunk = self._sock.recv(max(size, _CHUNK))
             if not chunk:
@@ -338,8 +361,12 @@ class _Socket:
         self._buffer = self._buffer[size:]
         return data
 
+    def arrived(self) -> None:
+        """Note that there is something to receive."""
+        self._arrived = True
+
     def pending(self) -> int:
-        left = len(self._buffer) or int(self._frames.broken)
+        left = len(self._buffer) or int(self._arrived or self._frames.broken)
         return left + int(self._below()) if self._below is not None else left
 
     def _ready(self, event: int) -> bool:
@@ -452,6 +479,12 @@ class _WakeReader:
 
     def pending(self) -> int:
         return self._count
+
+    def arrived(self) -> None:
+        """Nothing to note: the count says it."""
+
+    def flush(self) -> None:
+        """Nothing to send: it is for reading."""
 
     def recv(self, size: int) -> bytes:
         """Take one wake-up; the pipe is drained with the last one."""

@@ -12,13 +12,13 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any
 
-from zklock.campaign import Campaign, discard, pause_after
+from zklock.campaign import Campaign, Leading, Term, discard, pause_after
 from zklock.candidacy import Candidacy, successor
 from zklock.clock import check_timeout, clock
 from zklock.connection import check_thread
 from zklock.effects import Claim, Recipe
-from zklock.errors import LeaderStuck, LockLost, NoAnswer, NotHeld, ZkLockError
-from zklock.grant import Answer, Grant, Keeper, Loss, Terms
+from zklock.errors import LeaderStuck, LockLost, ZkLockError
+from zklock.grant import Grant, Keeper, Loss, Terms
 from zklock.leaders import Feed, LeaderChange
 from zklock.queries import Contender
 
@@ -29,7 +29,7 @@ _TURN = 0.2
 it begins to wait."""
 
 
-class Leadership(Grant):
+class Leadership(Leading, Grant):
     """One term of a leader: a ``Grant`` that is given back when ``lead`` has returned.
 
     ``should_stop``, a ``threading.Event``, is set when ``lead`` is to end its work and return:
@@ -40,17 +40,9 @@ class Leadership(Grant):
 
     def __init__(self, keeper: Keeper, *, claim: Claim, session_id: int, terms: Terms) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
-        self.should_stop = threading.Event()
-
-    def resign(self) -> None:
-        """Ask for the end of the term: it ends when ``lead`` returns."""
-        self.should_stop.set()
+        self.should_stop: threading.Event = threading.Event()
 
     def release(self) -> None:
-        """As ``resign()``."""
-        self.resign()
-
-    def abandon(self) -> None:
         """As ``resign()``."""
         self.resign()
 
@@ -63,26 +55,18 @@ class Leadership(Grant):
         self.should_stop = threading.Event()
 
 
-class _Term:
-    """A leadership and the thread that leads; whoever gets ``taken`` has to give it back."""
+class _Term(Term[Leadership]):
+    """Whoever gets ``taken`` has to give the leadership back."""
 
     def __init__(self, leadership: Leadership, candidacy: Candidacy) -> None:
-        self.leadership = leadership
-        self.candidacy = candidacy
+        super().__init__(leadership, candidacy)
+        self.over: threading.Event = threading.Event()
         self.taken = threading.Lock()
-        self.over = threading.Event()
         self.thread: threading.Thread | None = None
-        self.error: BaseException | None = None
-        self.answer: Answer | None = None
         self.refused: ZkLockError | None = None
 
-    def give_back(self) -> None:
-        """Give the leadership back, if it is not lost; ``lead`` must have ended."""
-        with contextlib.suppress(LockLost, NotHeld):
-            self.answer = self.leadership._end()
 
-
-class LeaderElection(Campaign):
+class LeaderElection(Campaign[Leadership, _Term]):
     """A member of an election: one leads at a time, the others stand in a queue behind it.
 
     ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the
@@ -103,25 +87,11 @@ class LeaderElection(Campaign):
     when it goes on, until it looks. What must not be written late has to be guarded by the token.
     """
 
+    _ASKED = "told to"
+
     def _set_up(self) -> None:
         self._guard = threading.Lock()
-        self._running = False
-        self._stopped = False
-        self._stop: threading.Event | None = None
-        self._term: _Term | None = None
         self._mail: SimpleQueue[None] = SimpleQueue()
-
-    @property
-    def leadership(self) -> Leadership | None:
-        """The present term of this object, ``None`` outside of one; it may be lost."""
-        term = self._term
-        return None if term is None or term.over.is_set() else term.leadership
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this object leads, as far as may be believed (see ``Grant.held``)."""
-        leadership = self.leadership
-        return leadership is not None and leadership.held
 
     def run(
         self,
@@ -154,20 +124,10 @@ class LeaderElection(Campaign):
             raise TypeError(f"lead must be callable, not {type(lead).__name__}")
         if stop is not None and not isinstance(stop, threading.Event):
             raise TypeError(f"stop must be a threading.Event, not {type(stop).__name__}")
-        if on_error not in {"retry", "raise"}:
-            raise ValueError(f"on_error must be 'retry' or 'raise', not {on_error!r}")
-        check_thread("run()")
-        self._session.check_usable()
+        self._check_run(on_error)
         signals = self.terminating() if handle_signals else contextlib.nullcontext()
         with self._guard:
-            if self._running:
-                raise ZkLockError(
-                    f"{self._path}: this election runs already: make another object",
-                    path=self._path,
-                )
-            if self._term is not None and not self._term.over.is_set():
-                raise self._stuck(self._term)
-            self._running = True
+            self._begin_run()
         try:
             with signals, self._heed(stop):
                 self._campaign(lead, on_error)
@@ -182,14 +142,6 @@ class LeaderElection(Campaign):
         """
         self._stopped = True
         self._mail.put(None)
-
-    def resign(self) -> None:
-        """Give up the leadership, and queue again at the end. Does not wait.
-
-        ``lead`` is told, and the next in the queue leads once it has returned. Raises ``NotHeld``
-        if this object does not lead.
-        """
-        self._present().leadership.resign()
 
     def transfer(self, identity: str, timeout: float | None = None) -> Contender:
         """Hand the leadership over to the waiting member of this identity; return that member.
@@ -223,17 +175,8 @@ class LeaderElection(Campaign):
         if threading.current_thread() is term.thread:
             return chosen
         left = None if until is None else max(0.0, until - clock())
-        if not term.over.wait(left) or not _answered(term, until):
-            raise NoAnswer(
-                f"{self._path}: not handed over to {identity!r} within {limit:g} s, which goes on",
-                path=self._path,
-                token=leadership.token,
-            )
-        if term.candidacy.refused is not None:
-            raise term.candidacy.refused
-        if term.candidacy.handed_to is None:
-            leadership.check()
-        return term.candidacy.handed_to or chosen
+        done = term.over.wait(left) and _answered(term, until)
+        return self._handed_over(term, identity, chosen, None if done else limit)
 
     @contextlib.contextmanager
     def terminating(self, *signals: int) -> Iterator[None]:
@@ -303,16 +246,6 @@ class LeaderElection(Campaign):
     def _ask(self, what: str, query: Callable[[], Recipe[Any]], timeout: float | None) -> Any:
         check_thread(what)
         return self._session.ask(query, self._path, check_timeout(timeout))
-
-    def _present(self) -> _Term:
-        term = self._term
-        if term is None or term.over.is_set() or not term.leadership.held:
-            raise NotHeld(f"{self._path}: {self._identity!r} does not lead", path=self._path)
-        return term
-
-    @property
-    def _stopping(self) -> bool:
-        return self._stopped or (self._stop is not None and self._stop.is_set())
 
     @contextlib.contextmanager
     def _heed(self, stop: threading.Event | None) -> Iterator[None]:
@@ -446,22 +379,13 @@ class LeaderElection(Campaign):
         if self._on_lost is not None:
             self._on_lost(loss)
 
-    def _stuck(self, term: _Term) -> LeaderStuck:
-        return LeaderStuck(
-            f"{self._path}: lead() with token {term.leadership.token} did not return within "
-            f"{self._grace:g} s of being told to: no other term begins in this process; end it",
-            path=self._path,
-            token=term.leadership.token,
-        )
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._path}{' leads' if self.is_leader else ''}>"
-
 
 class Observer:
     """Calls back with every change of leader, until ``close()``; leaving ``with`` closes it."""
 
-    def __init__(self, election: Campaign, callback: Callable[[LeaderChange], object]) -> None:
+    def __init__(
+        self, election: Campaign[Any, Any], callback: Callable[[LeaderChange], object]
+    ) -> None:
         self._callback = callback
         self._session = election._session
         self._feed = Feed()
@@ -510,7 +434,7 @@ class Observer:
 class LeaderChanges:
     """Iterates over the changes of leader; leaving ``with`` closes it. For one thread."""
 
-    def __init__(self, election: Campaign, timeout: float | None) -> None:
+    def __init__(self, election: Campaign[Any, Any], timeout: float | None) -> None:
         self._timeout = timeout
         self._feed = Feed()
         self._mail: SimpleQueue[None] = SimpleQueue()

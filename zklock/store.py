@@ -90,7 +90,7 @@ class Store:
         on_event: Callable[[str, str | None], None],
         is_mine: Callable[[int], bool],
     ) -> None:
-        self._client = client
+        self._handler = client.handler if isinstance(client.handler, Handler) else None
         # One callable for all watches: kazoo keeps a set of them for each path, so that waiters
         # that gave up leave nothing behind in the client.
         self._watcher = Inline(lambda event: on_event(event.type, event.path))
@@ -118,6 +118,20 @@ class Store:
             HandOver: lambda it: _hand_over(client, it),
             MakePath: lambda it: client.ensure_path_async(it.path),
         }
+        self._values: dict[type[Request], Callable[[Any, Any], Any]] = {
+            Create: self._created,
+            List: _listed,
+            Watch: self._read,
+            WatchList: _listed,
+            WatchExists: self._seen,
+            Read: self._read,
+            Exists: self._seen,
+            Check: _carried_out,
+            Mark: _carried_out,
+            WriteAll: _carried_out,
+            Depart: _carried_out,
+            HandOver: _carried_out,
+        }
 
     def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
         """Send the requests back to back; ``done(results)`` once, on any thread, when all are in.
@@ -133,18 +147,19 @@ class Store:
                 self._ask(request, put)
 
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
-        call = self._calls[type(request)]
+        kind = type(request)
+        call, value = self._calls[kind], self._values.get(kind)
 
         def answered(result: Any) -> None:
             if result.exception is not None:
                 put(translate(result.exception, *_paths(request)))
             else:
-                put(self._value(request, result.value))
+                put(value(request, result.value) if value is not None else None)
 
-        handler = self._client.handler
-        if isinstance(handler, Handler):
+        handler = self._handler
+        if handler is not None:
             try:
-                result = handler.run_inline(lambda: call(request))
+                result = handler.run_inline(call, request)
             except BaseException:
                 handler.nudge()
                 raise
@@ -154,29 +169,31 @@ class Store:
         else:
             call(request).rawlink(answered)
 
-    def _value(self, request: Request, value: Any) -> Any:
-        match request:
-            case List() | WatchList():
-                names, stat = value
-                return Listing(names, stat.czxid, stat.cversion)
-            case Create():
-                path, stat = value
-                return self._node(path, request.data, stat)
-            case Watch() | Read() | Exists() | WatchExists():
-                if value is None:
-                    return translate(exceptions.NoNodeError(), request.path)
-                data, stat = value if len(value) == 2 else (b"", value)
-                return self._node(request.path, data, stat)
-            case Check() | Mark() | WriteAll() | Depart() | HandOver() if refused := _refused(
-                value
-            ):
-                return translate(refused, *_paths(request))
-            case _:
-                return None
+    def _created(self, request: Create, value: Any) -> Node:
+        path, stat = value
+        return self._node(path, request.data, stat)
+
+    def _read(self, request: Watch | Read, value: Any) -> Node:
+        return self._node(request.path, *value)
+
+    def _seen(self, request: Exists | WatchExists, value: Any) -> Node | Failed:
+        if value is None:
+            return translate(exceptions.NoNodeError(), request.path)
+        return self._node(request.path, b"", value)
 
     def _node(self, path: str, data: bytes, stat: Any) -> Node:
         owner = stat.ephemeralOwner
         return Node(path, data, owner, self._is_mine(owner), stat.version)
+
+
+def _listed(_: List | WatchList, value: Any) -> Listing:
+    names, stat = value
+    return Listing(names, stat.czxid, stat.cversion)
+
+
+def _carried_out(request: Request, results: list[Any]) -> Failed | None:
+    refused = _refused(results)
+    return None if refused is None else translate(refused, *_paths(request))
 
 
 class _Landing:

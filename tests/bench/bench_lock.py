@@ -1,8 +1,9 @@
 """zklock's Lock and kazoo's, on one server, in one run: ``python -m tests.bench.bench_lock``.
 
 Uncontended: acquire + release of a free lock by one thread, in blocks that alternate between the
-two, so that both see the same machine. Contended: processes that take one lock in turns, each
-releasing it at once; the hand-offs of all of them in a second.
+two, so that both see the same machine; once as the machine is, and once with a network in between,
+that is, a proxy that delivers everything with a delay. Contended: processes that take one lock in
+turns, each releasing it at once; the hand-offs of all of them in a second.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from typing import TypeAlias
 from kazoo.client import KazooClient
 
 import zklock
-from zklock.testing import ZooKeeperServer
+from zklock.testing import FaultProxy, ZooKeeperServer
 
 Cycle: TypeAlias = Callable[[], None]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = 0.6
+DELAY = 0.0005  # seconds, each way
 
 
 def zklock_cycle(hosts: str, path: str, stack: ExitStack) -> Cycle:
@@ -132,21 +134,43 @@ def line(name: str, times: list[float]) -> str:
     return f"  {name:7}{statistics.median(micro):8.0f} µs median{p99:8.0f} µs p99"
 
 
-def report(hosts: str, options: argparse.Namespace) -> float:
-    """Print everything; return the ratio of the medians."""
-    times = uncontended(hosts, options.blocks, options.size)
-    print(f"uncontended acquire + release, {options.blocks} blocks of {options.size}:")
+def round_trip(hosts: str) -> float:
+    """Return the median seconds of a read by a bare client."""
+    client = KazooClient(hosts)
+    client.start()
+    times = []
+    for _ in range(200):
+        started = time.perf_counter()
+        client.exists("/")
+        times.append(time.perf_counter() - started)
+    client.stop()
+    client.close()
+    return statistics.median(times)
+
+
+def report_uncontended(hosts: str, blocks: int, size: int) -> None:
+    """Print the times, and the ratio of the medians."""
+    times = uncontended(hosts, blocks, size)
+    print(f"uncontended acquire + release, {blocks} blocks of {size}, a read taking", end=" ")
+    print(f"{round_trip(hosts) * 1e3:.2f} ms:")
     for name, each in times.items():
         print(line(name, each))
     medians = {name: statistics.median(each) for name, each in times.items()}
     ratio = medians["zklock"] / medians["kazoo"]
     print(f"  ratio  {ratio:8.2f} (expected on an idle machine: at most {EXPECTED})")
+
+
+def report(hosts: str, options: argparse.Namespace) -> None:
+    """Print everything."""
+    report_uncontended(hosts, options.blocks, options.size)
+    with FaultProxy(hosts) as network:
+        network.delay(DELAY)
+        report_uncontended(network.hosts, options.blocks, max(1, options.size // 5))
     for processes in (2, 8):
         print(f"hand-offs a second, {processes} processes on one lock, {options.seconds:g} s each:")
         for name in MAKERS:
             rate = contended(hosts, name, processes, options.seconds)
             print(f"  {name:7}{rate:8.0f} /s")
-    return ratio
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -166,3 +167,81 @@ def test_a_reply_out_of_turn_ends_the_stream_after_what_came_before(pair: Pair, 
     pair.far.sendall(CONNECTED + first + reply(stray) + reply(2))
     assert pair.receive() == CONNECTED + first + b"END"
     assert pair.socket.pending()
+
+
+class TestSeveralRequests:
+    """Those that wait to be sent go out together."""
+
+    def test_go_out_with_the_last(self, pair: Pair) -> None:
+        pair.send(CONNECT)
+        reader, writer = pair.handler.create_socket_pair()
+        for _ in range(3):
+            writer.send(b"\0")
+        pair.far.setblocking(False)
+        for xid in (1, 2):
+            frame = request(xid, "exists")
+            assert pair.socket.send(frame) == len(frame)
+            reader.recv(1)
+            with pytest.raises(BlockingIOError):
+                pair.far.recv(65536)
+        assert pair.send(request(3, "exists")) == b"".join(request(n, "exists") for n in (1, 2, 3))
+        reader.close()
+
+    def test_go_out_before_anything_is_waited_for(self, pair: Pair) -> None:
+        pair.send(CONNECT)
+        reader, writer = pair.handler.create_socket_pair()
+        for _ in range(2):
+            writer.send(b"\0")
+        pair.socket.send(request(1, "exists"))
+        for _ in range(2):
+            reader.recv(1)  # the other has been given up
+        assert pair.handler.select([pair.socket, reader], [], [], 0) == ([], [], [])
+        assert pair.far.recv(65536) == request(1, "exists")
+        reader.close()
+
+    def test_are_sent_whole_however_little_is_taken(self, pair: Pair) -> None:
+        pair.send(CONNECT)
+        reader, writer = pair.handler.create_socket_pair()
+        pair.handler.session_timeout = 30.0
+        count = 400
+        for _ in range(count):
+            writer.send(b"\0")
+        sent = b"".join(request(xid + 1, "create", "/" + "x" * 4096) for xid in range(count))
+        received = bytearray()
+
+        def receive() -> None:
+            while len(received) < len(sent):
+                received.extend(pair.far.recv(1000))
+
+        far = threading.Thread(target=receive)
+        far.start()
+        for xid in range(count):
+            pair.socket.send(request(xid + 1, "create", "/" + "x" * 4096))
+            reader.recv(1)
+        far.join()
+        assert received == sent
+        reader.close()
+
+    def test_to_a_server_that_takes_no_more_time_out(self, pair: Pair) -> None:
+        pair.send(CONNECT)
+        pair.handler.session_timeout = 0.003
+        with pytest.raises(TimeoutError, match="no more requests"):
+            for xid in range(1, 10_000):
+                pair.socket.send(request(xid, "create", "/" + "x" * 4096))
+
+
+def test_what_has_arrived_counts_as_readable_until_it_is_read(pair: Pair) -> None:
+    pair.send(CONNECT)
+    reader, _ = pair.handler.create_socket_pair()
+    rlist = [pair.socket, reader]
+    assert pair.handler.select(rlist, [], [], 0) == ([], [], [])
+    assert not pair.socket.pending()
+    pair.far.sendall(CONNECTED)
+    assert pair.handler.select(rlist, [], [], 5) == ([pair.socket], [], [])
+    assert pair.socket.pending()
+    assert pair.receive() == CONNECTED
+    assert not pair.socket.pending()
+    pair.far.close()
+    assert pair.handler.select(rlist, [], [], 5) == ([pair.socket], [], [])
+    assert pair.receive() == b"END"
+    reader.close()

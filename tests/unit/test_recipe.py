@@ -505,7 +505,7 @@ def test_an_interrupt_while_the_first_flight_is_sent(world: World) -> None:
         contender = world.contender()
         with pytest.raises(KeyboardInterrupt):
             contender.attempt.start()
-            while not contender.attempt.future.done():
+            while not contender.attempt.done:
                 client.settle()
         assert isinstance(contender.outcome, KeyboardInterrupt)
         world.settle()

@@ -15,13 +15,13 @@ from zklock.aio.grant import Grant
 from zklock.aio.lock import running_task
 from zklock.aio.waiting import ask, call_soon, finished, starter
 from zklock.attempt import Attempt
-from zklock.campaign import Campaign, discard, pause_after
+from zklock.campaign import Campaign, Leading, Term, discard, pause_after
 from zklock.candidacy import Candidacy, successor
 from zklock.clock import check_timeout, clock
 from zklock.connection import check_thread
 from zklock.effects import Claim, Recipe
-from zklock.errors import ClientClosed, LeaderStuck, LockLost, NoAnswer, NotHeld, ZkLockError
-from zklock.grant import Answer, Terms
+from zklock.errors import ClientClosed, LeaderStuck, LockLost, ZkLockError
+from zklock.grant import Terms
 from zklock.leaders import Feed, LeaderChange
 from zklock.queries import Contender
 from zklock.session import Session
@@ -32,28 +32,21 @@ _TURN = 0.2
 """Seconds, at most, that are taken off a grace at a time."""
 
 
-class Leadership(Grant):
+class Leadership(Leading, Grant):
     """One term of a leader: a ``Grant`` that is given back when ``lead`` has ended.
 
     ``should_stop``, an ``asyncio.Event``, is set when ``lead`` is to end its work and return:
     the leadership is lost, or is to be resigned or handed over, or the election is being
-    stopped. ``lost`` is set in the first case only. ``resign()`` asks for the end of the term;
-    so do ``release()`` and ``abandon()``, as nobody else may lead while ``lead`` still runs.
+    stopped. ``lost`` is set in the first case only. ``resign()`` asks for the end of the term, on
+    the loop only; so do ``release()`` and ``abandon()``, as nobody else may lead while ``lead``
+    still runs.
     """
 
     def __init__(self, keeper: Session, *, claim: Claim, session_id: int, terms: Terms) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
-        self.should_stop = asyncio.Event()
-
-    def resign(self) -> None:
-        """Ask for the end of the term: it ends when ``lead`` does. On the loop only."""
-        self.should_stop.set()
+        self.should_stop: asyncio.Event = asyncio.Event()
 
     async def release(self) -> None:
-        """As ``resign()``."""
-        self.resign()
-
-    def abandon(self) -> None:
         """As ``resign()``."""
         self.resign()
 
@@ -66,17 +59,14 @@ class Leadership(Grant):
         self.should_stop = asyncio.Event()
 
 
-class _Term:
+class _Term(Term[Leadership]):
     """A leadership and the task that leads."""
 
     def __init__(self, leadership: Leadership, candidacy: Candidacy) -> None:
-        self.leadership = leadership
-        self.candidacy = candidacy
-        self.over = asyncio.Event()
+        super().__init__(leadership, candidacy)
+        self.over: asyncio.Event = asyncio.Event()
         self.cancelled = False  # by the election
         self.task: asyncio.Task[Any] | None = None
-        self.error: BaseException | None = None
-        self.answer: Answer | None = None
 
     def cancel(self) -> None:
         """Cancel what leads, once."""
@@ -100,8 +90,8 @@ class _Term:
                 exc_info=error,
             )
         leadership.should_stop.set()
-        with contextlib.suppress(LockLost, NotHeld):
-            self.answer = leadership._end()
+        self.give_back()
+        if self.answer is not None:
             self.answer.when_done(self._answered)
         self.over.set()
 
@@ -110,7 +100,7 @@ class _Term:
             log.warning("not handed over: %s", self.candidacy.refused)
 
 
-class LeaderElection(Campaign):
+class LeaderElection(Campaign[Leadership, _Term]):
     """A member of an election: one leads at a time, the others stand in a queue behind it.
 
     Arguments as of :class:`zklock.LeaderElection`. Callbacks run on the event loop of
@@ -125,25 +115,11 @@ class LeaderElection(Campaign):
     time by a loop that is blocked. What must not be written late has to be guarded by the token.
     """
 
+    _ASKED = "cancelled"
+
     def _set_up(self) -> None:
-        self._running = False
-        self._stopped = False
-        self._stop: asyncio.Event | None = None
-        self._term: _Term | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
-
-    @property
-    def leadership(self) -> Leadership | None:
-        """The present term of this object, ``None`` outside of one; it may be lost."""
-        term = self._term
-        return None if term is None or term.over.is_set() else term.leadership
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this object leads, as far as may be believed (see ``Grant.held``)."""
-        leadership = self.leadership
-        return leadership is not None and leadership.held
 
     async def run(
         self,
@@ -178,17 +154,9 @@ class LeaderElection(Campaign):
             raise TypeError(f"lead must be a coroutine function, not {lead!r}")
         if stop is not None and not isinstance(stop, asyncio.Event):
             raise TypeError(f"stop must be an asyncio.Event, not {type(stop).__name__}")
-        if on_error not in {"retry", "raise"}:
-            raise ValueError(f"on_error must be 'retry' or 'raise', not {on_error!r}")
-        check_thread("run()")
-        self._session.check_usable()
-        if self._running:
-            raise ZkLockError(
-                f"{self._path}: this election runs already: make another object", path=self._path
-            )
-        if self._term is not None and not self._term.over.is_set():
-            raise self._stuck(self._term)
-        self._running, self._stop = True, stop
+        self._check_run(on_error)
+        self._begin_run()
+        self._stop = stop
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         try:
@@ -207,14 +175,6 @@ class LeaderElection(Campaign):
         loop = self._loop
         if loop is not None:
             call_soon(loop, self._news.set)
-
-    def resign(self) -> None:
-        """Give up the leadership, and queue again at the end. Does not wait.
-
-        ``lead`` is told, and the next in the queue leads once it has ended. Raises ``NotHeld``
-        if this object does not lead.
-        """
-        self._present().leadership.resign()
 
     async def transfer(self, identity: str, timeout: float | None = None) -> Contender:
         """Hand the leadership over to the waiting member of this identity; return that member.
@@ -245,17 +205,7 @@ class LeaderElection(Campaign):
             done = term.answer is None or await finished(term.answer, _left(until))
         except TimeoutError:
             done = False
-        if not done:
-            raise NoAnswer(
-                f"{self._path}: not handed over to {identity!r} within {limit:g} s, which goes on",
-                path=self._path,
-                token=leadership.token,
-            )
-        if term.candidacy.refused is not None:
-            raise term.candidacy.refused
-        if term.candidacy.handed_to is None:
-            leadership.check()
-        return term.candidacy.handed_to or chosen
+        return self._handed_over(term, identity, chosen, None if done else limit)
 
     async def leader(self, timeout: float | None = None) -> Contender | None:
         """Return the first member, confirmed by a quorum; ``None`` if there is none.
@@ -299,16 +249,6 @@ class LeaderElection(Campaign):
     async def _ask(self, what: str, query: Callable[[], Recipe[Any]], timeout: float | None) -> Any:
         check_thread(what)
         return await ask(self._session, query, self._path, check_timeout(timeout))
-
-    def _present(self) -> _Term:
-        term = self._term
-        if term is None or term.over.is_set() or not term.leadership.held:
-            raise NotHeld(f"{self._path}: {self._identity!r} does not lead", path=self._path)
-        return term
-
-    @property
-    def _stopping(self) -> bool:
-        return self._stopped or (self._stop is not None and self._stop.is_set())
 
     @contextlib.contextmanager
     def _heeding(self, event: asyncio.Event) -> Iterator[None]:
@@ -441,22 +381,11 @@ class LeaderElection(Campaign):
                 left -= min(now - last, 2 * _TURN)
                 last = now
 
-    def _stuck(self, term: _Term) -> LeaderStuck:
-        return LeaderStuck(
-            f"{self._path}: lead() with token {term.leadership.token} did not end within "
-            f"{self._grace:g} s of being cancelled: no other term begins in this process; end it",
-            path=self._path,
-            token=term.leadership.token,
-        )
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._path}{' leads' if self.is_leader else ''}>"
-
 
 class LeaderChanges:
     """Iterates over the changes of leader, by ``async for``; leaving ``with`` closes it."""
 
-    def __init__(self, election: Campaign, timeout: float | None) -> None:
+    def __init__(self, election: Campaign[Any, Any], timeout: float | None) -> None:
         self._timeout = timeout
         self._feed = Feed()
         self._news = asyncio.Event()

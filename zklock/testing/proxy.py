@@ -572,6 +572,7 @@ def _socket() -> socket.socket:
     # The port is reserved by a socket that is bound and never listens: the kernel refuses
     # connections to it, and gives it to nobody else, while the proxy is cut. Linux lets another
     # socket bind and listen beside it if both say SO_REUSEADDR.
-    endpoint = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # asyncio has small segments sent at once, but only by sockets that say they are TCP's.
+    endpoint = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return endpoint

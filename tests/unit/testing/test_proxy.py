@@ -105,6 +105,14 @@ class TestPassingThrough:
         assert not fault.fired.is_set()
         assert proxy.counts == Counts()
 
+    def test_what_is_small_goes_at_once(self, proxy: FaultProxy, client: Client) -> None:
+        # Else every second of two frames in a row waits for some 40 ms.
+        (pair,) = proxy._open.values()
+        for end in (pair.client, pair._server):
+            assert end._transport is not None
+            endpoint = end._transport.get_extra_info("socket")
+            assert endpoint.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
     def test_a_large_frame_passes(self, proxy: FaultProxy, client: Client, server: Server) -> None:
         big = reply(1)[4:] + bytes(3_000_000)
         server.answer = lambda body: wire.frame(big)
