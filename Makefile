@@ -47,6 +47,7 @@ bench: zookeeper  ## locks and guards against their peers, as ratios; a worker p
 	$(BIN)/python -m tests.bench.bench_lock
 	$(BIN)/python -m tests.bench.bench_fencing
 	$(BIN)/python -m tests.bench.bench_pool
+	$(BIN)/python -m tests.bench.bench_failover
 	$(BIN)/python -m tests.bench.bench_waiters
 
 clean:  ## remove what these targets have made

@@ -28,8 +28,9 @@ from zklock.errors import (
 from zklock.grant import Grant, Loss, LossReason
 from zklock.leaders import LeaderChange
 from zklock.lock import Lock, ReadLock, RLock, Semaphore, WriteLock
+from zklock.membership import PoolMember, ShardOwner
 from zklock.multi import MultiGrant, MultiLock
-from zklock.pool import PoolMember, ShardOwner, WorkerPool
+from zklock.pool import WorkerPool
 from zklock.queries import Contender
 from zklock.shards import Shard
 from zklock.token import FencingToken

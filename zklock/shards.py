@@ -11,7 +11,7 @@ import pickle
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from concurrent.futures import ThreadPoolExecutor as Threads
 from functools import lru_cache, partial
@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 from zklock.clock import check_timeout, clock
 from zklock.desks import MAX_SHARDS
 from zklock.errors import LockLost
-from zklock.grant import Grant
+from zklock.grant import GrantBase
 
 MAX_PROCESSES = 512
 """Processes that ``executor="processes"`` starts at most, one for each shard that runs."""
@@ -47,7 +47,7 @@ class Shard:
     object with its ``is_set()`` and ``wait(timeout)``.
     """
 
-    def __init__(self, number: int, grant: Grant, should_stop: Any) -> None:
+    def __init__(self, number: int, grant: GrantBase, should_stop: Any) -> None:
         self.number = number
         self.token = grant.token
         self.should_stop = should_stop
@@ -75,7 +75,7 @@ Handler: TypeAlias = Callable[[Shard], Any]
 class Runner(Protocol):
     """Runs handlers somewhere."""
 
-    def submit(self, number: int, grant: Grant) -> Task:
+    def submit(self, number: int, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class InThreads:
         self._own = executor is None
         self._executor = executor or Threads(MAX_SHARDS, "zklock-shard")
 
-    def submit(self, number: int, grant: Grant) -> Task:
+    def submit(self, number: int, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
         stop = threading.Event()
         future = self._executor.submit(self._handler, Shard(number, grant, stop))
@@ -127,7 +127,7 @@ class InThreads:
 
 
 class InTasks:
-    """Runs handlers as tasks of an event loop."""
+    """Runs handlers as tasks of an event loop; what works on a shard that is lost is cancelled."""
 
     def __init__(self, handler: Handler, loop: asyncio.AbstractEventLoop | None) -> None:
         self._handler = handler
@@ -140,14 +140,12 @@ class InTasks:
             )
             self._thread.start()
 
-    def submit(self, number: int, grant: Grant) -> Task:
+    def submit(self, number: int, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
         stop = asyncio.Event()
-        future = asyncio.run_coroutine_threadsafe(self._run(number, grant, stop), self._loop)
-        return Task(_kept(future), lambda: self._soon(stop.set))
-
-    async def _run(self, number: int, grant: Grant, stop: asyncio.Event) -> None:
-        await self._handler(Shard(number, grant, stop))
+        call = _Call(self._handler, Shard(number, grant, stop))
+        future = on_loop(self._loop, call.run())
+        return Task(future, lambda: self._soon(stop.set), lambda: self._soon(call.lose))
 
     def _soon(self, call: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks are over
@@ -161,14 +159,53 @@ class InTasks:
             self._loop.close()
 
 
-def _kept(future: Future[Any]) -> Future[Any]:
-    """Return a future that cannot be cancelled: the task behind it is to stop by itself."""
+class _Call:
+    """One call of a handler, as a task. For its loop."""
+
+    def __init__(self, handler: Handler, shard: Shard) -> None:
+        self._handler = handler
+        self._shard = shard
+        self._task: asyncio.Task[Any] | None = None
+        self._lost = False
+
+    async def run(self) -> None:
+        """Call it; the cancellation for the loss ends here."""
+        if self._lost:
+            return
+        self._task = asyncio.current_task()
+        try:
+            await self._handler(self._shard)
+        except asyncio.CancelledError:
+            if not self._lost:
+                raise
+        finally:
+            self._task = None
+
+    def lose(self) -> None:
+        """Have it stop, and cancel it."""
+        self._lost = True
+        self._shard.should_stop.set()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, what: Coroutine[Any, Any, Any]) -> Future[Any]:
+    """Run on a loop → a future that cannot be cancelled, as what runs is to end by itself.
+
+    One that was cancelled by others ends with ``asyncio.CancelledError``. ``RuntimeError`` if the
+    loop is closed.
+    """
+    try:
+        future = asyncio.run_coroutine_threadsafe(what, loop)
+    except RuntimeError:
+        what.close()
+        raise
     kept: Future[Any] = Future()
     kept.set_running_or_notify_cancel()
 
     def done(future: Future[Any]) -> None:
         if future.cancelled():
-            kept.set_result(None)
+            kept.set_exception(asyncio.CancelledError("cancelled by others than zklock"))
         elif (error := future.exception()) is not None:
             kept.set_exception(error)
         else:
@@ -264,7 +301,7 @@ class RemoteStop:
 class RemoteShard(Shard):
     """A shard as a handler in another process sees it."""
 
-    def __init__(self, number: int, grant: Grant, stop: RemoteStop) -> None:
+    def __init__(self, number: int, grant: GrantBase, stop: RemoteStop) -> None:
         self.number = number
         self.token = grant.token
         self.should_stop = stop
@@ -299,7 +336,7 @@ class InProcesses:
         spawn = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(MAX_PROCESSES, mp_context=spawn)
 
-    def submit(self, number: int, grant: Grant) -> Task:
+    def submit(self, number: int, grant: GrantBase) -> Task:
         """Begin to handle a shard; the processes are made anew if one of them has been killed."""
         turn = self._board.begin(number)
         self.lease(clock() + grant.remaining())
@@ -326,8 +363,14 @@ class InProcesses:
         self._board.close()
 
 
-def runner(handler: Handler, executor: object) -> Callable[[], Runner]:
-    """Return what makes the runner of a handler; ``TypeError``, ``ValueError`` if nothing can."""
+def runner(
+    handler: Handler, executor: object
+) -> Callable[[asyncio.AbstractEventLoop | None], Runner]:
+    """Return what makes the runner of a handler; ``TypeError``, ``ValueError`` if nothing can.
+
+    It is told the loop that coroutine functions run on, where the executor is no loop; ``None``
+    for one on a thread of its own.
+    """
     if not callable(handler):
         raise TypeError(f"handler must be callable, not {type(handler).__name__}")
     awaits = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
@@ -346,9 +389,10 @@ def runner(handler: Handler, executor: object) -> Callable[[], Runner]:
     if tasks != awaits:
         raise TypeError("a coroutine function goes with executor='asyncio' or a loop, and only it")
     if isinstance(executor, asyncio.AbstractEventLoop):
-        return partial(InTasks, handler, executor)
+        loop = executor
+        return lambda home: InTasks(handler, loop)
     if tasks:
-        return partial(InTasks, handler, None)
+        return partial(InTasks, handler)
     if executor == "processes" or isinstance(executor, ProcessPoolExecutor):
         try:
             pickle.dumps(handler)
@@ -356,8 +400,10 @@ def runner(handler: Handler, executor: object) -> Callable[[], Runner]:
             raise TypeError(
                 f"a handler for processes must be a module's function: {error}"
             ) from None
+    if executor == "processes":
+        return lambda home: InProcesses(handler, None)
     if isinstance(executor, ProcessPoolExecutor):
-        return partial(InProcesses, handler, executor)
-    if isinstance(executor, Executor):
-        return partial(InThreads, handler, executor)
-    return partial(InThreads if executor == "threads" else InProcesses, handler, None)
+        processes = executor
+        return lambda home: InProcesses(handler, processes)
+    threads = executor if isinstance(executor, Executor) else None
+    return lambda home: InThreads(handler, threads)

@@ -2,8 +2,9 @@
 
 ``python -m tests.chaos.pool_run --seconds 60 --seed 1``. Workers crash and are replaced, stand
 still for shorter and longer than their lease, drain, change their weight, leave and come back, and
-the number of shards changes, all at random. Every ownership is noted as in ``pool_worker``, and
-judged by the same checker as the locks. Exit status 1 if a promise was broken.
+the number of shards changes, all at random. Every second worker is of asyncio. Every ownership is
+noted as in ``pool_worker``, and judged by the same checker as the locks. Exit status 1 if a promise
+was broken.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class Nemesis:
             identity=f"w{self._number}",
             timeout=TIMEOUT,
             shards=SHARDS,
+            front=("threads", "asyncio")[self._number % 2],
         )
         worker.hear()
         self._workers.append(worker)

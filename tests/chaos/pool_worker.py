@@ -1,9 +1,10 @@
 """A worker of a pool as a process; what it notes is as of ``worker``, for the same checker.
 
 ``python -m tests.chaos.pool_worker SETTINGS`` (JSON: hosts, path, identity, folder, and what else
-``WorkerPool`` takes; timeout of the session). It hears one command a line, a JSON list of a word
-and its arguments, and answers each with one JSON value: ``owned``, ``drain``, ``resume``,
-``capacity``, ``shards``, ``leads``, ``stop``. The end of its input ends it at once.
+``WorkerPool`` takes; ``timeout`` of the session; ``front``, "threads" or "asyncio"). It hears one
+command a line, a JSON list of a word and its arguments, and answers each with one JSON value:
+``owned``, ``drain``, ``resume``, ``capacity``, ``shards``, ``leads``, ``stop``. The end of its
+input ends it at once. Of its hosts it takes the first that answers.
 """
 
 from __future__ import annotations
@@ -19,19 +20,27 @@ from unittest import mock
 
 import zklock
 from tests.chaos.history import History
-from zklock import pool
+from tests.contract.fronts import FRONTS, Steps
+from zklock import aio
 from zklock.clock import clock
 from zklock.errors import LockLost
 from zklock.grant import Answer
+from zklock.membership import Membership, Reporting
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_EVERY = 0.02
 
 
-def noted(history: History) -> type[pool._ShardGrant]:
+WORKERS: dict[str, type[Membership[Any]]] = {
+    "threads": zklock.WorkerPool,
+    "asyncio": aio.WorkerPool,
+}
+
+
+def noted(history: History, grants: type[Reporting]) -> type[Reporting]:
     """Return a class of grants that note what becomes of them."""
 
-    class Noted(pool._ShardGrant):
+    class Noted(grants):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             history.note(
@@ -47,7 +56,7 @@ def noted(history: History) -> type[pool._ShardGrant]:
         def _end(self) -> Answer:
             history.note("release", node=self.path, how="release")
             try:
-                answer = super()._end()
+                answer: Answer = super()._end()
             except LockLost:
                 history.note("released", node=self.path, outcome="lost")
                 raise
@@ -72,20 +81,24 @@ def noted(history: History) -> type[pool._ShardGrant]:
 def main(settings: str) -> None:
     """Work until told to stop."""
     given = json.loads(settings)
-    client = zklock.connect(given.pop("hosts"), given.pop("timeout"))
+    client = zklock.connect(given.pop("hosts"), given.pop("timeout"), randomize_hosts=False)
     history = History(Path(given.pop("folder")), given["identity"])
 
-    def handle(shard: zklock.Shard) -> None:
+    name = given.pop("front", "threads")
+    front = {each.name: each for each in FRONTS}[name]()
+
+    def handle(shard: zklock.Shard) -> Steps:
         while True:
             at = clock()
             if shard.held:
                 history.note("held", at=at, node=shard._grant.path)
             else:
                 history.note("unheld", node=shard._grant.path)
-            if shard.should_stop.wait(LOOK_EVERY):
+            if shard.should_stop.is_set():
                 return
+            yield LOOK_EVERY
 
-    worker = zklock.WorkerPool(client, given.pop("path"), handler=handle, **given)
+    worker = front.pool(client, given.pop("path"), handler=front.script(handle), **given)
     commands: dict[str, Callable[..., object]] = {
         "owned": lambda: {number: str(it.token) for number, it in worker.owned().items()},
         "drain": worker.drain,
@@ -96,7 +109,8 @@ def main(settings: str) -> None:
         "stop": worker.stop,
     }
     history.note("begin")
-    with mock.patch.object(pool._ShardLock, "_GRANT", noted(history)):
+    kind = WORKERS[name]
+    with mock.patch.object(kind, "_GRANT", noted(history, kind._GRANT)):
         worker.start()
         print("null", flush=True)
         for line in sys.stdin:
@@ -107,6 +121,7 @@ def main(settings: str) -> None:
         else:
             os._exit(1)
     history.note("end")
+    front.close()
     client.stop()
     client.close()
 

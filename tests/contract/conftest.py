@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import zklock
+from tests.contract.fronts import FRONTS, Loop, Threads
 from tests.contract.support import SOON, descriptors, kazoo_client
 from zklock.testing import wait_for
 
@@ -66,6 +67,14 @@ def client(request: pytest.FixtureRequest, zklock_hosts: str) -> Iterator[Any]:
     yield started
     started.stop()
     started.close()
+
+
+@pytest.fixture(params=FRONTS, ids=lambda front: front.name)
+def front(request: pytest.FixtureRequest) -> Iterator[Threads | Loop]:
+    """Each front in turn."""
+    made = request.param()
+    yield made
+    made.close()
 
 
 @pytest.fixture

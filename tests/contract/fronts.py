@@ -2,6 +2,9 @@
 
 ``FRONTS`` are the fronts; each has the public classes as attributes. A new kind of lock needs a
 line in ``KINDS``: its class for threads, its class for asyncio, and what makes it exclusive.
+
+``script(body)`` of a front makes a function (a coroutine function) of a generator: whenever that
+yields an event, or a number of seconds, the function waits.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
@@ -19,6 +24,8 @@ from tests.contract.support import SOON
 from zklock import aio
 
 T = TypeVar("T")
+Steps = Generator[Any, None, None]
+Script = Callable[..., Steps]
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,19 @@ class Threads:
         """Return a lock."""
         return kind.threads(client, path, **kind.arguments, **options)
 
+    def pool(self, client: Any, path: str, **options: Any) -> Any:
+        """Return a worker of a pool."""
+        return zklock.WorkerPool(client, path, **options)
+
+    def script(self, body: Script) -> Callable[..., None]:
+        """Return a function."""
+
+        def play(*args: Any) -> None:
+            for step in body(*args):
+                time.sleep(step) if isinstance(step, float) else step.wait(2 * SOON)
+
+        return play
+
     def __getattr__(self, name: str) -> Any:
         return getattr(zklock, name)
 
@@ -70,6 +90,26 @@ class Loop:
     def lock(self, kind: Kind, client: Any, path: str, **options: Any) -> AioLock:
         """Return a lock."""
         return AioLock(self, kind.asyncio(client, path, **kind.arguments, **options))
+
+    def pool(self, client: Any, path: str, **options: Any) -> AioPool:
+        """Return a worker of a pool."""
+        return AioPool(self, aio.WorkerPool(client, path, **options))
+
+    def script(self, body: Script) -> Callable[..., Awaitable[None]]:
+        """Return a coroutine function; where it is cancelled, the generator is closed."""
+
+        async def play(*args: Any) -> None:
+            with closing(body(*args)) as steps:
+                for step in steps:
+                    if isinstance(step, float):
+                        await asyncio.sleep(step)
+                    elif isinstance(step, asyncio.Event):
+                        await step.wait()
+                    else:
+                        while not step.is_set():
+                            await asyncio.sleep(0.01)
+
+        return play
 
     def __getattr__(self, name: str) -> Any:
         def make(*args: Any, **options: Any) -> AioLock:
@@ -196,6 +236,19 @@ class AioLock:
         cancelled, seat.cancelled = seat.cancelled, None
         error = error or cancelled  # what strikes the task strikes the body
         return seat.run(lambda: self._lock.__aexit__(error and type(error), error, traceback))
+
+
+class AioPool(AioLock):
+    """A pool of ``zklock.aio`` in the shape of one for threads."""
+
+    def owned(self) -> dict[int, AioGrant]:
+        """Return the own shards."""
+        found: dict[int, aio.Grant] = self._lock.owned()
+        return {number: AioGrant(self._front, grant) for number, grant in found.items()}
+
+    def __enter__(self) -> AioPool:
+        self._front.run(self._lock.__aenter__)
+        return self
 
 
 class AioGrant:

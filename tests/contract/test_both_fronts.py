@@ -6,13 +6,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import zklock
-from tests.contract.fronts import FRONTS, KINDS, Kind, Loop, Threads
+from tests.contract.fronts import KINDS, Kind, Loop, Threads
 from tests.contract.support import (
     SOON,
     Losses,
@@ -29,13 +29,6 @@ from zklock.testing import FaultProxy, wait_for
 Make = Callable[..., Any]
 
 BOUNDED = 2.0
-
-
-@pytest.fixture(params=FRONTS, ids=lambda front: front.name)
-def front(request: pytest.FixtureRequest) -> Iterator[Threads | Loop]:
-    made = request.param()
-    yield made
-    made.close()
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)

@@ -1,4 +1,4 @@
-"""WorkerPool on a real ZooKeeper: shares, hand-overs, crashes, pauses, executors."""
+"""WorkerPool on a real ZooKeeper: shares, hand-overs, crashes, pauses, executors; both fronts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import zklock
 from tests.chaos import checker
 from tests.chaos.history import History, load
 from tests.chaos.pool_worker import PoolWorker
+from tests.contract.fronts import Loop, Steps, Threads
 from tests.contract.support import SOON, children, gone, run, tree
 from zklock import desks
 from zklock.assignment import assign
@@ -31,19 +32,20 @@ from zklock.session import session_of
 from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 24
+Front = Threads | Loop
 
 
 @pytest.fixture
 def join(
-    zklock_connect: Callable[..., Any], zklock_path: str
-) -> Iterator[Callable[..., zklock.WorkerPool]]:
+    front: Front, zklock_connect: Callable[..., Any], zklock_path: str
+) -> Iterator[Callable[..., Any]]:
     """Return ``join(identity, **options)``: a started worker with a session of its own."""
-    pools: list[zklock.WorkerPool] = []
+    pools: list[Any] = []
 
-    def start(identity: str, **options: Any) -> zklock.WorkerPool:
+    def start(identity: str, **options: Any) -> Any:
         options.setdefault("shards", SHARDS)
         client = options.pop("client", None) or zklock_connect()
-        pool = zklock.WorkerPool(client, zklock_path, identity=identity, **options)
+        pool = front.pool(client, zklock_path, identity=identity, **options)
         pools.append(pool)
         pool.start()
         return pool
@@ -57,11 +59,15 @@ def join(
 def processes(
     zklock_hosts: str, zklock_path: str, tmp_path: Path
 ) -> Iterator[Callable[..., PoolWorker]]:
-    """Return ``processes(identity, **options)``: a worker process that has joined."""
+    """Return ``processes(identity, **options)``: a worker process that has joined.
+
+    Every second one is of asyncio.
+    """
     workers: list[PoolWorker] = []
 
     def start(identity: str, **options: Any) -> PoolWorker:
-        settings = {"timeout": 4.0, "shards": SHARDS, **options}
+        fronts = ("threads", "asyncio")
+        settings = {"timeout": 4.0, "shards": SHARDS, "front": fronts[len(workers) % 2], **options}
         worker = PoolWorker(
             hosts=zklock_hosts,
             path=zklock_path,
@@ -113,11 +119,25 @@ def test_one_worker_owns_all(join: Any, zklock_client: Any, zklock_path: str) ->
     )
 
 
-def test_clients_of_either_sort(client: Any, zklock_path: str) -> None:
+def waits(shard: zklock.Shard) -> Steps:
+    """What handlers do that have nothing to do."""
+    yield shard.should_stop
+
+
+def held_up(event: threading.Event) -> Callable[..., Steps]:
+    """Return what handlers and callbacks do that heed nothing but this event."""
+
+    def body(*args: object) -> Steps:
+        yield event
+
+    return body
+
+
+def test_clients_of_either_sort(front: Front, client: Any, zklock_path: str) -> None:
     options: dict[str, Any] = {}
     if not isinstance(client.handler, zklock.Handler):
         options["session_timeout"] = 4.0
-    with zklock.WorkerPool(client, zklock_path, shards=SHARDS, **options) as pool:
+    with front.pool(client, zklock_path, shards=SHARDS, **options) as pool:
         shared(pool)
         assert not pool.drain(0.0) or not pool.owned()
         assert pool.drain(SOON)
@@ -174,11 +194,11 @@ def test_drain_and_resume(join: Any) -> None:
 
 
 def test_drained_before_it_joins(
-    join: Any, zklock_connect: Callable[..., Any], zklock_path: str
+    front: Front, join: Any, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
     one = join("a")
     shared(one)
-    two = zklock.WorkerPool(zklock_connect(), zklock_path, identity="b")
+    two = front.pool(zklock_connect(), zklock_path, identity="b")
     assert two.drain()
     two.set_capacity(3.0)
     two.start()
@@ -190,9 +210,9 @@ def test_drained_before_it_joins(
     assert two.drain()
 
 
-def test_drain_says_when_it_takes_too_long(join: Any) -> None:
+def test_drain_says_when_it_takes_too_long(front: Front, join: Any) -> None:
     hold = threading.Event()
-    one = join("a", shards=1, on_revoked=lambda shard, grant: hold.wait(SOON))
+    one = join("a", shards=1, on_revoked=front.script(held_up(hold)))
     shared(one, total=1)
     assert not one.drain(0.5)
     assert counts(one) == [1]
@@ -214,10 +234,12 @@ def test_shards_come_and_go(join: Any) -> None:
     shared(one, two, late, total=5)
 
 
-def test_assignment(join: Any, zklock_connect: Callable[..., Any], zklock_path: str) -> None:
+def test_assignment(
+    front: Front, join: Any, zklock_connect: Callable[..., Any], zklock_path: str
+) -> None:
     one, two = join("a"), join("b")
     shared(one, two)
-    outside = zklock.WorkerPool(zklock_connect(), zklock_path)
+    outside = front.pool(zklock_connect(), zklock_path)
     expected = {
         number: (name, grant.token)
         for name, pool in (("a", one), ("b", two))
@@ -237,7 +259,7 @@ def test_assignment(join: Any, zklock_connect: Callable[..., Any], zklock_path: 
     assert {(it.wanted, it.owner, it.token) for it in outside.assignment()} == {(None, None, None)}
 
 
-def test_a_hand_over_in_order(join: Any) -> None:
+def test_a_hand_over_in_order(front: Front, join: Any) -> None:
     """Told, finished, released, granted: the new owner never begins before the old one ended."""
     events: list[tuple[str, str, int]] = []
     noting = threading.Lock()
@@ -247,11 +269,11 @@ def test_a_hand_over_in_order(join: Any) -> None:
             events.append((who, what, shard))
 
     def options(who: str) -> dict[str, Any]:
-        def handle(shard: zklock.Shard) -> None:
+        def handle(shard: zklock.Shard) -> Steps:
             note(who, "handles", shard.number)
-            shard.should_stop.wait()
+            yield shard.should_stop
             shard.check()
-            time.sleep(0.05)  # the work of the last piece
+            yield 0.05  # the work of the last piece
             shard.check()
             note(who, "ends", shard.number)
 
@@ -262,7 +284,7 @@ def test_a_hand_over_in_order(join: Any) -> None:
         return {
             "on_assigned": lambda shard, grant: note(who, "assigned", shard),
             "on_revoked": revoked,
-            "handler": handle,
+            "handler": front.script(handle),
         }
 
     one = join("a", shards=6, **options("a"))
@@ -277,10 +299,10 @@ def test_a_hand_over_in_order(join: Any) -> None:
         assert mine[4:] == [("b", "assigned"), ("b", "handles")]
 
 
-def test_a_slow_owner_keeps_its_shard(join: Any) -> None:
+def test_a_slow_owner_keeps_its_shard(front: Front, join: Any) -> None:
     """The leader wants it elsewhere; who works on it still owns it until it has finished."""
     finish = threading.Event()
-    one = join("a", shards=2, handler=lambda shard: finish.wait(SOON))
+    one = join("a", shards=2, handler=front.script(held_up(finish)))
     shared(one, total=2)
     two = join("b", shards=2)
     wait_for(
@@ -294,22 +316,24 @@ def test_a_slow_owner_keeps_its_shard(join: Any) -> None:
 
 
 def test_a_session_lost_and_another(
-    join: Any, zklock_expire_session: Any, zklock_connect: Any
+    front: Front, join: Any, zklock_expire_session: Any, zklock_connect: Any
 ) -> None:
     """The grants are lost, the handlers told; in the new session the worker is a member again."""
     revoked: list[bool] = []
     stopped: list[int] = []
 
-    def handle(shard: zklock.Shard) -> None:
-        shard.should_stop.wait()
-        if not shard.held:
-            stopped.append(shard.number)
+    def handle(shard: zklock.Shard) -> Steps:
+        try:
+            yield shard.should_stop
+        finally:  # a task is cancelled besides
+            if not shard.held:
+                stopped.append(shard.number)
 
     client = zklock_connect()
     one = join(
         "a",
         client=client,
-        handler=handle,
+        handler=front.script(handle),
         on_revoked=lambda shard, grant: revoked.append(grant.held),
     )
     shared(one)
@@ -559,17 +583,19 @@ def test_a_killed_process_is_replaced(
     wait_for(lambda: pids() - {first}, SOON, "handled by another")
 
 
-def test_a_failing_handler_is_called_again(join: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_handler_is_called_again(
+    front: Front, join: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     times: list[float] = []
 
-    def handle(shard: zklock.Shard) -> None:
+    def handle(shard: zklock.Shard) -> Steps:
         times.append(clock())
         if len(times) < 5:
             raise ValueError("the handler's own")
-        shard.should_stop.wait()
+        yield shard.should_stop
 
     with caplog.at_level(logging.ERROR):
-        one = join("a", shards=1, handler=handle, retry=(0.05, 10.0))
+        one = join("a", shards=1, handler=front.script(handle), retry=(0.05, 10.0))
         wait_for(lambda: len(times) == 5, SOON, "called again")
         one.stop()
     pauses = [later - sooner for sooner, later in pairwise(times)]
@@ -578,14 +604,15 @@ def test_a_failing_handler_is_called_again(join: Any, caplog: pytest.LogCaptureF
     assert sum("the handler of shard 0 raised" in it.message for it in caplog.records) == 4
 
 
-def test_a_failing_handler_is_stopped_where_asked(join: Any) -> None:
+def test_a_failing_handler_is_stopped_where_asked(front: Front, join: Any) -> None:
     calls: list[int] = []
 
-    def handle(shard: zklock.Shard) -> None:
+    def handle(shard: zklock.Shard) -> Steps:
         calls.append(shard.number)
+        yield 0.0
         raise ValueError("the handler's own")
 
-    one = join("a", shards=3, handler=handle, on_error="stop", retry=(0.01, 0.01))
+    one = join("a", shards=3, handler=front.script(handle), on_error="stop", retry=(0.01, 0.01))
     shared(one, total=3)
     wait_for(lambda: len(calls) == 3, SOON, "called")
     time.sleep(0.1)  # ten pauses
@@ -593,25 +620,34 @@ def test_a_failing_handler_is_stopped_where_asked(join: Any) -> None:
     assert counts(one) == [3]
 
 
-def test_callbacks_that_raise_hold_nothing_up(join: Any) -> None:
-    def fail(shard: int, grant: zklock.Grant) -> None:
+def test_callbacks_that_raise_hold_nothing_up(front: Front, join: Any) -> None:
+    def fail(shard: int, grant: Any) -> None:
         raise ValueError("the callback's own")
 
+    def fail_later(shard: int, grant: Any) -> Steps:
+        yield 0.0
+        fail(shard, grant)
+
     handled: list[int] = []
+
+    def handle(shard: zklock.Shard) -> Steps:
+        handled.append(shard.number)
+        yield 0.0
+
     one = join(
         "a",
         shards=3,
         on_assigned=fail,
-        on_revoked=fail,
-        handler=lambda shard: handled.append(shard.number),
+        on_revoked=front.script(fail_later),
+        handler=front.script(handle),
     )
     wait_for(lambda: len(handled) == 3, SOON, "handled")
     one.stop()
 
 
-def test_stop_says_what_does_not_end(join: Any) -> None:
+def test_stop_says_what_does_not_end(front: Front, join: Any) -> None:
     finish = threading.Event()
-    one = join("a", shards=2, handler=lambda shard: finish.wait(SOON))
+    one = join("a", shards=2, handler=front.script(held_up(finish)))
     shared(one, total=2)
     with pytest.raises(zklock.PoolStuck, match="shards 0-1"):
         one.stop(0.3)
@@ -634,18 +670,20 @@ def test_stopped_in_the_middle_of_everything(
             assert children(zklock_client, f"{zklock_path}/shards/{number}") == []
 
 
-def test_the_client_is_stopped_first(join: Any, zklock_connect: Callable[..., Any]) -> None:
+def test_the_client_is_stopped_first(
+    front: Front, join: Any, zklock_connect: Callable[..., Any]
+) -> None:
     client = zklock_connect()
-    one = join("a", client=client, handler=lambda shard: shard.should_stop.wait())
+    one = join("a", client=client, handler=front.script(waits))
     shared(one)
     client.stop()
     assert one.owned() == {}
     one.stop()
 
 
-def test_wrong_use(join: Any, zklock_client: Any, zklock_path: str) -> None:
-    def make(**options: Any) -> zklock.WorkerPool:
-        return zklock.WorkerPool(zklock_client, zklock_path, **options)
+def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
+    def make(**options: Any) -> Any:
+        return front.pool(zklock_client, zklock_path, **options)
 
     async def awaits(shard: zklock.Shard) -> None: ...
 
@@ -683,7 +721,7 @@ def test_wrong_use(join: Any, zklock_client: Any, zklock_path: str) -> None:
     with pytest.raises(ValueError, match="capacity"):
         pool.set_capacity(-1)
     with pytest.raises(TypeError, match="shards"):
-        pool.set_shards(2.5)  # type: ignore[arg-type]
+        pool.set_shards(2.5)
     pool.stop()
     with pool, pytest.raises(zklock.ZkLockError, match="started before"):
         pool.start()
@@ -781,7 +819,7 @@ FRAMES = 60
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["drop_before_request", "drop_before_reply"])
 def test_every_frame_of_the_way_in_and_out_is_lost_once(
-    way: str, zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str
+    way: str, front: Front, zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
     """Whatever is lost, the worker owns all in the end, and leaves nothing behind."""
     onlooker = zklock_connect()
@@ -791,7 +829,7 @@ def test_every_frame_of_the_way_in_and_out_is_lost_once(
         with FaultProxy(zklock_hosts) as proxy:
             client = zklock.connect(proxy.hosts, timeout=4.0)
             fault = getattr(proxy, way)(number)
-            with zklock.WorkerPool(client, path, shards=3, settle=0.05) as pool:
+            with front.pool(client, path, shards=3, settle=0.05) as pool:
                 shared(pool, total=3)
                 for each in pool.owned().values():
                     each.verify(SOON)
@@ -807,18 +845,20 @@ def test_every_frame_of_the_way_in_and_out_is_lost_once(
     assert sum(struck) > FRAMES // 2
 
 
-def test_start_needs_zookeeper(zklock_own_server: Any, zklock_connect: Any) -> None:
+def test_start_needs_zookeeper(front: Front, zklock_own_server: Any, zklock_connect: Any) -> None:
     client = zklock_connect(zklock_own_server.hosts)
-    pool = zklock.WorkerPool(client, "/pool")
+    pool = front.pool(client, "/pool")
     zklock_own_server.kill()
     with pytest.raises(zklock.NoAnswer):
         pool.start()
     pool.stop()
 
 
-def test_zookeeper_goes_and_comes_back(zklock_own_server: Any, zklock_connect: Any) -> None:
+def test_zookeeper_goes_and_comes_back(
+    front: Front, zklock_own_server: Any, zklock_connect: Any
+) -> None:
     client = zklock_connect(zklock_own_server.hosts)
-    with zklock.WorkerPool(client, "/pool", shards=SHARDS) as pool:
+    with front.pool(client, "/pool", shards=SHARDS) as pool:
         shared(pool)
         zklock_own_server.kill()
         wait_for(lambda: not pool.owned(), SOON, "lost with the lease")
@@ -826,9 +866,9 @@ def test_zookeeper_goes_and_comes_back(zklock_own_server: Any, zklock_connect: A
         shared(pool)
 
 
-def test_stop_without_zookeeper(zklock_own_server: Any, zklock_connect: Any) -> None:
+def test_stop_without_zookeeper(front: Front, zklock_own_server: Any, zklock_connect: Any) -> None:
     client = zklock_connect(zklock_own_server.hosts)
-    pool = zklock.WorkerPool(client, "/pool", shards=SHARDS)
+    pool = front.pool(client, "/pool", shards=SHARDS)
     pool.start()
     shared(pool)
     zklock_own_server.kill()

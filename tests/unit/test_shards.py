@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import zklock
 from zklock import shards
 from zklock.clock import clock
 from zklock.grant import Grant
-from zklock.shards import _LOST, _RUNS, _STOPS, Board, RemoteShard, RemoteStop
+from zklock.shards import _LOST, _RUNS, _STOPS, Board, InTasks, RemoteShard, RemoteStop, Shard
 from zklock.token import FencingToken
 
 
@@ -102,3 +103,91 @@ def test_woken_by_another_thread(board: Board) -> None:
     timer.start()
     assert mine.should_stop.wait(20.0)
     timer.join()
+
+
+# Tasks.
+
+SOON = 10.0
+
+
+class Work:
+    """A handler that notes what becomes of it, and ends when told or cancelled."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.ends: list[str] = []
+
+    async def __call__(self, shard: Shard) -> None:
+        self.began.set()
+        try:
+            await shard.should_stop.wait()
+            await asyncio.sleep(0)
+            self.ends.append("told")
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            self.ends.append(f"cancelled, told: {shard.should_stop.is_set()}")
+            raise
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def tasks(work: Work) -> Iterator[InTasks]:
+    made = InTasks(work, None)
+    yield made
+    made.close()
+
+
+def held() -> Grant:
+    return cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
+
+
+def test_a_task_that_is_told_ends_by_itself(work: Work, tasks: InTasks) -> None:
+    task = tasks.submit(7, held())
+    assert work.began.wait(SOON)
+    task.tell()
+    assert task.future.result(SOON) is None
+    assert work.ends == ["told"]
+
+
+def test_a_task_whose_shard_is_lost_is_cancelled_and_has_returned(
+    work: Work, tasks: InTasks
+) -> None:
+    task = tasks.submit(7, held())
+    assert work.began.wait(SOON)
+    task.lose()
+    assert task.future.result(SOON) is None
+    assert work.ends == ["cancelled, told: True"]
+    task.lose()  # of no effect any more
+
+
+def test_a_task_whose_shard_is_lost_before_it_begins_does_not(work: Work) -> None:
+    loop = asyncio.new_event_loop()
+    task = InTasks(work, loop).submit(7, held())
+    task.lose()
+    loop.run_until_complete(asyncio.wrap_future(task.future, loop=loop))
+    loop.close()
+    assert not work.began.is_set()
+
+
+def test_a_cancellation_by_others_is_an_error(work: Work, tasks: InTasks) -> None:
+    task = tasks.submit(7, held())
+    assert work.began.wait(SOON)
+
+    def cancel_all() -> None:
+        for each in asyncio.all_tasks(tasks._loop):
+            each.cancel()
+
+    tasks._loop.call_soon_threadsafe(cancel_all)
+    assert isinstance(task.future.exception(SOON), asyncio.CancelledError)
+    assert work.ends == ["cancelled, told: False"]
+
+
+def test_a_closed_loop_is_said_so(work: Work) -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        InTasks(work, loop).submit(7, held())

@@ -38,10 +38,15 @@ class Grant(GrantBase):
     def __init__(self, keeper: Session, *, claim: Claim, session_id: int, terms: Terms) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
         self.lost = asyncio.Event()
-        task = cast("weakref.ref[asyncio.Task[Any]]", terms.owner)()
-        self._loop = None if task is None else task.get_loop()
+        self._loop = self._loop_of(terms)
         self._session = keeper
         self._bodies: list[Body] = []
+
+    @staticmethod
+    def _loop_of(terms: Terms) -> asyncio.AbstractEventLoop | None:
+        """Return the loop of whoever is to be told."""
+        task = cast("weakref.ref[asyncio.Task[Any]]", terms.owner)()
+        return None if task is None else task.get_loop()
 
     async def verify(self, timeout: float | None = None) -> None:
         """Have a quorum of ZooKeeper confirm that the lock is still held; return if it is.

@@ -203,3 +203,31 @@ async def leading_tasks() -> None:
         assert_type(changes, aio.LeaderChanges)
         async for change in changes:
             assert_type(change, zklock.LeaderChange)
+
+
+async def pools_of_tasks() -> None:
+    async def consume(shard: zklock.Shard) -> None:
+        await shard.should_stop.wait()
+
+    async def on_revoked(shard: int, grant: aio.Grant) -> None:
+        await grant.verify()
+
+    async with aio.connect() as client:
+        pool = aio.WorkerPool(
+            client,
+            "/pools/orders",
+            shards=256,
+            capacity=2.0,
+            on_assigned=lambda shard, grant: print(shard, grant.token),
+            on_revoked=on_revoked,
+            handler=consume,
+        )
+        async with pool as entered:
+            assert_type(entered, aio.WorkerPool)
+            assert_type(pool.owned(), dict[int, aio.Grant])
+            assert_type(await pool.assignment(), list[zklock.ShardOwner])
+            assert_type(await pool.members(timeout=1.0), list[zklock.PoolMember])
+            assert_type(await pool.drain(timeout=10.0), bool)
+            pool.resume()
+            pool.set_capacity(1)
+            await pool.set_shards(512)

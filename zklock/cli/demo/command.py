@@ -24,7 +24,7 @@ from zklock.cli.demo.events import Event
 from zklock.cli.demo.ledger import Ledger
 from zklock.cli.demo.log import Log
 from zklock.cli.demo.pool_director import BEHIND_PROXY as POOL_PROXY
-from zklock.cli.demo.pool_director import PoolDirector
+from zklock.cli.demo.pool_director import ON_A_LOOP, PoolDirector
 from zklock.cli.demo.pool_table import PoolTable
 from zklock.cli.demo.tell import Teller, ToPerson, ToProgram
 from zklock.cli.demo.troupe import Player
@@ -194,7 +194,8 @@ def _play_pool(options: argparse.Namespace, teller: Teller) -> int:
 
             def hire(name: str) -> Player:
                 at = proxy.hosts if name == POOL_PROXY else zookeeper.hosts
-                arguments = [at, str(timeout), path, str(options.shards)]
+                front = "asyncio" if name in ON_A_LOOP else "threads"
+                arguments = [front, at, str(timeout), path, str(options.shards)]
                 player = Player(log, name, arguments, pool_worker.__name__)
                 stack.callback(player.close)
                 return player

@@ -23,6 +23,9 @@ _LOOK_EVERY = 0.02
 
 BEHIND_PROXY = "w5"
 
+ON_A_LOOP = {"w2", "w3", "w5", "w6"}
+"""The workers of asyncio: one leaves, one stands still, one is cut off, one works."""
+
 
 class PoolDirector:
     """Directs the workers of one pool. ``hire(name)`` starts the process of one."""

@@ -1,22 +1,26 @@
 """A worker process of the pool's demo.
 
-``python -m zklock.cli.demo.pool_worker NAME HOSTS TIMEOUT PATH SHARDS`` joins the pool, takes
-commands, one JSON object a line, on its standard input, and reports events on its standard output.
-``{"do": "drain"}`` gives up all shards, ``{"do": "quit"}`` leaves the pool and ends; the end of the
-input without that ends the process at once.
+``python -m zklock.cli.demo.pool_worker NAME FRONT HOSTS TIMEOUT PATH SHARDS`` joins the pool, as a
+worker of threads or of asyncio, takes commands, one JSON object a line, on its standard input, and
+reports events on its standard output. ``{"do": "drain"}`` gives up all shards, ``{"do": "quit"}``
+leaves the pool and ends; the end of the input without that ends the process at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import zklock
+from zklock import aio
 from zklock.cli.demo.events import Event
 from zklock.clock import clock
+from zklock.grant import GrantBase
 
 LOOK_EVERY = 0.05
 """Seconds between two looks at what is held."""
@@ -29,7 +33,7 @@ class PoolWorker:
         self._name = name
         self._saying = threading.Lock()
         self._client = zklock.connect(hosts, timeout)
-        self._pool = zklock.WorkerPool(
+        self._pool = self._join(
             self._client,
             path,
             shards=shards,
@@ -38,28 +42,31 @@ class PoolWorker:
             on_revoked=self._revoked,
         )
 
+    _join: Callable[..., Any] = zklock.WorkerPool
+
     def run(self) -> None:
         """Work until told to quit."""
         timeout = self._client.handler.session_timeout
         self._say("ready", pid=os.getpid(), session_timeout=timeout)
-        self._pool.start()
         over = threading.Event()
         looking = threading.Thread(target=self._look, args=(over,), name="demo-look")
         looking.start()
-        for line in sys.stdin:
-            match json.loads(line)["do"]:
-                case "drain":
-                    self._pool.drain()
-                    self._say("drained")
-                case "quit":
-                    break
-        else:
-            os._exit(os.EX_UNAVAILABLE)  # nobody is left to report to
-        self._pool.stop()
+        self._work()
         over.set()
         looking.join()
         self._client.stop()
         self._client.close()
+
+    def _work(self) -> None:
+        with self._pool as pool:
+            for line in sys.stdin:
+                match json.loads(line)["do"]:
+                    case "drain":
+                        pool.drain()
+                        self._say("drained")
+                    case "quit":
+                        return
+            os._exit(os.EX_UNAVAILABLE)  # nobody is left to report to
 
     def _look(self, over: threading.Event) -> None:
         leads = False
@@ -71,10 +78,10 @@ class PoolWorker:
                 leads = not leads
                 self._say("leads" if leads else "follows")
 
-    def _assigned(self, shard: int, grant: zklock.Grant) -> None:
+    def _assigned(self, shard: int, grant: GrantBase) -> None:
         self._say("granted", shard=shard, token=str(grant.token), node=grant.path)
 
-    def _revoked(self, shard: int, grant: zklock.Grant) -> None:
+    def _revoked(self, shard: int, grant: GrantBase) -> None:
         at = clock()
         self._say("released" if grant.held else "lost", at=at, shard=shard, token=str(grant.token))
 
@@ -85,10 +92,33 @@ class PoolWorker:
             sys.stdout.flush()
 
 
+class AioPoolWorker(PoolWorker):
+    """One whose pool belongs to an event loop."""
+
+    _join = aio.WorkerPool
+
+    def _work(self) -> None:
+        asyncio.run(self._work_on_loop())
+
+    async def _work_on_loop(self) -> None:
+        async with self._pool as pool:
+            while line := await asyncio.to_thread(sys.stdin.readline):
+                match json.loads(line)["do"]:
+                    case "drain":
+                        await pool.drain()
+                        self._say("drained")
+                    case "quit":
+                        return
+            os._exit(os.EX_UNAVAILABLE)
+
+
+FRONTS = {"threads": PoolWorker, "asyncio": AioPoolWorker}
+
+
 def main(arguments: list[str]) -> None:
     """Run a worker."""
-    name, hosts, timeout, path, shards = arguments
-    PoolWorker(name, hosts, float(timeout), path, int(shards)).run()
+    name, front, hosts, timeout, path, shards = arguments
+    FRONTS[front](name, hosts, float(timeout), path, int(shards)).run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,511 @@
+"""What WorkerPool for asyncio has of its own: its loop, its tasks, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.conftest import left_threads
+from tests.contract.support import SOON, children, gone
+from tests.contract.test_aio import aside, on_loop
+from tests.contract.test_aio_election import until
+from zklock import aio
+from zklock.testing import FaultProxy, wait_for
+
+Connect = Callable[..., Any]
+SHARDS = 6
+EPHEMERAL = ("leader", "members", "assigned", "owned")
+
+
+def owns(*pools: Any, total: int = SHARDS) -> bool:
+    """Whether the workers own all shards, in equal parts."""
+    sizes = [len(pool.owned()) for pool in pools]
+    return sum(sizes) == total and max(sizes) - min(sizes) <= 1
+
+
+def all_gone(client: Any, path: str) -> None:
+    """Wait until no worker has anything in ZooKeeper."""
+    for name in EPHEMERAL:
+        gone(client, f"{path}/{name}")
+    for number in children(client, f"{path}/shards"):
+        gone(client, f"{path}/shards/{number}")
+
+
+async def waits(shard: zklock.Shard) -> None:
+    await shard.should_stop.wait()
+
+
+async def no_more_tasks(*others: asyncio.Task[Any]) -> None:
+    """Wait until this task, and those given, are the only ones."""
+    mine = {asyncio.current_task(), *others}
+    await until(lambda: asyncio.all_tasks() == mine, "the end of all other tasks")
+
+
+class TestWhereThingsRun:
+    @on_loop
+    async def test_handlers_and_callbacks_run_on_the_loop(
+        self, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        home, seen = asyncio.get_running_loop(), set()
+        grants: dict[int, aio.Grant] = {}
+
+        async def handle(shard: zklock.Shard) -> None:
+            seen.add(("handler", asyncio.get_running_loop(), threading.current_thread()))
+            assert isinstance(shard.should_stop, asyncio.Event)
+            shard.check()
+            await shard.should_stop.wait()
+
+        def assigned(shard: int, grant: aio.Grant) -> None:
+            seen.add(("assigned", asyncio.get_running_loop(), threading.current_thread()))
+            grants[shard] = grant
+
+        async def revoked(shard: int, grant: aio.Grant) -> None:
+            seen.add(("revoked", asyncio.get_running_loop(), threading.current_thread()))
+            assert grant.held
+            await asyncio.sleep(0.01)
+            assert grant.held  # released only when this has returned
+
+        pool = aio.WorkerPool(
+            zklock_connect(),
+            zklock_path,
+            shards=SHARDS,
+            handler=handle,
+            on_assigned=assigned,
+            on_revoked=revoked,
+        )
+        async with pool as entered:
+            assert entered is pool
+            await until(lambda: owns(pool) and len(grants) == SHARDS)
+            assert pool.owned() == grants
+            assert all(isinstance(grant, aio.Grant) for grant in grants.values())
+            await grants[0].verify()
+        thread = threading.current_thread()
+        assert seen == {(what, home, thread) for what in ("handler", "assigned", "revoked")}
+        assert pool.owned() == {}
+        await no_more_tasks()
+
+    @on_loop
+    async def test_plain_functions_run_where_the_executor_says(
+        self, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        names = set()
+
+        def handle(shard: zklock.Shard) -> None:
+            names.add(threading.current_thread().name.rpartition("_")[0])
+            shard.should_stop.wait()
+
+        client = zklock_connect()
+        with ThreadPoolExecutor(SHARDS, "mine") as mine:
+            for executor in (None, "threads", mine):
+                options: dict[str, Any] = {"executor": executor, "shards": SHARDS}
+                async with aio.WorkerPool(client, zklock_path, handler=handle, **options) as pool:
+                    await until(lambda pool=pool: owns(pool))  # type: ignore[misc]
+        assert names == {"zklock-shard", "mine"}
+
+    @on_loop
+    async def test_both_fronts_in_one_pool_on_one_client(
+        self, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        client = zklock_connect()
+        async with aio.WorkerPool(client, zklock_path, shards=SHARDS, identity="task") as one:
+            two = zklock.WorkerPool(client, zklock_path, identity="thread")
+            await aside(two.start)
+            await until(lambda: owns(one, two))
+            members = await one.members()
+            assert [it.identity for it in members] == ["task", "thread"]
+            assert await aside(two.members) == members
+            await aside(two.stop)
+            await until(lambda: owns(one))
+
+    @on_loop
+    async def test_a_blocked_loop_holds_up_no_others_shards(
+        self, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        """Threads decide: what nobody works on is handed over while the loop is blocked."""
+        first, second = zklock_connect(), zklock_connect()
+        async with aio.WorkerPool(first, zklock_path, shards=SHARDS) as pool:
+            await until(lambda: owns(pool))
+            other = zklock.WorkerPool(second, zklock_path)
+            other.start()  # blocks this loop, as does all up to the stop
+            wait_for(lambda: owns(pool, other), SOON, "a hand-over past a blocked loop")
+            other.stop()
+            wait_for(lambda: owns(pool), SOON, "the shards are back")
+
+
+class TestLoss:
+    @on_loop
+    async def test_the_task_of_a_lost_shard_is_cancelled(
+        self, zklock_connect: Connect, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        events: list[tuple[str, int]] = []
+
+        async def handle(shard: zklock.Shard) -> None:
+            events.append(("begins", shard.number))
+            try:
+                await asyncio.Event().wait()  # heeds nothing but its cancellation
+            except asyncio.CancelledError:
+                assert shard.should_stop.is_set()
+                assert not shard.held
+                events.append(("is cancelled", shard.number))
+                raise
+
+        def revoked(shard: int, grant: aio.Grant) -> None:
+            events.append((f"is revoked, held: {grant.held}", shard))
+
+        client = zklock_connect()
+        pool = aio.WorkerPool(
+            client, zklock_path, shards=2, handler=handle, on_revoked=revoked, on_error="stop"
+        )
+        with caplog.at_level(logging.ERROR, "zklock"):
+            await pool.start()
+            await until(lambda: len(events) == 2)
+            grant = pool.owned()[1]
+            await aside(client.delete, grant.path)
+            await until(lambda: events.count(("begins", 1)) == 2, "handled anew")
+            assert grant.lost.is_set()
+            mine = [what for what, shard in events if shard == 1]
+            assert sorted(mine[1:3]) == ["is cancelled", "is revoked, held: False"]
+            assert events.count(("begins", 0)) == 1
+            assert pool.owned()[1].token > grant.token
+        assert [it.message for it in caplog.records if "handler" in it.message] == []
+        with pytest.raises(zklock.PoolStuck, match="shards 0-1"):
+            await pool.stop(0.2)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()  # these handlers end no other way
+        await pool.stop()
+
+    @on_loop
+    async def test_a_lost_callback_of_a_shard_runs_on_the_loop(
+        self, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        told: list[tuple[zklock.LossReason, bool]] = []
+        home = asyncio.get_running_loop()
+
+        async def lost(loss: zklock.Loss) -> None:
+            told.append((loss.reason, asyncio.get_running_loop() is home))
+
+        client = zklock_connect()
+        async with aio.WorkerPool(client, zklock_path, shards=1) as pool:
+            await until(lambda: owns(pool, total=1))
+            pool.owned()[0].add_lost_callback(lost)
+            await aside(client.delete, pool.owned()[0].path)
+            await until(lambda: told != [])
+            assert told == [(zklock.LossReason.NODE_DELETED, True)]
+
+    @on_loop
+    async def test_a_cancellation_by_others_is_a_failure(
+        self, zklock_connect: Connect, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tasks: list[asyncio.Task[Any] | None] = []
+
+        async def handle(shard: zklock.Shard) -> None:
+            tasks.append(asyncio.current_task())
+            await shard.should_stop.wait()
+
+        client = zklock_connect()
+        with caplog.at_level(logging.ERROR, "zklock"):
+            async with aio.WorkerPool(
+                client, zklock_path, shards=1, handler=handle, retry=(0.01, 0.01)
+            ):
+                await until(lambda: len(tasks) == 1)
+                assert tasks[0] is not None
+                tasks[0].cancel()
+                await until(lambda: len(tasks) == 2, "handled once more")
+        (record,) = [it for it in caplog.records if "the handler of shard 0 raised" in it.message]
+        assert record.exc_info is not None
+        assert record.exc_info[0] is asyncio.CancelledError
+
+    @on_loop
+    async def test_coroutine_callbacks_that_raise_hold_nothing_up(
+        self, zklock_connect: Connect, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def fail(shard: int, grant: aio.Grant) -> None:
+            await asyncio.sleep(0)
+            raise ValueError("the callback's own")
+
+        with caplog.at_level(logging.ERROR, "zklock"):
+            async with aio.WorkerPool(
+                zklock_connect(), zklock_path, shards=1, on_assigned=fail, on_revoked=fail
+            ) as pool:
+                await until(lambda: owns(pool, total=1))
+        said = [it.message.partition(": ")[2] for it in caplog.records]
+        assert said == ["on_assigned of shard 0 raised", "on_revoked of shard 0 raised"]
+
+
+Act = Callable[[aio.WorkerPool], Coroutine[Any, Any, Any]]
+ACTS: dict[str, Act] = {
+    "stop": lambda pool: pool.stop(),
+    "drain": lambda pool: pool.drain(),
+    "set_shards": lambda pool: pool.set_shards(SHARDS),
+    "assignment": lambda pool: pool.assignment(),
+    "members": lambda pool: pool.members(),
+}
+DELAYS = [0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.1]
+
+
+async def cancelled_after(delay: float, act: Coroutine[Any, Any, Any]) -> bool:
+    """Cancel it after so many seconds; whether it had not ended by then."""
+    task = asyncio.create_task(act)
+    await asyncio.sleep(delay)
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+    return task.cancelled()
+
+
+class TestCancellation:
+    @on_loop
+    async def test_of_start(
+        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+    ) -> None:
+        """Cancelled, it has not joined, and may be started again."""
+        client = zklock_connect()
+        struck = 0
+        for number, delay in enumerate(DELAYS):
+            path = f"{zklock_path}/{number}"
+            pool = aio.WorkerPool(client, path, shards=SHARDS, handler=waits)
+            if await cancelled_after(delay, pool.start()):
+                struck += 1
+                assert await aside(children, zklock_client, f"{path}/members") == []
+                await pool.start()
+            await until(lambda pool=pool: owns(pool))  # type: ignore[misc]
+            await pool.stop()
+            await aside(all_gone, zklock_client, path)
+        assert struck
+        await no_more_tasks()
+
+    @on_loop
+    async def test_of_stop(
+        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+    ) -> None:
+        """The departure goes on by itself, to its end: nothing is left, and nobody runs."""
+        client, struck = zklock_connect(), 0
+        for delay in DELAYS:
+            pool = aio.WorkerPool(client, zklock_path, shards=SHARDS, handler=waits)
+            await pool.start()
+            await until(lambda pool=pool: owns(pool))  # type: ignore[misc]
+            struck += await cancelled_after(delay, pool.stop())
+            await aside(all_gone, zklock_client, zklock_path)
+            await no_more_tasks()
+            assert pool.owned() == {}
+        assert struck
+        await until(lambda: not pool_threads(), f"the end of the threads {pool_threads()}")
+
+    @pytest.mark.parametrize("what", [name for name in ACTS if name != "stop"])
+    @on_loop
+    async def test_of_what_is_asked_of_a_running_pool(
+        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str, what: str
+    ) -> None:
+        """The pool works on as if nothing had been."""
+        struck = 0
+        async with aio.WorkerPool(
+            zklock_connect(), zklock_path, shards=SHARDS, handler=waits
+        ) as pool:
+            for delay in DELAYS:
+                await until(lambda: owns(pool))
+                struck += await cancelled_after(delay, ACTS[what](pool))
+                assert pool.draining == (what == "drain")
+                if what == "drain":
+                    await until(lambda: not pool.owned(), "the draining goes on")
+                pool.resume()
+            await until(lambda: owns(pool))
+        assert struck
+        await no_more_tasks()
+        await aside(all_gone, zklock_client, zklock_path)
+
+    @on_loop
+    async def test_of_a_pools_body_leaves_in_order(
+        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+    ) -> None:
+        ended: list[bool] = []
+
+        async def handle(shard: zklock.Shard) -> None:
+            await shard.should_stop.wait()
+            await asyncio.sleep(0.02)
+            ended.append(shard.held)
+
+        inside = asyncio.Event()
+
+        async def body() -> None:
+            async with aio.WorkerPool(
+                zklock_connect(), zklock_path, shards=SHARDS, handler=handle
+            ) as pool:
+                await until(lambda: owns(pool))
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(body())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == [True] * SHARDS
+        await aside(all_gone, zklock_client, zklock_path)
+
+
+def pool_threads() -> list[str]:
+    """Return the threads that pools have started."""
+    names = ("zklock-pool", "zklock-campaign", "zklock-lead", "zklock-stop", "zklock-shard")
+    return [name for name in left_threads() if name.startswith(names)]
+
+
+class TestWrongUse:
+    @on_loop
+    async def test_twice(self, zklock_connect: Connect, zklock_path: str) -> None:
+        pool = aio.WorkerPool(zklock_connect(), zklock_path, shards=SHARDS)
+        first, second = await asyncio.gather(pool.start(), pool.start(), return_exceptions=True)
+        assert first is None
+        assert isinstance(second, zklock.ZkLockError)
+        assert "started before" in str(second)
+        await until(lambda: owns(pool))
+        await pool.stop()
+        await pool.stop()
+        with pytest.raises(zklock.ZkLockError, match="started before"):
+            await pool.start()
+
+    @on_loop
+    async def test_stopped_while_it_starts(
+        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+    ) -> None:
+        client = zklock_connect()
+        for _ in range(10):
+            pool = aio.WorkerPool(client, zklock_path, shards=SHARDS, handler=waits)
+            starting = asyncio.create_task(pool.start())
+            await asyncio.sleep(0)
+            await pool.stop()
+            with pytest.raises(zklock.ZkLockError, match="stopped before it had joined"):
+                await starting
+            with pytest.raises(zklock.ZkLockError, match="started before"):
+                await pool.start()
+        assert await aside(children, zklock_client, f"{zklock_path}/members") == []
+        assert not pool_threads()
+
+    @on_loop
+    async def test_on_another_loop(self, zklock_connect: Connect, zklock_path: str) -> None:
+        async with aio.WorkerPool(zklock_connect(), zklock_path, shards=SHARDS) as pool:
+            await until(lambda: owns(pool))
+
+            async def abroad() -> None:
+                for refused in (pool.stop, pool.drain):
+                    with pytest.raises(RuntimeError, match="another event loop"):
+                        await refused()
+                with pytest.raises(zklock.ZkLockError, match="started before"):
+                    await pool.start()
+                assert len(await pool.members()) == 1
+                assert pool.owned()
+
+            await aside(asyncio.run, abroad())
+            assert not pool.draining
+            assert owns(pool)
+
+    @on_loop
+    async def test_without_a_session(self, zklock_connect: Connect, zklock_path: str) -> None:
+        client = zklock_connect()
+        pool = aio.WorkerPool(client, zklock_path)
+        await aside(client.stop)
+        with pytest.raises(zklock.ClientClosed):
+            await pool.start()
+        with pytest.raises(zklock.ClientClosed):
+            await pool.members()
+        await pool.stop()
+        assert await pool.drain()
+
+    @on_loop
+    async def test_a_loop_is_no_executor(self, zklock_client: Any, zklock_path: str) -> None:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(TypeError, match="no loop"):
+            aio.WorkerPool(zklock_client, zklock_path, handler=waits, executor=loop)
+
+
+class TestTheEndOfTheLoop:
+    def test_the_pool_leaves(
+        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+    ) -> None:
+        """``asyncio.run`` ends, the pool was not stopped: handlers are cancelled, all is left."""
+        client, ended, called = zklock_connect(), [], []
+
+        async def handle(shard: zklock.Shard) -> None:
+            try:
+                await shard.should_stop.wait()
+            finally:
+                await asyncio.sleep(0.05)
+                ended.append(shard.held)
+
+        async def main() -> aio.WorkerPool:
+            pool = aio.WorkerPool(
+                client,
+                zklock_path,
+                shards=SHARDS,
+                handler=handle,
+                on_revoked=lambda shard, grant: called.append(shard),
+            )
+            await pool.start()
+            await until(lambda: owns(pool))
+            return pool
+
+        pool = asyncio.run(main())
+        all_gone(zklock_client, zklock_path)
+        assert ended == [True] * SHARDS  # released when they had ended, and not before
+        assert called == []
+        assert pool.owned() == {}
+        wait_for(lambda: not pool_threads(), SOON, lambda: f"{pool_threads()} end")
+
+    def test_a_stop_that_is_interrupted_with_the_loop(
+        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+    ) -> None:
+        client = zklock_connect()
+
+        async def main() -> None:
+            pool = aio.WorkerPool(client, zklock_path, shards=SHARDS, handler=waits)
+            await pool.start()
+            await until(lambda: owns(pool))
+            stopping = asyncio.create_task(pool.stop())
+            await asyncio.sleep(0)
+            stopping.cancel()
+
+        asyncio.run(main())
+        all_gone(zklock_client, zklock_path)
+        wait_for(lambda: not pool_threads(), SOON, lambda: f"{pool_threads()} end")
+
+
+FRAMES = 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["drop_before_request", "drop_before_reply"])
+def test_cancelled_at_every_frame(
+    way: str, zklock_hosts: str, zklock_connect: Connect, zklock_path: str
+) -> None:
+    """A connection breaks, and the caller gives up: whatever is lost, nothing stays behind."""
+    onlooker = zklock_connect()
+
+    async def play(number: int, path: str, client: Any, proxy: FaultProxy) -> bool:
+        fault = getattr(proxy, way)(number)
+        pool = aio.WorkerPool(client, path, shards=3, settle=0.05, handler=waits)
+        if await cancelled_after(number / 400, pool.start()):
+            await pool.start()
+        await until(lambda: owns(pool, total=3))
+        await cancelled_after(number / 800, pool.stop())
+        await aside(all_gone, onlooker, path)
+        await pool.stop()
+        return bool(fault.fired.is_set())
+
+    def case(number: int) -> bool:
+        with FaultProxy(zklock_hosts) as proxy:
+            client = zklock.connect(proxy.hosts, timeout=4.0)
+            struck = asyncio.run(play(number, f"{zklock_path}/{number}", client, proxy))
+            client.stop()
+            client.close()
+            return struck
+
+    with ThreadPoolExecutor(6) as cases:
+        struck = list(cases.map(case, range(1, FRAMES)))
+    assert sum(struck) > FRAMES // 2
