@@ -375,9 +375,64 @@ def test_under_run_a_check_needs_no_arguments(zk: Commands, zklock_path: str) ->
     assert zk.run("run", zklock_path, "--", *check)[0] == 0
 
 
-@pytest.mark.parametrize("command", ["show", "ls", "check", "run"])
+def test_a_lock_is_broken(zk: Commands, zklock_path: str, zklock_client: KazooClient) -> None:
+    losses: list[zklock.Loss] = []
+    lock = zklock.Lock(zklock_client, zklock_path, identity="host-7", on_lost=losses.append)
+    first = lock.acquire()
+    assert first is not None
+    waiting = zklock_client.handler.spawn(lock.acquire)
+    wait_for(lambda: len(lock.contenders()) == 2, PATIENCE)
+    assert zk.run("break", zklock_path, str(first.token)) == (
+        0,
+        f"{zklock_path} taken from host-7 ({first.token})\n",
+        "",
+    )
+    assert first.lost.wait(PATIENCE)
+    waiting.join(PATIENCE)
+    second = lock.grant
+    assert second is not None
+    assert second.held
+    wait_for(lambda: len(losses) == 1, PATIENCE)
+    assert losses[0].reason is zklock.LossReason.NODE_DELETED
+
+    code, out, errors = zk.run("break", zklock_path, str(first.token))
+    assert (code, out) == (1, "")
+    assert f"not held with token {first.token}" in errors
+    assert second.held
+
+    code, out, _ = zk.run("break", "--json", "--oldest", zklock_path)
+    assert code == 0
+    told = json.loads(out)
+    assert told["path"] == zklock_path
+    assert (told["broken"]["token"], told["broken"]["node"]) == (str(second.token), second.path)
+    assert zk.run("break", "--oldest", zklock_path) == (
+        1,
+        "",
+        f"zklock break: {zklock_path}: held by nobody\n",
+    )
+
+
+def test_a_semaphores_permit_is_taken(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    semaphore = zklock.Semaphore(zklock_client, zklock_path, limit=2, identity="host-7")
+    with semaphore as first, pytest.raises(zklock.LockLost), semaphore as second:
+        assert zk.run("break", zklock_path, str(second.token))[0] == 0
+        assert second.lost.wait(PATIENCE)
+        assert first.held
+
+
+@pytest.mark.parametrize("arguments", [[], ["--oldest", "0000000000000001-0000000001"], ["33"]])
+def test_what_is_to_be_broken_has_to_be_said(arguments: list[str], zk: Commands) -> None:
+    code, out, errors = zk.run("break", "/x", *arguments)
+    assert (code, out) == (64, "")
+    assert "usage: zklock" in errors
+
+
+@pytest.mark.parametrize("command", ["show", "ls", "check", "break", "run"])
 def test_where_no_zookeeper_answers(command: str, zk: Commands) -> None:
-    more = {"check": ["0000000000000000-0000000000"], "run": ["true"]}.get(command, [])
+    token = "0000000000000000-0000000000"
+    more = {"check": [token], "break": [token], "run": ["true"]}.get(command, [])
     options = ["--hosts", "127.0.0.1:1", "--connect-timeout", "0.5"]
     code, out, errors = zk.run(command, *options, "/x", *more)
     assert (code, out) == (69, "")

@@ -7,7 +7,6 @@ import os
 import sys
 from typing import Any
 
-import zklock
 from zklock.cli import connection
 from zklock.cli.locks import places
 from zklock.cli.status import Status
@@ -28,7 +27,7 @@ def add(commands: Any) -> None:
     )
     for name, variable, kind in (
         ("path", PATH_VARIABLE, connection.lock_path),
-        ("token", TOKEN_VARIABLE, _token),
+        ("token", TOKEN_VARIABLE, connection.token),
     ):
         known = os.environ.get(variable)
         parser.add_argument(
@@ -54,10 +53,3 @@ def run(options: argparse.Namespace) -> int:
     now = ", ".join(f"{it.identity} ({it.token})" for it in holders) or "nobody"
     print(f"zklock check: {options.path}: held by {now}", file=sys.stderr)
     return Status.FAILED
-
-
-def _token(text: str) -> zklock.FencingToken:
-    try:
-        return zklock.FencingToken.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

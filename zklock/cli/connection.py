@@ -65,3 +65,11 @@ def lock_path(text: str) -> str:
         return zklock.names.check_path(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def token(text: str) -> zklock.FencingToken:
+    """Read a fencing token; for ``argparse``."""
+    try:
+        return zklock.FencingToken.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -44,10 +44,17 @@ class Place:
 
 def places(client: KazooClient, path: str) -> list[Place]:
     """Return the queue of a lock or a semaphore, as the leader knows it."""
-    contenders = zklock.Lock(client, path).contenders()
-    if not contenders and path != "/" and client.exists(permits.leases(path)):
-        contenders = zklock.Semaphore(client, path, limit=None).contenders()
-    return [Place(contender) for contender in contenders]
+    return look(client, path)[1]
+
+
+def look(client: KazooClient, path: str) -> tuple[zklock.Lock | zklock.Semaphore, list[Place]]:
+    """Return what is at the path, a lock if that cannot be told, and its queue."""
+    lock: zklock.Lock | zklock.Semaphore = zklock.Lock(client, path)
+    contenders = lock.contenders()
+    if not contenders and client.exists(permits.leases(path)):
+        lock = zklock.Semaphore(client, path, limit=None)
+        contenders = lock.contenders()
+    return lock, [Place(contender) for contender in contenders]
 
 
 def below(client: KazooClient, root: str, timeout: float) -> Iterator[str]:

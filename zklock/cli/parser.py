@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import zklock
-from zklock.cli import check, elect, list, run, show
+from zklock.cli import break_, check, elect, list, run, show
 from zklock.cli.demo import command as demo
 from zklock.cli.ending import Ended
 from zklock.cli.status import Status
 
-COMMANDS = (run, elect, show, list, check, demo)
+COMMANDS = (run, elect, show, list, check, break_, demo)
 
 
 class _Parser(argparse.ArgumentParser):
