@@ -220,7 +220,7 @@ class Session(Observer):
         with self.guard:
             self._attempts.add(attempt)
             self._used_at = clock()
-            idle, self._idle = self._idle, False
+            idle = self._idle
         if idle:
             self._worker.wake()
 

@@ -41,12 +41,16 @@ class Worker:
 
     def _start(self) -> None:
         with self._lock:
-            start = not self._running
-            self._running = True
-        if start:
+            running = self._running
+        if not running:
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def _run(self) -> None:
+        # Said here and not by who starts it, whom an interrupt may strike before it does.
+        with self._lock:
+            if self._running:
+                return
+            self._running = True
         due: float | None = -math.inf
         while due is not None or not self._over():
             for job in self._jobs(-math.inf if due is None else due):
