@@ -78,14 +78,9 @@ class Acquirable(Generic[G]):
         self._path = names.check_path(path)
         self._identity = check_identity(identity)
         self._timeout = check_timeout(timeout)
-        callbacks = {
-            "on_lost": on_lost,
-            "on_suspended": on_suspended,
-            "on_release_requested": on_release_requested,
-        }
-        for name, callback in callbacks.items():
-            if callback is not None and not callable(callback):
-                raise TypeError(f"{name} must be callable, not {type(callback).__name__}")
+        check_callbacks(
+            on_lost=on_lost, on_suspended=on_suspended, on_release_requested=on_release_requested
+        )
         self._on_lost = on_lost
         self._on_suspended = on_suspended
         self._on_release_requested = on_release_requested
@@ -279,6 +274,13 @@ def abandon_result(attempt: Attempt[Any]) -> None:
         return  # there is none
     if grant is not None:
         grant.abandon()
+
+
+def check_callbacks(**callbacks: object) -> None:
+    """Raise ``TypeError`` for what cannot be called; ``None`` stands for none."""
+    for name, callback in callbacks.items():
+        if callback is not None and not callable(callback):
+            raise TypeError(f"{name} must be callable, not {type(callback).__name__}")
 
 
 def check_identity(identity: Any) -> str | None:

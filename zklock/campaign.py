@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from zklock import leaders, names, nodedata, queries, recipe
 from zklock.attempt import Attempt
-from zklock.base import check_identity
+from zklock.base import check_callbacks, check_identity
 from zklock.candidacy import Candidacy
 from zklock.connection import Client, check_thread
 from zklock.effects import Recipe
@@ -96,14 +96,9 @@ class Campaign(Generic[L, T]):
         lease_fraction: float | None = None,
     ) -> None:
         self._path = names.check_path(path)
-        self._identity = (
-            check_identity(identity)
-            or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        )
+        self._identity = member_identity(identity)
         self._payload = _check_payload(payload)
-        for name, callback in (("on_elected", on_elected), ("on_lost", on_lost)):
-            if callback is not None and not callable(callback):
-                raise TypeError(f"{name} must be callable, not {type(callback).__name__}")
+        check_callbacks(on_elected=on_elected, on_lost=on_lost)
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._grace = _check_seconds("grace", grace)
@@ -245,6 +240,12 @@ class Campaign(Generic[L, T]):
 
     def _leader(self) -> Recipe[Contender | None]:
         return queries.holder(self._path)
+
+
+def member_identity(identity: Any) -> str:
+    """Return a member's identity, or by default ``host:pid:`` and a random part."""
+    default = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    return check_identity(identity) or default
 
 
 def pause_after(

@@ -11,10 +11,7 @@ import contextlib
 import heapq
 import logging
 import math
-import os
-import socket
 import threading
-import uuid
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
@@ -26,8 +23,8 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 from zklock import desks, kinds, names, queries
 from zklock.assignment import encode
 from zklock.attempt import Attempt
-from zklock.base import G, check_identity
-from zklock.campaign import check_retry, pause_after
+from zklock.base import G, check_callbacks
+from zklock.campaign import check_retry, member_identity, pause_after
 from zklock.clock import check_timeout, clock
 from zklock.connection import Client
 from zklock.desks import MAX_SHARDS, Desk, Found, Places, Profile
@@ -189,14 +186,9 @@ class Membership(Generic[G]):
     ) -> None:
         self._path = names.check_path(path)
         self._initial = _check_shards(shards)
-        self._identity = (
-            check_identity(identity)
-            or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        )
+        self._identity = member_identity(identity)
         capacity = _check_capacity(capacity)
-        for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
-            if callback is not None and not callable(callback):
-                raise TypeError(f"{name} must be callable, not {type(callback).__name__}")
+        check_callbacks(on_assigned=on_assigned, on_revoked=on_revoked)
         if handler is None and executor is not None:
             raise ValueError("an executor makes no sense without a handler")
         if on_error not in {"retry", "stop"}:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from zklock.base import Acquirable, note_loss
+from zklock.base import Acquirable, check_callbacks, note_loss
 from zklock.clock import check_timeout, clock
 from zklock.connection import check_thread
 from zklock.errors import AcquireTimeout, LockLost, NotHeld
@@ -104,8 +104,7 @@ class MultiBase(Generic[L]):
                 raise TypeError(f"not one of these locks: {lock!r}")
         if not found:
             raise ValueError("no locks: give at least one")
-        if on_lost is not None and not callable(on_lost):
-            raise TypeError(f"on_lost must be callable, not {type(on_lost).__name__}")
+        check_callbacks(on_lost=on_lost)
         # The same order everywhere, so that no two wait for each other.
         self._locks = sorted(found, key=lambda lock: lock.path)
         paths = [lock.path for lock in self._locks]
