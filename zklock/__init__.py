@@ -1,44 +1,63 @@
-"""zklock: fair, fenced ZooKeeper locks on kazoo."""
+"""zklock: fair, fenced ZooKeeper locks on kazoo.
+
+This module holds only public names. Each is loaded when it is first used. So a program that needs
+a lock does not load elections and pools.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from zklock._version import __version__
-from zklock.connection import Handler, connect
-from zklock.election import LeaderChanges, LeaderElection, Leadership, Observer
-from zklock.errors import (
-    AccessDenied,
-    AcquireCancelled,
-    AcquireTimeout,
-    ClientClosed,
-    ClientUnusable,
-    ForkedClient,
-    GuardUnusable,
-    LeaderStuck,
-    LimitMismatch,
-    LockLost,
-    NoAnswer,
-    NoSuchMember,
-    NotHeld,
-    NotOwner,
-    PoolStuck,
-    SequenceExhausted,
-    StaleToken,
-    WouldDeadlock,
-    WrongThread,
-    ZkLockError,
-)
-from zklock.grant import Grant, Loss, LossReason
-from zklock.leaders import LeaderChange
-from zklock.lock import Lock, ReadLock, RLock, Semaphore, WriteLock
-from zklock.membership import PoolMember, ShardOwner
-from zklock.multi import MultiGrant, MultiLock
-from zklock.pool import WorkerPool
-from zklock.queries import Contender
-from zklock.shards import Shard
-from zklock.token import FencingToken
+
+if TYPE_CHECKING:
+    from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
+    from zklock._election.threads import LeaderElection, Leadership
+    from zklock._engine.roster import MembershipChange
+    from zklock._ground.loss import Loss, LossReason
+    from zklock._kazoo.connect import Client, connect
+    from zklock._kazoo.handler import Handler
+    from zklock._locks.grant import Grant
+    from zklock._locks.multi import MultiGrant, MultiLock
+    from zklock._locks.threads import Lock, ReadLock, RLock, Semaphore, WriteLock
+    from zklock._pool.member import PoolMember, PoolWorker, ShardOwner
+    from zklock._pool.planning import PlannedWorker, balanced
+    from zklock._pool.runners import Shard
+    from zklock._pool.threads import WorkerPool
+    from zklock._recipes.observe import LeaderChange
+    from zklock._recipes.queries import Contender
+    from zklock.errors import (
+        AccessDenied,
+        AcquireCancelled,
+        AcquireTimeout,
+        ClientClosed,
+        ClientUnusable,
+        ForkedClient,
+        GuardUnusable,
+        LeaderStuck,
+        LimitMismatch,
+        LockLost,
+        MixedNames,
+        NoAnswer,
+        NoSuchMember,
+        NotHeld,
+        NotOwner,
+        OutcomeUnknown,
+        PoolStuck,
+        SequenceExhausted,
+        SnapshotTooOld,
+        StaleToken,
+        TransactionEnded,
+        WouldDeadlock,
+        WrongThread,
+        ZkLockError,
+    )
+    from zklock.token import FencingToken
 
 __all__ = [
     "AccessDenied",
     "AcquireCancelled",
     "AcquireTimeout",
+    "Client",
     "ClientClosed",
     "ClientUnusable",
     "Contender",
@@ -57,6 +76,9 @@ __all__ = [
     "LockLost",
     "Loss",
     "LossReason",
+    "MembershipChange",
+    "MembershipChanges",
+    "MixedNames",
     "MultiGrant",
     "MultiLock",
     "NoAnswer",
@@ -64,20 +86,114 @@ __all__ = [
     "NotHeld",
     "NotOwner",
     "Observer",
+    "OutcomeUnknown",
+    "PlannedWorker",
     "PoolMember",
     "PoolStuck",
+    "PoolWorker",
     "RLock",
     "ReadLock",
     "Semaphore",
     "SequenceExhausted",
     "Shard",
     "ShardOwner",
+    "SnapshotTooOld",
     "StaleToken",
+    "TransactionEnded",
     "WorkerPool",
     "WouldDeadlock",
     "WriteLock",
     "WrongThread",
     "ZkLockError",
     "__version__",
+    "balanced",
     "connect",
 ]
+
+_NAMES = {
+    "zklock._election.observers": (
+        "LeaderChanges",
+        "MembershipChanges",
+        "Observer",
+    ),
+    "zklock._election.threads": (
+        "LeaderElection",
+        "Leadership",
+    ),
+    "zklock._engine.roster": ("MembershipChange",),
+    "zklock._ground.loss": (
+        "Loss",
+        "LossReason",
+    ),
+    "zklock._kazoo.connect": (
+        "Client",
+        "connect",
+    ),
+    "zklock._kazoo.handler": ("Handler",),
+    "zklock._locks.grant": ("Grant",),
+    "zklock._locks.multi": (
+        "MultiGrant",
+        "MultiLock",
+    ),
+    "zklock._locks.threads": (
+        "Lock",
+        "RLock",
+        "ReadLock",
+        "Semaphore",
+        "WriteLock",
+    ),
+    "zklock._pool.member": (
+        "PoolMember",
+        "PoolWorker",
+        "ShardOwner",
+    ),
+    "zklock._pool.planning": (
+        "PlannedWorker",
+        "balanced",
+    ),
+    "zklock._pool.runners": ("Shard",),
+    "zklock._pool.threads": ("WorkerPool",),
+    "zklock._recipes.observe": ("LeaderChange",),
+    "zklock._recipes.queries": ("Contender",),
+    "zklock.errors": (
+        "AccessDenied",
+        "AcquireCancelled",
+        "AcquireTimeout",
+        "ClientClosed",
+        "ClientUnusable",
+        "ForkedClient",
+        "GuardUnusable",
+        "LeaderStuck",
+        "LimitMismatch",
+        "MixedNames",
+        "LockLost",
+        "NoAnswer",
+        "NoSuchMember",
+        "NotHeld",
+        "NotOwner",
+        "OutcomeUnknown",
+        "PoolStuck",
+        "SequenceExhausted",
+        "SnapshotTooOld",
+        "StaleToken",
+        "TransactionEnded",
+        "WouldDeadlock",
+        "WrongThread",
+        "ZkLockError",
+    ),
+    "zklock.token": ("FencingToken",),
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

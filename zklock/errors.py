@@ -1,48 +1,52 @@
-"""Every error that zklock raises by itself.
+"""All errors that zklock itself defines.
 
 ::
 
     Exception
-     └─ ZkLockError                  caught: whatever zklock has to report
+     └─ ZkLockError                  the base: catches every error below
          ├─ AcquireTimeout           the lock was not granted in time (also a TimeoutError)
          ├─ NoAnswer                 ZooKeeper did not answer in time (also a TimeoutError)
-         ├─ AcquireCancelled         cancel() or a stopping client ended a pending acquire
+         ├─ AcquireCancelled         cancel() ended a pending acquire
          ├─ LockLost                 the grant ended before it was released
-         ├─ NotHeld                  release of something that is not held (any more)
-         │   └─ WrongThread          a re-entrant lock is held, by another thread or task
-         ├─ NotOwner                 the present holder is somebody else
-         ├─ NoSuchMember             an election has no member of that identity to hand over to
-         ├─ LeaderStuck              the work of a term goes on although the term is to end
-         ├─ PoolStuck                the work on shards goes on although the worker is to leave
+         ├─ NotHeld                  release of what is not held, or no longer held
+         │   └─ WrongThread          another thread or task holds the re-entrant lock
+         ├─ NotOwner                 the grant that was named does not hold the lock now
+         ├─ NoSuchMember             no waiting member of an election has that identity
+         ├─ LeaderStuck              the work of a term did not end in time
+         ├─ PoolStuck                the work on shards did not end in time
          ├─ StaleToken               a resource has already seen a higher token
+         ├─ OutcomeUnknown           a guarded write may have happened
          ├─ GuardUnusable            a resource cannot tell which tokens are stale
-         ├─ LimitMismatch            a semaphore is kept with another limit
+         ├─ SnapshotTooOld           a guarded transaction read before others changed the data
+         ├─ TransactionEnded         the transaction ended before the guarded change was complete
+         ├─ LimitMismatch            ZooKeeper keeps another limit for the semaphore
+         ├─ MixedNames               a queue of kazoo's names has a name that kazoo does not see
          ├─ SequenceExhausted        the lock's parent has no sequence numbers left
-         ├─ WouldDeadlock            a blocking call on the thread that would have to answer it
+         ├─ WouldDeadlock            a call that would wait for itself
          ├─ AccessDenied             ZooKeeper's ACLs refuse the lock path
          └─ ClientUnusable           the client cannot carry locks (not started, other handler, …)
              ├─ ClientClosed         it was stopped, or its credentials were refused
              └─ ForkedClient         it belongs to the parent of this process
 
-Wrong arguments raise the built-in ``TypeError`` and ``ValueError``, before anything is sent.
+A wrong argument raises the built-in ``TypeError`` or ``ValueError``, before anything is sent.
 
-Each error carries ``path`` (the lock's path) and ``token`` where they are known, else ``None``.
+Each error has ``path`` (the lock's path) and ``token``. Each is ``None`` if it is not known.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zklock.grant import Loss
+    from zklock._ground.loss import Loss
     from zklock.token import FencingToken
 
 
 class ZkLockError(Exception):
     """Base of zklock's errors.
 
-    ``path`` is the path of the lock or resource, ``token`` the fencing token concerned; either
-    is ``None`` where it is not known.
+    ``path`` is the path of the lock or resource. ``token`` is the fencing token concerned. Each
+    is ``None`` if it is not known.
     """
 
     def __init__(
@@ -52,27 +56,58 @@ class ZkLockError(Exception):
         self.path = path
         self.token = token
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the text and all attributes in a copy, and in another process."""
+        return _remade, (type(self), self.args, self._luggage())
+
+    def _luggage(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
 
 class AcquireTimeout(ZkLockError, TimeoutError):
-    """The lock was not granted within the timeout; nothing is held and no contender is left."""
+    """The lock was not granted within the timeout; nothing is held and no contender is left.
+
+    ``ahead`` is how many contenders stood before this one when it last looked at the queue.
+    ``behind`` is the identity of the nearest one that it waited for: the holder's if ``ahead`` is
+    1. Each is ``None`` if it is not known. Both come from the last look, and may be out of date:
+    ZooKeeper is not asked again.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        token: FencingToken | None = None,
+        ahead: int | None = None,
+        behind: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, token=token)
+        self.ahead = ahead
+        self.behind = behind
 
 
 class NoAnswer(ZkLockError, TimeoutError):
-    """ZooKeeper did not answer within the time given; nothing was learnt. Ask again later."""
+    """ZooKeeper did not answer in the given time; the answer is not known. Ask again later."""
 
 
 class AcquireCancelled(ZkLockError):
-    """A pending acquire was ended by ``cancel()``; nothing is held and no contender is left."""
+    """``cancel()`` ended a pending acquire; nothing is held and no contender is left."""
 
 
 class LockLost(ZkLockError):
-    """The grant is over although it was not released: stop the guarded work.
+    """The grant ended without a release: stop the guarded work.
 
-    Somebody else may already hold the lock. What was written with this grant's token is safe
-    only where the resource checks tokens. ``loss`` says what happened.
+    Somebody else may already hold the lock. Writes with this grant's token are safe only if the
+    resource checks tokens. ``loss`` says what happened. It is ``None`` in an error that was copied
+    or comes from another process; the text of the error still says the reason.
     """
 
     loss: Loss | None = None
+
+    def _luggage(self) -> dict[str, Any]:
+        # The loss refers to the grant, and a grant belongs to one process.
+        return {**super()._luggage(), "loss": None}
 
 
 class NotHeld(ZkLockError):
@@ -102,29 +137,29 @@ class NotOwner(ZkLockError):
 
 
 class NoSuchMember(ZkLockError):
-    """Nobody of that identity waits in the election: look at ``members()``, and choose again."""
+    """No waiting member has that identity: look at ``members()``, and choose again."""
 
 
 class LeaderStuck(ZkLockError):
-    """``lead`` did not end within its grace, so that no other term can begin in this process.
+    """``lead`` did not end within its grace time; no other term can begin in this process.
 
-    It may go on writing: only resources that check tokens are safe. End the process.
+    ``lead`` may still write: only resources that check tokens are safe. End the process.
     """
 
 
 class PoolStuck(ZkLockError):
     """Handlers or callbacks did not end in time after a worker was told to leave its pool.
 
-    Their shards stay owned until they do, or the session ends. Call ``stop()`` again, or end the
-    process.
+    The worker owns their shards until they end, or until the session ends, or ``stuck_after`` is
+    over. Call ``stop()`` again, or end the process.
     """
 
 
 class StaleToken(ZkLockError):
     """A resource refused a write: it has already seen a higher token.
 
-    ``resource`` names the resource, ``token`` is the refused token and ``highest`` the one that
-    the resource has seen. The writer's grant is over, whatever it still believes.
+    ``resource`` names the resource. ``token`` is the refused token. ``highest`` is the higher token
+    that the resource has seen. The writer's grant is over, even if the writer does not know it yet.
     """
 
     def __init__(
@@ -141,11 +176,8 @@ class StaleToken(ZkLockError):
         self.highest = highest
 
 
-class GuardUnusable(ZkLockError):
-    """A guard cannot tell which tokens are stale, so it refuses every write.
-
-    Its mark is missing, unreadable or has no room. ``resource`` names the resource.
-    """
+class _OfResource:
+    """What an error that names a resource adds to ``ZkLockError``."""
 
     def __init__(
         self,
@@ -155,14 +187,46 @@ class GuardUnusable(ZkLockError):
         path: str | None = None,
         token: FencingToken | None = None,
     ) -> None:
-        super().__init__(message, path=path, token=token)
+        super().__init__(message, path=path, token=token)  # type: ignore[call-arg]
         self.resource = resource
 
 
-class LimitMismatch(ZkLockError):
-    """A semaphore's limit is not the one that is kept in ZooKeeper, or too low for the request.
+class GuardUnusable(_OfResource, ZkLockError):
+    """A guard cannot tell which tokens are stale, so it refuses every write.
 
-    ``kept`` is the limit that is kept, ``None`` if none is.
+    The guard's mark is missing or unreadable, or there is no room for it. ``resource`` names the
+    resource.
+    """
+
+
+class OutcomeUnknown(_OfResource, ZkLockError):
+    """A guarded write may have happened, and cannot happen any more: read, and decide.
+
+    No answer came, the write was sent again, and others have written since. ``resource`` names the
+    resource.
+    """
+
+
+class SnapshotTooOld(_OfResource, ZkLockError):
+    """A guarded transaction began to read before another one changed the guarded data.
+
+    Roll back, and repeat the whole transaction, with ``advance`` first. ``resource`` names the
+    resource.
+    """
+
+
+class TransactionEnded(_OfResource, ZkLockError):
+    """The transaction of a guarded change ended before the change was complete.
+
+    Nothing after its end was committed. What came before may be rolled back or committed: that
+    depends on what ended the transaction. ``resource`` names the resource.
+    """
+
+
+class LimitMismatch(ZkLockError):
+    """The limit given is not the limit in ZooKeeper, or that limit is too low for the request.
+
+    ``kept`` is the limit that ZooKeeper keeps, or ``None`` if it keeps none.
     """
 
     def __init__(
@@ -177,12 +241,25 @@ class LimitMismatch(ZkLockError):
         self.kept = kept
 
 
+class MixedNames(ZkLockError):
+    """The lock writes kazoo's names, and a contender with another name is in its queue.
+
+    kazoo's locks would not wait for that contender. Nothing is held, and no contender is left. The
+    check sees only who queues while this lock looks: it is no guarantee that there is no mix.
+    """
+
+
 class SequenceExhausted(ZkLockError):
     """The parent's sequence counter is at its end and the parent could not be renewed in time."""
 
 
 class WouldDeadlock(ZkLockError):
-    """A blocking call on a kazoo callback or listener thread, which would wait for itself."""
+    """A call that would wait for itself.
+
+    One case: it would block a kazoo callback or listener thread, and only that thread could bring
+    the answer. Another case: it asks without a timeout for a lock that this same thread or task
+    holds.
+    """
 
 
 class AccessDenied(ZkLockError):
@@ -199,3 +276,10 @@ class ClientClosed(ClientUnusable):
 
 class ForkedClient(ClientUnusable):
     """The client was made before a fork: make a new one in the child process."""
+
+
+def _remade(kind: type[ZkLockError], args: tuple[Any, ...], state: dict[str, Any]) -> ZkLockError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

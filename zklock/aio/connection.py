@@ -8,8 +8,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from zklock._kazoo.connect import STUCK_SECONDS, Client, begin, end, new_client, no_server
 from zklock.aio.waiting import call_soon, in_thread
-from zklock.connection import Client, begin, end, new_client, no_server
 
 
 def connect(
@@ -19,7 +19,7 @@ def connect(
     start_timeout: float = 15.0,
     **kazoo_options: Any,
 ) -> Connecting:
-    """Return what is awaited for a started client, without blocking the event loop.
+    """Return an awaitable for a started client. The event loop is not blocked.
 
     ::
 
@@ -27,16 +27,16 @@ def connect(
         async with zklock.aio.connect(hosts) as client:  # stopped and closed at the end
             ...
 
-    Arguments and errors are those of :func:`zklock.connect`; wrong ones are refused at the call.
-    Cancelled while it connects, it leaves no client running. The client may carry the locks of
-    threads as well, and one of :func:`zklock.connect` those of asyncio.
+    Arguments and errors are those of :func:`zklock.connect`. Wrong arguments are refused at the
+    call. If it is cancelled while it connects, it leaves no client running. The client may also
+    carry the locks of threads. A client of :func:`zklock.connect` may carry the locks of asyncio.
     """
     client = new_client(hosts, timeout, start_timeout=start_timeout, **kazoo_options)
     return Connecting(client, hosts, start_timeout, bool(kazoo_options.get("sasl_options")))
 
 
 class Connecting:
-    """A client that is to be started: ``await`` it, or enter it by ``async with``; once."""
+    """A client to start: ``await`` it once, or enter it once by ``async with``."""
 
     def __init__(self, client: Client, hosts: str, start_timeout: float, sasl: bool) -> None:
         self._client = client
@@ -70,11 +70,17 @@ class Connecting:
             if not started.done():
                 started.set_result(outcome)
 
-        timer = loop.call_later(
-            self._start_timeout, lambda: settle(no_server(self._hosts, self._start_timeout))
-        )
+        def too_late() -> None:
+            settle(no_server(self._client, self._hosts, self._start_timeout))
+
+        timer = loop.call_later(self._start_timeout, too_late)
         try:
-            begin(self._client, self._sasl, lambda error: call_soon(loop, partial(settle, error)))
+            begin(
+                self._client,
+                self._sasl,
+                self._start_timeout,
+                lambda error: call_soon(loop, partial(settle, error)),
+            )
             error = await started
         except BaseException:
             self._end()
@@ -82,7 +88,7 @@ class Connecting:
         finally:
             timer.cancel()
         if error is not None:
-            await self._end()
+            await asyncio.wait([self._end()], timeout=STUCK_SECONDS)
             raise error
         return self._client
 

@@ -4,51 +4,59 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
+import math
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
-from types import TracebackType
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
-from zklock.aio.grant import Grant
-from zklock.aio.lock import running_task
-from zklock.aio.waiting import ask, call_soon, finished, starter
-from zklock.attempt import Attempt
-from zklock.campaign import Campaign, Leading, Term, discard, pause_after
-from zklock.candidacy import Candidacy, successor
-from zklock.clock import check_timeout, clock
-from zklock.connection import check_thread
-from zklock.effects import Claim, Recipe
-from zklock.errors import ClientClosed, LeaderStuck, LockLost, ZkLockError
-from zklock.grant import Terms
-from zklock.leaders import Feed, LeaderChange
-from zklock.queries import Contender
-from zklock.session import Session
+from zklock._election.base import ElectionBase, Leading, Term, discard
+from zklock._engine.attempt import Attempt
+from zklock._engine.callbacks import is_coroutine_function
+from zklock._engine.grant import GrantOptions
+from zklock._engine.roster import MembershipChange
+from zklock._engine.session import Session
+from zklock._ground.clock import seconds_left
+from zklock._ground.news import News
+from zklock._ground.public import public
+from zklock._ground.records import log_fields
+from zklock._recipes.candidate import Candidacy
+from zklock._recipes.effects import Claim
+from zklock._recipes.observe import LeaderChange
+from zklock._recipes.queries import Contender
+from zklock.aio.grant import Attempting, Grant, running_loop
+from zklock.aio.observers import LeaderChanges, MembershipChanges, Observer
+from zklock.aio.waiting import AWAITING, call_soon, running_task
+from zklock.errors import LeaderStuck, LockLost
 
 log = logging.getLogger("zklock")
 
-_TURN = 0.2
-"""Seconds, at most, that are taken off a grace at a time."""
-
 
 class Leadership(Leading, Grant):
-    """One term of a leader: a ``Grant`` that is given back when ``lead`` has ended.
+    """One term of a leader: a ``Grant``, which ``lead`` is given, or which was acquired.
 
-    ``should_stop``, an ``asyncio.Event``, is set when ``lead`` is to end its work and return:
-    the leadership is lost, or is to be resigned or handed over, or the election is being
-    stopped. ``lost`` is set in the first case only. ``resign()`` asks for the end of the term, on
-    the loop only; so do ``release()`` and ``abandon()``, as nobody else may lead while ``lead``
-    still runs.
+    ``should_stop`` is an ``asyncio.Event``. It is set when the leader has to end its work. Either
+    the leadership is lost, or it has to be resigned or handed over, or the election is being
+    stopped. ``lost`` is set in the first case only. ``resign()`` asks for the end of the term.
+
+    What ``lead`` was given is given back when ``lead`` has ended: ``release()``, ``abandon()`` and
+    the end of an ``async with`` body only ask for that, as ``resign()`` does. Nobody else may lead
+    while ``lead`` still runs. What was acquired ends by ``release()``, as any grant does.
     """
 
-    def __init__(self, keeper: Session, *, claim: Claim, session_id: int, terms: Terms) -> None:
+    def __init__(
+        self, keeper: Session, *, claim: Claim, session_id: int, terms: GrantOptions
+    ) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
         self.should_stop: asyncio.Event = asyncio.Event()
 
-    async def release(self) -> None:
-        """As ``resign()``."""
-        self.resign()
+    def _tell_to_stop(self) -> None:
+        if self._loop is None or self._loop is running_loop():
+            self.should_stop.set()
+        else:
+            call_soon(self._loop, self.should_stop.set)
 
     def _tell(self) -> None:
         self.should_stop.set()
@@ -62,19 +70,19 @@ class Leadership(Leading, Grant):
 class _Term(Term[Leadership]):
     """A leadership and the task that leads."""
 
-    def __init__(self, leadership: Leadership, candidacy: Candidacy) -> None:
-        super().__init__(leadership, candidacy)
-        self.over: asyncio.Event = asyncio.Event()
+    def __init__(self, leadership: Leadership, candidacy: Candidacy, *, led: bool) -> None:
+        super().__init__(leadership, candidacy, led=led)
+        self.over: News = News()
         self.cancelled = False  # by the election
         self.task: asyncio.Task[Any] | None = None
 
     def cancel(self) -> None:
-        """Cancel what leads, once."""
+        """Cancel the task that leads, once."""
         if not self.cancelled and self.task is not None:
             self.cancelled = self.task.cancel()
 
     def ended(self, task: asyncio.Task[Any]) -> None:
-        """Give the leadership back, if it is not lost: ``lead`` has ended."""
+        """Give the leadership back, if it is not lost. ``lead`` has ended."""
         leadership = self.leadership
         error: BaseException | None
         if task.cancelled():
@@ -88,6 +96,7 @@ class _Term(Term[Leadership]):
                 leadership.lock_path,
                 leadership.token,
                 exc_info=error,
+                extra=log_fields(leadership),
             )
         leadership.should_stop.set()
         self.give_back()
@@ -97,29 +106,39 @@ class _Term(Term[Leadership]):
 
     def _answered(self) -> None:
         if self.candidacy.refused is not None:
-            log.warning("not handed over: %s", self.candidacy.refused)
+            log.warning(
+                "not handed over: %s",
+                self.candidacy.refused,
+                extra=log_fields(self.leadership),
+            )
 
 
-class LeaderElection(Campaign[Leadership, _Term]):
+@public
+class LeaderElection(ElectionBase[Leadership, _Term]):
     """A member of an election: one leads at a time, the others stand in a queue behind it.
 
-    Arguments as of :class:`zklock.LeaderElection`. Callbacks run on the event loop of
-    :meth:`run`; those that are coroutine functions run as tasks of their own. ``grace``: seconds
-    that ``lead`` has to end once it is told to, and again once it is cancelled.
+    The arguments are those of :class:`zklock.LeaderElection`. Callbacks run on the event loop of
+    :meth:`run`; coroutine functions run as tasks of their own. ``grace``: seconds that ``lead`` has
+    to end once it is told to, and again once it is cancelled.
 
-    The constructor asks nothing of ZooKeeper. Observing, and asking who leads, need no
-    :meth:`run`. To be used on one event loop at a time; only :meth:`stop` may be called from
-    anywhere.
+    The constructor asks nothing of ZooKeeper. You can observe the election, and ask who leads,
+    without :meth:`run`. Use one event loop at a time. Only :meth:`stop`, :meth:`cancel`
+    and :meth:`resign` may be called from anywhere.
 
-    *Not guaranteed:* that two never act as leader at one instant, nor that a leader is told in
-    time by a loop that is blocked. What must not be written late has to be guarded by the token.
+    *Not guaranteed:* that two never act as leader at the same instant. Nor is it guaranteed that a
+    blocked loop tells a leader in time. Guard what must not be written late by the token.
     """
 
+    _AWAITS = True
+    _FRONT = AWAITING
+    _LEADERSHIP = Leadership
+    _TERM = _Term
+    _FAILURES = BaseException
     _ASKED = "cancelled"
 
     def _set_up(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._news = asyncio.Event()
+        self._news = News()
 
     async def run(
         self,
@@ -132,127 +151,161 @@ class LeaderElection(Campaign[Leadership, _Term]):
 
         Returns when ``stop`` is set or :meth:`stop` was called, and ``lead`` has ended.
 
-        ``lead``, a coroutine function, runs as a task of its own. Its term ends when it does:
-        the leadership is given back, and this member queues again at the end. If the leadership
-        is lost, the task is cancelled. If it is to end otherwise, ``leadership.should_stop`` is
-        set, and the task is cancelled if it has not ended ``grace`` seconds later. If it has not
-        ended ``grace`` seconds after it was cancelled, ``LeaderStuck`` is raised; whatever is
-        still held is then given back when ``lead`` ends, or the session does. No other term
-        begins on this object while ``lead`` still runs.
+        ``lead`` is a coroutine function, and runs as a task of its own. Its term ends when the task
+        ends: the leadership is given back, and this member queues again at the end. If the term was
+        shorter than 0.2 seconds, the member queues 0.2 seconds after the term began.
 
-        An exception in ``lead`` ends the term and is logged. With ``on_error="retry"`` this
-        member stands again, after a pause that grows with every failure in a row; with ``"raise"``
-        it is raised here. ``LockLost`` of a leadership that is lost counts as a return, and a
-        cancellation that does not come from here as a failure.
+        If the leadership is lost, the task is cancelled. If the task has to end for another reason,
+        ``leadership.should_stop`` is set, and the task is cancelled ``grace`` seconds later if it
+        still runs. If it has not ended ``grace`` seconds after it was cancelled, ``LeaderStuck`` is
+        raised. What is still held is then given back when ``lead`` ends, or the session does. No
+        other term begins on this object while ``lead`` still runs.
 
-        Cancelled, it cancels ``lead``, waits for its end for ``grace`` seconds, and leaves no
-        member behind.
+        An exception in ``lead`` ends the term and is logged. With ``on_error="retry"`` this member
+        stands again, after a pause that grows with every failure in a row. With ``"raise"``, the
+        exception is raised here. ``LockLost`` of a leadership that is lost counts as a return. A
+        cancellation that the election did not ask for counts as a failure.
 
-        Raises what ``Lock.acquire()`` does, but no timeouts.
+        If ``run`` is cancelled, it cancels ``lead``, waits for its end for ``grace`` seconds, and
+        leaves no member behind.
+
+        Raises the same errors as ``Lock.acquire()``, but no timeouts.
         """
-        if not _is_coroutine_function(lead):
+        if not is_coroutine_function(lead):
             raise TypeError(f"lead must be a coroutine function, not {lead!r}")
         if stop is not None and not isinstance(stop, asyncio.Event):
             raise TypeError(f"stop must be an asyncio.Event, not {type(stop).__name__}")
-        self._check_run(on_error)
-        self._begin_run()
+        self._check_run(lead, on_error)
+        call = object()
+        self._begin_run(call)
         self._stop = stop
-        self._news = asyncio.Event()
+        self._news = News()
         self._loop = asyncio.get_running_loop()
         try:
             with contextlib.nullcontext() if stop is None else self._heeding(stop):
                 await self._campaign(lead, on_error)
         finally:
-            self._running, self._stop, self._loop = False, None, None
+            self._stop = self._loop = None
+            self._end_run(call)
 
     def stop(self) -> None:
-        """Have :meth:`run` give up the leadership or its place, and return. Does not wait.
+        """Make :meth:`run` give up the leadership or its place, and return. Does not wait.
 
-        It is final: a later ``run()`` returns at once. May be called from any thread, and is
-        fit for ``loop.add_signal_handler()``.
+        An :meth:`acquire` that waits raises ``AcquireCancelled``. What was acquired is told by
+        ``should_stop``, and has to be released.
+
+        It is final: a later ``run()`` returns at once, and a later ``acquire()`` raises. May be
+        called from any thread, and by ``loop.add_signal_handler()``.
         """
-        self._stopped = True
+        self._stop_all()
         loop = self._loop
         if loop is not None:
             call_soon(loop, self._news.set)
+
+    async def acquire(
+        self, blocking: bool = True, timeout: float | None = None
+    ) -> Leadership | None:
+        """Stand once, without a ``lead``; return the leadership, or ``None``: not in time.
+
+        See :meth:`zklock.LeaderElection.acquire`. The task leads until it releases:
+        ``async with await election.acquire() as leadership:`` cancels the body if the leadership
+        is lost. However it ends without a leadership, cancelled included, it leaves no member
+        behind.
+        """
+        return await self._acquire(blocking, timeout)
+
+    def attempt(
+        self, blocking: bool = True, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Leadership | None]:
+        """Return a context manager: acquire as :meth:`acquire` does, and release at the end.
+
+        The body gets the leadership, or ``None``: not in time. The rules are those of
+        :meth:`aio.Lock.attempt <Lock.attempt>`.
+        """
+        return Attempting(partial(self.acquire, blocking, timeout))
 
     async def transfer(self, identity: str, timeout: float | None = None) -> Contender:
         """Hand the leadership over to the waiting member of this identity; return that member.
 
         See :meth:`zklock.LeaderElection.transfer`. Waits until it is done, at most ``timeout``
-        seconds (default: for as long as it takes), then ``NoAnswer``; the transfer goes on, as it
-        does if this is cancelled. Awaited by ``lead`` itself it returns as soon as the successor
-        is known to wait, and ``lead`` is to return.
+        seconds. Then it raises ``NoAnswer``, and the transfer goes on. It also goes on if this is
+        cancelled. If ``lead`` itself awaits it, it returns as soon as the successor is known to
+        wait, and ``lead`` has to return.
         """
-        if not isinstance(identity, str):
-            raise TypeError(f"identity must be a str, not {type(identity).__name__}")
-        limit = check_timeout(timeout)
-        until = None if limit is None else clock() + limit
-        term = self._present()
-        leadership = term.leadership
-        members = await self._ask("transfer()", self._members, limit)
-        if all(one.path != leadership.path for one in members):
-            await leadership.verify(limit)
-        _, chosen = successor(self._path, members, leadership.path, identity)
-        leadership.check()
-        term.candidacy.successor = identity
-        leadership.resign()
-        if asyncio.current_task() is term.task:
-            return chosen
-        try:
-            async with asyncio.timeout(_left(until)):
-                await term.over.wait()
-            done = term.answer is None or await finished(term.answer, _left(until))
-        except TimeoutError:
-            done = False
-        return self._handed_over(term, identity, chosen, None if done else limit)
+        return await self._transfer(identity, timeout)
+
+    async def set_payload(self, payload: bytes | str, timeout: float | None = None) -> None:
+        """Change what this member says of itself, whether it stands, leads, or neither.
+
+        See :meth:`zklock.LeaderElection.set_payload`. If this is cancelled, others may or may not
+        see it; asking again is safe.
+        """
+        await self._set_payload(payload, timeout)
+
+    async def request_release(self, timeout: float | None = None) -> Contender | None:
+        """Ask the present leader to give the leadership up; return the leader that was asked.
+
+        See :meth:`zklock.LeaderElection.request_release`. A leader that is a task is cancelled
+        ``grace`` seconds after ``should_stop`` is set, if it still runs. If this is cancelled, the
+        leader may or may not be asked; asking again is safe.
+        """
+        return await self._request_release(timeout)
 
     async def leader(self, timeout: float | None = None) -> Contender | None:
         """Return the first member, confirmed by a quorum; ``None`` if there is none.
 
-        ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. ``None`` is not
-        confirmed.
+        Raises ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. ``None`` is
+        not confirmed.
         """
-        found: Contender | None = await self._ask("leader()", self._leader, timeout)
-        return found
+        return await self._ask("leader()", self._leader, timeout)
 
     async def members(self, timeout: float | None = None) -> list[Contender]:
-        """Return all members in queue order, the leader first; foreign clients' included.
+        """Return all members in queue order, the leader first, foreign clients' members included.
 
-        Asks through the leader of ZooKeeper; ``timeout`` as of :meth:`leader`.
+        Asks through the leader of ZooKeeper. The same ``timeout`` as :meth:`leader`.
         """
-        found: list[Contender] = await self._ask("members()", self._members, timeout)
-        return found
+        return await self._ask("members()", self._members, timeout)
 
     def observe(self, callback: Callable[[LeaderChange], object]) -> Observer:
-        """Have ``callback(change)`` called with the present leader, and with every other later.
+        """Have ``callback(change)`` called with the present leader, and with every later one.
 
-        In order, one call at a time, on the running loop; one that is a coroutine function is
-        awaited. An exception is logged. See :meth:`changes` for what may be missed. Ends with
-        ``close()`` of what is returned, or with the client.
+        The calls come in order, one at a time, on the running loop. A coroutine function is
+        awaited. An exception is logged. See :meth:`changes` for what may be missed. It ends with
+        ``close()`` of the returned object, or with the client.
         """
-        if not callable(callback):
-            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+        self._observing(callback=callback)
         return Observer(self.changes(), callback)
 
     def changes(self, timeout: float | None = None) -> LeaderChanges:
-        """Return an asynchronous iterator over the present leader, and every other later.
+        """Return an asynchronous iterator over the present leader, and every later one.
 
-        See :meth:`zklock.LeaderElection.changes`. To be called on the loop that iterates.
+        See :meth:`zklock.LeaderElection.changes`. Call it on the loop that iterates.
         """
-        limit = check_timeout(timeout)
-        self._session.check_usable()
-        return LeaderChanges(self, limit)
+        return LeaderChanges(self._session, self._leaders, self._observing(timeout))
+
+    def observe_membership(
+        self, callback: Callable[[MembershipChange[Contender]], object]
+    ) -> Observer:
+        """Have ``callback(change)`` called with the present members, and with every change of them.
+
+        See :meth:`zklock.LeaderElection.observe_membership`. The calls come in order, one at a
+        time, on the running loop. A coroutine function is awaited.
+        """
+        self._observing(callback=callback)
+        return Observer(self.membership_changes(), callback)
+
+    def membership_changes(self, timeout: float | None = None) -> MembershipChanges[Contender]:
+        """Return an asynchronous iterator over the present members and every change of them.
+
+        See :meth:`zklock.LeaderElection.membership_changes`. Call it on the loop that iterates.
+        """
+        return MembershipChanges(self._session, self._membership, self._observing(timeout))
 
     # Inside.
 
-    async def _ask(self, what: str, query: Callable[[], Recipe[Any]], timeout: float | None) -> Any:
-        check_thread(what)
-        return await ask(self._session, query, self._path, check_timeout(timeout))
-
     @contextlib.contextmanager
-    def _heeding(self, event: asyncio.Event) -> Iterator[None]:
-        """Have this event wake ``run``."""
+    def _heeding(self, event: asyncio.Event | News) -> Iterator[None]:
+        """Make this event wake ``run``."""
         news = self._news
 
         async def heed() -> None:
@@ -265,38 +318,16 @@ class LeaderElection(Campaign[Leadership, _Term]):
         finally:
             task.cancel()
 
-    async def _sleep(self, seconds: float | None = None) -> None:
-        """Sleep until there is news, at most so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
+    async def _sleep(self, seconds: float = math.inf) -> None:
+        await self._news.wait(None if seconds == math.inf else seconds)
         self._news.clear()
 
-    async def _campaign(
-        self, lead: Callable[[Leadership], Awaitable[object]], on_error: str
-    ) -> None:
-        failures = 0
-        while not self._stopping:
-            term = await self._stand(lead)
-            if term is None:
-                return
-            if term.error is None:
-                failures = 0
-                continue
-            if on_error == "raise":
-                raise term.error
-            failures += 1
-            until = clock() + pause_after(failures, self._retry)
-            while not self._stopping and clock() < until:
-                await self._sleep(until - clock())
-
     async def _stand(self, lead: Callable[[Leadership], Awaitable[object]]) -> _Term | None:
-        """Queue, and lead once → the term that is over; ``None`` if stopped before it began."""
         candidacy = self._candidacy()
         leadership = await self._elected(candidacy)
         if leadership is None:
             return None
-        term = self._term = _Term(leadership, candidacy)
+        term = self._term = _Term(leadership, candidacy, led=True)
         term.task = asyncio.create_task(self._lead(leadership, lead), name="zklock-lead")
         term.task.add_done_callback(term.ended)
         try:
@@ -309,25 +340,16 @@ class LeaderElection(Campaign[Leadership, _Term]):
             try:
                 await self._end_of(term)
             except LeaderStuck as stuck:
-                log.error("%s", stuck)
+                log.error("%s", stuck, extra=log_fields(leadership))
             raise
         if term.answer is not None:
-            if await finished(term.answer, self._session.moment):
-                term.answer.result()
-            else:
-                log.info("no answer to a resignation yet: it goes on in the background")
+            await leadership._answered(term.answer)
         return term
 
     async def _elected(self, candidacy: Candidacy) -> Leadership | None:
         """Queue until elected; ``None`` if stopped before."""
         loop, news = asyncio.get_running_loop(), self._news
-        attempt: Attempt[Leadership | None] = self._attempt(
-            candidacy,
-            Leadership,
-            self._on_lost,
-            Leadership.resign,
-            owner=weakref.ref(running_task()),
-        )
+        attempt: Attempt[Leadership | None] = self._attempt(candidacy, self._on_lost)
 
         def wake() -> None:
             if not call_soon(loop, news.set):
@@ -335,177 +357,55 @@ class LeaderElection(Campaign[Leadership, _Term]):
 
         try:
             attempt.when_done(wake)
-            starter().start(attempt.start)
-            while not attempt.done:
-                if self._stopping:
-                    attempt.give_up()  # too late if the grant is on its way
-                await self._sleep()
-            return attempt.result()
+            self._FRONT.begin(attempt)
+            return await self._outcome(attempt)
         except BaseException:
             if not attempt.give_up():
                 attempt.when_done(lambda: discard(attempt))
             raise
 
+    async def _ended(self, term: _Term, until: float | None) -> bool:
+        if not await term.over.wait(seconds_left(until)):
+            return False
+        return term.answer is None or await self._FRONT.finished(term.answer, seconds_left(until))
+
+    def _owner(self) -> object:
+        return weakref.ref(running_task())
+
+    def _leads(self, term: _Term) -> bool:
+        return asyncio.current_task() is term.task
+
     async def _lead(
         self, leadership: Leadership, lead: Callable[[Leadership], Awaitable[object]]
     ) -> None:
-        if self._on_elected is not None:
-            elected = self._on_elected
-            leadership._notify([lambda: elected(leadership)])
+        self._tell_elected(leadership)
         if not self._stopping:
             await lead(leadership)
 
     async def _end_of(self, term: _Term) -> None:
-        """Wait until ``lead`` has ended, for its grace once it is told to, and once cancelled."""
+        """Wait for the end of ``lead``: its grace once it is told, and again once cancelled."""
         leadership = term.leadership
         with (
             self._heeding(leadership.should_stop),
             self._heeding(leadership.lost),
             self._heeding(term.over),
         ):
-            while not leadership.should_stop.is_set():
-                if self._stopping:
-                    leadership.resign()
-                else:
-                    await self._sleep()
-            left, last = self._grace, clock()
-            while not term.over.is_set():
-                if not term.cancelled and (leadership.lost.is_set() or left <= 0):
-                    term.cancel()
-                    left = self._grace
-                elif left <= 0:
-                    raise self._stuck(term)
-                await self._sleep(min(left, _TURN))
-                now = clock()
-                # A pause of this process is none of its grace.
-                left -= min(now - last, 2 * _TURN)
-                last = now
+            await self._until_told(leadership)
+            await self._until_over(term)
 
+    async def _until_told(self, leadership: Leadership) -> None:
+        while not leadership.should_stop.is_set():
+            if self._stopping:
+                leadership.resign()
+            else:
+                await self._sleep()
 
-class LeaderChanges:
-    """Iterates over the changes of leader, by ``async for``; leaving ``with`` closes it."""
-
-    def __init__(self, election: Campaign[Any, Any], timeout: float | None) -> None:
-        self._timeout = timeout
-        self._feed = Feed()
-        self._news = asyncio.Event()
-        loop, news = asyncio.get_running_loop(), self._news
-
-        def wake() -> None:
-            call_soon(loop, news.set)
-
-        # Neither knows of this object, so that one which is forgotten is closed.
-        self._attempt = election._observation(self._feed, wake)
-        self._attempt.when_done(wake)
-        session, attempt = election._session, self._attempt
-        starter().start(attempt.start)
-        self._close = weakref.finalize(self, lambda: session.later(attempt.give_up))
-        self._close.atexit = False
-        attempt.when_done(self._close.detach)  # what it has come to may refer to this object
-
-    async def next(self, timeout: float | None = None) -> LeaderChange | None:
-        """Return the next change; ``None`` if there is none within ``timeout`` seconds.
-
-        Raises ``ClientClosed`` once the client is stopped.
-        """
-        limit = check_timeout(timeout)
-        until = None if limit is None else clock() + limit
-        while True:
-            self._news.clear()
-            change = self._feed.take()
-            if change is not None:
-                return change
-            if self._attempt.done:
-                self._attempt.result()
-                return None
-            try:
-                async with asyncio.timeout(_left(until)):
-                    await self._news.wait()
-            except TimeoutError:
-                return None
-
-    def close(self) -> None:
-        """End the iteration."""
-        self._attempt.give_up()
-
-    def __aiter__(self) -> LeaderChanges:
-        return self
-
-    async def __anext__(self) -> LeaderChange:
-        change = await self.next(self._timeout)
-        if change is None:
-            raise StopAsyncIteration
-        return change
-
-    def __enter__(self) -> LeaderChanges:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Observer:
-    """Calls back with every change of leader, until ``close()``; leaving ``with`` closes it."""
-
-    def __init__(self, changes: LeaderChanges, callback: Callable[[LeaderChange], object]) -> None:
-        self._changes = changes
-        self._callback = callback
-        self._closed = False
-        self._task = asyncio.create_task(self._serve(), name="zklock-observer")
-        _observing.add(self._task)
-        self._task.add_done_callback(_observing.discard)
-
-    def close(self) -> None:
-        """Call no more; a call under way goes on."""
-        self._closed = True
-        self._changes.close()
-
-    async def _serve(self) -> None:
-        try:
-            with self._changes:
-                async for change in self._changes:
-                    if self._closed:
-                        return
-                    await self._call(change)
-        except ClientClosed:
-            return
-        except ZkLockError as error:
-            log.error("an observer of an election is told no more: %s", error)
-
-    async def _call(self, change: LeaderChange) -> None:
-        try:
-            outcome = self._callback(change)
-            if inspect.isawaitable(outcome):
-                await outcome
-        except Exception:
-            log.exception("an observer of an election raised")
-
-    def __enter__(self) -> Observer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-_observing: set[asyncio.Task[None]] = set()
-"""Those that run: the loop itself keeps only weak references to tasks."""
-
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - clock())
-
-
-def _is_coroutine_function(call: Any) -> bool:
-    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
-        getattr(call, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function
-    )
+    async def _until_over(self, term: _Term) -> None:
+        left = self._grace
+        while not term.over.is_set():
+            if not term.cancelled and (term.leadership.lost.is_set() or left <= 0):
+                term.cancel()
+                left = self._grace
+            elif left <= 0:
+                raise self._stuck(term)
+            left = await self._spend(left)

@@ -1,4 +1,4 @@
-"""One acquisition, as asyncio sees it."""
+"""One acquisition, as asyncio sees it, and how a task enters and leaves it by ``async with``."""
 
 from __future__ import annotations
 
@@ -9,108 +9,144 @@ import weakref
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Self, cast
 
-from zklock import queries
-from zklock.aio.waiting import ask, call_soon, finished
-from zklock.clock import check_timeout, clock
-from zklock.connection import check_thread
-from zklock.effects import Claim
-from zklock.grant import GrantBase, Terms
-from zklock.session import Session
+from zklock._engine.bodies import AttemptingBase, B, Bodied, HasBody, Locking
+from zklock._engine.grant import GrantBase, GrantOptions, Keeper
+from zklock._ground.records import log_fields
+from zklock._recipes.effects import Claim
+from zklock.aio.waiting import AWAITING, call_soon, running_task
 
 log = logging.getLogger("zklock")
 
 _callbacks: set[asyncio.Task[Any]] = set()
-"""Those that run: the loop itself keeps only weak references to tasks."""
+"""The tasks that run: the loop itself keeps only weak references to tasks."""
 
 
-class Grant(GrantBase):
+class Leaves(HasBody):
+    """How a task leaves an ``async with`` body."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release. Raises ``LockLost`` if it was lost; an error of the body is kept, and noted."""
+        await self._end_body(error)
+
+
+class Entered(Bodied, Leaves):
+    """What a task holds already, and releases at the end of an ``async with`` body."""
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        return self
+
+
+class WithLock(Locking[B], Leaves):
+    """``async with lock``."""
+
+    async def __aenter__(self) -> B:
+        return await self._enter()
+
+
+class Attempting(AttemptingBase[B], Leaves):
+    """``async with lock.attempt(…)``."""
+
+    async def __aenter__(self) -> B | None:
+        return await self._enter()
+
+
+class Grant(GrantBase, Entered):
     """One acquisition of a lock: held until it is released or lost, and never again after.
 
-    Attributes as of :class:`zklock.Grant`, but ``lost`` is an ``asyncio.Event``. It is set, and
-    callbacks run, on the event loop of the task that acquired, as soon as that is not busy;
-    ``held``, ``check()`` and ``remaining()`` ask the clock and do not depend on the loop. A
+    The attributes are those of :class:`zklock.Grant`, but ``lost`` is an ``asyncio.Event``. It is
+    set, and callbacks run, on the event loop of the task that acquired, as soon as that loop is not
+    busy. ``held``, ``check()`` and ``remaining()`` ask the clock and do not depend on the loop. A
     callback that is a coroutine function is run as a task. Once the loop is closed no callback
     is called.
+
+    A grant is a context manager: ``async with await lock.acquire() as grant:``. It is entered on
+    that loop, else it raises ``RuntimeError``. A loss then cancels the body, and leaving it
+    releases, by the rules of ``async with lock``.
     """
 
-    def __init__(self, keeper: Session, *, claim: Claim, session_id: int, terms: Terms) -> None:
+    _AWAITS = True
+    _FRONT = AWAITING
+
+    def __init__(
+        self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
+    ) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
         self.lost = asyncio.Event()
         self._loop = self._loop_of(terms)
-        self._session = keeper
-        self._bodies: list[Body] = []
+        self._bodies = Bodies()
 
     @staticmethod
-    def _loop_of(terms: Terms) -> asyncio.AbstractEventLoop | None:
-        """Return the loop of whoever is to be told."""
+    def _loop_of(terms: GrantOptions) -> asyncio.AbstractEventLoop | None:
+        """Return the loop on which the grant reports."""
         task = cast("weakref.ref[asyncio.Task[Any]]", terms.owner)()
         return None if task is None else task.get_loop()
 
     async def verify(self, timeout: float | None = None) -> None:
-        """Have a quorum of ZooKeeper confirm that the lock is still held; return if it is.
+        """Ask a quorum of ZooKeeper whether the lock is still held; return if it is.
 
         Raises ``LockLost``, ``NotHeld`` after the release, and ``NoAnswer`` if there was no
         answer within ``timeout`` seconds (default: for as long as the lease runs).
-        ``WouldDeadlock`` on a thread of kazoo's.
+        Raises ``WouldDeadlock`` on a thread of kazoo's.
         """
-        limit = check_timeout(timeout)
-        check_thread("verify()")
-        self.check()
-        sent = clock()
-        try:
-            there = await ask(
-                self._session,
-                lambda: queries.confirm(self._paths),
-                self.lock_path,
-                self.remaining() if limit is None else limit,
-            )
-            self._session.confirmed(self, sent, there)
-        finally:
-            self.check()
+        await self._verify(timeout)
 
     async def release(self) -> None:
-        """Give the lock back, from any task; a node whose deletion is not answered is seen to.
+        """Give the lock back, from any task.
 
         Returns when ZooKeeper has answered, or after a bounded moment (at most a second) without
-        an answer; the deletion then goes on in the background until it is done or the session
-        is gone, as it does if this is cancelled. Raises ``LockLost`` if the grant was lost before,
-        ``NotHeld`` if it was released before; ``AccessDenied`` if ZooKeeper's ACLs forbid the
-        deletion; ``WouldDeadlock`` on a thread of kazoo's, where ``abandon()`` serves.
-        """
-        check_thread("release()")
-        answer = self._end()
-        if await finished(answer, self._session.moment):
-            answer.result()
-        else:
-            log.info("no answer to a release yet: it goes on in the background")
+        an answer. Without an answer, the deletion of the node goes on in the background until it
+        is done or the session is gone. It also goes on if this is cancelled.
 
-    def _enter(self, body: Body) -> None:
-        self._bodies.append(body)
+        Raises ``LockLost`` if the grant was lost before, and ``NotHeld`` if it was released before.
+        Raises ``AccessDenied`` if ZooKeeper's ACLs forbid the deletion. Raises ``WouldDeadlock`` on
+        a thread of kazoo's: use ``abandon()`` there.
+        """
+        await self._release()
+
+    def _check_loop(self) -> None:
+        """Raise if the running loop is another one: a body can be cancelled on its loop only."""
+        if self._loop not in {None, asyncio.get_running_loop()}:
+            raise RuntimeError(
+                f"{self.lock_path}: this grant was acquired on another event loop: enter it there"
+            )
+
+    def _enter(self) -> None:
+        self._check_loop()
+        self._bodies.enter()
         if self._loss is not None:
             asyncio.get_running_loop().call_soon(self._tell)
 
     def _leave(self, error: BaseException | None) -> bool:
-        """Leave the innermost body; whether its error is the cancellation for the loss."""
-        return self._bodies.pop().leave(error)
+        return self._bodies.leave(error)
 
     def _set_lost(self) -> None:
-        if self._loop is _running_loop():
+        if self._loop is running_loop():
             self.lost.set()
         if self._loop is None or not call_soon(self._loop, self._tell):
-            with contextlib.suppress(RuntimeError):  # who waited for it does so no more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self.lost.set()
 
     def _tell(self) -> None:
         self.lost.set()
-        for body in self._bodies:
-            body.cancel()
+        self._bodies.cancel()
 
     def _notify(self, calls: list[Callable[[], object]]) -> None:
         for call in calls:
             if self._loop is None or not call_soon(self._loop, partial(_run, call)):
-                log.warning("%s: a callback is not called: its event loop is over", self)
+                log.warning(
+                    "%s: a callback is not called: its event loop is over",
+                    self,
+                    extra=log_fields(self),
+                )
 
     def _forget_waiters(self) -> None:
         self._loop = None
@@ -126,8 +162,8 @@ class _State(Enum):
 class Body:
     """The body of an ``async with``, cancelled once if its grant is lost.
 
-    It accounts for its cancellation as ``asyncio.timeout()`` does: what it asked for is taken
-    back on leaving, and a cancellation that others asked for, too, goes on.
+    It accounts for its cancellation as ``asyncio.timeout()`` does. On leaving, it takes back its
+    own cancellation; a cancellation that others asked for as well goes on.
     """
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
@@ -136,14 +172,14 @@ class Body:
         self._state = _State.ENTERED
 
     def cancel(self) -> None:
-        """Cancel the body, unless it was or is left; called by the loop, not by the task."""
+        """Cancel the body, unless that was done or the body was left. Called by the loop."""
         task = self._task()
         if self._state is _State.ENTERED and task is not None:
             self._state = _State.CANCELLING
             task.cancel()
 
     def leave(self, error: BaseException | None) -> bool:
-        """Leave, with this error; whether it is a cancellation that nobody else asked for."""
+        """Leave with this error. Return whether it is a cancellation that nobody else asked for."""
         state, self._state = self._state, _State.LEFT
         task = self._task()
         if state is not _State.CANCELLING or task is None:
@@ -151,7 +187,28 @@ class Body:
         return task.uncancel() <= self._before and isinstance(error, asyncio.CancelledError)
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+class Bodies:
+    """The bodies of ``async with`` that one grant has entered, the innermost one last."""
+
+    def __init__(self) -> None:
+        self._bodies: list[Body] = []
+
+    def enter(self) -> None:
+        """Enter a body of the running task."""
+        self._bodies.append(Body(running_task()))
+
+    def leave(self, error: BaseException | None) -> bool:
+        """Leave the innermost body. Return whether its error is the cancellation for the loss."""
+        return self._bodies.pop().leave(error)
+
+    def cancel(self) -> None:
+        """Cancel the bodies. Called by the loop."""
+        for body in self._bodies:
+            body.cancel()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the running loop, if there is one."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -163,7 +220,7 @@ def _run(call: Callable[[], object]) -> None:
     try:
         outcome = call()
     except Exception:
-        log.exception("a callback of a lock raised")
+        log.exception("a callback of a lock raised", extra=log_fields())
         return
     if asyncio.iscoroutine(outcome):
         task = asyncio.get_running_loop().create_task(outcome, name="zklock-callback")
@@ -174,4 +231,4 @@ def _run(call: Callable[[], object]) -> None:
 def _ran(task: asyncio.Task[Any]) -> None:
     _callbacks.discard(task)
     if not task.cancelled() and task.exception() is not None:
-        log.error("a callback of a lock raised", exc_info=task.exception())
+        log.error("a callback of a lock raised", exc_info=task.exception(), extra=log_fields())

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import MutableMapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
-from zklock import kinds
-from zklock.aio.grant import Body, Grant
-from zklock.aio.waiting import ask, finished, starter
-from zklock.attempt import Attempt
-from zklock.base import Acquirable, Holdings, abandon_result, note_loss
-from zklock.clock import check_timeout
-from zklock.connection import check_thread
-from zklock.effects import Recipe
-from zklock.errors import LockLost, NotHeld
-from zklock.queries import Contender
+from zklock._ground.public import public
+from zklock._locks import kinds
+from zklock._locks.base import Holdings, LockBase
+from zklock._recipes.queries import Contender
+from zklock.aio.grant import Attempting, Grant, WithLock
+from zklock.aio.waiting import AWAITING, running_task
 from zklock.token import FencingToken
 
+_newest: weakref.WeakKeyDictionary[
+    asyncio.Task[Any], weakref.WeakValueDictionary[tuple[int, str], Grant]
+] = weakref.WeakKeyDictionary()
+"""The newest grant of a task on each session and path, at least while it is held."""
 
-class Acquiring(Acquirable[Grant]):
+
+class TaskLock(LockBase[Grant], WithLock[Grant]):
     """How a task acquires, holds and releases a lock of any kind."""
 
+    _AWAITS = True
+    _FRONT = AWAITING
     _GRANT = Grant
     _WHO = "task"
 
@@ -31,134 +35,93 @@ class Acquiring(Acquirable[Grant]):
         """Wait for the lock, in turn; return its grant, or ``None``: not free, or not in time.
 
         ``timeout``: seconds for the whole call, by default the lock's own. With
-        ``blocking=False`` or ``timeout=0`` nothing is waited for but ZooKeeper's answer, and for
-        that a bounded moment (at most a second), connected or not.
+        ``blocking=False`` or ``timeout=0`` it waits only for ZooKeeper's answer. That takes a
+        bounded moment (at most a second), connected or not.
 
-        Leaves no contender behind whichever way it ends, cancelled included; where ZooKeeper
-        cannot be reached, that is seen to in the background. A session that is lost while waiting
-        means queueing again, at the end, within the same timeout.
+        However it ends without a grant, cancelled included, it leaves no contender behind. Where
+        ZooKeeper cannot be reached, the contender is removed in the background. If the session is
+        lost while it waits, it queues again, at the end, within the same timeout.
 
-        Raises ``AcquireCancelled`` after :meth:`cancel`; ``ClientClosed`` if the client is or is
-        being stopped, ``ForkedClient`` in a child process; ``AccessDenied`` where ACLs forbid
-        it; ``SequenceExhausted``; ``WouldDeadlock`` on a thread of kazoo's.
+        Raises ``AcquireCancelled`` after :meth:`cancel`; ``ClientClosed`` if the client is stopped
+        or being stopped; ``ForkedClient`` in a child process; ``AccessDenied`` where ACLs forbid
+        it; ``SequenceExhausted``. Raises ``WouldDeadlock`` on a thread of kazoo's. Without a
+        timeout, it also raises ``WouldDeadlock`` if this task already holds the lock by any object
+        of this client.
         """
         return await self._acquire(blocking, timeout)
 
-    async def _acquire(self, blocking: bool, timeout: float | None, **wanted: Any) -> Grant | None:
-        limit = self._limit(blocking, timeout)
-        patient = limit != 0
-        check_thread("acquire()")
-        self._check_acquire()
-        shared = self._again()
-        if shared is not None:
-            self._holdings().grants.append(shared)
-            return shared
-        attempt = self._attempt(patient, **wanted)
-        try:
-            with self._guard:
-                self._pending.add(attempt)
-            starter().start(attempt.start)
-            grant = await _outcome(attempt, limit if patient else self._session.moment)
-            if grant is not None:
-                self._keep(grant)
-            return grant
-        except BaseException:
-            if not attempt.give_up():
-                attempt.when_done(lambda: abandon_result(attempt))
-            raise
-        finally:
-            with self._guard:
-                self._pending.discard(attempt)
+    def attempt(
+        self, blocking: bool = True, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Grant | None]:
+        """Return a context manager: acquire as :meth:`acquire` does, and release at the end.
+
+        ::
+
+            async with lock.attempt(timeout=2.0) as grant:
+                if grant is None:
+                    ...  # not in time: somebody else has it
+                else:
+                    ...  # held; released at the end of the block
+
+        The call itself does nothing: the lock is acquired where the block begins. A loss cancels
+        the block, as that of ``async with lock``, and its end then raises ``LockLost``. The errors
+        are those of :meth:`acquire`. Entered a second time, it raises ``RuntimeError``.
+        """
+        return Attempting(partial(self.acquire, blocking, timeout))
 
     async def release(self) -> None:
         """Give back what this task acquired last.
 
-        Raises ``LockLost`` if that grant was lost meanwhile (once: it is then forgotten),
+        Raises ``LockLost`` if that grant was lost meanwhile (once: it is then forgotten). Raises
         ``WrongThread`` if only another task holds a grant of this object (see
         ``Grant.release()``), else ``NotHeld``. See ``Grant.release()`` for how long it takes.
         """
-        check_thread("release()")
-        await self._release(self._newest())
+        await self._release()
 
     async def contenders(self, timeout: float | None = None) -> list[Contender]:
-        """Return who holds and who waits, in queue order, foreign clients' contenders included.
+        """Return all contenders in queue order: holders and waiters, also those of foreign clients.
 
-        Asks through the leader; ``NoAnswer`` after ``timeout`` seconds, by default the session
-        timeout. What it returns may have changed by the time it is looked at.
+        Asks through the leader. Raises ``NoAnswer`` after ``timeout`` seconds, by default the
+        session timeout. The queue may have changed by the time that you read the result.
         """
-        found: list[Contender] = await self._ask("contenders()", self._contenders, timeout)
-        return found
+        return await self._ask("contenders()", self._contenders, timeout)
 
     async def holder(self, timeout: float | None = None) -> Contender | None:
         """Return the first in the queue, confirmed by a quorum; ``None`` if it is empty.
 
-        ``timeout`` and errors as of :meth:`contenders`. ``None`` is not confirmed: where the
+        The same ``timeout`` and errors as :meth:`contenders`. ``None`` is not confirmed: where the
         network is partitioned, somebody may hold the lock on the other side.
         """
-        found: Contender | None = await self._ask("holder()", self._holder, timeout)
-        return found
+        return await self._ask("holder()", self._holder, timeout)
 
     async def request_release(self, timeout: float | None = None) -> list[Contender]:
         """Ask all present holders to release; return those that were asked.
 
         See :meth:`zklock.Lock.request_release`.
         """
-        asked: list[Contender] = await self._ask(
-            "request_release()", self._request_release, timeout
-        )
-        return asked
+        return await self._ask("request_release()", self._request_release, timeout)
 
     async def break_lock(
         self, token: FencingToken | None = None, *, timeout: float | None = None
     ) -> Contender | None:
-        """Delete the node of the present holder; return whose it was, ``None`` if nobody's.
+        """Delete the node of the present holder; return that holder, ``None`` if there is none.
 
-        An operator's tool: see :meth:`zklock.Lock.break_lock` for what it does to the holder.
+        A tool for operators. See :meth:`zklock.Lock.break_lock` for what it does to the holder.
         """
-        if token is not None and not isinstance(token, FencingToken):
-            raise TypeError(f"token must be a FencingToken, not {type(token).__name__}")
-        broken: Contender | None = await self._ask(
-            "break_lock()", lambda: self._break(token), timeout
-        )
-        return broken
+        return await self._break_lock(token, timeout)
 
-    async def __aenter__(self) -> Grant:
-        grant = await self.acquire()
-        if grant is None:
-            raise self._timed_out()
-        try:
-            grant._enter(Body(running_task()))
-            self._holdings().entered.append(grant)
-            return grant
-        except BaseException:
-            grant.abandon()
-            raise
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Release. ``LockLost`` if the grant was lost; an error of the body is kept, and noted."""
-        entered = self._holdings().entered
-        if not entered:
-            raise self._nothing_here()
-        grant = entered.pop()
-        ours = grant._leave(error)
-        try:
-            await self._release(grant)
-        except LockLost as lost:
-            if ours:
-                raise lost from error
-            if not note_loss(lost, error):
-                raise
-        except NotHeld:
-            if error is None:
-                raise
+    def _newest_here(self) -> MutableMapping[tuple[int, str], Grant]:
+        task = running_task()
+        newest = _newest.get(task)
+        if newest is None:
+            newest = _newest[task] = weakref.WeakValueDictionary()
+        return newest
 
     def _owner(self) -> object:
         return weakref.ref(running_task())
+
+    async def _take(self) -> Grant | None:
+        return await self.acquire()
 
     def _holdings(self) -> Holdings[Grant]:
         task, mine = running_task(), self._mine
@@ -173,97 +136,70 @@ class Acquiring(Acquirable[Grant]):
     def _label(self) -> str:
         return running_task().get_name()
 
-    async def _release(self, grant: Grant) -> None:
-        if self._shared(grant):
-            return
-        try:
-            await grant.release()
-        finally:
-            self._forget(grant)
 
-    async def _ask(self, what: str, query: Callable[[], Recipe[Any]], timeout: float | None) -> Any:
-        check_thread(what)
-        limit = check_timeout(timeout)
-        return await ask(self._session, query, self._path, limit)
-
-
-class Lock(kinds.Exclusive[Grant], Acquiring):
+@public
+class Lock(kinds.Exclusive[Grant], TaskLock):
     """An exclusive lock: at most one grant at a time, in the order of asking.
 
-    Arguments as of :class:`zklock.Lock`; the default ``identity`` is ``host:pid:task``. Callbacks
-    run on the event loop of the task that acquired; those that are coroutine functions run as
-    tasks of their own.
+    The arguments are those of :class:`zklock.Lock`. The default ``identity`` is
+    ``host:pid:task``. Callbacks run on the event loop of the task that acquired; coroutine
+    functions run as tasks of their own.
 
-    If the grant is lost inside ``async with``, the body is cancelled, and leaving raises
-    ``LockLost`` in place of that cancellation, as ``asyncio.timeout()`` does it: a cancellation
-    by others goes on, an error that the body raised is kept and noted.
+    If the grant is lost inside ``async with``, the body is cancelled, and leaving it raises
+    ``LockLost`` in place of that cancellation. It works as in ``asyncio.timeout()``: a cancellation
+    by others goes on, and an error that the body raised is kept and noted.
 
-    One object may be shared by tasks, of several event loops too: every ``acquire`` is a contender
+    One object may be shared by tasks, also of several event loops. Every ``acquire`` is a contender
     of its own, and belongs to the task that awaited it. It is not re-entrant: a task that acquires
-    twice waits for itself.
+    what it holds gets ``WouldDeadlock``, or waits in vain if it gave a timeout.
 
-    *Not guaranteed:* that the holder still holds when its write arrives at a resource, nor that
-    it is told in time by a loop that is blocked. A resource that must not see a late write has to
-    compare fencing tokens (``zklock.fencing``).
+    *Not guaranteed:* that the holder still holds when its write arrives at a resource. Nor is it
+    guaranteed that a blocked loop tells the holder in time. A resource that must not see a late
+    write has to compare fencing tokens (``zklock.fencing``).
     """
 
 
-class RLock(kinds.Reentrant[Grant], Acquiring):
-    """A lock that the task which holds it may acquire again: see :class:`zklock.RLock`.
+@public
+class RLock(kinds.Reentrant[Grant], TaskLock):
+    """A lock that its holding task may acquire again: see :class:`zklock.RLock`.
 
-    It belongs to the task: those that this one starts are others.
+    It belongs to the task. A task that this one starts is another task, and does not hold it.
     """
 
 
-class ReadLock(kinds.Read[Grant], Acquiring):
+@public
+class ReadLock(kinds.Read[Grant], TaskLock):
     """The reading side of a lock for many readers or one writer: see :class:`zklock.ReadLock`."""
 
 
-class WriteLock(kinds.Write[Grant], Acquiring):
+@public
+class WriteLock(kinds.Write[Grant], TaskLock):
     """The writing side of a lock for many readers or one writer: see :class:`zklock.WriteLock`."""
 
     async def downgrade(self, timeout: float | None = None) -> Grant:
-        """Go on as a reader: let in the readers that wait, and no writer; return the grant.
+        """Become a reader: let in the waiting readers, but no writer; return the grant.
 
         See :meth:`zklock.WriteLock.downgrade`.
         """
-        grant = self._newest()
-        grant.check()
-        there = await self._ask("downgrade()", lambda: self._downgrade(grant), timeout)
-        self._downgraded(grant, there)
-        return grant
+        return await self._downgrade(timeout)
 
 
-class Semaphore(kinds.Permits[Grant], Acquiring):
-    """So many permits, given in the order of asking: see :class:`zklock.Semaphore`."""
+@public
+class Semaphore(kinds.Permits[Grant], TaskLock):
+    """A counting semaphore, first come, first served: see :class:`zklock.Semaphore`."""
 
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None, *, permits: int = 1
     ) -> Grant | None:
-        """Wait for so many permits at once, all or none; see :meth:`zklock.Semaphore.acquire`."""
+        """Wait for this many permits, all or none; see :meth:`zklock.Semaphore.acquire`."""
         return await self._acquire(blocking, timeout, wanted=self._wanted(permits))
 
+    def attempt(
+        self, blocking: bool = True, timeout: float | None = None, *, permits: int = 1
+    ) -> AbstractAsyncContextManager[Grant | None]:
+        """Return a context manager for this many permits; see :meth:`Lock.attempt`."""
+        return Attempting(partial(self.acquire, blocking, timeout, permits=permits))
+
     async def set_limit(self, limit: int, timeout: float | None = None) -> None:
-        """Change the limit that is kept; see :meth:`zklock.Semaphore.set_limit`."""
-        kinds.check_permits("limit", limit)
-        await self._ask("set_limit()", lambda: self._set_limit(limit), timeout)
-
-
-async def _outcome(attempt: Attempt[Grant | None], limit: float | None) -> Grant | None:
-    """Wait for the outcome; ``None`` when the limit has passed, even if a grant is on its way."""
-
-    def unheard() -> None:
-        abandon_result(attempt)
-
-    if not await finished(attempt, limit, unheard) and attempt.give_up():
-        return None
-    await finished(attempt, None, unheard)
-    return attempt.result()
-
-
-def running_task() -> asyncio.Task[Any]:
-    """Return the task that is running: what is acquired belongs to it."""
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("a lock of zklock.aio must be used inside a task")
-    return task
+        """Change the stored limit; see :meth:`zklock.Semaphore.set_limit`."""
+        await self._set_limit(limit, timeout)

@@ -3,84 +3,78 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import weakref
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from types import TracebackType
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
-from zklock.aio.grant import Body, Grant
-from zklock.aio.lock import Acquiring, running_task
-from zklock.base import note_loss
-from zklock.clock import check_timeout, clock
-from zklock.connection import check_thread
-from zklock.errors import LockLost, NotHeld
-from zklock.grant import LostCallback
-from zklock.multi import MultiBase, MultiGrantBase
+from zklock._ground.loss import LostCallback
+from zklock._locks.multi_base import MultiBase, MultiGrantBase, MultiHoldings
+from zklock.aio.grant import Attempting, Bodies, Entered, Grant, WithLock
+from zklock.aio.lock import TaskLock
+from zklock.aio.waiting import running_task
 
 
-class MultiGrant(MultiGrantBase[Grant]):
+class MultiGrant(MultiGrantBase[Grant], Entered):
     """One acquisition of several locks: see :class:`zklock.MultiGrant`.
 
     ``lost`` is an ``asyncio.Event``. Callbacks run on the event loop.
     """
 
+    _AWAITS = True
+
     def __init__(
-        self, locks: Sequence[Acquiring], grants: Sequence[Grant], on_lost: LostCallback | None
+        self, locks: Sequence[TaskLock], grants: Sequence[Grant], on_lost: LostCallback | None
     ) -> None:
         self.lost = asyncio.Event()
-        self._locks = tuple(locks)
-        self._bodies: list[Body] = []
-        super().__init__(grants, on_lost)
+        self._bodies = Bodies()
+        super().__init__(locks, grants, on_lost)
 
     async def verify(self, timeout: float | None = None) -> None:
-        """Have a quorum confirm all of them, one after the other; see ``Grant.verify``."""
-        limit = check_timeout(timeout)
-        end = math.inf if limit is None else clock() + limit
-        for grant in self.grants:
-            await grant.verify(None if limit is None else max(0.0, end - clock()))
+        """Ask a quorum about all of them, one after the other; see ``Grant.verify``."""
+        await self._verify(timeout)
 
     async def release(self) -> None:
-        """Give all of them back, the last one first, whatever comes of the others.
+        """Give all of them back. An error at one does not stop the others.
 
-        Raises the first error there was, ``LockLost`` for a lock that was lost. Each takes as long
-        as ``Grant.release``; if this is cancelled, the rest is given back without waiting.
+        See :meth:`zklock.MultiGrant.release`. If this is cancelled, the rest is given back without
+        waiting.
         """
-        check_thread("release()")
-        async with AsyncExitStack() as each:
-            for lock, grant in zip(self._locks, self.grants, strict=True):
-                each.push_async_callback(lock._release, grant)
+        await self._release()
 
     def _set_lost(self) -> None:
         self.lost.set()
-        for body in self._bodies:
-            body.cancel()
+        self._bodies.cancel()
 
-    def _enter(self, body: Body) -> None:
-        self._bodies.append(body)
+    def _enter(self) -> None:
+        self.grants[0]._check_loop()
+        self._bodies.enter()
         if self._loss is not None:
-            asyncio.get_running_loop().call_soon(body.cancel)
+            asyncio.get_running_loop().call_soon(self._bodies.cancel)
 
     def _leave(self, error: BaseException | None) -> bool:
-        return self._bodies.pop().leave(error)
+        return self._bodies.leave(error)
 
 
-class MultiLock(MultiBase[Acquiring]):
+class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
     """Several locks, of any kinds and any clients, as one: see :class:`zklock.MultiLock`.
 
     If one is lost inside ``async with``, the body is cancelled as with a single lock.
     """
 
+    _AWAITS = True
+    _GRANT = MultiGrant
+
     def __init__(
         self,
-        locks: Sequence[Acquiring],
+        locks: Sequence[TaskLock],
         *,
         timeout: float | None = None,
         on_lost: LostCallback | None = None,
     ) -> None:
         super().__init__(locks, timeout=timeout, on_lost=on_lost)
-        self._mine: weakref.WeakKeyDictionary[asyncio.Task[Any], list[MultiGrant]] = (
+        self._mine: weakref.WeakKeyDictionary[asyncio.Task[Any], MultiHoldings[MultiGrant]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -89,89 +83,30 @@ class MultiLock(MultiBase[Acquiring]):
     ) -> MultiGrant | None:
         """Acquire all of them; return their grant, or ``None``: one is not free, or not in time.
 
-        What is lost while the rest is waited for is acquired anew, within the same timeout. Errors
-        as of ``Lock.acquire``; nothing is held after an error or a cancellation.
+        If a lock is lost while others are still awaited, it is acquired anew, in the same timeout.
+        Raises the same errors as ``Lock.acquire``; nothing is held after an error or a
+        cancellation.
         """
-        end = self._end(blocking, timeout)
-        check_thread("acquire()")
-        while True:
-            grants = await self._gather(end)
-            if grants is None:
-                return None
-            if all(each.held for each in grants):
-                grant = MultiGrant(self._locks, grants, self._on_lost)
-                self._stack.append(grant)
-                return grant
-            self._drop(grants)
+        return await self._acquire(blocking, timeout)
+
+    def attempt(
+        self, blocking: bool = True, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[MultiGrant | None]:
+        """Return a context manager whose grant may be ``None``; see ``Lock.attempt``."""
+        return Attempting(partial(self.acquire, blocking, timeout))
 
     async def release(self) -> None:
-        """Give back what this task acquired last; ``NotHeld`` if nothing.
+        """Give back what this task acquired last; ``NotHeld`` if there is nothing.
 
         See ``MultiGrant.release``.
         """
-        check_thread("release()")
-        if not self._stack:
-            raise NotHeld(f"{', '.join(self.paths)}: nothing to release: acquire first")
-        await self._stack.pop().release()
+        await self._release()
 
-    @property
-    def grant(self) -> MultiGrant | None:
-        """What this task acquired last, ``None`` without; some of it may be lost."""
-        return self._stack[-1] if self._stack else None
+    async def _take(self) -> MultiGrant | None:
+        return await self.acquire()
 
-    @property
-    def held(self) -> bool:
-        """Whether this task holds all of the locks."""
-        return bool(self._stack) and self._stack[-1].held
+    def _holdings(self) -> MultiHoldings[MultiGrant]:
+        return self._mine.setdefault(running_task(), MultiHoldings())
 
-    async def __aenter__(self) -> MultiGrant:
-        grant = await self.acquire()
-        if grant is None:
-            raise self._timed_out()
-        grant._enter(Body(running_task()))
-        return grant
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Release. ``LockLost`` if one was lost; an error of the body is kept, and noted."""
-        grant = self.grant
-        ours = grant is not None and grant._leave(error)
-        try:
-            await self.release()
-        except LockLost as lost:
-            if ours:
-                raise lost from error
-            if not note_loss(lost, error):
-                raise
-        except NotHeld:
-            if error is None:
-                raise
-
-    async def _gather(self, end: float | None) -> list[Grant] | None:
-        grants: list[Grant] = []
-        complete = False
-        try:
-            for lock in self._locks:
-                if end is None:
-                    grant = await lock._acquire(blocking=False, timeout=None)
-                else:
-                    grant = await lock._acquire(blocking=True, timeout=max(0.0, end - clock()))
-                if grant is None:
-                    return None
-                grants.append(grant)
-            complete = True
-            return grants
-        finally:
-            if not complete:
-                self._drop(grants)
-
-    @property
-    def _stack(self) -> list[MultiGrant]:
-        return self._mine.setdefault(running_task(), [])
-
-    def _member(self) -> type[Acquiring]:
-        return Acquiring
+    def _member(self) -> type[TaskLock]:
+        return TaskLock

@@ -1,4 +1,4 @@
-"""A pool of workers that share out shards of work, for asyncio."""
+"""A pool of workers that share shards of work, for asyncio."""
 
 from __future__ import annotations
 
@@ -7,71 +7,71 @@ import contextlib
 import inspect
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import Any
 
+from zklock._engine.grant import GrantOptions
+from zklock._engine.roster import MembershipChange
+from zklock._ground.clock import clock
+from zklock._ground.news import News
+from zklock._ground.public import public
+from zklock._ground.records import log_fields
+from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
+from zklock._pool.runners import Runner, ShardHandler, on_loop
+from zklock._pool.slot import Reporting, Slot
 from zklock.aio.grant import Grant
-from zklock.aio.waiting import ask, call_soon
-from zklock.clock import clock
-from zklock.connection import check_thread
-from zklock.grant import Terms
-from zklock.membership import (
-    Ask,
-    Await,
-    Membership,
-    PoolMember,
-    Reporting,
-    Script,
-    ShardOwner,
-    Slot,
-    T,
-)
-from zklock.shards import Handler, Runner, on_loop
+from zklock.aio.observers import MembershipChanges, Observer
+from zklock.aio.waiting import AWAITING, call_soon
 
 log = logging.getLogger("zklock")
 
 
 class _ShardGrant(Reporting, Grant):
-    """A grant that tells its slot of its loss, and others on the loop of the pool."""
+    """A grant that tells its slot of its loss, and tells others on the loop of the pool."""
 
     @staticmethod
-    def _loop_of(terms: Terms) -> asyncio.AbstractEventLoop | None:
+    def _loop_of(terms: GrantOptions) -> asyncio.AbstractEventLoop | None:
         assert isinstance(terms.owner, Slot)
         return terms.owner.home
 
 
+@public
 class WorkerPool(Membership[Grant]):
     """One worker of a pool: it runs its share of the shards, as tasks of an event loop.
 
-    Arguments as of :class:`zklock.WorkerPool`, with these differences. The pool belongs to the
-    event loop that :meth:`start` is awaited on. ``handler``: a coroutine function is run there, as
-    a task for each shard; its ``shard.should_stop`` is an ``asyncio.Event``, and the task is
-    cancelled if the shard is lost. A cancellation that does not come from here counts as a
-    failure. A plain function is run on threads, or as ``executor`` says, which must not be a loop.
-    ``on_assigned`` and ``on_revoked``, functions or coroutine functions, are called on the loop,
-    with an :class:`aio.Grant <Grant>`.
+    The arguments are those of :class:`zklock.WorkerPool`, with these differences. The pool belongs
+    to the event loop that :meth:`start` is awaited on.
 
-    What decides about shards, and asks ZooKeeper, are threads of the pool's own: a loop that is
-    blocked keeps its own shards for too long, and holds up nobody else's.
+    ``handler``: a coroutine function runs on that loop, as a task for each shard. Its
+    ``shard.should_stop`` is an ``asyncio.Event``, and the task is cancelled if the shard is lost. A
+    cancellation that the pool did not ask for counts as a failure. A plain function runs on
+    threads, or where ``executor`` says, which must not be a loop. ``on_assigned``, ``on_revoked``
+    and ``on_stuck``, functions or coroutine functions, are called on the loop, with an
+    :class:`aio.Grant <Grant>`.
 
-    The constructor asks nothing of ZooKeeper. :meth:`start` and :meth:`stop`, or
-    ``async with pool:``. A pool whose loop ends before it was stopped leaves by itself, in the
-    background, once the handlers have; it calls nothing any more.
+    Threads of the pool's own decide about shards and ask ZooKeeper. A blocked loop keeps its own
+    shards for too long, but holds up nobody else's.
 
-    Whatever asks ZooKeeper or waits is a coroutine; the rest may be used from anywhere. Cancelled,
-    a coroutine leaves what it has begun to go on: see each.
+    The constructor asks nothing of ZooKeeper. Use :meth:`start` and :meth:`stop`, or
+    ``async with pool:``. If the loop ends before the pool was stopped, the pool leaves by itself,
+    in the background, once the handlers have ended. It calls no callback any more.
 
-    *Not guaranteed:* that two workers never act on a shard at one instant, nor that a handler
-    is told in time by a loop that is blocked. What must not be written late has to be guarded by
+    What asks ZooKeeper or waits is a coroutine. The rest may be used from anywhere. If a coroutine
+    is cancelled, what it has begun may go on: see each.
+
+    *Not guaranteed:* that two workers never act on a shard at the same instant. Nor is it
+    guaranteed that a blocked loop tells a handler in time. Guard what must not be written late by
     the token.
     """
 
+    _AWAITS = True
+    _FRONT = AWAITING
     _GRANT = _ShardGrant
 
     def _set_up(self) -> None:
-        self._news = asyncio.Event()
+        self._news = News()
         self._waiting = 0
         self._ended = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -80,57 +80,83 @@ class WorkerPool(Membership[Grant]):
     async def start(self) -> None:
         """Join the pool; shards come soon.
 
-        Raises what ``Lock.contenders()`` does; ``ZkLockError`` if it was started before.
-        Cancelled, it has not joined, and may be started again.
+        Raises the same errors as ``Lock.contenders()``. Raises ``ZkLockError`` if the pool was
+        started before, if what ZooKeeper says of the shards cannot be read (:meth:`set_shards`
+        mends it), or if the pool has names and ``shards`` was a number, or the other way round. If
+        this is cancelled, the worker has not joined, and may be started again.
         """
         loop = asyncio.get_running_loop()
-        await self._play("start()", self._start(loop))
-        self._keeper = asyncio.create_task(self._keep(), name="zklock-pool")
+        call = StartCall()
+        try:
+            await self._start(call, loop)
+            self._keeper = asyncio.create_task(self._keep(), name="zklock-pool")
+        except BaseException:
+            self._give_up_start(call)
+            raise
 
     async def stop(self, timeout: float | None = 30.0) -> None:
         """Leave the pool: hand over all shards, and return when that is done.
 
-        Handlers are told to stop, ``on_revoked`` is called, and each shard is released when both
-        have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``: what
-        they work on stays owned until they do, and ``stop()`` may be awaited again. What
-        ZooKeeper does not answer goes on in the background, and so does all of it if this is
-        cancelled. A handler that awaits it waits for itself. ``RuntimeError`` on another loop than
-        the pool's.
+        Handlers are told to stop, and ``on_revoked`` is called. Each shard is released when both
+        have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``. Their
+        shards then stay owned until they return (or ``stuck_after``), and ``stop()`` may be awaited
+        again. If ZooKeeper does not answer, the rest goes on in the background. If this is
+        cancelled, all of it does. A handler that awaits ``stop()`` waits for itself. Raises
+        ``RuntimeError`` on another loop than the pool's.
         """
         self._check_loop()
-        await self._play("stop()", self._stop(timeout))
+        await self._stop(timeout)
         if self._keeper is not None:
             await asyncio.wait([self._keeper])
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Give up all shards, and take no others, while staying in the pool.
 
-        Waits until none is owned any more; ``False`` if that was not within ``timeout`` seconds,
-        while it goes on, as it does if this is cancelled; :meth:`resume` takes it back. If all
-        workers of the pool drain, nobody owns the shards. ``RuntimeError`` on another loop than
-        the pool's.
+        Waits until this worker owns no shard. Returns ``False`` if that took longer than
+        ``timeout`` seconds; the draining goes on. It also goes on if this is cancelled;
+        :meth:`resume` takes it back. After ``True`` no handler begins before :meth:`resume`. If all
+        workers of the pool drain, nobody owns the shards. Raises ``RuntimeError`` on another loop
+        than the pool's.
         """
         self._check_loop()
-        return await self._play("drain()", self._drain(timeout))
+        return await self._drain(timeout)
 
-    async def set_shards(self, shards: int, timeout: float | None = None) -> None:
-        """Change the number of shards of the pool, for all workers and those to come.
+    async def set_shards(self, shards: int | Collection[str], timeout: float | None = None) -> None:
+        """Change which shards the pool has, for all workers, present and later ones.
 
-        See :meth:`zklock.WorkerPool.set_shards`. Cancelled, it may or may not have been carried
-        out; asking again is safe.
+        See :meth:`zklock.WorkerPool.set_shards`. If this is cancelled, they may or may not have
+        changed; asking again is safe.
         """
-        await self._play("set_shards()", self._set_shards(shards, timeout))
+        await self._set_shards(shards, timeout)
 
     async def assignment(self, timeout: float | None = None) -> list[ShardOwner]:
-        """Return for each shard who is to have it and who has it, in the order of their numbers.
+        """Return for each shard, in order, which worker should have it and which worker has it.
 
         See :meth:`zklock.WorkerPool.assignment`.
         """
-        return await self._play("assignment()", self._assignment(timeout))
+        return await self._assignment(timeout)
 
     async def members(self, timeout: float | None = None) -> list[PoolMember]:
-        """Return the live workers, by identity. Costs and errors as of :meth:`assignment`."""
-        return await self._play("members()", self._members(timeout))
+        """Return the live workers, by identity. The same costs and errors as :meth:`assignment`."""
+        return await self._members(timeout)
+
+    def observe_membership(
+        self, callback: Callable[[MembershipChange[PoolWorker]], object]
+    ) -> Observer:
+        """Have ``callback(change)`` called with the present workers, and with every change of them.
+
+        See :meth:`zklock.WorkerPool.observe_membership`. The calls come in order, one at a time,
+        on the running loop. A coroutine function is awaited.
+        """
+        self._observing(callback=callback)
+        return Observer(self.membership_changes(), callback)
+
+    def membership_changes(self, timeout: float | None = None) -> MembershipChanges[PoolWorker]:
+        """Return an asynchronous iterator over the present workers and every change of them.
+
+        See :meth:`zklock.WorkerPool.membership_changes`. Call it on the loop that iterates.
+        """
+        return MembershipChanges(self._session, self._membership, self._observing(timeout))
 
     async def __aenter__(self) -> WorkerPool:
         await self.start()
@@ -144,10 +170,10 @@ class WorkerPool(Membership[Grant]):
     ) -> None:
         await self.stop()
 
-    # Inside, on whichever thread.
+    # Inside, on any thread.
 
     def _runner_of(
-        self, handler: Handler, executor: object
+        self, handler: ShardHandler, executor: object
     ) -> Callable[[asyncio.AbstractEventLoop | None], Runner]:
         if isinstance(executor, asyncio.AbstractEventLoop):
             raise TypeError("executor must be no loop: coroutine functions run on that of start()")
@@ -157,20 +183,20 @@ class WorkerPool(Membership[Grant]):
         return _OnLoop(self)
 
     def _heard(self) -> None:
-        loop = self._home
+        loop = self._slots.home
         if loop is not None and (self._waiting or self._closed):
             call_soon(loop, self._tell_those_who_wait)
 
     # Inside, on the loop.
 
     def _tell_those_who_wait(self) -> None:
-        news, self._news = self._news, asyncio.Event()
+        news, self._news = self._news, News()
         news.set()
         if self._closed:
             self._ended.set()
 
     async def _keep(self) -> None:
-        """Leave the pool if the loop ends: whoever ends it cancels its tasks."""
+        """Leave the pool if the loop ends. The code that ends a loop cancels its tasks."""
         try:
             await self._ended.wait()
         except asyncio.CancelledError:
@@ -179,43 +205,24 @@ class WorkerPool(Membership[Grant]):
             raise
 
     def _check_loop(self) -> None:
-        if self._home not in {None, asyncio.get_running_loop()}:
+        if self._slots.home not in {None, asyncio.get_running_loop()}:
             raise RuntimeError(
                 f"{self._path}: this pool runs on another event loop: stop() and drain() it there"
             )
 
-    async def _play(self, what: str, script: Script[T]) -> T:
-        check_thread(what)
-        try:
-            step = next(script)
-            while True:
-                try:
-                    told = await self._do(step)
-                except BaseException as error:
-                    step = script.throw(error)
-                else:
-                    step = script.send(told)
-        except StopIteration as end:
-            outcome: T = end.value
-            return outcome
-
-    async def _do(self, step: Ask | Await) -> object:
-        if isinstance(step, Ask):
-            return await ask(self._session, step.make, self._path, step.timeout)
-        return await self._await(step.done, step.until)
-
-    async def _await(self, done: Callable[[], bool], until: float) -> bool:
+    async def _until(self, done: Callable[[], bool], until: float) -> bool:
         self._waiting += 1  # before the first look, so that no news is missed after it
         try:
-            while not done():
-                left = until - clock()
-                if left <= 0:
-                    return False
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(None if left == math.inf else left):
-                        await self._news.wait()
+            return await self._look_until(done, until)
         finally:
             self._waiting -= 1
+
+    async def _look_until(self, done: Callable[[], bool], until: float) -> bool:
+        while not done():
+            left = until - clock()
+            if left <= 0:
+                return False
+            await self._news.wait(None if left == math.inf else left)
         return True
 
 
@@ -226,12 +233,16 @@ class _OnLoop(Executor):
         self._pool = pool
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        """Call soon; not at all once the loop is over."""
-        loop = self._pool._home
+        """Call soon. Once the loop is over, do not call at all."""
+        loop = self._pool._slots.home
         if loop is not None and not self._pool._loop_ends:
             with contextlib.suppress(RuntimeError):
                 return on_loop(loop, _called(call, *args, **options))
-        log.warning("%s: a callback is not called: its event loop is over", self._pool)
+        log.warning(
+            "%s: a callback is not called: its event loop is over",
+            self._pool,
+            extra=log_fields(path=self._pool.path, identity=self._pool.identity),
+        )
         nothing: Future[Any] = Future()
         nothing.set_result(None)
         return nothing

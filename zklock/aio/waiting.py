@@ -1,4 +1,4 @@
-"""How a coroutine waits for what threads bring: no thread is spent on it, the loop never blocks."""
+"""How a coroutine waits for answers from threads. It uses no thread and never blocks the loop."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from zklock import queries
-from zklock.effects import Recipe
-from zklock.grant import Answer
-from zklock.session import Session, no_answer
+from zklock._engine.script import Answer, Front, Outcome
+from zklock._ground.news import News, settle
+from zklock._ground.records import log_fields
 
 log = logging.getLogger("zklock")
 T = TypeVar("T")
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> bool:
-    """Call soon on the loop, from any thread; whether the loop is not closed yet."""
+    """Call soon on the loop, from any thread. Return ``False`` if the loop is closed."""
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:
@@ -32,7 +31,7 @@ def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> bo
 class Starter:
     """Starts a burst of attempts a few at a time, in order, so that all else on the loop goes on.
 
-    An attempt can be given up as ever before it was started.
+    An attempt can also be given up before it is started.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -64,7 +63,7 @@ class Starter:
 
 
 def starter() -> Starter:
-    """Return that of the running loop."""
+    """Return the starter of the running loop."""
     loop = asyncio.get_running_loop()
     found = _starters.get(loop)
     if found is None:
@@ -78,52 +77,43 @@ _starters: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Starter] = (
 )
 
 
-async def finished(
-    answer: Answer, timeout: float | None, unheard: Callable[[], object] | None = None
-) -> bool:
-    """Wait for the answer for so many seconds; whether it has come.
+class Awaiting(Front):
+    """A task waits by awaiting."""
 
-    ``unheard`` is called if the answer comes when the loop is closed already.
-    """
-    loop = asyncio.get_running_loop()
-    come: asyncio.Future[bool] = loop.create_future()
+    def begin(self, attempt: Outcome) -> None:
+        """Start an attempt, now or in one of the next iterations of the loop."""
+        starter().start(attempt.start)
 
-    def wake() -> None:
-        if not call_soon(loop, partial(_settle, come, True)) and unheard is not None:
-            unheard()
+    async def finished(
+        self, answer: Answer, timeout: float | None, unheard: Callable[[], object] | None = None
+    ) -> bool:
+        """Wait for the answer, at most ``timeout`` seconds. Return whether it has come.
 
-    answer.when_done(wake)
-    timer = None if timeout is None else loop.call_later(timeout, _settle, come, False)
-    try:
-        return await come
-    finally:
-        if timer is not None:
-            timer.cancel()
+        ``unheard`` is called if the answer comes after the loop was closed.
+        """
+        loop, come = asyncio.get_running_loop(), News()
 
+        def wake() -> None:
+            if not call_soon(loop, come.set) and unheard is not None:
+                unheard()
 
-def _settle(future: asyncio.Future[T], value: T) -> None:
-    if not future.done():
-        future.set_result(value)
+        answer.when_done(wake)
+        return await come.wait(timeout)
 
 
-async def ask(
-    session: Session, make: Callable[[], Recipe[Any]], path: str, timeout: float | None
-) -> Any:
-    """Run a query and wait for what it returns; ``NoAnswer`` after ``timeout`` seconds."""
-    session.check_usable()
-    limit = session.timeout if timeout is None else timeout
-    attempt = session.attempt(queries.steadfast(make))
-    try:
-        if not await finished(attempt.start(), limit) and attempt.give_up():
-            raise no_answer(path, limit)
-        return attempt.result()
-    except BaseException:
-        attempt.give_up()
-        raise
+AWAITING = Awaiting()
+
+
+def running_task() -> asyncio.Task[Any]:
+    """Return the running task: what is acquired belongs to it."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a lock of zklock.aio must be used inside a task")
+    return task
 
 
 def in_thread(call: Callable[[], object], name: str) -> asyncio.Future[None]:
-    """Call on a daemon thread, which goes on whatever becomes of the future that is returned."""
+    """Call on a daemon thread. The thread goes on, whatever happens to the returned future."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -131,10 +121,10 @@ def in_thread(call: Callable[[], object], name: str) -> asyncio.Future[None]:
         try:
             call()
         except Exception as error:
-            log.exception("%s failed", name)
+            log.exception("%s failed", name, extra=log_fields())
             call_soon(loop, partial(_fail, done, error))
         else:
-            call_soon(loop, partial(_settle, done, None))
+            call_soon(loop, partial(settle, done, None))
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return done
@@ -143,4 +133,4 @@ def in_thread(call: Callable[[], object], name: str) -> asyncio.Future[None]:
 def _fail(future: asyncio.Future[T], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # it is logged: nobody needs to be waiting
+        future.exception()  # the error is logged: nobody has to wait for it

@@ -1,0 +1,613 @@
+"""What an election is for threads and for asyncio alike: its settings, its candidacies."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import socket
+import uuid
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from zklock._election.changes import TURN, Observed, Watched
+from zklock._election.feed import Feed
+from zklock._engine import telling
+from zklock._engine.attempt import Attempt
+from zklock._engine.callbacks import check_callbacks
+from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._engine.roster import MembershipChange, Present, Roster
+from zklock._engine.script import Answer, Front
+from zklock._engine.sessions import session_of
+from zklock._ground import telemetry
+from zklock._ground.clock import check_timeout, clock, seconds_left
+from zklock._ground.loss import LostCallback
+from zklock._ground.numbers import check_number
+from zklock._ground.uncopied import Uncopied
+from zklock._kazoo.client import AnyClient
+from zklock._kazoo.loops import check_thread
+from zklock._locks.base import abandon_result, check_identity, limit_of, outcome
+from zklock._recipes import (
+    lock as lock_recipe,
+    names,
+    nodedata,
+    notes,
+    observe as observe_recipe,
+    queries,
+    revoke,
+)
+from zklock._recipes.candidate import Candidacy, successor
+from zklock._recipes.effects import Recipe
+from zklock._recipes.queries import Contender
+from zklock.errors import (
+    AcquireCancelled,
+    LeaderStuck,
+    LockLost,
+    NoAnswer,
+    NotHeld,
+    WouldDeadlock,
+    ZkLockError,
+)
+
+MAX_PAYLOAD = 16384
+"""The size limit of a payload, in bytes."""
+
+_STOPPED = "this election was stopped: make another object"
+
+TERM_PAUSE = 0.2
+"""The shortest time from the start of a member's term to its next candidacy, in seconds."""
+
+
+class Flag(Protocol):
+    """An event, of threads or of asyncio."""
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+
+    def set(self) -> None:
+        """Set it."""
+
+
+class Leading(GrantBase):
+    """What a leadership adds to a grant: what ``lead`` was given, the election gives back."""
+
+    should_stop: Flag
+
+    _led = False
+    """Whether it is given back when ``lead`` has ended, and not before."""
+
+    def resign(self) -> None:
+        """Ask for the end of the term: set ``should_stop``.
+
+        It ends when ``lead`` ends, or when what was acquired is released.
+        """
+        self._tell_to_stop()
+
+    def abandon(self) -> None:
+        """In ``lead``, do the same as ``resign()``. Else give it back without waiting."""
+        if self._led:
+            self.resign()
+        else:
+            super().abandon()
+
+    async def _release(self) -> None:
+        if self._led:
+            self.resign()
+        else:
+            await super()._release()
+
+    def _end(self) -> Answer:
+        answer = super()._end()
+        self._tell_to_stop()
+        return answer
+
+    def _tell_to_stop(self) -> None:
+        """Set ``should_stop``, from any thread."""
+        raise NotImplementedError
+
+
+L = TypeVar("L", bound=Leading)
+
+
+class Term(Generic[L]):
+    """A leadership and its outcome; ``over`` is set once ``lead`` has ended.
+
+    ``led``: whether ``lead`` is called. Else the leadership was acquired.
+    """
+
+    over: Flag
+
+    def __init__(self, leadership: L, candidacy: Candidacy, *, led: bool) -> None:
+        leadership._led = led
+        self.leadership = leadership
+        self.candidacy = candidacy
+        self.error: BaseException | None = None
+        self.refused: ZkLockError | None = None
+        self.answer: Answer | None = None
+        self.began = clock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another term may begin on the same object."""
+        leadership = self.leadership
+        return self.over.is_set() if leadership._led else not leadership.held
+
+    def give_back(self) -> None:
+        """Give the leadership back, if it is not lost. ``lead`` must have ended."""
+        with contextlib.suppress(LockLost, NotHeld):
+            self.answer = self.leadership._end()
+
+
+R = TypeVar("R")
+T = TypeVar("T", bound=Term[Any])
+
+
+class ElectionBase(Uncopied, Observed, Generic[L, T]):
+    """The part of an election that does not wait; see ``LeaderElection`` for the arguments."""
+
+    _INSTEAD = "make another member, in another process with a client of its own"
+
+    _AWAITS: ClassVar[bool] = False
+    _FRONT: ClassVar[Front]
+    _LEADERSHIP: type[L]
+    _TERM: type[T]
+    _FAILURES: ClassVar[type[BaseException]]
+    """What may be retried after ``lead`` has raised it."""
+    _ASKED: ClassVar[str]
+    """How a message names the event that began the grace of ``lead``, such as "told to"."""
+
+    def __init__(
+        self,
+        client: AnyClient,
+        path: str,
+        *,
+        identity: str | None = None,
+        payload: bytes | str = b"",
+        on_elected: Callable[[Any], object] | None = None,
+        on_lost: LostCallback | None = None,
+        grace: float = 10.0,
+        retry: tuple[float, float] = (0.5, 30.0),
+        session_timeout: float | None = None,
+        lease_fraction: float | None = None,
+    ) -> None:
+        self._path = names.check_path(path)
+        self._identity = member_identity(identity)
+        self._payload = check_payload(payload)
+        self._standing: Candidacy | None = None  # the newest
+        check_callbacks(self._AWAITS, on_elected=on_elected, on_lost=on_lost)
+        self._on_elected = on_elected
+        self._on_lost = on_lost
+        self._grace = _check_seconds("grace", grace)
+        self._retry = check_retry(retry)
+        self._session = session_of(client, session_timeout, lease_fraction)
+        self._running: dict[None, object] = {}  # the call of ``run`` or ``acquire`` that runs now
+        self._pending: Attempt[L | None] | None = None  # of ``acquire``
+        self._stopped = False
+        self._stop: Flag | None = None
+        self._term: T | None = None
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what the front needs in addition."""
+        raise NotImplementedError
+
+    @property
+    def path(self) -> str:
+        """The election's path."""
+        return self._path
+
+    @property
+    def identity(self) -> str:
+        """The name of this member in the election."""
+        return self._identity
+
+    @property
+    def payload(self) -> bytes:
+        """What this member says of itself."""
+        return self._payload
+
+    @property
+    def leadership(self) -> L | None:
+        """The present term of this object, ``None`` if there is none. It may be lost."""
+        term = self._term
+        return None if term is None or term.is_over else term.leadership
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this object may be believed to lead (see ``Grant.held``)."""
+        leadership = self.leadership
+        return leadership is not None and leadership.held
+
+    def resign(self) -> None:
+        """Give up the leadership, and queue again at the end. Does not wait.
+
+        ``lead`` is told; once it has ended, the next in the queue leads. What was acquired is told,
+        too (``should_stop``), and has to be released. Raises ``NotHeld`` if this object does not
+        lead.
+        """
+        self._present().leadership.resign()
+
+    def cancel(self) -> None:
+        """Make a pending :meth:`acquire` of this object raise ``AcquireCancelled``.
+
+        May be called from any thread, and from a signal handler. It does not end the object: it
+        may acquire again.
+        """
+        self._call_off("the acquire was cancelled")
+
+    def _present(self) -> T:
+        term = self._term
+        if term is None or term.is_over or not term.leadership.held:
+            raise NotHeld(f"{self._path}: {self._identity!r} does not lead", path=self._path)
+        return term
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stopped or (self._stop is not None and self._stop.is_set())
+
+    def _check_run(self, lead: object, on_error: str) -> None:
+        """Raise if ``run`` is not allowed now. A second ``run`` is checked elsewhere."""
+        check_callbacks(self._AWAITS, lead=lead)
+        if on_error not in {"retry", "raise"}:
+            raise ValueError(f"on_error must be 'retry' or 'raise', not {on_error!r}")
+        check_thread("run()")
+        self._session.check_usable()
+
+    def _begin_run(self, call: object) -> None:
+        """Note that ``run`` or ``acquire`` has begun.
+
+        Raise if another still runs, or if what an earlier one has begun is not over.
+        """
+        if self._running.setdefault(None, call) is not call:
+            raise ZkLockError(
+                f"{self._path}: this election runs already, or acquires: make another object",
+                path=self._path,
+            )
+        term = self._term
+        if term is not None and not term.is_over:
+            self._end_run(call)
+            raise self._stuck(term) if term.leadership._led else self._leads_already(term)
+
+    def _end_run(self, call: object) -> None:
+        """Note that ``run`` or ``acquire`` has ended, if the call that had begun is this one."""
+        if self._running.get(None) is call:
+            self._pending = None
+            del self._running[None]
+
+    def _leads_already(self, term: T) -> WouldDeadlock:
+        token = term.leadership.token
+        return WouldDeadlock(
+            f"{self._path}: this object leads already, with token {token}, and would wait for "
+            "itself: release that first, or make another object",
+            path=self._path,
+            token=token,
+        )
+
+    def _call_off(self, why: str) -> None:
+        """Make a pending acquire raise ``AcquireCancelled``. From any thread."""
+        pending = self._pending
+        if pending is not None:
+            pending.give_up(AcquireCancelled(f"{self._path}: {why}", path=self._path))
+
+    def _stop_all(self) -> None:
+        """Note that it is stopped for good; tell what is acquired, or is being acquired."""
+        self._stopped = True
+        self._call_off(_STOPPED)
+        self._tell_what_is_acquired()
+
+    def _tell_what_is_acquired(self) -> None:
+        term = self._term
+        if term is not None and not term.leadership._led:
+            term.leadership._tell_to_stop()
+
+    # Scripts: what the fronts' methods do.
+
+    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
+        """Run a query about the election and return its result; ``NoAnswer`` if not in time."""
+        check_thread(what)
+        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
+
+    async def _campaign(self, lead: Callable[[L], Any], on_error: str) -> None:
+        """Stand for election, again and again, until it has to stop."""
+        failures = 0
+        while not self._stopping:
+            term = await self._stand(lead)
+            if term is None:
+                return
+            if term.refused is not None:
+                raise term.refused
+            if term.error is None:
+                failures = 0
+            elif on_error == "raise" or not isinstance(term.error, self._FAILURES):
+                raise term.error
+            else:
+                failures += 1
+            until = self._next_due(term, failures)
+            while not self._stopping and clock() < until:
+                await self._sleep(until - clock())
+
+    async def _acquire(self, blocking: bool, timeout: float | None) -> L | None:
+        """Stand for election once."""
+        limit = limit_of(blocking, timeout)
+        patient = limit != 0
+        check_thread("acquire()")
+        self._session.check_usable()
+        call = object()
+        attempt: Attempt[L | None] | None = None
+        try:
+            self._begin_run(call)
+            candidacy = self._candidacy(patient)
+            attempt = self._pending = self._attempt(candidacy, self._on_lost)
+            if self._stopped:  # a stop() that comes later finds the attempt
+                self._call_off(_STOPPED)
+            self._FRONT.begin(attempt)
+            leadership = await outcome(
+                self._FRONT, attempt, limit if patient else self._session.moment
+            )
+            if leadership is not None:
+                self._acquired(leadership, candidacy)
+            self._end_run(call)
+            return leadership  # inside the try: an interrupt before the return must not miss it
+        except BaseException:
+            try:
+                if attempt is not None and not attempt.give_up():
+                    attempt.when_done(partial(abandon_result, attempt))
+            finally:
+                self._end_run(call)
+            raise
+
+    def _acquired(self, leadership: L, candidacy: Candidacy) -> None:
+        self._term = self._TERM(leadership, candidacy, led=False)
+        if self._stopped:  # a stop() that comes later finds the term
+            leadership._tell_to_stop()
+        self._tell_elected(leadership)
+
+    def _tell_elected(self, leadership: L) -> None:
+        if self._on_elected is not None:
+            leadership._notify([partial(self._on_elected, leadership)])
+
+    async def _outcome(self, attempt: Attempt[L | None]) -> L | None:
+        while not attempt.done:
+            if self._stopping:
+                attempt.give_up()  # has no effect if the grant is on its way
+            await self._sleep()
+        return attempt.result()
+
+    async def _spend(self, grace: float) -> float:
+        """Sleep for a turn at most; return what is left of the grace.
+
+        A pause of this process uses up at most two turns of it.
+        """
+        before = clock()
+        await self._sleep(min(grace, TURN))
+        return grace - min(clock() - before, 2 * TURN)
+
+    async def _set_payload(self, payload: bytes | str, timeout: float | None) -> None:
+        said = check_payload(payload)
+        check_timeout(timeout)
+        check_thread("set_payload()")
+        self._payload = said
+        member = self._standing
+        if member is not None:
+            member.says(said)
+            if member.node is not None:  # else it announces it when it has a node
+                await self._ask("set_payload()", member.announce, timeout)
+
+    async def _transfer(self, identity: str, timeout: float | None) -> Contender:
+        if not isinstance(identity, str):
+            raise TypeError(f"identity must be a str, not {type(identity).__name__}")
+        limit = check_timeout(timeout)
+        until = None if limit is None else clock() + limit
+        term = self._present()
+        leadership = term.leadership
+        try:
+            members = await self._ask("transfer()", self._members, limit)
+            if all(one.path != leadership.path for one in members):
+                await leadership._verify(seconds_left(until))
+        except NoAnswer as error:
+            raise self._not_begun(error) from None
+        _, chosen = successor(self._path, members, leadership.path, identity)
+        leadership.check()
+        term.candidacy.successor = identity
+        leadership.resign()
+        if not leadership._led:
+            term.give_back()
+            term.over.set()
+        elif self._leads(term):
+            return chosen
+        done = await self._ended(term, until)
+        return self._handed_over(term, identity, chosen, None if done else limit)
+
+    # For the fronts.
+
+    async def _stand(self, lead: Callable[[L], Any]) -> T | None:
+        """Queue, and lead once → the ended term; ``None`` if stopped before it began."""
+        raise NotImplementedError
+
+    async def _sleep(self, seconds: float = math.inf) -> None:
+        """Sleep until there is news, for at most ``seconds``."""
+        raise NotImplementedError
+
+    async def _ended(self, term: T, until: float | None) -> bool:
+        """Wait for the end of the term and ZooKeeper's answer to it; whether both have come."""
+        raise NotImplementedError
+
+    def _leads(self, term: T) -> bool:
+        """Whether it is ``lead`` itself that calls."""
+        raise NotImplementedError
+
+    def _owner(self) -> object:
+        """Return the running task, ``None`` for threads."""
+        return None
+
+    # Inside.
+
+    def _next_due(self, term: T | None, failures: int) -> float:
+        """Return when to stand for the next term; ``failures``: how many in a row have failed."""
+        if failures:
+            return clock() + pause_after(failures, self._retry)
+        return -math.inf if term is None else term.began + TERM_PAUSE
+
+    def _not_begun(self, error: NoAnswer) -> NoAnswer:
+        """Return the error of a transfer that got no answer before it could begin."""
+        return NoAnswer(
+            f"{error}: the transfer has not begun, and {self._identity!r} leads on: ask again",
+            path=self._path,
+        )
+
+    def _handed_over(
+        self, term: T, identity: str, chosen: Contender, limit: float | None
+    ) -> Contender:
+        """Return who leads next, after a transfer; ``limit`` is the timeout, if it has passed."""
+        if limit is not None:
+            raise NoAnswer(
+                f"{self._path}: not handed over to {identity!r} within {limit:g} s, which goes on",
+                path=self._path,
+                token=term.leadership.token,
+            )
+        if term.candidacy.refused is not None:
+            raise term.candidacy.refused
+        if term.candidacy.handed_to is None:
+            term.leadership.check()
+        return term.candidacy.handed_to or chosen
+
+    def _stuck(self, term: T) -> LeaderStuck:
+        token = term.leadership.token
+        return LeaderStuck(
+            f"{self._path}: lead() with token {token} did not end within {self._grace:g} s of "
+            f"being {self._ASKED}: no other term begins in this process; end it",
+            path=self._path,
+            token=token,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._path}{' leads' if self.is_leader else ''}>"
+
+    def _candidacy(self, patient: bool = True) -> Candidacy:
+        """Return a new member, not yet in the queue."""
+        said = self._payload
+        data = nodedata.NodeData(self._identity.encode(), payload=said)
+        member = Candidacy(self._path, bytes(data), names.Kind.LATCH, patient=patient)
+        self._standing = member
+        if self._payload is not said:  # a set_payload() that comes later finds the member
+            member.says(self._payload)
+        return member
+
+    def _attempt(self, candidacy: Candidacy, on_lost: LostCallback | None) -> Attempt[Any]:
+        """Return the attempt of a member to be elected."""
+        terms = GrantOptions(
+            self._path,
+            self._identity,
+            self._LEADERSHIP,
+            on_lost,
+            on_release_requested=self._LEADERSHIP.resign,
+            owner=self._owner(),
+            kind="election",
+            asked_by=candidacy.asked_by,
+        )
+        if telemetry.hooks:
+            candidacy.queued = telling.queued(terms)
+        return self._session.attempt(
+            lock_recipe.acquire(candidacy),
+            recover=lambda: lock_recipe.leave(candidacy),
+            terms=terms,
+        )
+
+    def _leaders(self, wake: Callable[[], object]) -> Watched[observe_recipe.LeaderChange]:
+        """Begin to observe who leads."""
+        feed = Feed()
+
+        def tell(change: observe_recipe.LeaderChange) -> None:
+            feed.put(change)
+            if telemetry.hooks and not change.same_leader:
+                telling.leader_changed(self._path, change)
+            wake()
+
+        attempt = self._session.attempt(observe_recipe.observe(self._path, tell))
+        return Watched(self._path, attempt, feed.take)
+
+    def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[Contender]]:
+        """Begin to observe who stands in the queue."""
+        roster = Roster(self._session, self._path, _queued, partial(_described, self._path), wake)
+        return Watched(self._path, roster.attempt, roster.take)
+
+    async def _request_release(self, timeout: float | None) -> Contender | None:
+        first = partial(queries.contenders, self._path, limit=1)
+        asked = await self._ask("request_release()", lambda: revoke.request_release(first), timeout)
+        return asked[0] if asked else None
+
+    def _members(self) -> Recipe[list[Contender]]:
+        return queries.contenders(self._path)
+
+    def _leader(self) -> Recipe[Contender | None]:
+        return queries.holder(self._path)
+
+
+def _queued(found: Iterable[str]) -> list[str]:
+    return [name.text for name in names.Queue(found).contenders]
+
+
+def _described(path: str, present: Present) -> dict[str, Contender]:
+    queue = names.Queue(present.nodes).contenders
+    there = [(name, present.nodes[name.text]) for name in queue]
+    found = queries.describe(path, present.folder.epoch, there, notes.parse(present.folder.data))
+    return {name.text: one for name, one in zip(queue, found, strict=True)}
+
+
+def member_identity(identity: Any) -> str:
+    """Return a member's identity; the default is ``host:pid:`` and a random part."""
+    default = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    return check_identity(identity) or default
+
+
+def pause_after(
+    failures: int,
+    retry: tuple[float, float],
+    between: Callable[[float, float], float] = random.uniform,
+) -> float:
+    """Return the pause after this many failures in a row, in seconds. It doubles, up to a limit.
+
+    The result is random, between half of that pause and all of it, so that members do not fail
+    in step.
+    """
+    first, longest = retry
+    whole = min(longest, first * 2.0 ** min(failures - 1, 64))
+    return between(whole / 2, whole)
+
+
+def discard(attempt: Attempt[Any]) -> None:
+    """Give back a leadership that ``lead`` was to get, and that arrived too late."""
+    try:
+        leadership = attempt.result()
+    except BaseException:
+        return  # there is none
+    if leadership is not None:
+        with contextlib.suppress(LockLost, NotHeld):
+            leadership._end()
+
+
+def check_payload(payload: Any) -> bytes:
+    """Return a valid payload, as bytes; ``TypeError`` or ``ValueError`` if it is none."""
+    if isinstance(payload, str):
+        payload = payload.encode()
+    if not isinstance(payload, bytes):
+        raise TypeError(f"payload must be bytes or str, not {type(payload).__name__}")
+    if len(payload) > MAX_PAYLOAD:
+        raise ValueError(f"payload must have at most {MAX_PAYLOAD} bytes, not {len(payload)}")
+    return payload
+
+
+def _check_seconds(name: str, value: Any) -> float:
+    return check_number(name, value, "a number of seconds", lambda it: it > 0, "above 0 seconds")
+
+
+def check_retry(retry: Any) -> tuple[float, float]:
+    """Return the first and the longest pause; ``TypeError`` or ``ValueError`` if not valid."""
+    if not isinstance(retry, tuple | list) or len(retry) != 2:
+        raise TypeError(f"retry must be a pair of seconds, (first, longest), not {retry!r}")
+    first, longest = map(partial(_check_seconds, "retry"), retry)
+    if not first <= longest < math.inf:
+        raise ValueError(f"retry must be (first, longest) with first <= longest, not {retry}")
+    return first, longest

@@ -1,0 +1,120 @@
+"""What observers of an election or a pool are for threads and for asyncio alike."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+
+from zklock._engine.attempt import Attempt
+from zklock._engine.callbacks import check_callbacks
+from zklock._engine.script import Front
+from zklock._engine.session import Session
+from zklock._ground.clock import check_timeout, clock, seconds_left
+from zklock._kazoo.loops import check_thread
+
+TURN = 0.2
+"""The longest wait of a thread at a time, in seconds. Python misses a signal that arrives just
+before the wait begins. Also the longest sleep between two looks at a grace."""
+
+C = TypeVar("C")
+
+
+class Closing:
+    """Leaving ``with`` closes it."""
+
+    def close(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Observed:
+    """What may be observed."""
+
+    _AWAITS: ClassVar[bool]
+    _session: Session
+
+    def _observing(
+        self, timeout: float | None = None, callback: Callable[[Any], object] | None = None
+    ) -> float | None:
+        """Raise if it cannot be observed, or not so; return the limit of a wait for a change."""
+        check_callbacks(self._AWAITS, callback=callback)
+        limit = check_timeout(timeout)
+        self._session.check_usable()
+        return limit
+
+
+@dataclass(frozen=True, slots=True)
+class Watched(Generic[C]):
+    """What is observed: the attempt that looks, not started yet, and what takes the next change.
+
+    ``path``: that of the election or pool, for the log.
+    """
+
+    path: str
+    attempt: Attempt[None]
+    take: Callable[[], C | None]
+
+
+Watch: TypeAlias = Callable[[Callable[[], object]], Watched[C]]
+"""Begins to observe. Its argument is called when there may be a change. It must not block."""
+
+
+class ChangesBase(Closing, Generic[C]):
+    """Changes, one after the other; see ``LeaderChanges``."""
+
+    _FRONT: ClassVar[Front]
+
+    def __init__(
+        self,
+        session: Session,
+        watch: Watch[C],
+        timeout: float | None,
+        wake: Callable[[], object],
+    ) -> None:
+        self._timeout = timeout
+        self._closed = False
+        # Neither refers to this object, which is closed when it is forgotten.
+        watched = watch(wake)
+        self._path = watched.path
+        self._take = watched.take
+        self._attempt = attempt = watched.attempt
+        attempt.when_done(wake)
+        self._close = weakref.finalize(self, lambda: session.later(attempt.give_up))
+        self._close.atexit = False
+        attempt.when_done(self._close.detach)  # the outcome may refer to this object
+        self._FRONT.begin(attempt)
+
+    def close(self) -> None:
+        """End the iteration. A change that was not taken yet is not told any more."""
+        self._closed = True
+        self._attempt.give_up()
+
+    async def _next(self, timeout: float | None) -> C | None:
+        check_thread("next()")
+        limit = check_timeout(timeout)
+        until = None if limit is None else clock() + limit
+        while self._closed or (change := self._take()) is None:
+            if self._attempt.done:
+                self._attempt.result()
+                return None
+            if not await self._heard(seconds_left(until)):
+                return None
+        return change
+
+    async def _heard(self, left: float | None) -> bool:
+        """Wait until there may be news. Return ``False`` if there is none in ``left`` seconds."""
+        raise NotImplementedError

@@ -1,0 +1,423 @@
+"""Drives a recipe: carries out what it yields, sends the answers back, and keeps its outcome.
+
+Nobody waits here. A step runs on the thread that brings the news: an answer, a watch, a lost
+session, or the caller. The steps are short and do not block. ``mailbox`` has one thread at a time
+run them, and ``stages`` says what news does in which stage. No lock is taken. So a signal handler
+may give an attempt up, even if it has interrupted a step of the same attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from zklock._engine.grant import GrantOptions
+from zklock._engine.machine import IllegalStep
+from zklock._engine.mailbox import Mailbox, MailHost
+from zklock._engine.outcome import Outcome
+from zklock._engine.stages import News, Stage, after
+from zklock._ground.records import log_fields
+from zklock._recipes.effects import (
+    Claim,
+    ClaimAll,
+    Create,
+    CreateAll,
+    Event,
+    Failed,
+    Flight,
+    GiveUp,
+    Node,
+    Pause,
+    Recipe,
+    SessionReplaced,
+    Wait,
+    Watch,
+    WatchExists,
+    WatchList,
+    backoff,
+)
+from zklock.errors import ZkLockError
+
+log = logging.getLogger("zklock")
+T = TypeVar("T")
+
+Asked: TypeAlias = Flight | Claim | ClaimAll | Wait | Pause
+Advance: TypeAlias = Callable[[], Asked]
+"""Advances the recipe; returns what it asks for next."""
+
+_LEFT = (ZkLockError, GiveUp, SessionReplaced)
+"""Errors with which a recipe ends after it has left. Any other may have kept it from leaving."""
+
+
+class _Fate(Enum):
+    """What was decided on an attempt."""
+
+    ACCEPTED = auto()
+    """It ends with the recipe's outcome, and cannot be given up any more."""
+    GIVEN_UP = auto()
+    """It was given up, and the recipe is not told yet."""
+    WITHDRAWN = auto()
+    """It was given up, and the recipe was told."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decision:
+    """The decision on an attempt; ``error`` is its outcome if it was given up."""
+
+    fate: _Fate
+    error: BaseException | None = None
+
+
+_ACCEPTED = _Decision(_Fate.ACCEPTED)
+
+
+class _Fired(NamedTuple):
+    """A watch that fired; see ``Attempt.watched``."""
+
+    path: str | None
+    deleted: bool
+    held: bool
+    taken: bool
+
+
+class _Stay:
+    """Where the recipe is suspended: what it asked for. News of an earlier stay is late.
+
+    ``call_off`` cancels the rest or the pause.
+    """
+
+    __slots__ = ("asked", "call_off")
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.call_off: Callable[[], object] | None = None
+
+
+class Host(MailHost, Protocol):
+    """What an attempt needs from its session."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests go out at once."""
+
+    def enter(self, attempt: Attempt[Any]) -> None:
+        """Report lost sessions and connections to the attempt, until it leaves."""
+
+    def leave(self, attempt: Attempt[Any]) -> None:
+        """Forget the attempt. Repeatable."""
+
+    def park(self, attempt: Attempt[Any]) -> None:
+        """Call ``attempt.resume()`` when the client is connected."""
+
+    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+        """Send the flight; ``done(results)`` is called once."""
+
+    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+        """Call ``done()`` after ``seconds``; return a function that cancels the call."""
+
+    def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
+        """Report watch events on these paths to the attempt from now on, and on no others."""
+
+    def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
+        """Return a grant if the lease is live; else ``None``, and later ``attempt.lease_live()``.
+
+        A grant may be made only after ``attempt.accept()`` returned true.
+        """
+
+    def claim_all(self, attempt: Attempt[Any], claims: tuple[Claim, ...]) -> Any:
+        """Return a tuple of the grants if the lease is live and all may be made; else ``None``."""
+
+    def sweep(self, node: str) -> None:
+        """Delete a node that nobody uses."""
+
+
+class Attempt(Mailbox, Outcome[T], Generic[T]):
+    """One run of a recipe; its outcome is what the recipe returns, or its error.
+
+    ``recover`` makes the recipe that cleans up if an unexpected exception tears this one apart,
+    such as ``KeyboardInterrupt`` in the caller's thread; ``tries`` counts the clean-ups so far.
+    ``terms`` are for the host, when it grants a claim. ``joint`` are those of claims that are made
+    together, in their order; ``terms`` are then the first ones.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        recipe: Recipe[T],
+        *,
+        recover: Callable[[], Recipe[None]] | None = None,
+        terms: GrantOptions | None = None,
+        joint: tuple[GrantOptions, ...] = (),
+        tries: int = 0,
+    ) -> None:
+        Mailbox.__init__(self, host)
+        Outcome.__init__(self)
+        self.terms = terms
+        self.joint = joint
+        # For telemetry, as told by the host: when it began, when it heard last that a node was
+        # gone, and whether a grant was told.
+        self.began: float | None = None
+        self.heard: float | None = None
+        self.told = False
+        self._host = host
+        self._recipe = recipe
+        self._recover = recover
+        self._tries = tries
+        # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
+        self._decided: dict[None, _Decision] = {}
+        # Only the thread that handles news uses the following.
+        self._stage = Stage.NEW
+        self._stay: _Stay | None = None
+        self._rests = 0  # how many answers in a row were "busy"
+        self._events: list[_Fired] = []  # while the recipe did not wait
+
+    def start(self) -> Attempt[T]:
+        """Begin; return without waiting. If this raises, the attempt is over."""
+        try:
+            self._host.enter(self)
+            self._tell(self._started)
+        except IllegalStep:
+            raise
+        except BaseException as error:
+            self._tell(partial(self._torn, error))
+            raise
+        return self
+
+    def give_up(self, error: BaseException | None = None) -> bool:
+        """Withdraw, unless it is too late; return whether this call did it.
+
+        The outcome is there at once: ``error``, or ``None``. The withdrawal goes on in the
+        background. May be called in a signal handler, and again after it was interrupted.
+        """
+        mine = _Decision(_Fate.GIVEN_UP, error)
+        decision = self._decided.setdefault(None, mine)
+        if decision.fate is _Fate.ACCEPTED:
+            return False
+        self._resolve(None, decision.error)
+        self._tell(self._withdraw)
+        return decision is mine
+
+    def accept(self) -> bool:
+        """Return whether a grant may be made; if so, the attempt cannot be given up any more."""
+        return self._decided.setdefault(None, _ACCEPTED).fate is _Fate.ACCEPTED
+
+    def resume(self) -> None:
+        """Send the parked flight: the client is connected."""
+        self._tell(self._connected)
+
+    def lease_live(self) -> None:
+        """Go on with the claim: the lease is live."""
+        self._tell(partial(self._wake, News.LEASE_LIVE, partial(self._recipe.send, None)))
+
+    def refused(self, error: Exception) -> None:
+        """Fail if suspended at a claim: there can be no lease."""
+        self._tell(partial(self._wake, News.REFUSED, partial(self._recipe.throw, error)))
+
+    def session_replaced(self, final: Exception | None = None) -> None:
+        """Hear that the session is gone. ``final`` is the error if no other session will come."""
+        self._tell(partial(self._replaced, final))
+
+    def watched(
+        self, path: str | None, deleted: bool, held: bool = False, taken: bool = False
+    ) -> None:
+        """Hear of a watch that fired on ``path``; ``None`` stands for all watches at once.
+
+        ``held``: whether the node had been granted, on this session. ``taken``: whether it is a
+        node of this session that this client did not delete. The session's end, of which nobody
+        has heard yet, may have taken it, and this attempt's own node with it.
+        """
+        self._tell(partial(self._happened, _Fired(path, deleted, held, taken)))
+
+    # From here on, only one thread runs at a time.
+
+    def _wake(self, news: News, advance: Advance, final: Exception | None = None) -> None:
+        """Go on with the recipe, if the news has it go on."""
+        then = after(self._stage, news)
+        if then is not Stage.RUNNING:
+            return
+        self._stage = then
+        stay, self._stay = self._stay, None
+        if stay is not None and stay.call_off is not None:
+            stay.call_off()
+        self._run(advance, final)
+
+    def _run(self, advance: Advance, final: Exception | None) -> None:
+        """Advance the recipe until it is suspended or over.
+
+        ``final``: no other session will come, and nothing that it asks for can be had.
+        """
+        try:
+            going: Advance | None = advance
+            while going is not None:
+                asked = going()
+                if self._given_up:
+                    going = self._throw_give_up
+                elif final is not None:
+                    going = partial(self._recipe.throw, SessionReplaced(final))
+                else:
+                    going = self._begin(asked)
+        except StopIteration as stop:
+            self._end(News.ENDS, stop.value, None)
+        except Exception as error:
+            self._end(News.ENDS, None, error)
+
+    def _begin(self, asked: Asked) -> Advance | None:
+        """Begin what the recipe asks for; return how to go on, ``None`` if it has to wait."""
+        stay = _Stay(asked)
+        answer = None
+        try:
+            match asked:
+                case Wait():
+                    events = (_event(asked, fired) for fired in self._events)
+                    answer, news = next(filter(None, events), None), News.WAITS
+                    if answer is None:
+                        self.heard = None  # what it waits for now is still there
+                case Claim():
+                    answer, news = self._host.claim(self, asked), News.CLAIMS
+                case ClaimAll(claims):
+                    return partial(self._recipe.send, self._host.claim_all(self, claims))
+                case Pause():
+                    stay.call_off = self._host.pause(
+                        asked.seconds, lambda: self._tell(partial(self._elapsed, stay, None))
+                    )
+                    news = News.PAUSES
+                case _:
+                    news = self._send(asked, stay)
+        except Exception as error:  # it is not known what was sent: what still comes is late
+            log.exception("the step of an attempt failed, which is withdrawn", extra=log_fields())
+            return partial(self._recipe.throw, error)
+        if answer is not None:
+            return partial(self._recipe.send, answer)
+        self._stage, self._stay = after(self._stage, news), stay
+        return None
+
+    def _send(self, flight: Flight, stay: _Stay) -> News:
+        if not self._host.connected:
+            self._host.park(self)
+            return News.PARKS
+        watched = [it.path for it in flight if isinstance(it, Watch | WatchList | WatchExists)]
+        if watched:
+            self._events.clear()
+            self._host.watch(self, watched)
+        self._host.fly(
+            flight, lambda results: self._tell(partial(self._landed, stay, flight, results))
+        )
+        return News.SENDS
+
+    def _started(self) -> None:
+        self._wake(News.START, self._first)
+        if self._stage is Stage.OVER:
+            self._host.leave(self)  # it was over before it began
+
+    def _first(self) -> Asked:
+        return next(self._recipe)
+
+    def _landed(self, stay: _Stay, flight: Flight, results: tuple[Any, ...]) -> None:
+        if stay is not self._stay:
+            after(self._stage, News.ANSWERED_LATE)
+            # Nobody uses a node that was created by a flight which was given up.
+            for request, result in zip(flight, results, strict=True):
+                if isinstance(request, Create) and isinstance(result, Node):
+                    self._host.sweep(result.path)
+                elif isinstance(request, CreateAll) and not isinstance(result, Failed):
+                    for path in result:
+                        self._host.sweep(path)
+        elif any(isinstance(result, Failed) and result.busy for result in results):
+            self._stage = after(self._stage, News.BUSY)
+            stay.call_off = self._host.pause(
+                backoff(self._rests), lambda: self._tell(partial(self._elapsed, stay, results))
+            )
+            self._rests += 1
+        else:
+            self._rests = 0
+            self._wake(News.ANSWERED, partial(self._recipe.send, results))
+
+    def _elapsed(self, stay: _Stay, answer: Any) -> None:
+        if stay is self._stay:
+            self._wake(News.ELAPSED, partial(self._recipe.send, answer))
+
+    def _connected(self) -> None:
+        stay = self._stay
+        if stay is None:
+            after(self._stage, News.CONNECTED)
+        else:
+            self._wake(News.CONNECTED, lambda: stay.asked)
+
+    def _replaced(self, final: Exception | None) -> None:
+        lost = partial(self._recipe.throw, SessionReplaced(final))
+        if final is None:
+            self._wake(News.SESSION_GONE, lost)
+        else:
+            new = self._stage is Stage.NEW
+            self._wake(News.CLIENT_OVER, self._first if new else lost, final)
+
+    def _happened(self, fired: _Fired) -> None:
+        asked = self._stay.asked if self._stay is not None else None
+        if not isinstance(asked, Wait):
+            after(self._stage, News.WATCHED)
+            self._events.append(fired)
+        elif event := _event(asked, fired):
+            self._wake(News.WATCHED, partial(self._recipe.send, event))
+
+    def _withdraw(self) -> None:
+        if self._given_up:
+            new = self._stage is Stage.NEW
+            self._wake(News.GIVEN_UP, self._first if new else self._throw_give_up)
+
+    @property
+    def _given_up(self) -> bool:
+        """Whether it was given up, and the recipe is still to be told."""
+        decision = self._decided.get(None)
+        return decision is not None and decision.fate is _Fate.GIVEN_UP
+
+    def _throw_give_up(self) -> Asked:
+        """Tell the recipe to give up. It is told once."""
+        self._decided[None] = _Decision(_Fate.WITHDRAWN, self._decided[None].error)
+        return self._recipe.throw(GiveUp())
+
+    def _end(self, news: News, value: Any, error: BaseException | None) -> None:
+        """End with the recipe's outcome, unless it was given up. Repeatable until it is over."""
+        over = after(self._stage, news)
+        if self._stage is over:
+            return
+        begun = self._stage is not Stage.NEW
+        self._stay = None
+        self._host.leave(self)
+        decision = self._decided.setdefault(None, _ACCEPTED)
+        accepted = decision.fate is _Fate.ACCEPTED
+        self._resolve(*((value, error) if accepted else (None, decision.error)))
+        if begun and error is not None and not isinstance(error, _LEFT):
+            self._clean_up()
+        self._stage = over
+
+    def _torn(self, error: BaseException) -> None:
+        self._end(News.TORN, None, error)
+
+    def _clean_up(self) -> None:
+        """Start other attempts that remove what this one may have left, until one succeeds."""
+        if self._recover is None:
+            return
+        other: Attempt[None] = Attempt(
+            self._host, self._recover(), recover=self._recover, tries=self._tries + 1
+        )
+        if self._tries == 0:
+            self._host.later(other.start)
+        else:
+            self._host.pause(backoff(self._tries), other.start)
+
+
+def _event(wait: Wait, fired: _Fired) -> Event | None:
+    """Return the meaning of a fired watch for this wait; ``None`` if it has none."""
+    if fired.path is None:
+        return Event.UNWATCHED
+    if fired.path not in {wait.blocker, wait.own, wait.beside}:
+        return None
+    if fired.deleted and fired.path == wait.own:
+        return Event.OWN_GONE
+    if not fired.deleted or fired.taken:
+        return Event.UNWATCHED
+    return Event.HOLDER_GONE if fired.held else Event.BLOCKER_GONE

@@ -1,0 +1,40 @@
+"""How a thread runs a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from zklock._engine.script import Answer, Front, Outcome
+
+T = TypeVar("T")
+
+
+def run(script: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a script to its end on this thread; ``script`` makes it.
+
+    Pass a lambda that makes it: then no interrupt can strike between the making and the first step.
+    """
+    try:
+        script().send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("a script for threads has awaited what does not block")
+
+
+class Blocking(Front):
+    """A thread waits by blocking."""
+
+    def begin(self, attempt: Outcome) -> None:
+        """Start an attempt."""
+        attempt.start()
+
+    async def finished(
+        self, answer: Answer, timeout: float | None, unheard: Callable[[], object] | None = None
+    ) -> bool:
+        """Wait for the answer, at most ``timeout`` seconds. Return whether it has come."""
+        return answer.wait(timeout)
+
+
+BLOCKING = Blocking()

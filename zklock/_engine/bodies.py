@@ -1,0 +1,143 @@
+"""The bodies of ``with`` statements: what begins one, and how one ends. For both fronts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, NoReturn, TypeVar
+
+from zklock._ground.uncopied import Uncopied
+from zklock.errors import AcquireTimeout, LockLost, NotHeld
+
+
+class HasBody:
+    """What has to do something at the end of a ``with`` body."""
+
+    async def _end_body(self, error: BaseException | None) -> None:
+        """Leave the innermost body, and release; an error of the body is kept, and noted."""
+        raise NotImplementedError
+
+
+class Bodied(Uncopied, HasBody):
+    """What may be held for a ``with`` body, and is released at its end."""
+
+    def abandon(self) -> None:
+        """Give it back without waiting for ZooKeeper's answer."""
+        raise NotImplementedError
+
+    def _enter(self) -> None:
+        """Begin a ``with`` body of the running thread or task."""
+
+    def _leave(self, error: BaseException | None) -> bool:
+        """Leave the innermost body. Return whether its error is the cancellation for the loss."""
+        return False
+
+    async def _give_back_use(self) -> None:
+        """Release one use of it: the running thread or task may have several."""
+        raise NotImplementedError
+
+    async def _end_body(self, error: BaseException | None) -> None:
+        ours = self._leave(error)
+        try:
+            await self._give_back_use()
+        except (LockLost, NotHeld) as ended:
+            prefer(ended, error, ours)
+
+
+B = TypeVar("B", bound=Bodied)
+
+
+class Taken(Generic[B]):
+    """What one thread or task acquired, newest last, and which of it was acquired by ``with``."""
+
+    __slots__ = ("entered", "grants")
+
+    def __init__(self) -> None:
+        self.grants: list[B] = []
+        self.entered: list[B] = []
+
+
+class Locking(HasBody, Generic[B]):
+    """``with lock``: acquires as the body begins, and releases at its end."""
+
+    async def _take(self) -> B | None:
+        """Call ``acquire()``, which a subclass may have changed."""
+        raise NotImplementedError
+
+    def _holdings(self) -> Taken[B]:
+        """Return what the running thread or task has acquired here."""
+        raise NotImplementedError
+
+    def _timed_out(self) -> AcquireTimeout:
+        """Return the error to raise if the lock's own timeout has passed."""
+        raise NotImplementedError
+
+    def _nothing_here(self) -> NotHeld:
+        """Return the error to raise if the running thread or task has nothing to release."""
+        raise NotImplementedError
+
+    async def _enter(self) -> B:
+        grant = await self._take()
+        try:
+            if grant is None:
+                raise self._timed_out()
+            grant._enter()
+            self._holdings().entered.append(grant)
+            return grant
+        except BaseException:
+            if grant is not None:
+                grant.abandon()
+            raise
+
+    async def _end_body(self, error: BaseException | None) -> None:
+        entered = self._holdings().entered
+        if not entered:
+            prefer(self._nothing_here(), error, ours=False)
+            return
+        try:
+            await entered[-1]._end_body(error)
+        finally:
+            entered.pop()
+
+
+class AttemptingBase(HasBody, Generic[B]):
+    """``with lock.attempt(…)``: a grant or ``None``, released at the end. It is entered once."""
+
+    def __init__(self, take: Callable[[], Awaitable[B | None]]) -> None:
+        self._take = take
+        self._begun = False
+        self._grant: B | None = None
+
+    async def _enter(self) -> B | None:
+        if self._begun:
+            raise RuntimeError("attempt() tries once: call it again for another try")
+        self._begun = True
+        grant = await self._take()
+        try:
+            if grant is not None:
+                grant._enter()
+            self._grant = grant
+            return grant
+        except BaseException:
+            if grant is not None:
+                grant.abandon()
+            raise
+
+    async def _end_body(self, error: BaseException | None) -> None:
+        if self._grant is not None:
+            await self._grant._end_body(error)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("attempt() has acquired nothing yet: enter it by a with statement")
+
+
+def prefer(ended: LockLost | NotHeld, error: BaseException | None, ours: bool) -> None:
+    """Raise what a release has raised, unless the error of the ``with`` body goes on in its place.
+
+    A loss is noted on the error that goes on. ``ours``: whether the error is our own cancellation.
+    """
+    if isinstance(ended, LockLost) and ours:
+        raise ended from error
+    if error is None:
+        raise ended
+    if isinstance(ended, LockLost) and not isinstance(error, LockLost):
+        error.add_note(f"moreover the lock was lost meanwhile: {ended}")

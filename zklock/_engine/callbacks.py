@@ -1,0 +1,79 @@
+"""Users' callbacks: checked when they are handed over, and called with care."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from zklock._ground.records import log_fields
+
+log = logging.getLogger("zklock")
+
+
+def check_callbacks(awaits: bool, /, **callbacks: object) -> None:
+    """Raise ``TypeError`` for a callback that cannot be called here; ``None`` means no callback.
+
+    ``awaits``: whether there is an event loop, on which coroutine functions can run.
+    """
+    for name, callback in callbacks.items():
+        if callback is not None:
+            check_callback(awaits, name, callback)
+
+
+def check_callback(awaits: bool, name: str, callback: object) -> None:
+    """Raise ``TypeError`` for a callback that cannot be called, or whose call would run nothing."""
+    if not callable(callback):
+        raise TypeError(f"{name} must be callable, not {type(callback).__name__}")
+    if any(map(_generates, _calls(callback))):
+        raise TypeError(
+            f"{name} is a generator function, of which a call runs nothing: pass a function "
+            "without yield"
+        )
+    if not awaits and is_coroutine_function(callback):
+        raise TypeError(
+            f"{name} is a coroutine function, which only an event loop can run: pass a plain "
+            "function here, or use the class of the same name in zklock.aio"
+        )
+
+
+def is_coroutine_function(call: object) -> bool:
+    """Whether a call of it runs nothing until an event loop runs it."""
+    return any(map(inspect.iscoroutinefunction, _calls(call)))
+
+
+def ran(what: str, outcome: object) -> object:
+    """Return the outcome of a call; ``TypeError`` for a coroutine: nothing would run it here."""
+    if inspect.iscoroutine(outcome):
+        outcome.close()
+        raise TypeError(
+            f"{what} returned a coroutine, which no event loop runs here: use a coroutine function "
+            "with zklock.aio, or a function that returns something else"
+        )
+    return outcome
+
+
+def _calls(call: object) -> tuple[object, ...]:
+    return call, getattr(call, "__call__", None)  # noqa: B004 - an object may have a method for it
+
+
+def _generates(call: object) -> bool:
+    function: Any = call
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def run(call: Callable[[], object]) -> None:
+    """Call on a thread of ours; an exception is logged, and so is a returned coroutine."""
+    try:
+        outcome = call()
+    except BaseException:  # SystemExit too: it would end this thread silently
+        log.exception("a callback of a lock raised", extra=log_fields())
+        return
+    if inspect.iscoroutine(outcome):
+        outcome.close()
+        log.error(
+            "a callback returned a coroutine, which no event loop runs here: have it return "
+            "something else, or use zklock.aio",
+            extra=log_fields(),
+        )

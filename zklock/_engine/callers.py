@@ -1,0 +1,129 @@
+"""The threads that run users' callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+from zklock._engine import callbacks
+from zklock._ground.records import log_fields
+
+log = logging.getLogger("zklock")
+
+FEWEST = 2
+"""Threads that exist before the first grant: if a callback hangs on one, there is another."""
+
+MOST = 32
+"""The most threads at a time for callbacks that take long; later callbacks wait."""
+
+_IDLE = 5.0
+"""Seconds that a thread beyond ``FEWEST`` waits for work before it ends."""
+
+Calls: TypeAlias = Sequence[Callable[[], object]]
+
+
+class Callers:
+    """Runs callbacks on threads that exist already; they begin in the order given.
+
+    ``run()`` takes no lock, and starts threads only if all have ended. It may be called anywhere:
+    under a lock, on a thread of kazoo's, in a signal handler. Before a thread runs a callback, it
+    starts another thread if no thread is left for the next one. If none can be started, the next
+    callback waits.
+    """
+
+    def __init__(self) -> None:
+        self._crew: _Crew | None = None
+
+    def ready(self) -> None:
+        """Start the threads for later callbacks; ``RuntimeError`` if they cannot be started."""
+        crew = self._crew
+        if crew is None:
+            crew = self._crew = _Crew()
+        crew.ready()
+
+    def run(self, calls: Calls) -> None:
+        """Run these callbacks soon, one after the other."""
+        crew = self._crew
+        if crew is None:
+            crew = self._crew = _Crew()
+        crew.queue.put(calls)
+        if not crew.threads:  # they had ended: there was no grant left to lose
+            try:
+                crew.ready()
+            except RuntimeError as error:
+                log.error(
+                    "callbacks have to wait, as no thread can be started: %s",
+                    error,
+                    extra=log_fields(),
+                )
+
+    def end(self) -> None:
+        """Let the threads end when they have run all callbacks. Does not wait."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.queue.put(None)
+
+
+class _Crew:
+    """Threads that begin and end together. Each operation on its collections is one step."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Calls | None] = SimpleQueue()
+        self.threads: dict[object, None] = {}
+        self._busy: dict[object, None] = {}
+
+    def ready(self) -> None:
+        """Start threads until there are ``FEWEST``."""
+        for _ in range(len(self.threads), FEWEST):
+            self._start(lasting=True)
+
+    def _start(self, *, lasting: bool) -> None:
+        me = object()
+        self.threads[me] = None
+        try:
+            threading.Thread(
+                target=self._serve, args=(me, lasting), name="zklock-callback", daemon=True
+            ).start()
+        except BaseException:
+            self.threads.pop(me, None)
+            raise
+
+    def _serve(self, me: object, lasting: bool) -> None:
+        while True:
+            while (calls := self._next(lasting)) is not None:
+                self._busy[me] = None
+                self._see_to_the_next()
+                for call in calls:
+                    callbacks.run(call)
+                del self._busy[me], calls
+            del self.threads[me]
+            if self.threads or self.queue.qsize() < 2:
+                return
+            self.threads[me] = None  # a caller of run() believed that this thread goes on
+
+    def _next(self, lasting: bool) -> Calls | None:
+        """Wait for calls; ``None`` if this thread must end."""
+        calls = None
+        with contextlib.suppress(Empty):
+            calls = self.queue.get(timeout=None if lasting else _IDLE)
+            if calls is None:  # all threads end; but first the calls that came meanwhile
+                with contextlib.suppress(Empty):
+                    calls = self.queue.get_nowait()
+                self.queue.put(None)
+        return calls
+
+    def _see_to_the_next(self) -> None:
+        if len(self._busy) < len(self.threads) or len(self.threads) >= MOST:
+            return
+        try:
+            self._start(lasting=False)
+        except RuntimeError as error:
+            log.warning(
+                "callbacks wait for each other, as no thread can be started: %s",
+                error,
+                extra=log_fields(),
+            )

@@ -1,0 +1,343 @@
+"""One acquisition, from its grant to its end; the end may be a release or a loss."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from zklock._engine import lifecycle
+from zklock._engine.bodies import Bodied
+from zklock._engine.callbacks import check_callback
+from zklock._engine.lifecycle import State, Step
+from zklock._engine.script import Answer, Asked, Front
+from zklock._ground.clock import check_timeout, clock
+from zklock._ground.loss import Loss, LossReason
+from zklock._ground.records import log_fields
+from zklock._ground.telemetry import Over
+from zklock._kazoo.loops import check_thread
+from zklock._recipes import queries
+from zklock._recipes.effects import Claim
+from zklock.errors import LockLost, NotHeld
+from zklock.token import FencingToken
+
+if TYPE_CHECKING:
+    from zklock._ground.loss import LostCallback
+
+log = logging.getLogger("zklock")
+
+
+@dataclass(frozen=True, slots=True)
+class GrantOptions:
+    """The options of a grant, fixed before it is given.
+
+    ``grant`` is the class of the grant. ``owner`` is the thread or task that asks for it.
+    ``give_back`` releases one use of the grant, where the running thread or task may have several.
+    ``kind`` is a word for what is granted. ``asked_by`` returns the request to release that the
+    data of the lock's path has for the grant, ``None`` without one; the grant watches those data.
+    Without ``asked_by``, only the grant's own node is watched.
+    """
+
+    lock_path: str
+    identity: str
+    grant: type[GrantBase]
+    on_lost: LostCallback | None = None
+    on_suspended: Callable[[Any], object] | None = None
+    on_release_requested: Callable[[Any], object] | None = None
+    owner: object = None
+    give_back: Callable[[Any], Awaitable[None]] | None = None
+    kind: str = "exclusive"
+    asked_by: Callable[[bytes], str | None] | None = None
+
+
+class Keeper(Asked, Protocol):
+    """What a grant needs from its session."""
+
+    @property
+    def lease_end(self) -> float:
+        """When the lease ends, or has ended."""
+
+    @property
+    def moment(self) -> float:
+        """How long a call that should be short may wait for an answer, in seconds."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether this is a signal handler that has interrupted a change on its own thread."""
+
+    def remaining(self) -> float:
+        """Return the seconds of lease left; grants that are over by now are declared lost."""
+
+    def notify(self, calls: list[Callable[[], object]]) -> None:
+        """Run users' callbacks on threads of the library."""
+
+    def let_go(self, *grants: GrantBase) -> Answer:
+        """Give grants back to ZooKeeper, with as many tries as it takes; several together."""
+
+    def let_go_later(self, grant: GrantBase) -> None:
+        """Give the grant back from the session's own thread."""
+
+    def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
+        """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _End:
+    """How a grant has ended."""
+
+    state: State
+    loss: Loss | None = None
+
+
+class GrantBase(Bodied):
+    """The common part of a grant, for threads and for asyncio; see ``Grant``.
+
+    Nothing here takes a lock. So a signal handler may ask and abandon a grant, even if it has
+    interrupted a change of the same grant.
+    """
+
+    _INSTEAD = "pass its token on (str(grant.token)), and have the resource compare it"
+
+    _AWAITS: ClassVar[bool] = False
+    """Whether callbacks run on an event loop; else on threads, which must exist before."""
+
+    _FRONT: ClassVar[Front]
+
+    def __init__(
+        self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
+    ) -> None:
+        self.token = claim.token
+        self.path = claim.path
+        self.tokens: tuple[FencingToken, ...] = (*(token for _, token in claim.others), claim.token)
+        self.lock_path = terms.lock_path
+        self.session_id = session_id
+        self.identity = terms.identity
+        self.abandoned = claim.abandoned
+        self._paths = (*(path for path, _ in claim.others), claim.path)
+        self._give_back = claim.release
+        self._alone = claim.alone
+        self._keeper = keeper
+        self._terms = terms
+        self._given = lifecycle.after(State.CONTENDING, Step.GRANT)
+        self._ended: dict[None, _End] = {}  # set once, by setdefault(), which is one step
+        self._callbacks = deque([terms.on_lost] if terms.on_lost else [])
+        self._asked: str | None = None
+        self._reads = False  # a downgraded write lock
+        self._granted_at: float | None = None  # if telemetry was told of it
+        self._end_told: Over = {}
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock may be believed to be held, at the moment of the call.
+
+        The answer is local and conservative; it comes from the clock. It becomes ``False`` before
+        ZooKeeper can give the lock to another, also in the first instruction after a pause of the
+        process. Time passes between this answer and its use: only a resource that checks the token
+        closes that gap.
+        """
+        return self.remaining() > 0
+
+    def remaining(self) -> float:
+        """Return the seconds of lease left if nothing more is heard; 0 once the grant is over."""
+        left = self._keeper.remaining()
+        if left <= 0 and not self._ended:
+            # A signal handler has interrupted the session, which would lose the grant only later.
+            self._lose(LossReason.LEASE_LAPSED, noticed=clock(), lease_end=self._keeper.lease_end)
+        return 0.0 if self._ended else left
+
+    @property
+    def released(self) -> bool:
+        """Whether the grant was given back (and not lost before)."""
+        return self._state is State.RELEASED
+
+    def check(self) -> None:
+        """Raise ``LockLost`` if the lease has lapsed, or the grant is lost for another reason.
+
+        Raises ``NotHeld`` after the release. It asks the clock, not the network.
+        """
+        if not self.held:
+            raise self._why_not()
+
+    def abandon(self) -> None:
+        """Give the lock back without waiting for ZooKeeper's answer; no error if the grant is over.
+
+        May be called from any thread, and from a signal handler.
+        """
+        try:
+            self._end()
+        except (LockLost, NotHeld):
+            return
+
+    def add_lost_callback(self, callback: LostCallback) -> None:
+        """Call ``callback(loss)`` once if the grant is lost; at once if it already is lost.
+
+        It runs on a thread of zklock's own. An exception in it is logged; other callbacks still
+        run. It is not called for a grant that was released.
+        """
+        check_callback(self._AWAITS, "a lost callback", callback)
+        self._callbacks.append(callback)
+        if self._loss is not None:
+            self._call_those_left()
+
+    async def _verify(self, timeout: float | None) -> None:
+        limit = check_timeout(timeout)
+        check_thread("verify()")
+        self.check()
+        sent = clock()
+        try:
+            there = await self._FRONT.ask(
+                self._keeper,
+                lambda: queries.confirm(self._paths),
+                self.lock_path,
+                self.remaining() if limit is None else limit,
+            )
+            self._keeper.confirmed(self, sent, there)
+        finally:
+            self.check()
+
+    async def _release(self) -> None:
+        check_thread("release()")
+        await self._answered(self._end())
+
+    async def _answered(self, answer: Answer) -> None:
+        """Wait for ZooKeeper's answer to the end of the grant, for a short, bounded time."""
+        if self._keeper.interrupted:
+            return  # no answer can be taken while this signal handler waits
+        if await self._FRONT.finished(answer, self._keeper.moment):
+            answer.result()
+        else:
+            log.info(
+                "no answer to a release yet: it goes on in the background", extra=log_fields(self)
+            )
+
+    async def _give_back_use(self) -> None:
+        give_back = self._terms.give_back
+        await (self._release() if give_back is None else give_back(self))
+
+    @property
+    def _state(self) -> State:
+        end = self._ended.get(None)
+        return self._given if end is None else end.state
+
+    @property
+    def _loss(self) -> Loss | None:
+        end = self._ended.get(None)
+        return None if end is None else end.loss
+
+    def _end(self) -> Answer:
+        end = _End(lifecycle.after(self._given, Step.RELEASE))
+        try:
+            if not self.held or self._ended.setdefault(None, end) is not end:
+                raise self._why_not()
+            return self._keeper.let_go(self)
+        except BaseException:
+            if self._ended.get(None) is end:
+                self._keeper.let_go_later(self)
+            raise
+
+    def _lose(self, reason: LossReason, *, noticed: float, lease_end: float) -> None:
+        """Lose the grant if it is held, and tell of it. Repeatable after an interrupt."""
+        self._note_loss(reason, noticed=noticed, lease_end=lease_end)
+        self._tell_loss()
+
+    def _note_loss(self, reason: LossReason, *, noticed: float, lease_end: float) -> bool:
+        """Lose the grant if it is held; return whether this call lost it. Tells nobody yet."""
+        loss = Loss(reason, self, noticed, lease_end)
+        end = _End(lifecycle.after(self._given, Step.LOSE), loss)
+        return self._ended.setdefault(None, end) is end
+
+    def _tell_loss(self) -> None:
+        """Wake those who wait for the loss, and call the callbacks, if it is lost. Repeatable."""
+        if self._loss is not None:
+            self._set_lost()
+            self._call_those_left()
+
+    def _call_those_left(self) -> None:
+        """Call the lost callbacks that were not called yet; each is taken once."""
+        if self._callbacks:
+            self._notify([self._call_next] * len(self._callbacks))
+
+    def _call_next(self) -> object:
+        try:
+            callback = self._callbacks.popleft()
+        except IndexError:
+            return None  # called already
+        assert self._loss is not None
+        return callback(self._loss)
+
+    def _set_lost(self) -> None:
+        """Wake the threads or tasks that wait for the loss."""
+        raise NotImplementedError
+
+    def _notify(self, calls: list[Callable[[], object]]) -> None:
+        """Run users' callbacks soon, in order."""
+        raise NotImplementedError
+
+    def _forget_waiters(self) -> None:
+        """Start over in a forked child: a lock of ``lost`` may be taken there for ever."""
+        raise NotImplementedError
+
+    def _suspended(self) -> None:
+        callback = self._terms.on_suspended
+        if callback is not None and not self._ended:
+            self._notify([partial(self._unless_over, callback)])
+
+    def _release_requested(self, request: str) -> None:
+        """Call the holder's callback, once for each request to release."""
+        callback = self._terms.on_release_requested
+        if callback is not None and not self._ended and request != self._asked:
+            self._asked = request
+            self._notify([partial(self._unless_over, callback)])
+
+    def _unless_over(self, callback: Callable[[Any], object]) -> object:
+        """Call the callback, unless the grant is over by now."""
+        return None if self._ended else callback(self)
+
+    def _why_not(self) -> LockLost | NotHeld:
+        loss = self._loss
+        if loss is not None:
+            error = LockLost(str(loss), path=self.lock_path, token=self.token)
+            error.loss = loss
+            return error
+        return NotHeld(
+            f"{self.lock_path}: token {self.token} was released already: acquire again",
+            path=self.lock_path,
+            token=self.token,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path} token={self.token} {self._state.value}>"
+
+
+async def release_together(grants: Sequence[GrantBase]) -> None:
+    """Release grants of one session together, each of which is ``alone``; see ``Claim``.
+
+    If one of them is over, the others are released, and then ``LockLost`` or ``NotHeld`` is raised.
+    """
+    ends = {grant: _End(lifecycle.after(grant._given, Step.RELEASE)) for grant in grants}
+    try:
+        _set_ends(ends)
+        mine = _ended_by(ends)
+        answer = mine[0]._keeper.let_go(*mine) if mine else None
+    except BaseException:
+        for grant in _ended_by(ends):
+            grant._keeper.let_go_later(grant)
+        raise
+    if answer is not None:
+        await mine[0]._answered(answer)
+    for grant in grants:
+        if grant not in mine:
+            raise grant._why_not()
+
+
+def _set_ends(ends: Mapping[GrantBase, _End]) -> None:
+    for grant, end in ends.items():
+        if grant.held:
+            grant._ended.setdefault(None, end)
+
+
+def _ended_by(ends: Mapping[GrantBase, _End]) -> list[GrantBase]:
+    return [grant for grant, end in ends.items() if grant._ended.get(None) is end]

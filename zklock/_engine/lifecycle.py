@@ -1,0 +1,50 @@
+"""The life of one acquisition: its states, its steps, and the one table of allowed steps.
+
+::
+
+    CONTENDING ──GRANT──▶ HELD ──RELEASE──▶ RELEASED
+                           │
+                          LOSE
+                           ▼
+                          LOST
+
+An acquisition that is given up ends with its attempt (``stages``): it has no grant, and no state.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import MappingProxyType
+
+from zklock._engine.machine import step
+
+
+class State(Enum):
+    """The state of an acquisition."""
+
+    CONTENDING = "contending"
+    HELD = "held"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+class Step(Enum):
+    """A step that changes the state of an acquisition."""
+
+    GRANT = "grant"
+    RELEASE = "release"
+    LOSE = "lose"
+
+
+TABLE = MappingProxyType(
+    {
+        (State.CONTENDING, Step.GRANT): State.HELD,
+        (State.HELD, Step.RELEASE): State.RELEASED,
+        (State.HELD, Step.LOSE): State.LOST,
+    }
+)
+
+
+def after(state: State, event: Step) -> State:
+    """Return the state that ``event`` leads to; ``IllegalStep`` if it is not allowed."""
+    return step(TABLE, state, event)

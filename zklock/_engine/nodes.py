@@ -1,0 +1,128 @@
+"""The nodes of one session, and the grants on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from zklock._engine.grant import GrantBase
+
+_GRANTED = 4096  # granted nodes that are remembered for the waiters behind them
+
+
+class OwnNode:
+    """A node of this session: a waiting contender's, or a holder's with its grant.
+
+    ``watched``: whether all that the grant watches is watched. ``placing``: the requests for that
+    are under way. ``fired``: one of the watches has fired since they were sent. ``size``: what they
+    read, in bytes, when it was read last, at ``read_at``.
+    """
+
+    __slots__ = ("fired", "grant", "owner", "placing", "read_at", "size", "watched")
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.grant: GrantBase | None = None
+        self.watched = False
+        self.placing = False
+        self.fired = False
+        self.size = 0
+        self.read_at = -math.inf
+
+
+class OwnNodes:
+    """The nodes by path, and the grants by the path of their lock. The caller has the guard.
+
+    A grant is taken out of the index before its nodes are. So a change that an interrupt breaks off
+    can be repeated.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, OwnNode] = {}
+        self._grants: dict[str, dict[GrantBase, None]] = {}
+        self._granted: dict[str, bool] = {}
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._nodes
+
+    def __bool__(self) -> bool:
+        return bool(self._nodes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._nodes))
+
+    def get(self, path: str) -> OwnNode | None:
+        """Return the node at ``path``, if it is one of this session."""
+        return self._nodes.get(path)
+
+    def add(self, path: str, owner: int) -> None:
+        """Note a node, and the session that owns it."""
+        self._nodes.setdefault(path, OwnNode(owner))
+
+    def give(self, grant: GrantBase) -> None:
+        """Note that the grant's nodes are held by it."""
+        for path in grant._paths:
+            own = self._nodes.get(path)
+            if own is not None:
+                own.grant = grant
+        self._grants.setdefault(grant.lock_path, {})[grant] = None
+        self._granted[grant.path] = True
+        if len(self._granted) > _GRANTED:
+            del self._granted[next(iter(self._granted))]
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Take these nodes out, and the grants on them."""
+        for path in paths:
+            own = self._nodes.get(path)
+            if own is not None and own.grant is not None:
+                grants = self._grants.get(own.grant.lock_path, {})
+                grants.pop(own.grant, None)
+                if not grants:
+                    self._grants.pop(own.grant.lock_path, None)
+            self._nodes.pop(path, None)
+
+    def leave(self, paths: Iterable[str]) -> None:
+        """Take these nodes out, unless they are granted."""
+        for path in paths:
+            own = self._nodes.get(path)
+            if own is not None and own.grant is None:
+                self.forget([path])
+
+    def was_granted(self, path: str) -> bool:
+        """Whether a node that is deleted now had been granted. It is forgotten."""
+        return self._granted.pop(path, False)
+
+    @property
+    def any_held(self) -> bool:
+        """Whether there is a grant."""
+        return bool(self._grants)
+
+    def held(self) -> list[str]:
+        """Return the paths of the nodes with a grant."""
+        return [path for path, own in self._nodes.items() if own.grant is not None]
+
+    def grants(self) -> list[GrantBase]:
+        """Return all grants."""
+        return [grant for grants in self._grants.values() for grant in grants]
+
+    def grants_of(self, lock_path: str) -> list[GrantBase]:
+        """Return the grants of one lock."""
+        return list(self._grants.get(lock_path, ()))
+
+    def take_turns(self, first: str | None) -> str | None:
+        """Return the node for the next heartbeat: ``first``, or the one whose turn it is."""
+        path = first if first is not None else next(iter(self._nodes), None)
+        if path is not None:
+            self._nodes[path] = self._nodes.pop(path)
+        return path
+
+    def unwatch(self) -> None:
+        """Note that all watches are lost."""
+        for own in self._nodes.values():
+            own.watched = own.placing = False
+
+    def orphan_waiters(self) -> None:
+        """Start over in a forked child (see ``GrantBase._forget_waiters``)."""
+        for own in self._nodes.values():
+            if own.grant is not None:
+                own.grant._forget_waiters()

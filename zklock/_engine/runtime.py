@@ -1,0 +1,73 @@
+"""What a session runs on: the clock, its thread, its callers and its store, handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from zklock._engine.callers import Callers, Calls
+from zklock._engine.timed_thread import Job, TimedThread
+from zklock._ground.clock import clock as real_clock
+from zklock._kazoo.client import Kazoo
+from zklock._kazoo.store import Results
+from zklock._kazoo.switch import open_store
+from zklock._recipes.effects import Flight
+
+
+class Thread(Protocol):
+    """A thread with timed work (see ``TimedThread``). Nothing here takes a lock."""
+
+    def later(self, job: Job) -> None:
+        """Run the job soon."""
+
+    def after(self, seconds: float, job: Job) -> Callable[[], object]:
+        """Run the job after ``seconds``; return a function that cancels it."""
+
+    def wake(self) -> None:
+        """Do the work that is due now."""
+
+    def ready(self) -> None:
+        """Start the thread if it does not run; ``RuntimeError`` if it cannot be started."""
+
+
+class Calling(Protocol):
+    """Runs users' callbacks (see ``Callers``)."""
+
+    def ready(self) -> None:
+        """Start the threads for later callbacks; ``RuntimeError`` if they cannot be started."""
+
+    def run(self, calls: Calls) -> None:
+        """Run these callbacks soon, one after the other."""
+
+    def end(self) -> None:
+        """Let the threads end when they have run all callbacks."""
+
+
+class Sends(Protocol):
+    """Sends flights (see ``Store``)."""
+
+    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        """Send the requests; call ``done(results)`` once, when all are answered."""
+
+
+OpenStore: TypeAlias = Callable[
+    [
+        Kazoo,
+        Callable[[str, str | None], None],
+        Callable[[int], bool],
+        AbstractContextManager[object],
+    ],
+    Sends,
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The clock (seconds), and what makes the session's thread, its callers and its store."""
+
+    clock: Callable[[], float] = real_clock
+    thread: Callable[[str, Callable[[], float | None]], Thread] = field(default=TimedThread)
+    callers: Callable[[], Calling] = field(default=Callers)
+    store: OpenStore = field(default=open_store)

@@ -1,0 +1,830 @@
+"""One ZooKeeper session as the locks on it see it: its lease, its heartbeat, and its loss.
+
+There is one ``Session`` for each client. Everything on that client shares it. It has one thread of
+its own: the thread sends the heartbeats, ends the lease on time, and does what must not run on
+kazoo's threads.
+
+Locks, attempts, grants and the wire call ``Session``. Its parts have a module each: the
+arithmetic of the lease, when heartbeats are sent, the nodes of the session, who is told of which
+events, and what is left to do after a change. They share one lock, the guard.
+
+The guard protects all state. The code that has the guard only changes state: it does not block,
+sends nothing, starts no thread, logs nothing, and calls nothing of the user's. What follows from a
+change waits in the outbox until the guard is free. The following always holds when the guard is
+free:
+
+1. A grant is on nodes of the present session only: ``_id`` is the owner of each of them.
+2. A grant is taken out of the nodes only after it is over: it was let go, or its loss was noted.
+   Then telling its holder and deleting its nodes is in the outbox: an interrupt loses neither.
+3. A lease that is over stays over for the grants of that time. ``_late`` is set until all of them
+   are noted as lost; meanwhile no proof counts, and nothing is granted.
+4. The outbox is emptied by whoever has changed something, before it returns; after an interrupt, by
+   the next one.
+5. An attempt awaits the lease from its claim until ``lease_live()``, ``refused()`` or its leaving.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from zklock._engine import telling
+from zklock._engine.attempt import Attempt
+from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._engine.heartbeat import LATE, Heartbeat
+from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
+from zklock._engine.nodes import OwnNode, OwnNodes
+from zklock._engine.outbox import Outbox
+from zklock._engine.runtime import Runtime
+from zklock._engine.script import Answer
+from zklock._engine.watches import HeldWatches, Watchers, asked_of
+from zklock._ground import telemetry
+from zklock._ground.happened import (
+    Connected,
+    HeartbeatAnswered,
+    HeartbeatLate,
+    HeartbeatSent,
+    Proof,
+    SessionEnded,
+)
+from zklock._ground.loss import LossReason
+from zklock._ground.mutexes import ReentrantMutex
+from zklock._ground.records import Fields, log_fields
+from zklock._ground.uncopied import Uncopied
+from zklock._kazoo import states
+from zklock._kazoo.client import Kazoo, closed_error, forked_error
+from zklock._kazoo.handler import Handler, WireObserver
+from zklock._kazoo.states import Change
+from zklock._kazoo.store import Results, shielded
+from zklock._recipes import steps, together
+from zklock._recipes.effects import (
+    Check,
+    Claim,
+    Create,
+    CreateAll,
+    Delete,
+    DeleteAll,
+    DeleteIf,
+    Depart,
+    Exists,
+    Failed,
+    Failure,
+    Flight,
+    Node,
+    Recipe,
+    Request,
+    Sync,
+)
+from zklock.errors import WouldDeadlock, ZkLockError
+
+log = logging.getLogger("zklock")
+
+ASSUMED_TIMEOUT = 4.0
+"""The session timeout, in seconds, if it cannot be known: twice ZooKeeper's usual tick."""
+
+MOMENT = 1.0
+"""How long a non-blocking call may wait for ZooKeeper's answer, in seconds."""
+
+
+class Session(Uncopied, WireObserver):
+    """Keeps whether the session lives, and how long that may be believed."""
+
+    _INSTEAD = "make what needs it in the other process, with a client of that process"
+
+    def __init__(
+        self, client: Kazoo, settings: LeaseSettings, runtime: Runtime | None = None
+    ) -> None:
+        self.client = client
+        self.settings = settings
+        self.guard = ReentrantMutex()
+        self._owned = threading.Condition(self.guard)  # only tells who has the guard
+        self._runtime = runtime = runtime or Runtime()
+        self._clock = runtime.clock
+        self._worker = runtime.thread("zklock-session", self._turn)
+        self._callers = runtime.callers()
+        self._store = runtime.store(
+            client, self._on_event, lambda owner: owner == self._id, self.guard
+        )
+        self._handler = client.handler if isinstance(client.handler, Handler) else None
+        self._wire: tuple[float, float] | None = None  # handshake sent at, negotiated timeout
+        self._id: int | None = None
+        self._lease = Lease(settings.session_timeout or ASSUMED_TIMEOUT, settings.fraction)
+        self._heartbeat = Heartbeat()
+        self._nodes = OwnNodes()
+        self._watchers = Watchers()
+        self._held_watches = HeldWatches(
+            self._nodes, lambda: self.guard, self._store.fly, self._read
+        )
+        self._outbox = Outbox()
+        self._attempts: dict[Attempt[Any], None] = {}
+        self._parked: dict[Attempt[Any], None] = {}
+        self._awaiting_lease: dict[Attempt[Any], str] = {}  # to the node that each claims
+        # Whether heartbeats can work: they need read permission on the session's own nodes.
+        self._readable = not client.default_acl
+        self._epochs = telling.Epochs()
+        self._late = False  # the lease is over, and the losses are not all noted
+        self._forked = False
+        self._idle = True  # the worker sleeps until it is woken
+        self._used_at = -math.inf
+        if self._handler is not None:
+            self._handler.observe(self)
+        elif settings.session_timeout is None:
+            log.warning(
+                "this client was not made by zklock.connect(): its negotiated session timeout "
+                "is not known, so that a lost connection ends every lease at once and %s s are "
+                "taken for the timeout; pass session_timeout= where it is known",
+                ASSUMED_TIMEOUT,
+                extra=log_fields(),
+            )
+        client.add_listener(shielded(self._on_state))
+        if client.connected:
+            self._on_connected()
+
+    # For locks.
+
+    @property
+    def timeout(self) -> float:
+        """The session timeout in seconds: negotiated, given, or assumed."""
+        return self._lease.timeout
+
+    @property
+    def moment(self) -> float:
+        """How long a non-blocking call may wait for an answer, in seconds."""
+        return min(MOMENT, self.timeout / 3)
+
+    def check_usable(self) -> None:
+        """Raise ``ForkedClient`` or ``ClientClosed`` if ZooKeeper cannot be asked.
+
+        Raise ``WouldDeadlock`` in a signal handler that has interrupted a change of the session on
+        its own thread: no answer could be taken until the handler returns.
+        """
+        if self._forked:
+            raise forked_error()
+        if self.interrupted:
+            raise handler_error()
+        error = closed_error(self.client)
+        if error is not None:
+            raise error
+
+    def attempt(
+        self,
+        what: Recipe[Any],
+        *,
+        recover: Callable[[], Recipe[None]] | None = None,
+        terms: GrantOptions | None = None,
+        joint: tuple[GrantOptions, ...] = (),
+    ) -> Attempt[Any]:
+        """Return an attempt at a recipe on this session; it is not started yet."""
+        attempt: Attempt[Any] = Attempt(self, what, recover=recover, terms=terms, joint=joint)
+        if telemetry.hooks and terms is not None:
+            telling.begun(attempt, self._clock)
+        return attempt
+
+    # For grants (grant.Keeper).
+
+    def remaining(self) -> float:
+        """Return the seconds of lease left; grants that are over by now are declared lost."""
+        if self._forked:
+            with self.guard:
+                self._lose(self._nodes, LossReason.FORKED)
+            self._outbox.send()
+            return 0.0
+        left = self._lease.end - self._clock()
+        if left > 0 and not self._late:
+            return left
+        if self.interrupted:
+            self._late = True  # the interrupted code must not revive a lease that is over
+            self._worker.wake()
+        else:
+            with self.guard:
+                self._lapse()
+            self._outbox.send()
+        return 0.0
+
+    @property
+    def lease_end(self) -> float:
+        """When the lease ends, or has ended."""
+        return self._lease.end
+
+    def notify(self, calls: list[Callable[[], object]]) -> None:
+        """Run users' callbacks, in order, on threads that exist for them. Takes no lock."""
+        self._callers.run(calls)
+
+    def let_go(self, *grants: GrantBase) -> Answer:
+        """Give grants back to ZooKeeper, with as many tries as it takes.
+
+        Several of them are given back together: each must be ``alone`` (see ``Claim``).
+        """
+        if telemetry.hooks:
+            for grant in grants:
+                telling.released(grant, self._clock())
+        give_back = grants[0]._give_back
+        if len(grants) > 1:
+            nodes, each = zip(*((grant.path, grant._give_back) for grant in grants), strict=True)
+            give_back = partial(together.give_back, nodes, each)
+        attempt = self.attempt(give_back(), recover=give_back)
+
+        def go() -> None:
+            with self.guard:
+                for grant in grants:
+                    self._nodes.forget(grant._paths)
+            attempt.start()
+
+        if self.interrupted:
+            self.later(go)
+        else:
+            go()
+        return attempt
+
+    def let_go_later(self, grant: GrantBase) -> None:
+        """Give the grant back from the session's own thread."""
+        self.later(lambda: self.let_go(grant))
+
+    def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
+        """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""
+        if there:
+            self._proved(sent)
+        else:
+            with self.guard:
+                self._lose(grant._paths, LossReason.NODE_DELETED)
+            self._outbox.send()
+
+    # For attempts (attempt.Host).
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether this is a signal handler that has interrupted a change on its own thread."""
+        try:
+            self._owned.notify(0)
+        except RuntimeError:
+            return False  # this thread does not have the guard
+        return True
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests go out at once; a read-only server does not count."""
+        return states.serves(self.client)
+
+    def enter(self, attempt: Attempt[Any]) -> None:
+        """Report lost sessions and connections to the attempt, until it leaves.
+
+        Raises ``ZkLockError`` if a grant is asked for and its threads cannot be started: the thread
+        that proves the lease, and the threads that call lost callbacks.
+        """
+        with self.guard:
+            self._attempts[attempt] = None
+            self._used_at = self._clock()
+            idle = self._idle
+        terms = attempt.terms
+        if terms is not None:
+            try:
+                self._worker.ready()
+                if not terms.grant._AWAITS:
+                    self._callers.ready()
+            except RuntimeError as error:
+                raise ZkLockError(
+                    f"{terms.lock_path}: nothing is acquired, as the threads that watch over a "
+                    f"grant cannot be started ({error}): raise the limit of processes or memory, "
+                    "or acquire before the interpreter shuts down",
+                    path=terms.lock_path,
+                ) from error
+        if idle:
+            self._worker.wake()
+
+    def leave(self, attempt: Attempt[Any]) -> None:
+        """Forget the attempt."""
+        with self.guard:
+            self._attempts.pop(attempt, None)
+            self._parked.pop(attempt, None)
+            self._awaiting_lease.pop(attempt, None)
+            self._watchers.drop(attempt)
+
+    def park(self, attempt: Attempt[Any]) -> None:
+        """Resume the attempt when the client is connected."""
+        with self.guard:
+            self._parked[attempt] = None
+        self._worker.wake()  # it may have been connected meanwhile
+
+    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        """Send a flight, and note what each of its requests means for the session.
+
+        - A node that it creates, or finds to belong to this session, can then be claimed. What a
+          ``CreateAll`` makes belongs to the present session, if it was the present one when the
+          request was sent, too: ids are not used again, and a connection, which belongs to one
+          session, answers what was asked on it.
+        - A node that is leaving (``Delete``, ``DeleteAll``, ``DeleteIf``, ``Depart``) cannot be
+          claimed any more. If the node is granted, the lock is being broken: the deletion itself
+          ends the grant, and so do the deletions of a ``HandOver``, which may be refused.
+        - An answered create proves that the session was alive.
+        """
+        found: list[int] = []
+        for at, request in enumerate(flight):
+            if isinstance(request, Create | CreateAll | Exists):
+                found.append(at)
+            elif isinstance(request, Delete | DeleteIf | Depart):
+                with self.guard:
+                    self._nodes.leave((request.path,))
+            elif isinstance(request, DeleteAll):
+                with self.guard:
+                    self._nodes.leave(request.paths)
+        if not found:
+            self._store.fly(flight, done)
+            return
+        sent, session_id = self._clock(), self._id
+
+        def landed(results: Results) -> None:
+            created = False
+            for at in found:
+                node = results[at]
+                if isinstance(node, Node) and node.mine:
+                    created |= isinstance(flight[at], Create)
+                    with self.guard:
+                        self._nodes.add(node.path, node.owner)
+                        self._lease.touched(sent, self._clock())
+                elif isinstance(flight[at], CreateAll) and not isinstance(node, Failed):
+                    with self.guard:
+                        if session_id is None or self._id != session_id:
+                            continue
+                        for path in node:
+                            self._nodes.add(path, session_id)
+                        self._lease.touched(sent, self._clock())
+                    created = True
+            if created:
+                self._proved(sent)
+            done(results)
+
+        self._store.fly(flight, landed)
+
+    def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
+        """Report watch events on these paths to the attempt from now on, and on no others."""
+        with self.guard:
+            self._watchers.put(attempt, paths)
+
+    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+        """Call ``done()`` after ``seconds``; return a function that cancels the call."""
+        return self._worker.after(seconds, done)
+
+    def claim(self, attempt: Attempt[Any], claim: Claim) -> GrantBase | None:
+        """Return a grant if the lease is live, with some time left; else call back when it is.
+
+        If ACLs may deny the heartbeats, the first grant waits until a heartbeat is answered.
+        """
+        terms = attempt.terms
+        assert terms is not None
+        paths = (*(path for path, _ in claim.others), claim.path)
+        with self.guard:
+            if self._may_grant(paths):
+                if not attempt.accept():
+                    return None
+                return self._give(attempt, claim, terms)
+            self._awaiting_lease[attempt] = claim.path
+            self._heartbeat.soon()
+        self._worker.wake()
+        return None
+
+    def claim_all(
+        self, attempt: Attempt[Any], claims: tuple[Claim, ...]
+    ) -> tuple[GrantBase, ...] | None:
+        """Return a grant for each claim, if all can be granted now; else ``None``."""
+        with self.guard:
+            if not self._may_grant(claim.path for claim in claims) or not attempt.accept():
+                return None
+            return tuple(
+                self._give(attempt, claim, terms)
+                for claim, terms in zip(claims, attempt.joint, strict=False)
+            )
+
+    def _give(self, attempt: Attempt[Any], claim: Claim, terms: GrantOptions) -> GrantBase:
+        """Make a grant; the caller has the guard."""
+        grant = terms.grant(self, claim=claim, session_id=self._id or 0, terms=terms)
+        self._nodes.give(grant)
+        if telemetry.hooks:
+            telling.granted(attempt, grant, self._epochs, self._clock())
+        return grant
+
+    def _may_grant(self, paths: Iterable[str]) -> bool:
+        own = map(self._nodes.get, paths)
+        mine = all(each is not None and each.owner == self._id for each in own)
+        return mine and self._live() and self._readable
+
+    def grants(self, lock_path: str) -> list[GrantBase]:
+        """Return the grants of a lock that are held on this session."""
+        self.remaining()
+        with self.guard:
+            return self._nodes.grants_of(lock_path)
+
+    def sweep(self, node: str) -> None:
+        """Delete a node that nobody uses."""
+        self.later(lambda: self._delete(node))
+
+    def later(self, job: Callable[[], object]) -> None:
+        """Run the job soon, on the session's own thread."""
+        self._worker.later(job)
+
+    # From kazoo, on its threads. The wire (handler.WireObserver) reports before the state does.
+
+    def at_stake(self) -> bool:
+        """Return whether there is a grant that lives on a lease."""
+        with self.guard:
+            return self._nodes.any_held and self._lease.end > self._clock()
+
+    @shielded
+    def on_ask(self, sent: float) -> None:
+        """Shorten the lease until it is known what the server does with the session."""
+        with self.guard:
+            self._lease.asked(sent)
+        self._worker.wake()
+
+    @shielded
+    def on_connect(self, sent: float, timeout: float) -> None:
+        """Note when the handshake was sent, and the shortest timeout negotiated so far."""
+        self._wire = sent, timeout
+        with self.guard:
+            before = self.timeout
+            self._lease.negotiated(timeout)
+            self._lapse()
+        self._outbox.send()
+        if timeout < before and self._id is not None:
+            log.warning(
+                "ZooKeeper shortened the session timeout from %g to %g s",
+                before,
+                timeout,
+                extra=self._fields(),
+            )
+
+    @shielded
+    def on_ping(self, sent: float, answered: float) -> None:
+        """Count kazoo's own pings as touches."""
+        with self.guard:
+            self._lease.touched(sent, answered)
+
+    @shielded
+    def on_close(self) -> None:
+        """Lose every grant: when the server has the request, others may be granted.
+
+        kazoo reports the end only after the server has answered.
+        """
+        with self.guard:
+            self._lose(self._nodes.held(), LossReason.CLIENT_CLOSED)
+            ended, self._id = self._id, None  # no grant is given any more
+        self._outbox.send()
+        self._say_ended(ended, LossReason.CLIENT_CLOSED)
+
+    def _on_state(self, state: str) -> None:
+        match states.told(self.client, state):
+            case Change.CONNECTED:
+                self._on_connected()
+            case Change.SUSPENDED:
+                self._on_suspended()
+            case Change.EXPIRED:
+                self._on_gone(LossReason.SESSION_EXPIRED)
+            case Change.CLOSED:
+                self._on_gone(LossReason.CLIENT_CLOSED)
+        self._worker.wake()
+
+    def _on_connected(self) -> None:
+        if not self.connected:
+            return  # to a read-only server
+        session_id = states.session_id(self.client)
+        if session_id is None:
+            return  # the connection is lost again
+        if self._id not in (None, session_id):  # replaced, and kazoo did not report a loss
+            self._on_gone(LossReason.SESSION_EXPIRED)
+        with self.guard:
+            if self._id != session_id:
+                self._id = session_id
+                self._lease = self._new_lease()
+            if self._wire is not None:
+                self._lease.connected(self._wire[0])
+            self._heartbeat.forget()
+            self._heartbeat.soon()
+        if telemetry.hooks:
+            now = self._clock()
+            telemetry.emit(Connected(at=now, session_id=session_id, timeout=self.timeout))
+        self._worker.wake()
+
+    def _new_lease(self) -> Lease:
+        fraction = self.settings.fraction
+        if self._wire is not None:
+            return Lease(self._wire[1], fraction)
+        timeout = self.settings.session_timeout or ASSUMED_TIMEOUT
+        # kazoo pings after a third of the timeout; its jitter can add 0.4 s.
+        return Lease(timeout, fraction, idle=timeout / 3 + 0.4)
+
+    def _on_suspended(self) -> None:
+        with self.guard:
+            self._heartbeat.forget()
+            self._nodes.unwatch()
+            grants = self._nodes.grants()
+            waiting = self._watchers.everyone()
+            if self._handler is None and self.settings.session_timeout is None:
+                self._lease.ends_now()
+            self._lapse()  # a grant that is over by now is lost, not suspended
+        self._outbox.send()
+        if telemetry.hooks and self._id is not None:
+            now = self._clock()
+            telling.disconnected(self._id, grants, now, self._lease.end - now)
+        for grant in grants:
+            grant._suspended()
+        for attempt in waiting:
+            attempt.watched(None, deleted=False)
+
+    def _on_gone(self, reason: LossReason) -> None:
+        with self.guard:
+            self._lose(self._nodes, reason)
+            ended, self._id = self._id, None
+            attempts = list(self._attempts)
+        self._outbox.send()
+        self._say_ended(ended, reason)
+        final = closed_error(self.client) if reason is LossReason.CLIENT_CLOSED else None
+        for attempt in attempts:
+            attempt.session_replaced(final)
+
+    def _say_ended(self, session_id: int | None, reason: LossReason) -> None:
+        if telemetry.hooks and session_id is not None:
+            now = self._clock()
+            telemetry.emit(SessionEnded(at=now, session_id=session_id, reason=reason))
+
+    def _on_event(self, kind: str, path: str | None) -> None:
+        if path is None:
+            return  # the connection is lost; the state reports this too
+        deleted = kind == states.DELETED
+        now = self._clock()
+        with self.guard:
+            self._lapse()  # the session may have expired meanwhile, with its nodes
+            own = self._nodes.get(path)
+            attempts = self._watchers.of(path)
+            held = deleted and self._nodes.was_granted(path)
+            taken = deleted and own is not None  # what this client deletes, it has forgotten
+            written = False
+            if own is not None:
+                own.watched, own.fired = False, True
+                if deleted:
+                    self._lose([path], LossReason.NODE_DELETED)
+                elif own.grant is not None:
+                    written = True
+                    self._heartbeat.soon()  # behind the next heartbeat, the node is read
+            if kind == states.CHANGED:
+                written |= self._beside(path, now)
+        self._outbox.send()
+        if written:
+            self._worker.wake()
+        if deleted and telemetry.hooks:
+            for attempt in attempts:
+                attempt.heard = now
+        for attempt in attempts:
+            attempt.watched(path, deleted, held, taken)
+
+    def _beside(self, path: str, now: float) -> bool:
+        """Have the data of a lock's path read anew for the grants that watch them.
+
+        They are read behind the next heartbeat. Return whether it is to be sent at once. That is so
+        once in the time between two heartbeats: others may write there often. The caller has the
+        guard.
+        """
+        soon = False
+        for grant in self._nodes.grants_of(path):
+            own = self._nodes.get(grant.path)
+            if own is not None and grant._terms.asked_by is not None:
+                own.watched, own.fired = False, True
+                soon |= now - own.read_at >= self.timeout / HEARTBEATS
+        if soon:
+            self._heartbeat.soon()
+        return soon
+
+    # The lease.
+
+    def _live(self) -> bool:
+        """Whether enough lease is left for two heartbeats, so that a grant can last."""
+        return not self._late and self._lease.end - self._clock() >= 2 * self.timeout / HEARTBEATS
+
+    def _proved(self, sent: float) -> None:
+        waiting: dict[Attempt[Any], str] = {}
+        with self.guard:
+            self._lapse()  # a late proof does not revive a lease
+            before = self._lease.end
+            self._lease.proved(sent)
+            if self._awaiting_lease and self._live() and self._readable:
+                waiting, self._awaiting_lease = self._awaiting_lease, {}
+        self._outbox.send()
+        if telemetry.hooks:
+            self._say_proof(sent, before)
+        for attempt in waiting:
+            attempt.lease_live()
+
+    def _say_proof(self, sent: float, before: float) -> None:
+        now = self._clock()
+        proof = Proof(
+            at=now,
+            session_id=self._id or 0,
+            age=now - sent,
+            margin=max(0.0, before - now),
+            lease=max(0.0, self._lease.end - now),
+            timeout=self.timeout,
+            held=self._nodes.any_held,
+        )
+        telemetry.emit(proof)
+
+    def _lapse(self) -> None:
+        """Lose every grant if the lease is over; the caller has the guard."""
+        if self._lease.end > self._clock() and not self._late:
+            return
+        # Set before the work: if this is interrupted, the next call does the rest.
+        self._late = True
+        self._lose(self._nodes.held(), LossReason.LEASE_LAPSED)
+        self._late = False
+
+    def _lose(self, paths: Iterable[str], reason: LossReason) -> None:
+        """Forget these nodes, and lose their grants; the caller has the guard.
+
+        Repeatable after an interrupt.
+        """
+        noticed, lease_end = self._clock(), self._lease.end
+        for path in paths:
+            own = self._nodes.get(path)
+            grant = own.grant if own is not None else None
+            if grant is None:
+                self._nodes.forget([path])
+                continue
+            if grant._note_loss(reason, noticed=noticed, lease_end=lease_end):
+                self._outbox.warn(
+                    "%s lost: %s", grant, reason.value, extra=log_fields(grant, reason=reason)
+                )
+            self._outbox.add(grant._tell_loss)
+            if telemetry.hooks:
+                self._outbox.add(partial(telling.lost, grant))
+            # The session may live on, and keep the nodes. A grant on several nodes is lost if one
+            # of them is gone: the others must be deleted.
+            several = reason is LossReason.NODE_DELETED and len(grant._paths) > 1
+            if reason is LossReason.LEASE_LAPSED or several:
+                for each in grant._paths:
+                    self._outbox.add(partial(self.sweep, each))
+            self._nodes.forget(grant._paths)
+
+    # The session's own thread.
+
+    def _turn(self) -> float | None:
+        """Do what is due; return when to call again (see ``TimedThread``)."""
+        now = self._clock()
+        connected = self.connected
+        with self.guard:
+            self._lapse()
+            parked: dict[Attempt[Any], None] = {}
+            if connected:
+                parked, self._parked = self._parked, {}
+            # A heartbeat does not help a claim whose node is gone: its attempt must look again.
+            waiting = self._awaiting_lease.items()
+            orphans = [attempt for attempt, node in waiting if node not in self._nodes]
+            for attempt in orphans:
+                del self._awaiting_lease[attempt]
+            timeout = self.timeout
+            late = self._heartbeat.falls_behind(now, timeout)
+            hung = self._heartbeat.hung(now, timeout)
+            if hung:
+                self._heartbeat.forget()
+        self._outbox.send()
+        if late:
+            self._say_late(now, timeout)
+        if hung and self._handler is not None:
+            log.warning(
+                "no answer to a heartbeat in %.3g s: trying another server",
+                timeout / 3,
+                extra=self._fields(),
+            )
+            self._handler.drop()
+        for attempt in parked:
+            attempt.resume()
+        for attempt in orphans:
+            attempt.lease_live()
+        if states.over(self.client):
+            self._idle = True
+            self._on_gone(LossReason.CLIENT_CLOSED)  # for attempts that came in meanwhile
+            self._callers.end()
+            return None
+        with self.guard:
+            used = self._nodes or self._outbox or now - self._used_at <= self.timeout
+            self._idle = not used
+            if self._idle and not self._attempts:
+                # If a client has lost its session already, kazoo does not report that it is closed.
+                # Under the guard: an attempt that enters from now on finds its callers ready.
+                if not connected:
+                    self._callers.end()
+                return math.inf if connected else None
+            held = self._nodes.any_held
+            sends = connected and not hung
+            number = self._heartbeat.take(now, timeout, sends=sends, held=held)
+            due = self._heartbeat.due(now, timeout, held=held)
+            if self._lease.end > now:
+                due = min(due, self._lease.end)
+        if number is not None:
+            self._beat(number, now)
+        return due
+
+    def _fields(self) -> Fields:
+        return log_fields(session_id=self._id)
+
+    def _say_late(self, now: float, timeout: float) -> None:
+        limit = LATE * timeout
+        if telemetry.hooks:
+            telemetry.emit(HeartbeatLate(at=now, session_id=self._id or 0, limit=limit))
+        log.warning(
+            "no answer to a heartbeat in %.3g s: locks can be lost if answers take longer than "
+            "%.3g s; relieve the ZooKeeper servers, or use a longer session timeout than %g s",
+            limit,
+            0.3 * timeout,
+            timeout,
+            extra=self._fields(),
+        )
+
+    def _beat(self, number: int, now: float) -> None:
+        """Send a heartbeat: it proves that the session was alive when it was sent."""
+        with self.guard:
+            claimed = (node for node in self._awaiting_lease.values() if node in self._nodes)
+            some = self._nodes.take_turns(next(claimed, None))
+        if telemetry.hooks:
+            telemetry.emit(HeartbeatSent(at=now, session_id=self._id or 0))
+        proof: Request = Sync("/") if some is None else Check(some)
+        self._store.fly((proof,), partial(self._beaten, number, now, some))
+        self._held_watches.place()
+
+    def _beaten(self, number: int, sent: float, some: str | None, results: Results) -> None:
+        refused: list[Attempt[Any]] = []
+        (proof,) = results
+        with self.guard:
+            self._heartbeat.answered(number, self._clock(), self.timeout)
+            if proof is None:
+                self._lease.touched(sent, self._clock())
+                self._readable |= some is not None
+            elif proof.why is Failure.MISSING and some is not None:
+                self._lose([some], LossReason.NODE_DELETED)
+            elif proof.why is Failure.DENIED:
+                self._readable = False
+                waiting = self._awaiting_lease.items()
+                refused = [attempt for attempt, node in waiting if node == some]
+                for attempt in refused:
+                    del self._awaiting_lease[attempt]
+        self._outbox.send()
+        if telemetry.hooks and proof is None:
+            now = self._clock()
+            answered = HeartbeatAnswered(at=now, session_id=self._id or 0, took=now - sent)
+            telemetry.emit(answered)
+        if proof is None:
+            if some is not None:
+                self._proved(sent)
+        elif proof.why is Failure.DENIED:
+            log.error(
+                "ACLs refuse the heartbeats, so that no lease can last: %s",
+                proof.error,
+                extra=self._fields(),
+            )
+        elif proof.why is not Failure.DROPPED and not (proof.why is Failure.MISSING and some):
+            log.error(
+                "a heartbeat was refused, so that the lease will end: %s",
+                proof.error,
+                extra=self._fields(),
+            )
+        for attempt in refused:
+            attempt.refused(proof.error)
+
+    def _read(self, path: str, own: OwnNode, results: Results) -> None:
+        """Note what was read for a grant, or that its node is gone."""
+        node, grant = results[0], own.grant
+        own.read_at = self._clock()
+        if grant is not None and (asked := asked_of(grant, results)) is not None:
+            grant._release_requested(asked)
+        if steps.is_(node, Failure.MISSING):
+            with self.guard:
+                if self._nodes.get(path) is own:
+                    self._lose([path], LossReason.NODE_DELETED)
+            self._outbox.send()
+
+    # Helpers, and the fork.
+
+    def _delete(self, node: str) -> Attempt[None]:
+        path = node.rpartition("/")[0]
+        return self._run(lambda: steps.delete(path, node))
+
+    def _run(self, make: Callable[[], Recipe[None]]) -> Attempt[None]:
+        return self.attempt(make(), recover=make).start()
+
+    def after_fork(self) -> None:
+        """Start over in a forked child: its threads do not run there, and any lock may be taken."""
+        self._forked = True
+        self.guard = ReentrantMutex()
+        self._owned = threading.Condition(self.guard)
+        self._callers = self._runtime.callers()
+        self._outbox = Outbox()
+        self._nodes.orphan_waiters()
+
+
+def handler_error() -> WouldDeadlock:
+    """Return the error to raise in a signal handler that has interrupted the session."""
+    return WouldDeadlock(
+        "this signal handler has interrupted zklock in the middle of a change, and an answer "
+        "could not be taken before the handler returns: set a flag, and call this when the main "
+        "program looks at it; cancel(), abandon() and held may be called here"
+    )

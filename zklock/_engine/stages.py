@@ -1,0 +1,123 @@
+"""The life of an attempt: its stages, its news, and the one table of what news does when.
+
+``RUNNING`` is passed through: a thread runs the recipe until it asks for something, or is over.
+News from outside waits in the mailbox until then. So it meets an attempt in any other stage.
+
+The same news may be of use in one stage, and come too late in another: then the stage stays.
+docs/design.md shows the table.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+
+from zklock._engine.machine import step
+
+
+class Stage(StrEnum):  # a StrEnum is hashed faster than an Enum, and every step looks one up
+    """Where an attempt is."""
+
+    NEW = "new"
+    """It has not begun."""
+    RUNNING = "running"
+    """A thread runs the recipe, or begins what it asks for."""
+    PARKED = "parked"
+    """A flight waits unsent for the connection."""
+    FLIGHT = "flight"
+    """A flight is under way."""
+    REST = "rest"
+    """ZooKeeper has asked for patience: the recipe gets the answer after a pause."""
+    CLAIM = "claim"
+    """It waits for a live lease."""
+    WAIT = "wait"
+    """It waits for something to happen to a watched node."""
+    PAUSE = "pause"
+    """The recipe sleeps."""
+    OVER = "over"
+    """The recipe has ended."""
+
+
+class News(StrEnum):
+    """What happens to an attempt: first what comes from outside, then what the recipe does."""
+
+    START = "start"
+    ANSWERED = "answered"
+    """The flight that is under way was answered."""
+    BUSY = "busy"
+    """The flight that is under way was answered: ZooKeeper is busy."""
+    ANSWERED_LATE = "answered late"
+    """A flight was answered that the recipe does not wait for any more."""
+    ELAPSED = "elapsed"
+    """The rest or the pause is over."""
+    CONNECTED = "connected"
+    LEASE_LIVE = "lease live"
+    REFUSED = "refused"
+    """There can be no lease."""
+    WATCHED = "watched"
+    """Something has happened to a watched node."""
+    GIVEN_UP = "given up"
+    SESSION_GONE = "session gone"
+    """The session is gone; another one will come."""
+    CLIENT_OVER = "client over"
+    """The session is gone, and no other one will come."""
+    TORN = "torn"
+    """An exception struck out of nowhere, or the host did not let the attempt begin."""
+
+    SENDS = "sends"
+    PARKS = "parks"
+    CLAIMS = "claims"
+    WAITS = "waits"
+    PAUSES = "pauses"
+    ENDS = "ends"
+
+
+def _table() -> dict[tuple[Stage, News], Stage]:
+    # What comes too late, or is kept for later, changes no stage. Only a start needs a new attempt.
+    suspended = {Stage.PARKED, Stage.FLIGHT, Stage.REST, Stage.CLAIM, Stage.WAIT, Stage.PAUSE}
+    late = {
+        News.ANSWERED_LATE,
+        News.CONNECTED,
+        News.LEASE_LIVE,
+        News.REFUSED,
+        News.WATCHED,
+        News.GIVEN_UP,
+        News.SESSION_GONE,
+        News.CLIENT_OVER,
+    }
+    table = {(stage, news): stage for stage in suspended | {Stage.OVER} for news in late}
+    table |= {(stage, News.SESSION_GONE): Stage.RUNNING for stage in suspended}
+    table |= {(stage, News.CLIENT_OVER): Stage.RUNNING for stage in suspended}
+    # A flight that is under way is not interrupted: its answer may say what has to be withdrawn.
+    withdraws = suspended - {Stage.FLIGHT, Stage.REST}
+    table |= {(stage, News.GIVEN_UP): Stage.RUNNING for stage in withdraws}
+    table |= {(stage, News.TORN): Stage.OVER for stage in Stage}
+    return table | {
+        (Stage.NEW, News.START): Stage.RUNNING,
+        (Stage.NEW, News.GIVEN_UP): Stage.RUNNING,
+        (Stage.NEW, News.SESSION_GONE): Stage.NEW,
+        (Stage.NEW, News.CLIENT_OVER): Stage.RUNNING,
+        (Stage.RUNNING, News.SENDS): Stage.FLIGHT,
+        (Stage.RUNNING, News.PARKS): Stage.PARKED,
+        (Stage.RUNNING, News.CLAIMS): Stage.CLAIM,
+        (Stage.RUNNING, News.WAITS): Stage.WAIT,
+        (Stage.RUNNING, News.PAUSES): Stage.PAUSE,
+        (Stage.RUNNING, News.ENDS): Stage.OVER,
+        (Stage.PARKED, News.CONNECTED): Stage.RUNNING,
+        (Stage.FLIGHT, News.ANSWERED): Stage.RUNNING,
+        (Stage.FLIGHT, News.BUSY): Stage.REST,
+        (Stage.REST, News.ELAPSED): Stage.RUNNING,
+        (Stage.CLAIM, News.LEASE_LIVE): Stage.RUNNING,
+        (Stage.CLAIM, News.REFUSED): Stage.RUNNING,
+        (Stage.WAIT, News.WATCHED): Stage.RUNNING,
+        (Stage.PAUSE, News.ELAPSED): Stage.RUNNING,
+        (Stage.OVER, News.START): Stage.OVER,
+    }
+
+
+TABLE = MappingProxyType(_table())
+
+
+def after(stage: Stage, news: News) -> Stage:
+    """Return the stage that ``news`` leads to; ``IllegalStep`` if it is not allowed."""
+    return step(TABLE, stage, news)

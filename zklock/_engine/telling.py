@@ -1,0 +1,135 @@
+"""What a session, its attempts and its grants tell telemetry.
+
+Whoever calls this has looked at ``telemetry.hooks`` before. So it costs nothing if nobody has
+subscribed. Nothing here blocks, takes a lock, or calls anything of the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from zklock._engine.attempt import Attempt
+from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._ground import telemetry
+from zklock._ground.clock import clock
+from zklock._ground.happened import (
+    Disconnected,
+    EpochChanged,
+    Granted,
+    LeaderChanged,
+    Lost,
+    Queued,
+    Released,
+    Suspended,
+    Withdrawn,
+)
+from zklock._recipes.observe import LeaderChange
+
+_EPOCHS = 4096  # paths whose epochs are remembered
+
+
+class Epochs:
+    """The epochs of the newest grants, by the path of the lock. The caller has the guard."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def note(self, path: str, epoch: int) -> int | None:
+        """Note the epoch of a new grant → the one before, if that was another."""
+        before = self._known.pop(path, epoch)
+        self._known[path] = epoch
+        if len(self._known) > _EPOCHS:
+            del self._known[next(iter(self._known))]
+        return None if before == epoch else before
+
+
+def queued(terms: GrantOptions) -> Callable[[str, int], object]:
+    """Return what tells of a place in the queue: it is called with the node, and how many ahead."""
+
+    def tell(node: str, ahead: int) -> None:
+        telemetry.emit(Queued(at=clock(), node=node, ahead=ahead, **_lock(terms)))
+
+    return tell
+
+
+def begun(attempt: Attempt[Any], now: Callable[[], float]) -> None:
+    """Follow an acquire that begins."""
+    attempt.began = began = now()
+    attempt.when_done(partial(_withdrawn, attempt, began, now))
+
+
+def granted(attempt: Attempt[Any], grant: GrantBase, epochs: Epochs, now: float) -> None:
+    """Tell of a grant; the caller has the guard."""
+    path, epoch = grant.lock_path, grant.token.epoch
+    before = epochs.note(path, epoch)
+    if before is not None:
+        telemetry.emit(EpochChanged(at=now, path=path, before=before, now=epoch))
+    waited = None if attempt.began is None else now - attempt.began
+    gap = None if attempt.heard is None else now - attempt.heard
+    attempt.told = True
+    grant._granted_at = now
+    permits = len(grant.tokens)
+    telemetry.emit(Granted(at=now, permits=permits, waited=waited, gap=gap, **_grant(grant)))
+
+
+def disconnected(session_id: int, grants: list[GrantBase], now: float, lease: float) -> None:
+    """Tell that the connection is lost, and of the grants that live on."""
+    left = max(0.0, lease)
+    held = [grant for grant in grants if not grant._ended]
+    lost = Disconnected(at=now, session_id=session_id, remaining=left, grants=len(held))
+    telemetry.emit(lost)
+    for grant in held:
+        telemetry.emit(Suspended(at=now, remaining=left, **_grant(grant)), grant._end_told)
+
+
+def released(grant: GrantBase, now: float) -> None:
+    """Tell that a grant is given back. Repeatable."""
+    telemetry.emit(Released(at=now, lasted=_lasted(grant, now), **_grant(grant)), grant._end_told)
+
+
+def lost(grant: GrantBase) -> None:
+    """Tell that a grant is lost. Repeatable."""
+    loss = grant._loss
+    if loss is not None:
+        event = Lost(
+            at=loss.noticed,
+            reason=loss.reason,
+            lease_end=loss.lease_end,
+            lasted=_lasted(grant, loss.noticed),
+            **_grant(grant),
+        )
+        telemetry.emit(event, grant._end_told)
+
+
+def leader_changed(path: str, change: LeaderChange) -> None:
+    """Tell what an observer of an election has heard."""
+    leader = change.leader.identity if change.leader is not None else None
+    telemetry.emit(
+        LeaderChanged(at=clock(), path=path, leader=leader, token=change.token, gap=change.gap)
+    )
+
+
+def _withdrawn(attempt: Attempt[Any], began: float, now: Callable[[], float]) -> None:
+    terms, error = attempt.terms, None
+    try:
+        grant = attempt.result()
+    except BaseException as raised:
+        grant, error = None, type(raised).__name__
+    if grant is None and not attempt.told and terms is not None:
+        at = now()
+        telemetry.emit(Withdrawn(at=at, waited=at - began, error=error, **_lock(terms)))
+
+
+def _lasted(grant: GrantBase, now: float) -> float | None:
+    return None if grant._granted_at is None else now - grant._granted_at
+
+
+def _lock(terms: GrantOptions) -> Any:
+    return {"path": terms.lock_path, "kind": terms.kind, "identity": terms.identity}
+
+
+def _grant(grant: GrantBase) -> Any:
+    identity = {"token": grant.token, "node": grant.path, "session_id": grant.session_id}
+    return _lock(grant._terms) | identity

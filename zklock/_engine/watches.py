@@ -1,0 +1,142 @@
+"""Who is told of which watch events; and the watches of those who hold."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from zklock._engine.attempt import Attempt
+from zklock._engine.grant import GrantBase
+from zklock._engine.nodes import OwnNode, OwnNodes
+from zklock._kazoo.store import Results
+from zklock._recipes import nodedata
+from zklock._recipes.effects import Flight, Node, Watch
+
+_IN_FLIGHT = 65536  # limit of bytes of watches under way: heartbeats wait behind them
+_WATCH_BYTES = 200  # bytes of a request and its answer, besides path and data
+
+
+class Watchers:
+    """The attempts that wait for events, and their paths. The caller has the guard."""
+
+    def __init__(self) -> None:
+        self._paths: dict[Attempt[Any], tuple[str, ...]] = {}
+        self._attempts: dict[str, dict[Attempt[Any], None]] = {}
+
+    def put(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
+        """Tell the attempt of these paths, and of no others."""
+        self.drop(attempt)
+        self._paths[attempt] = tuple(paths)
+        for path in self._paths[attempt]:
+            self._attempts.setdefault(path, {})[attempt] = None
+
+    def drop(self, attempt: Attempt[Any]) -> None:
+        """Tell the attempt of nothing any more."""
+        for path in self._paths.pop(attempt, ()):
+            attempts = self._attempts.get(path, {})
+            attempts.pop(attempt, None)
+            if not attempts:
+                self._attempts.pop(path, None)
+
+    def of(self, path: str) -> list[Attempt[Any]]:
+        """Return the attempts to tell of an event on ``path``."""
+        return list(self._attempts.get(path, ()))
+
+    def everyone(self) -> list[Attempt[Any]]:
+        """Return all attempts that wait for an event."""
+        return list(self._paths)
+
+
+class HeldWatches:
+    """Places the watches of grants behind a heartbeat, a limited number of bytes at a time.
+
+    So the next heartbeat does not wait long behind them, and a short grant costs no watch. A grant
+    watches its own node; a leader's also watches the data of the election's path. ``tell`` is
+    called with the answers, without the guard: with the path, the node of this session that the
+    watches were for, and the results.
+    """
+
+    def __init__(
+        self,
+        nodes: OwnNodes,
+        guard: Callable[[], AbstractContextManager[object]],
+        fly: Callable[[Flight, Callable[[Results], None]], None],
+        tell: Callable[[str, OwnNode, Results], object],
+    ) -> None:
+        self._nodes = nodes
+        self._guard = guard
+        self._fly = fly
+        self._tell = tell
+        self._to_place: deque[str] = deque()
+        self._bytes = 0  # under way
+        self._placing = False  # a thread is sending watches
+
+    def place(self) -> None:
+        """Watch the held nodes that are not watched yet."""
+        with self._guard():
+            held = ((path, self._nodes.get(path)) for path in self._nodes.held())
+            self._to_place = deque(path for path, own in held if own and not own.watched)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        with self._guard():
+            if self._placing:
+                return
+            self._placing = True
+        try:
+            while (watch := self._next()) is not None:
+                path, own, flight, size = watch
+                self._fly(flight, partial(self._placed, path, own, size))
+        except BaseException:
+            self._placing = False
+            raise
+
+    def _next(self) -> tuple[str, OwnNode, Flight, int] | None:
+        """Return the next watches to send; ``None``: the next answer goes on with the rest."""
+        with self._guard():
+            while self._to_place and self._bytes < _IN_FLIGHT:
+                path = self._to_place.popleft()
+                own = self._nodes.get(path)
+                if own is None or own.grant is None or own.watched or own.placing:
+                    continue
+                own.placing, own.fired = True, False
+                flight = _watches(path, own.grant)
+                size = len(own.grant.identity) + own.size
+                size += sum(_WATCH_BYTES + 2 * len(watch.path) for watch in flight)
+                self._bytes += size
+                return path, own, flight, size
+            self._placing = False  # under the guard: the next answer goes on with the rest
+            return None
+
+    def _placed(self, path: str, own: OwnNode, size: int, results: Results) -> None:
+        found = [each for each in results if isinstance(each, Node)]
+        with self._guard():
+            self._bytes -= size
+            own.placing = False
+            present = self._nodes.get(path) is own
+            # One that fired before the last answer came may have fired after its own answer.
+            if present and len(found) == len(results) and not own.fired:
+                own.watched = True
+            own.size = sum(len(node.data) for node in found)
+        if present:
+            self._tell(path, own, results)
+        self._go_on()
+
+
+def _watches(path: str, grant: GrantBase) -> tuple[Watch, ...]:
+    beside = () if grant._terms.asked_by is None else (Watch(grant.lock_path),)
+    return Watch(path), *beside
+
+
+def asked_of(grant: GrantBase, results: Results) -> str | None:
+    """Return the request to release that was read for a grant, if there is one."""
+    node, *beside = results
+    asked = nodedata.parse(node.data).asked if isinstance(node, Node) else None
+    asked_by = grant._terms.asked_by
+    for each in beside:
+        if asked_by is not None and isinstance(each, Node):
+            asked = asked_by(each.data) or asked
+    return asked

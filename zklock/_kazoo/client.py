@@ -1,0 +1,63 @@
+"""Checks of a client that do not ask ZooKeeper."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import KeeperState
+
+from zklock._kazoo.handler import Handler
+from zklock.errors import ClientClosed, ClientUnusable, ForkedClient
+
+Kazoo: TypeAlias = KazooClient
+"""kazoo's client, as the rest of the library knows it. kazoo has no types."""
+
+
+class AnyClient(Protocol):
+    """A ``KazooClient``, from :func:`zklock.connect` or from kazoo, which has no types itself."""
+
+    @property
+    def handler(self) -> Any:
+        """What runs its threads."""
+
+    @property
+    def client_state(self) -> Any:
+        """The state of its connection."""
+
+    def add_listener(self, listener: Any) -> Any:
+        """Call back at every change of its state."""
+
+
+def check_client(client: object) -> None:
+    """Raise a clear error unless ``client`` is a started client that can carry locks."""
+    if not isinstance(client, KazooClient):
+        raise TypeError(
+            f"pass a started KazooClient, such as zklock.connect() returns, "
+            f"not {type(client).__name__}"
+        )
+    if not isinstance(client.handler, SequentialThreadingHandler):
+        raise ClientUnusable(
+            f"the client's handler is {type(client.handler).__name__}: zklock needs one on "
+            "threads (kazoo's SequentialThreadingHandler, or zklock.connect())"
+        )
+    if isinstance(client.handler, Handler) and client.handler.forked:
+        raise forked_error()
+    error = closed_error(client)
+    if error is not None:
+        raise error
+
+
+def forked_error() -> ForkedClient:
+    """Return the error to raise in a child process: the connection belongs to its parent."""
+    return ForkedClient("this client belongs to the parent process: make a new one in the child")
+
+
+def closed_error(client: Kazoo) -> ClientClosed | None:
+    """Return the error to raise if the client was not started, was stopped, or was refused."""
+    if client.client_state is KeeperState.AUTH_FAILED:
+        return ClientClosed("ZooKeeper refused the client's credentials: make a new client")
+    if client.client_state is KeeperState.CLOSED:
+        return ClientClosed("the client is not started, or was stopped: call its start() first")
+    return None

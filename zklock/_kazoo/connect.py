@@ -1,0 +1,235 @@
+"""Make, start and end clients."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    SessionExpiredError,
+)
+from kazoo.protocol.states import KazooState, KeeperState
+
+from zklock._ground.clock import clock
+from zklock._ground.itself import EntersItself, Leaving
+from zklock._ground.numbers import check_number
+from zklock._ground.uncopied import Uncopied
+from zklock._kazoo.handler import Handler
+from zklock._kazoo.switch import new_handler
+from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
+
+STUCK_SECONDS = 1.0
+"""Seconds to wait for a client to stop; only the look-up of a name can take it longer."""
+_SHORT = 0.01
+"""Seconds until the first request is asked again, while kazoo replaces a session."""
+_REFUSING = (AuthFailedError, ConnectionClosedError)
+"""Errors of the first request that mean refused credentials."""
+_PASSING = (ConnectionLoss, SessionExpiredError)
+"""Errors of the first request that say nothing about the credentials."""
+
+
+class Client(EntersItself, Leaving, Uncopied, KazooClient):  # type: ignore[misc]
+    """A started ``KazooClient``, as :func:`connect` makes it. Everything of kazoo's works on it.
+
+    It is a context manager: leaving the body stops and closes it. That ends its session, so its
+    locks are free at once; what it still holds is lost, with ``LossReason.CLIENT_CLOSED``. In a
+    forked child, leaving the body does nothing, since the connection belongs to the parent.
+    ``handler`` is its :class:`Handler`.
+    """
+
+    _INSTEAD = "make another one, in another process too: zklock.connect()"
+
+    handler: Handler
+    chroot: str
+    connected: bool
+    state: str
+
+    def _leave_body(self, error: BaseException | None) -> None:
+        """Stop and close. Blocks until its threads have ended."""
+        _end_aside(self).result()
+
+    def _abandon_body(self) -> None:
+        _abandon(self)  # maybe its end was not begun
+
+    def __repr__(self) -> str:
+        servers = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        # Just after it has connected, kazoo's state may still be LOST.
+        state = "connected" if self.connected else self.state.lower()
+        if self.client_state == KeeperState.CLOSED:
+            state = "closed"
+        return f"<{type(self).__name__} {servers}{self.chroot} {state}>"
+
+
+def connect(
+    hosts: str = "127.0.0.1:2181",
+    timeout: float = 10.0,
+    *,
+    start_timeout: float = 15.0,
+    **kazoo_options: Any,
+) -> Client:
+    """Return a started ``KazooClient`` with zklock's handler.
+
+    ::
+
+        client = zklock.connect(hosts)            # and client.stop(), client.close() at the end
+        with zklock.connect(hosts) as client:     # stopped and closed at the end
+            ...
+
+    - ``hosts``: ``"host:port,host:port…"``, with an optional chroot after the last one.
+    - ``timeout``: the session timeout to ask for, in seconds. The server may grant another one, by
+      default from 2 to 20 of its ticks.
+    - ``start_timeout``: seconds to wait for the first connection.
+    - Everything else goes to ``kazoo.client.KazooClient``: TLS (``use_ssl=True, ca=…``), SASL,
+      ACLs, a logger.
+
+    Raises ``NoAnswer`` if there is no connection after ``start_timeout``. The message says for each
+    server what happened: its name was not resolved, it refused, it was silent. Then nothing is left
+    running. One exception: a look-up of a name that the system does not end may outlive the call.
+    Raises ``ClientClosed`` if the servers refuse ``sasl_options``.
+
+    While disconnected, the client tries again at least every second. (With kazoo's default, the
+    waits grow.) Pass ``connection_retry`` for something else.
+    """
+    client = new_client(hosts, timeout, start_timeout=start_timeout, **kazoo_options)
+    sasl = bool(kazoo_options.get("sasl_options"))
+    deadline = clock() + start_timeout
+    try:
+        client.handler.starting(start_timeout)
+        client.start_async().wait(start_timeout)
+        if not client.connected and not sasl:
+            raise no_server(client, hosts, start_timeout)
+        # kazoo reports a connection before the servers have accepted the credentials.
+        if sasl or client.chroot:
+            _first_answer(client, hosts, start_timeout, deadline)
+    except BaseException:
+        _abandon(client)
+        raise
+    return client
+
+
+def new_client(
+    hosts: str, timeout: float, *, start_timeout: float = 15.0, **kazoo_options: Any
+) -> Client:
+    """Check all arguments of :func:`connect`, and return its client, not started."""
+    for name, seconds in (("timeout", timeout), ("start_timeout", start_timeout)):
+        check_number(name, seconds, "seconds", lambda it: it > 0, "more than 0 seconds")
+    handler = kazoo_options.setdefault("handler", new_handler())
+    if not isinstance(handler, Handler):
+        raise ClientUnusable("connect() needs a zklock.Handler; make other clients with kazoo")
+    kazoo_options.setdefault(
+        "connection_retry", {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+    )
+    client = Client(hosts, timeout, **kazoo_options)
+    handler.servers = max(1, len(client.hosts))
+    handler.connect_timeout = timeout / (handler.servers + 1)
+    return client
+
+
+def begin(
+    client: Client, sasl: bool, start_timeout: float, done: Callable[[Exception | None], object]
+) -> None:
+    """Start a client and return; ``done(error)`` is called when it is connected or refused."""
+    over: list[bool] = []
+
+    def on_state(state: str) -> bool:
+        if state == KazooState.CONNECTED and not over:
+            if sasl:  # kazoo reports a connection before the servers accept
+                client.exists_async("/").rawlink(lambda answer: answered(answer.exception))
+            else:
+                settle(None)
+        return bool(over)  # kazoo then forgets this listener
+
+    def answered(error: Exception | None) -> None:
+        if not isinstance(error, _PASSING):  # else it is asked again with the next connection
+            settle(_refused() if isinstance(error, _REFUSING) else error)
+
+    def settle(outcome: Exception | None) -> None:
+        over.append(True)
+        done(outcome)
+
+    client.add_listener(on_state)
+    client.handler.starting(start_timeout)
+    client.start_async()
+
+
+def no_server(client: Client, hosts: str, start_timeout: float) -> NoAnswer:
+    """Return the error to raise when no server has answered; it says why, for each server."""
+    servers = dict.fromkeys(f"{host.strip()}:{port}" for host, port in client.hosts)
+    met = {server: client.handler.met(server) for server in servers}
+    # kazoo resolves all names before it tries the first server.
+    untried = (
+        "was not tried in time, or its name was not resolved"
+        if any(met.values())
+        else "has a name that was not resolved"
+    )
+    causes = "; ".join(f"{server} {what or untried}" for server, what in met.items())
+    return NoAnswer(
+        f"no ZooKeeper server of {hosts} answered within {start_timeout} s: {causes}. "
+        "Check the addresses, and that a quorum is up"
+    )
+
+
+def end(client: Client) -> None:
+    """Stop a client and close its resources; blocks until its threads have ended."""
+    if not client.handler.forked:
+        client.stop()
+        client.close()
+
+
+def _end_aside(client: Client) -> Future[None]:
+    """End a client on a thread of its own: an interrupt of the caller does not strike there.
+
+    kazoo's ``stop()`` that is interrupted before it has woken the connection thread waits for ever.
+    """
+    ended: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            end(client)
+        except Exception as error:
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    try:
+        threading.Thread(target=work, name="zklock-stop", daemon=True).start()
+    except RuntimeError:  # no thread can be started
+        work()
+    return ended
+
+
+def _abandon(client: Client) -> None:
+    """End a client, and do not mind its errors; if it is stuck, it ends later.
+
+    It may be stuck in the look-up of a name. One that was interrupted may be half started.
+    """
+    wait([_end_aside(client)], STUCK_SECONDS)
+
+
+def _first_answer(client: Client, hosts: str, start_timeout: float, deadline: float) -> None:
+    while True:
+        try:
+            root = client.exists_async("/").get(timeout=max(0.0, deadline - clock()))
+        except _REFUSING as error:
+            raise _refused() from error
+        except _PASSING as error:  # the connection was lost: kazoo makes another
+            if clock() >= deadline:
+                raise no_server(client, hosts, start_timeout) from error
+            client.handler.sleep_func(_SHORT)
+        except client.handler.timeout_exception as error:
+            raise no_server(client, hosts, start_timeout) from error
+        else:
+            break
+    if client.chroot and root is None:
+        warnings.warn(f"the chroot {client.chroot} does not exist: create it", stacklevel=3)
+
+
+def _refused() -> ClientClosed:
+    return ClientClosed("ZooKeeper refused the client's credentials (SASL)")

@@ -1,0 +1,183 @@
+"""Sorts what a server sends on one connection: frame by frame, in the order in which they come.
+
+Each frame starts with its length. The first one answers the handshake. A reply carries the number
+of its request; replies come in the order of the requests. A reply to a rider completes the rider.
+An event tells those who watch. Every other frame is kazoo's, and is passed on whole, under kazoo's
+own number. Nothing behind it is looked at before kazoo has asked for the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from typing import Protocol
+
+from kazoo.exceptions import EXCEPTIONS, APIError
+
+from zklock._ground.records import log_fields
+from zklock._kazoo.riders import Rider
+from zklock._kazoo.watches import Watch, Watches
+
+log = logging.getLogger("zklock")
+
+RUN = 16
+"""The most replies to riders that are taken in one go: requests must not wait long behind them."""
+
+_EVENT_XID, _PING_XID = -1, -2
+_LENGTH = struct.Struct(">i")
+_REPLY = struct.Struct(">iiqi")  # length; xid, zxid, error
+_EVENT = struct.Struct(">iii")  # kind, state, length of the path
+_CONNECTED = struct.Struct(">iiiqi")  # length; version, timeout, session, length of the password
+_NUMBER = struct.Struct(">i")
+
+_length = _LENGTH.unpack_from
+_reply = _REPLY.unpack_from
+
+
+class Hears(Protocol):
+    """What is told while frames are sorted."""
+
+    def connected(self, milliseconds: int, read_only: bool) -> None:
+        """Note the answer to the handshake; 0 milliseconds: the session has expired."""
+
+    def pinged_back(self) -> None:
+        """Note the answer to a ping."""
+
+    def saw(self, zxid: int) -> None:
+        """Note the zxid of a reply to a rider."""
+
+
+class Frames:
+    """Takes what is received, in pieces of any size; see the module.
+
+    ``broken``: nothing more is taken from this stream, as a frame cannot be what it should be.
+    """
+
+    def __init__(self, hears: Hears) -> None:
+        self.broken = False
+        self.more = False  # ``sort`` has stopped early: there may be whole frames left
+        self.watches = Watches()
+        self._hears = hears
+        self._first = True
+        self._data: bytes | bytearray = b""
+        self._at = 0
+        self._due: deque[tuple[int, int, Rider | None, Watch | None]] = deque()
+
+    def due(self, number: int, kazoos: int, watch: Watch | None) -> None:
+        """Note that a request of kazoo's goes out under this number."""
+        self._due.append((number, kazoos, None, watch))
+
+    def due_to(self, rider: Rider, number: int) -> None:
+        """Note that a rider goes out under this number."""
+        self._due.append((number, 0, rider, rider.watch))
+
+    def left(self) -> list[Rider]:
+        """Return the riders without a reply."""
+        return [rider for _, _, rider, _ in self._due if rider is not None]
+
+    def feed(self, chunk: bytes) -> None:
+        """Take what was received."""
+        if self._at == len(self._data):
+            self._data, self._at = chunk, 0
+            return
+        data = self._data
+        if isinstance(data, bytes):
+            data = self._data = bytearray(data)
+        del data[: self._at]
+        self._at = 0
+        data += chunk
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun, and is not whole yet."""
+        return self._at < len(self._data) and not self.more
+
+    def sort(self) -> bytes:
+        """Take frames, and return the next one for kazoo; nothing if there is none, or not yet."""
+        self.more = False
+        data, size = self._data, len(self._data)
+        for _ in range(RUN):
+            at = self._at
+            if self.broken or size - at < _LENGTH.size:
+                return b""
+            length = _length(data, at)[0]
+            end = at + _LENGTH.size + length
+            if length < _REPLY.size - _LENGTH.size:
+                return self._too_short(length)
+            if end > size:
+                return b""
+            self._at = end  # before anybody hears of the frame, and perhaps fails
+            if self._first:
+                self._first = False
+                return self._handshake(data, at, end)
+            frame = self._frame(data, at, end)
+            if frame:
+                return frame
+        self.more = True
+        return b""
+
+    def _frame(self, data: bytes | bytearray, at: int, end: int) -> bytes:
+        """Take a frame; return it if it is kazoo's."""
+        xid = _NUMBER.unpack_from(data, at + _LENGTH.size)[0]
+        if xid > 0:
+            return self._answer(data, at, end)
+        if xid == _PING_XID:
+            self._hears.pinged_back()
+        elif xid == _EVENT_XID and not self._event(data, at + _REPLY.size, end):
+            return b""
+        return bytes(data[at:end])
+
+    def _answer(self, data: bytes | bytearray, at: int, end: int) -> bytes:
+        length, xid, zxid, error = _reply(data, at)
+        if not self._due or self._due[0][0] != xid:
+            due = self._due[0][0] if self._due else "none"
+            log.warning(
+                "reply to request %s where %s was due: connection dropped",
+                xid,
+                due,
+                extra=log_fields(),
+            )
+            return self._break()
+        _, kazoos, rider, watch = self._due.popleft()
+        if watch is not None:
+            self.watches.answered(watch, error)
+        if error and error not in EXCEPTIONS:
+            log.warning(
+                "ZooKeeper answered with an error of the unknown code %s",
+                error,
+                extra=log_fields(),
+            )
+            error = APIError.code  # kazoo's connection thread would end because of it
+        if rider is not None:
+            if zxid > 0:
+                self._hears.saw(zxid)
+            rider.land(error, bytes(data[at + _REPLY.size : end]))
+            return b""
+        return _REPLY.pack(length, kazoos, zxid, error) + data[at + _REPLY.size : end]
+
+    def _event(self, data: bytes | bytearray, at: int, end: int) -> bool:
+        """Tell of an event; return whether kazoo is to see it."""
+        if end - at < _EVENT.size:
+            return True
+        kind, _, length = _EVENT.unpack_from(data, at)
+        at += _EVENT.size
+        return self.watches.fire(kind, bytes(data[at : at + length]))
+
+    def _handshake(self, data: bytes | bytearray, at: int, end: int) -> bytes:
+        if end - at < _CONNECTED.size:
+            return self._too_short(end - at - _LENGTH.size)
+        _, _, milliseconds, _, password = _CONNECTED.unpack_from(data, at)
+        flag = at + _CONNECTED.size + max(0, password)
+        self._hears.connected(milliseconds, read_only=flag < end and data[flag] != 0)
+        return bytes(data[at:end])
+
+    def _too_short(self, length: int) -> bytes:
+        log.warning(
+            "the server sent a frame of %s bytes: connection dropped", length, extra=log_fields()
+        )
+        return self._break()
+
+    def _break(self) -> bytes:
+        self.broken = True
+        return b""

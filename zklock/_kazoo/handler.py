@@ -1,0 +1,473 @@
+"""The kazoo handler that lets zklock see the wire.
+
+``Handler`` implements kazoo's public handler interface (``kazoo.interfaces.IHandler``). To kazoo's
+threading handler it adds:
+
+- The socket that it gives to kazoo reads ahead. It reports the handshake of each connection, the
+  negotiated session timeout (in the first frame of every connection), and the client's pings.
+  Sockets that kazoo opens for other things (four-letter words) are left alone.
+- If a server accepts a connection and says nothing, it is given up after a share of the lease. Then
+  the next server is tried. kazoo alone waits for a whole session timeout.
+- ``drop()`` breaks the connection, so that kazoo tries the next server.
+- Completions and watches that are marked for it run in place, on the connection thread.
+- A wake-up socket pair that never blocks the sender.
+- Request numbers that are not used twice in a session. kazoo starts from 1 on every connection. A
+  request of an earlier connection may be committed late. The server then confuses it with the
+  waiting request of the same number, and answers that one with the result of the other.
+- A reply out of order ends the connection. A server that finds that the session has moved sends
+  such replies before it closes; kazoo's connection thread would end because of them.
+- What a signal handler raises while a request is handed over reaches the caller. kazoo takes it for
+  the end of the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import ssl
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
+
+from zklock._ground.clock import clock
+from zklock._ground.events import Event
+from zklock._ground.mutexes import Mutex
+from zklock._ground.strikes import may_strike
+from zklock._kazoo.handshake import unanswered
+from zklock._kazoo.socket import _SILENT, _Socket, _WakeReader, _WakeWriter, is_closed
+from zklock.errors import ClientUnusable
+
+if TYPE_CHECKING:
+    pass
+
+log = logging.getLogger("zklock")
+T = TypeVar("T")
+_UNPOLLED = 16
+_MAX_XID = 2**31 - 1
+
+
+class WireObserver:
+    """Hears what happens on the wire; the methods run on the connection thread."""
+
+    def at_stake(self) -> bool:
+        """Return whether anything is held on the session."""
+        return False
+
+    def on_ask(self, sent: float) -> None:
+        """Note a handshake that is about to ask a server to resume the session, at ``sent``."""
+
+    def on_connect(self, sent: float, timeout: float) -> None:
+        """Note a connection: its handshake was sent at ``sent``, and answered with a timeout.
+
+        ``timeout`` is the shortest one negotiated in the life of the session, in seconds.
+        """
+
+    def on_ping(self, sent: float, answered: float) -> None:
+        """Note a ping that was answered."""
+
+    def on_close(self) -> None:
+        """Note that the client is about to end its session."""
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threading handler, with a view of the wire. One handler serves one client.
+
+    ``session_timeout`` is the shortest timeout negotiated in this session's life, in seconds:
+    ZooKeeper negotiates it again at every connection. ``None`` before the first connection.
+    ``servers`` is the number of servers to try. ``connect_timeout``, if set, is the longest time to
+    wait for one server's answer to a TCP connect, in seconds.
+    """
+
+    _connection: type[_Socket] = _Socket
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session_timeout: float | None = None
+        self.connect_timeout: float | None = None
+        self.servers = 1
+        self._start_by: float | None = None
+        self._met: dict[str, str] = {}  # by server: how far its connection came while starting
+        self._wanted = 0.0  # the session timeout that kazoo asks for
+        self._silent = 0  # silent servers since the last answer
+        self._asked = clock()
+        self._pings: list[tuple[float, float]] = []
+        self._observer = WireObserver()
+        self._observing = Mutex()
+        self._socket: _Socket | None = None
+        self._xid = 0
+        self._inline = threading.local()
+        self._unpolled = 0
+        self._polled: tuple[Any, ...] = ()
+        if not hasattr(select, "poll"):
+            raise ClientUnusable(
+                "select.poll() is missing here, and zklock needs it, and threads of the system: "
+                "eventlet's monkey_patch() removes it (keep zklock in a process that is not "
+                "patched), and Windows has none"
+            )
+        self._poller = select.poll()
+        self._process = os.getpid()
+        self._wake: _WakeReader | None = None
+
+    @property
+    def server(self) -> str:
+        """The server of the newest connection, as ``host:port``; empty before the first."""
+        return "" if self._socket is None else self._socket.server
+
+    @property
+    def forked(self) -> bool:
+        """Whether its threads run in the parent of this process."""
+        return self._process != os.getpid()
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._process = os.getpid()
+        super().start()
+
+    def observe(self, observer: WireObserver) -> None:
+        """Report to ``observer`` from now on; first, report the present connection."""
+        with self._observing:
+            self._observer = observer
+            if self.session_timeout is not None:
+                observer.on_connect(self._asked, self.session_timeout)
+            for ping in self._pings:
+                observer.on_ping(*ping)
+
+    def drop(self) -> None:
+        """Break the present connection; kazoo then connects to the next server."""
+        connection = self._socket
+        if connection is not None:
+            connection.shut_down()
+
+    def starting(self, seconds: float) -> None:
+        """Let no try last beyond ``seconds`` from now, until one server answers."""
+        self._met = {}
+        self._start_by = clock() + seconds
+
+    def met(self, server: str) -> str | None:
+        """Return how far the connection to this server came while starting; ``None``: not tried."""
+        return self._met.get(server)
+
+    def note(self, server: str, what: str) -> None:
+        """Note how far the connection to a server came; called by its socket."""
+        if self._start_by is not None:
+            self._met[server] = what
+
+    @property
+    def at_stake(self) -> bool:
+        """Whether anything is held on the session; used by its socket."""
+        return self._observer.at_stake()
+
+    def asking(self, connection: _Socket, sent: float, resumes: bool) -> float:
+        """Note a handshake that is about to be sent; return until when to wait for its answer."""
+        self._socket = connection
+        if resumes:
+            self._observer.on_ask(sent)
+        until = sent + self.turn()
+        return until if self._start_by is None else min(until, self._start_by)
+
+    def was_silent(self) -> None:
+        """Note that a server did not answer in its time; called by its socket."""
+        self._silent += 1
+
+    def turn(self) -> float:
+        """Return how long to wait for the server that is tried now, in seconds.
+
+        The first wait is so short that a second server finds the lease alive. If all servers are
+        silent, each further round waits twice as long. In the end a wait is longer than a session
+        timeout: if requests arrive and answers do not, the session must be able to expire.
+        """
+        rounds = self._silent // self.servers
+        timeout = self.session_timeout or self._wanted
+        first = unanswered(timeout) / (self.servers + 1)
+        return min(1.5 * timeout, first * 2.0 ** min(rounds, 32))
+
+    def connected(self, sent: float, timeout: float, resumed: bool) -> None:
+        """Note a connection; called by its socket."""
+        self._silent, self._start_by = 0, None
+        with self._observing:
+            known = self.session_timeout
+            least = timeout if known is None or not resumed else min(known, timeout)
+            self.session_timeout, self._asked, self._pings = least, sent, []
+            self._observer.on_connect(sent, least)
+
+    def pinged(self, sent: float, answered: float) -> None:
+        """Note an answered ping; called by the socket."""
+        with self._observing:
+            self._pings = [*self._pings[-1:], (sent, answered)]
+            self._observer.on_ping(sent, answered)
+
+    def next_xid(self) -> int:
+        """Return a number for the next request; called by the socket, on the connection thread."""
+        self._xid = self._xid % _MAX_XID + 1
+        return self._xid
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait to be sent, with the one that is being sent."""
+        return self._wake.pending() if self._wake is not None else 0
+
+    def closing(self) -> None:
+        """Note that the client is about to end the session; called by the socket."""
+        self._observer.on_close()
+
+    def run_inline(self, call: Callable[[T], Any], what: T) -> Any:
+        """Call; every asynchronous result that kazoo makes during the call completes in place."""
+        before = getattr(self._inline, "on", False)  # true in a signal handler that interrupts this
+        self._inline.on = True
+        try:
+            return call(what)
+        finally:
+            self._inline.on = before
+
+    def async_result(self) -> Any:
+        """Return an asynchronous result (``IAsyncResult``)."""
+        if getattr(self._inline, "on", False):
+            return _InlineResult()
+        return _Result(self)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Run a watch callback: in place if it is ``Inline``, else on the callback thread."""
+        if isinstance(callback.func, Inline):
+            callback.func(*callback.args)
+        else:
+            super().dispatch_callback(callback)
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> _Socket:
+        """Connect to a server; watch the connection if a session uses it."""
+        address = kwargs["address"] if "address" in kwargs else args[0]
+        server = f"{kwargs.get('hostname') or address[0]}:{address[1]}"
+        if kwargs.get("timeout") is not None:
+            self._wanted = kwargs["timeout"]
+            kwargs["timeout"] = self._within(kwargs["timeout"])
+        self.note(server, "does not answer")
+        try:
+            sock = super().create_connection(*args, **kwargs)
+        except (TimeoutError, BlockingIOError):
+            raise
+        except ssl.SSLError as error:
+            self.note(server, f"was refused by TLS ({error})")
+            raise
+        except OSError as error:
+            if error.strerror:
+                self.note(server, error.strerror.lower())
+            raise
+        self.note(server, _SILENT)
+        another = partial(super().create_connection, *args, **kwargs)
+        return self._connection(sock, self, server, another)
+
+    def _within(self, seconds: float) -> float:
+        """Return how long a server may take to accept a connection, in seconds."""
+        if self.connect_timeout is not None:
+            seconds = min(seconds, self.connect_timeout)
+            if self.session_timeout is not None:
+                seconds = min(seconds, self.session_timeout / (self.servers + 1))
+        if self._start_by is not None:
+            seconds = min(seconds, self._start_by - clock())
+            if seconds <= 0:
+                raise TimeoutError("the time to connect is over")
+        return seconds
+
+    def create_socket_pair(self) -> tuple[_WakeReader, _WakeWriter]:
+        """Return the (reader, writer) with which kazoo wakes its connection thread."""
+        self._wake = _WakeReader()
+        return self._wake, _WakeWriter(self._wake)
+
+    def nudge(self) -> None:
+        """Wake the connection thread once more, for a wake-up that may have been missed.
+
+        kazoo sends one request for each wake-up. An interrupt may strike after it has queued a
+        request and before it wakes the thread. Then every later request would wait until the next
+        one comes.
+        """
+        if self._wake is not None:
+            try:
+                self._wake.wake()
+            except OSError as error:
+                if not is_closed(error) and may_strike():
+                    raise  # a signal handler's
+
+    def select(
+        self,
+        rlist: Sequence[Any],
+        wlist: Sequence[Any],
+        xlist: Sequence[Any],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Do ``select.select`` for this handler's sockets, without its limit on descriptors.
+
+        Buffered data counts as readable. Exceptional conditions are not watched for.
+        """
+        if wlist and all(each.eager for each in wlist):
+            return [], list(wlist), []  # their send() waits by itself, if it must
+        ready, enough = self._buffered(rlist, wlist)
+        if enough:
+            return ready, [], []
+        for each in rlist:
+            each.flush()
+        alone = len(rlist) + len(wlist) == 1
+        if alone:
+            timeout = (*rlist, *wlist)[0].patience(timeout)
+        milliseconds = 0.0 if ready else None if timeout is None else max(0.0, timeout * 1000)
+        happened = [descriptor for descriptor, _ in self._poll(rlist, wlist).poll(milliseconds)]
+        if alone and not happened:
+            (*rlist, *wlist)[0].waited()
+        for each in rlist:
+            if each.fileno() in happened:
+                each.arrived()
+        return (
+            [each for each in rlist if each.pending()],
+            [each for each in wlist if each.fileno() in happened],
+            [],
+        )
+
+    def _buffered(self, rlist: Sequence[Any], wlist: Sequence[Any]) -> tuple[list[Any], bool]:
+        """Return the sockets with buffered data, and whether to go on with these alone.
+
+        Buffered data is known without asking the system. New data on a socket is not known, but it
+        can wait until a few requests are sent.
+        """
+        ready = [each for each in rlist if each.pending()]
+        if not ready or wlist:
+            return ready, False
+        self._unpolled = (self._unpolled + 1) % _UNPOLLED
+        return ready, self._unpolled != 0
+
+    def _poll(self, rlist: Sequence[Any], wlist: Sequence[Any]) -> Any:
+        """Return a poll object for these sockets; the same one while the sockets are the same."""
+        wanted = (*rlist, None, *wlist)
+        if wanted != self._polled:
+            self._poller = select.poll()
+            for each in rlist:
+                self._poller.register(each, select.POLLIN)
+            for each in wlist:
+                self._poller.register(each, select.POLLOUT)
+            self._polled = wanted
+        return self._poller
+
+
+class Inline:
+    """A watch callback that never blocks; it runs in place on the connection thread."""
+
+    def __init__(self, func: Callable[[Any], None]) -> None:
+        self._func = func
+
+    def __call__(self, event: Any) -> None:
+        """Take kazoo's event."""
+        self._func(event)
+
+
+def _mistaken() -> BaseException | None:
+    """Return what a signal handler raised, if kazoo is about to take it for a closed connection.
+
+    ``KazooClient._call()`` does so with all that is raised while it wakes the connection thread.
+    """
+    error = sys.exception()
+    if error is None or error.__traceback__ is None or not may_strike():
+        return None
+    caught = error.__traceback__.tb_frame
+    if (caught.f_globals.get("__name__"), caught.f_code.co_name) != ("kazoo.client", "_call"):
+        return None
+    if isinstance(error, OSError) and is_closed(error):
+        return None
+    if isinstance(error, AttributeError) and error.obj is None:  # kazoo has no socket any more
+        return None
+    return error
+
+
+def _is_foreign(error: BaseException) -> bool:
+    """Whether a signal handler may have raised it: it is caught now, and none of kazoo's."""
+    return error is sys.exception() and not isinstance(error, KazooException) and may_strike()
+
+
+class _Result(AsyncResult):  # type: ignore[misc]
+    """kazoo's asynchronous result, which lets pass what kazoo mistakes for its own error."""
+
+    def set_exception(self, exception: BaseException) -> None:
+        mistaken = _mistaken()
+        if mistaken is not None:
+            self._handler.nudge()  # the wake-up may not have happened
+            raise mistaken
+        super().set_exception(exception)
+
+
+class _InlineResult:
+    """An ``IAsyncResult`` whose callbacks run in the thread that completes it.
+
+    It takes no lock. With a lock, a signal handler could interrupt the thread that has it, and the
+    connection thread would wait as long as the handler runs.
+    """
+
+    def __init__(self) -> None:
+        self._result: dict[None, tuple[Any, BaseException | None]] = {}  # set once
+        self._callbacks: deque[Callable[[Any], Any]] = deque()
+
+    @property
+    def value(self) -> Any:
+        return self._result.get(None, (None, None))[0]
+
+    @property
+    def exception(self) -> BaseException | None:
+        return self._result.get(None, (None, None))[1]
+
+    def ready(self) -> bool:
+        return bool(self._result)
+
+    def successful(self) -> bool:
+        return self.ready() and self.exception is None
+
+    def set(self, value: Any = None) -> None:
+        self._complete(value, None)
+
+    def set_exception(self, exception: BaseException) -> None:
+        mistaken = _mistaken()
+        if mistaken is not None:
+            raise mistaken
+        if _is_foreign(exception):  # kazoo takes every error for an answer; one may be there before
+            raise exception
+        self._complete(None, exception)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not (self.wait(timeout) if block else self.ready()):
+            raise KazooTimeoutError
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.ready():
+            done = Event()
+            self.rawlink(lambda _: done.set())
+            done.wait(timeout)
+        return self.ready()
+
+    def rawlink(self, callback: Callable[[Any], Any]) -> None:
+        self._callbacks.append(callback)
+        if self._result:
+            self._call()
+
+    def unlink(self, callback: Callable[[Any], Any]) -> None:
+        with contextlib.suppress(ValueError):
+            self._callbacks.remove(callback)
+
+    def _complete(self, value: Any, exception: BaseException | None) -> None:
+        self._result.setdefault(None, (value, exception))
+        self._call()
+
+    def _call(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:
+                return  # another thread makes the last call
+            callback(self)

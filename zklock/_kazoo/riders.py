@@ -1,0 +1,118 @@
+"""Riders: zklock's own requests, on kazoo's connection and past kazoo's queue.
+
+kazoo keeps the connection: it opens it, shakes hands, authenticates, pings, reconnects, and carries
+whatever the client's user asks for. A rider is a request of zklock's that is serialised by zklock
+(``wire``), written to kazoo's socket, and whose reply is taken out of the stream before kazoo reads
+it. kazoo's way through its queue stays for everything else, and for every rider while the line is
+closed: TLS, read-only servers, a client with another handler, a connection that is being made or
+ended.
+
+**One thread does it all.** A caller only puts a rider into the deque of kazoo's wake-ups, which is
+one step, and wakes the connection thread. That thread alone numbers, writes, reads, completes and
+fails riders. So there is no lock that an interrupt could leave taken, no descriptor that is closed
+under a reader, and nothing of a connection that a forked child could touch. Signal handlers run on
+the main thread, which is never the connection thread.
+
+Why it is right, and the tests (``tests/unit/test_riders.py`` where no other file is named):
+
+1. *No rider overtakes what the user has queued in kazoo before it.* See ``wake``: a rider is
+   written when kazoo, asked after the rider was put there, has nothing queued.
+2. *Nothing rides before or after the session.* The line opens when kazoo waits for replies and for
+   wake-ups at once, which it does after handshake and authentication only, and not on a connection
+   to a server that only reads. It closes with the request to end the session, and at the first sign
+   of the connection's end.
+3. *A later server has seen what riders have seen.* kazoo does not see the replies to riders. The
+   handshake therefore carries the highest zxid that a rider's reply carried, if it is higher than
+   kazoo's (``handler.seen``).
+4. *What is under way at the end of a connection is dropped, exactly once.* The connection thread
+   closes the socket, and then drops what awaits a reply and what is still in the deque. A caller
+   that was late looks at the line after it has put its rider there, and drops it itself. Each rider
+   is claimed by one of them (``Rider``).
+5. *Order.* Frames are taken one by one. A frame for kazoo is read by kazoo before the next frame
+   is looked at (``frames``). So every event is told before every later reply, whoever asked for
+   either.
+6. *kazoo sees whole frames only*, however they arrive; what is sent in part is sent to its end.
+7. *A reply out of turn ends the connection.* Numbers are given when the bytes are appended to what
+   is to be written, by the one thread that does either.
+8. *Nobody waits for a rider in a special way.* The outcome of an attempt wakes whoever waits for it
+   (``outcome``), also at a timeout, a cancel or a loss. A completion runs on the connection thread
+   and may only put more riders there: it neither writes nor reads.
+   ``tests/contract/test_with_riders.py``.
+9. *An interrupt at any bytecode of a caller* finds the rider in the deque or not. If it has kept
+   the wake-up from being sent, ``Store.fly`` sends it; and every later wake-up serves, too. What a
+   handler raises goes on to the caller: nothing here catches it.
+   ``tests/unit/test_riders_struck.py`` strikes locks before every bytecode, and
+   ``tests/contract/test_struck.py`` wherever a signal can.
+10. *A shared listing is joined after one's own create was put there* (``store``), in the one order.
+    ``tests/unit/test_riders_and_kazoo.py``.
+11. *Connections that kazoo opens for other things*, such as four-letter words, shake no hands: none
+    of them becomes the line, or what ``drop()`` breaks. ``tests/contract/test_connecting.py``.
+
+All of it together runs on the simulated system of ``tests/unit/simulator``, with every fault that
+this has, and in ``tests/contract/test_with_riders.py``, on real servers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from zklock._ground.records import log_fields
+from zklock._ground.strikes import may_strike
+from zklock._kazoo.watches import Watch
+
+log = logging.getLogger("zklock")
+
+Hear: TypeAlias = Callable[[int | None, bytes], object]
+"""Takes a reply: its error code and its body; ``None`` and nothing if the request was dropped."""
+
+
+class Line(Protocol):
+    """A connection that takes riders."""
+
+    @property
+    def rides(self) -> bool:
+        """Whether it takes them now."""
+
+
+class Rider:
+    """A request, and who hears the reply, once.
+
+    ``body`` is the opcode and the request. ``watch`` is set when the reply says so (see
+    ``watches``). ``line`` is the connection that it is meant for: it is written to no other.
+    """
+
+    __slots__ = ("_hear", "body", "line", "watch")
+
+    def __init__(self, line: Line, body: bytes, hear: Hear, watch: Watch | None = None) -> None:
+        self.line = line
+        self.body = body
+        self.watch = watch
+        self._hear = [hear]  # popped by whoever completes it: one step, and it is done once
+
+    @property
+    def over(self) -> bool:
+        """Whether it is completed: it need not be sent any more."""
+        return not self._hear
+
+    def land(self, error: int | None, body: bytes) -> None:
+        """Complete; an error of ours does not end kazoo's connection thread.
+
+        A caller whose rider is dropped at once may be the main thread, where a signal handler may
+        have raised the error: there it goes on.
+        """
+        try:
+            hear = self._hear.pop()
+        except IndexError:
+            return
+        try:
+            hear(error, body)
+        except Exception:
+            if may_strike():
+                raise
+            log.exception("the connection goes on after an error in zklock", extra=log_fields())
+
+    def drop(self) -> None:
+        """Complete without a reply: the outcome is unknown. Repeatable."""
+        self.land(None, b"")

@@ -1,0 +1,439 @@
+"""A handler, its sockets and a store that carry ``riders``, for clients that are made for them."""
+
+from __future__ import annotations
+
+import errno
+import math
+import ssl
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol
+
+from kazoo import exceptions
+
+from zklock._ground.clock import clock
+from zklock._kazoo import wire
+from zklock._kazoo.client import Kazoo
+from zklock._kazoo.frames import Frames
+from zklock._kazoo.handler import Handler
+from zklock._kazoo.riders import Line, Rider
+from zklock._kazoo.socket import (
+    _CHUNK,
+    _CLOSE,
+    _CLOSED,
+    _HANDSHAKE,
+    _HEAD,
+    _NUMBER,
+    _PING,
+    Hears,
+    _Socket,
+    _WakeWriter,
+    is_closed,
+)
+from zklock._kazoo.store import (
+    MAX_REQUEST,
+    Results,
+    Store,
+    _too_large,
+    failed,
+    shielded,
+)
+from zklock._kazoo.wake import WakeReader
+from zklock._kazoo.watches import Watch as SetWatch
+from zklock._recipes.effects import (
+    Create,
+    CreateAll,
+    Flight,
+    Request,
+    Watch,
+    WatchExists,
+    WatchList,
+)
+
+
+class Carries(Hears, Protocol):
+    """What a socket that carries riders needs from its handler."""
+
+    def sent(self) -> None:
+        """Note that kazoo has sent a request of its queue."""
+
+    def seen(self, zxid: int) -> int:
+        """Note a zxid that the client has seen; return the highest one of this session."""
+
+    def new_session(self) -> None:
+        """Note that a session is about to be asked for: it has seen nothing yet."""
+
+    def ended(self, connection: RidingSocket) -> None:
+        """Note that a connection is closed."""
+
+
+class RidingSocket(_Socket):
+    """A socket that carries riders, and passes the frames that are kazoo's to kazoo.
+
+    ``rides``: whether it takes riders. Only the connection thread calls it, except ``rides`` and
+    ``shut_down()``.
+    """
+
+    def __init__(
+        self,
+        sock: Any,
+        handler: Carries,
+        server: str = "",
+        another: Callable[..., Any] | None = None,
+    ) -> None:
+        super().__init__(sock, handler, server, another)
+        self.rides = False
+        self._may_ride = False
+        self._carrier = handler
+        self._sorted = Frames(self)
+        self._end: OSError | bool = False  # of what is received
+        self._arrived_at = -math.inf
+
+    def in_main_loop(self) -> None:
+        """Note that kazoo waits for replies and wake-ups at once: it has finished connecting."""
+        if self._may_ride:
+            self._may_ride = False
+            self.rides = True
+
+    def write(self, riders: Iterable[Rider]) -> None:
+        """Send riders, with numbers; drop those of another connection, and the rest at the end."""
+        for rider in riders:
+            if rider.over or rider.line is not self or not self.rides:
+                rider.drop()
+                continue
+            number = self._carrier.next_xid()
+            self._sorted.due_to(rider, number)
+            self._held += _NUMBER.pack(len(rider.body) + 4, number) + rider.body
+        try:
+            self.flush()
+        except OSError as error:  # kazoo would not hear of it here
+            self._stop(error)
+
+    def recv(self, size: int) -> bytes:
+        if self._asked is None:
+            return bytes(self._sock.recv(size))
+        if not self.pending():
+            self.arrived()
+        if not self.pending():
+            raise BlockingIOError(errno.EAGAIN, "no whole frame has arrived")
+        if not self._buffer and isinstance(self._end, OSError):
+            raise self._end
+        data = bytes(self._buffer[:size])
+        self._buffer = self._buffer[size:]
+        return data
+
+    def arrived(self) -> None:
+        """Receive what has come."""
+        try:
+            while not self._end:
+                chunk = self._sock.recv(_CHUNK)
+                self._arrived_at = clock()
+                if chunk:
+                    self._sorted.feed(chunk)
+                else:
+                    self._stop(True)
+                    if self._answer_by is not None:
+                        self._carrier.note(self.server, _CLOSED)
+                if self._below is None or not self._below():
+                    return
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._stop(error)
+
+    def _stop(self, end: OSError | bool) -> None:
+        """Receive nothing more; what was received is still passed on."""
+        self.rides = self._may_ride = False
+        self._end = self._end or end
+
+    def pending(self) -> int:
+        """Return how many bytes there are for kazoo; 1 at the end. Replies to riders are taken."""
+        if self._buffer:
+            return len(self._buffer)
+        self._buffer = memoryview(self._sorted.sort())
+        if self._sorted.broken:
+            self._stop(True)
+        return len(self._buffer) or int(self._end is not False and not self._sorted.more)
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be more to take without receiving anything."""
+        return self._sorted.more
+
+    def stalls_at(self) -> float:
+        """Return when too much time has passed in the middle of a frame."""
+        timeout = self._carrier.session_timeout
+        if timeout is None or not self._sorted.partial:
+            return math.inf
+        return self._arrived_at + timeout / 3
+
+    def stall(self) -> None:
+        """End the connection if too much time has passed in the middle of a frame.
+
+        Nothing has arrived, and nothing is left to be taken: else it need not be in the middle.
+        """
+        if clock() >= self.stalls_at():
+            self._stop(TimeoutError("the server stopped in the middle of a reply"))
+
+    def awake(self) -> None:
+        """Do nothing: it is received when it is known that something has arrived."""
+
+    def _request(self, frame: bytes) -> bytes:
+        if self._asked is None:
+            return self._handshake(frame)
+        length, xid, opcode = _HEAD.unpack_from(frame)
+        if length == 8 and opcode == _PING:
+            self._pinged = clock()
+            return frame
+        if length == 8 and opcode == _CLOSE:
+            self.rides = self._may_ride = False
+            self._carrier.closing()
+        self._carrier.sent()
+        if xid <= 0:
+            return frame
+        number = self._carrier.next_xid()
+        watch = self._sorted.watches.of_kazoo(opcode, bytes(frame[_HEAD.size :]))
+        self._sorted.due(number, xid, watch)
+        return _NUMBER.pack(length, number) + frame[_NUMBER.size :]
+
+    def _handshake(self, frame: bytes) -> bytes:
+        """Inspect the handshake; return it with the highest zxid that the client has seen."""
+        length, version, zxid, timeout, session = _HANDSHAKE.unpack_from(frame)
+        if session == 0:
+            self._carrier.new_session()
+        self._shake_hands(frame)
+        seen = self._carrier.seen(zxid)
+        fields = _HANDSHAKE.pack(length, version, seen, timeout, session)
+        return fields + bytes(frame[_HANDSHAKE.size :])
+
+    def shut_down(self) -> None:
+        self.rides = False
+        super().shut_down()
+
+    def close(self) -> None:
+        """Close, and drop the riders that are under way: nothing is read any more."""
+        self.rides = self._may_ride = False
+        try:
+            self._sock.close()
+        finally:
+            for rider in self._sorted.left():
+                rider.drop()
+            self._carrier.ended(self)
+
+    def connected(self, milliseconds: int, read_only: bool) -> None:
+        if milliseconds > 0 and self._asked is not None:  # 0: the session has expired
+            self._may_ride = self.eager and not read_only
+        self._connected(milliseconds)
+
+    def pinged_back(self) -> None:
+        self._pinged_back()
+
+    def saw(self, zxid: int) -> None:
+        self._carrier.seen(zxid)
+
+
+class RidingHandler(Handler):
+    """zklock's handler, with sockets that carry riders."""
+
+    _connection = RidingSocket
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen = 0  # the highest zxid of this session
+        self._riders: WakeReader | None = None
+
+    def seen(self, zxid: int) -> int:
+        """Note a zxid that the client has seen; return the highest one of this session.
+
+        kazoo does not see the replies to riders. Without this it would take up the session at a
+        server that lags behind them. The connection thread alone calls this.
+        """
+        self._seen = max(self._seen, zxid)
+        return self._seen
+
+    def new_session(self) -> None:
+        """Note that a session is about to be asked for: like kazoo's, it has seen nothing yet."""
+        self._seen = 0
+
+    @property
+    def line(self) -> RidingSocket | None:
+        """The connection that takes riders now; ``None``: requests must go through kazoo."""
+        connection = self._socket
+        return connection if isinstance(connection, RidingSocket) and connection.rides else None
+
+    def board(self, rider: Rider) -> None:
+        """Put a rider in line, behind what was asked of kazoo before; ``rouse()`` must follow.
+
+        The line may have been closed since the caller looked. Then whoever closed it may not have
+        seen this rider.
+        """
+        riders = self._riders
+        if riders is not None:
+            riders.board(rider)
+        if riders is None or not rider.line.rides:
+            rider.drop()
+
+    def rouse(self) -> None:
+        """Wake the connection thread, if it waits, for riders that were put in line."""
+        if self._riders is not None:
+            try:
+                self._riders.rouse()
+            except OSError as error:
+                if not is_closed(error):
+                    raise
+
+    def ended(self, connection: RidingSocket) -> None:
+        """Note that a connection is closed: drop its riders that are still in line."""
+        if self._riders is not None:
+            self._riders.strand(connection)
+
+    def sent(self) -> None:
+        """Note that kazoo has sent a request of its queue."""
+        if self._riders is not None:
+            self._riders.sent()
+
+    def _write(self, riders: list[Rider]) -> None:
+        """Write riders; on the connection thread."""
+        if isinstance(self._socket, RidingSocket):
+            self._socket.write(riders)
+
+    def create_socket_pair(self) -> tuple[WakeReader, _WakeWriter]:
+        """Return the (reader, writer) with which kazoo wakes its connection thread."""
+        self._wake = self._riders = WakeReader(self._write)
+        return self._riders, _WakeWriter(self._riders)
+
+    def select(
+        self,
+        rlist: Sequence[Any],
+        wlist: Sequence[Any],
+        xlist: Sequence[Any],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Do what the other handler's does. Replies to riders are taken, and wake nobody else."""
+        if wlist and all(each.eager for each in wlist):
+            return [], list(wlist), []  # their send() waits by itself, if it must
+        alone = len(rlist) + len(wlist) == 1
+        if alone:
+            timeout = (*rlist, *wlist)[0].patience(timeout)
+        elif not wlist:
+            rlist[0].in_main_loop()
+        until = math.inf if timeout is None else clock() + timeout
+        while True:
+            ready, enough = self._buffered(rlist, wlist)
+            if enough:
+                return ready, [], []
+            for each in rlist:
+                each.flush()
+            happened = self._wait(rlist, wlist, until)
+            ready = [each for each in rlist if each.pending()]
+            writable = [each for each in wlist if each.fileno() in happened]
+            if ready or writable:
+                return ready, writable, []
+            if clock() >= until and not any(each.more for each in rlist):
+                if alone:
+                    (*rlist, *wlist)[0].waited()
+                return [], [], []
+
+    def _wait(self, rlist: Sequence[Any], wlist: Sequence[Any], until: float) -> set[int]:
+        """Wait for something to happen to these sockets, and receive what has come.
+
+        Nothing is waited for if something is there: what came before ``flush()`` has not woken this
+        thread. So that is looked for first.
+        """
+        seconds = 0.0
+        idle = not any(each.more or each.pending() for each in rlist)
+        if idle:
+            seconds = min(until, *(each.stalls_at() for each in rlist), math.inf) - clock()
+        milliseconds = None if seconds == math.inf else max(0.0, seconds * 1000)
+        happened = {descriptor for descriptor, _ in self._poll(rlist, wlist).poll(milliseconds)}
+        for each in rlist:
+            each.awake()
+            if each.fileno() in happened:
+                each.arrived()
+            elif idle:
+                each.stall()
+        return happened
+
+
+class RidingStore(Store):
+    """Sends flights as riders where it can, else through kazoo as the other store does."""
+
+    def __init__(
+        self,
+        client: Kazoo,
+        handler: RidingHandler,
+        on_event: Callable[[str, str | None], None],
+        is_mine: Callable[[int], bool],
+        lock: AbstractContextManager[object],
+    ) -> None:
+        super().__init__(client, on_event, is_mine, lock)
+        self._client = client
+        self._carrier = handler
+        # One for all watches: a set of callables is kept for each path. So waiters that gave up
+        # leave nothing behind.
+        self._told = shielded(on_event)
+
+    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        try:
+            super().fly(flight, done)
+            self._carrier.rouse()
+        except BaseException:
+            self._carrier.nudge()  # what is in line is sent, and what kazoo has queued
+            raise
+
+    def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
+        line = self._carrier.line
+        if line is None or not wire.encodes(request):
+            super()._ask(request, partial(self._answered, put))
+        elif (size := self._size(request)) > MAX_REQUEST:
+            put(_too_large(request, size))
+        else:
+            self._ride(line, request, put)
+
+    def _answered(self, put: Callable[[Any], None], result: Any) -> None:
+        """Take kazoo's answer, on whichever thread, and wake for the riders that waited for it."""
+        try:
+            put(result)
+        finally:
+            self._carrier.rouse()
+
+    def _ride(self, line: Line, request: Request, put: Callable[[Any], None]) -> None:
+        """Put a request in line, past kazoo's queue.
+
+        The connection thread must be woken for it. ``fly`` does that at its end, once for the whole
+        flight. So does whatever kazoo answers (see ``_answered``). Replies to riders are heard on
+        the connection thread, which looks at the line before it waits.
+        """
+        client = self._client
+        watch = None
+        if isinstance(request, Watch | WatchList | WatchExists):
+            path = wire.full_path(request.path, client.chroot)
+            watch = SetWatch(wire.opcode(request), path, (self._told, request.path))
+
+        def hear(code: int | None, body: bytes) -> None:
+            put(self._heard(request, code, body))
+
+        body = wire.encode(request, client.chroot, client.default_acl)
+        self._carrier.board(Rider(line, body, hear, watch))
+
+    def _heard(self, request: Request, code: int | None, body: bytes) -> Any:
+        """Return the result of a request, from its reply; see ``riders.Hear``."""
+        if code is None:
+            return failed(request, exceptions.ConnectionLoss())
+        if code:
+            return failed(request, wire.error_of(code))
+        value = self._values.get(type(request))
+        try:
+            answer = wire.decode(request, body)
+            if isinstance(request, Create):
+                path, stat = answer
+                answer = self._client.unchroot(path), stat
+            elif isinstance(request, CreateAll):
+                answer = [
+                    self._client.unchroot(each) if isinstance(each, str) else each
+                    for each in answer
+                ]
+            return None if value is None else value(request, answer)
+        except Exception as error:  # the reply cannot be read
+            return failed(request, error)

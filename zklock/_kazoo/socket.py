@@ -1,0 +1,389 @@
+"""The sockets for kazoo: they read ahead, and inspect the traffic."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    APIError,
+)
+
+from zklock._ground.clock import clock
+from zklock._ground.records import log_fields
+
+log = logging.getLogger("zklock")
+
+_CHUNK = 65536
+_PING_XID = -2
+_PING, _CLOSE = 11, -11  # opcodes of the requests that consist only of a header
+_NUMBER = struct.Struct(">ii")  # length; xid
+_REPLY = struct.Struct(">iiiii")  # length; xid, zxid in two parts, error … or the first frame's
+_CODE = struct.Struct(">i")
+_HEAD = struct.Struct(">iii")  # length; xid, opcode or error … or protocol version, timeout …
+_HANDSHAKE = struct.Struct(">iiqiq")  # length; version, last zxid, timeout, session
+
+_NOT_SERVING = b"not currently serving"
+_SILENT = "accepts connections, and says nothing"
+_CLOSED = "closes connections without an answer, as a server without a quorum does"
+
+
+class Hears(Protocol):
+    """What a socket needs from its handler."""
+
+    @property
+    def session_timeout(self) -> float | None:
+        """The shortest negotiated session timeout, in seconds."""
+
+    @property
+    def at_stake(self) -> bool:
+        """Whether anything is held on the session."""
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait to be sent."""
+
+    def next_xid(self) -> int:
+        """Return a number for the next request."""
+
+    def note(self, server: str, what: str) -> None:
+        """Note how far the connection to a server came."""
+
+    def turn(self) -> float:
+        """Return how long to wait for a server, in seconds."""
+
+    def was_silent(self) -> None:
+        """Note that a server did not answer in its time."""
+
+    def asking(self, connection: _Socket, sent: float, resumes: bool) -> float:
+        """Note a handshake; return until when to wait for its answer."""
+
+    def connected(self, sent: float, timeout: float, resumed: bool) -> None:
+        """Note a connection."""
+
+    def pinged(self, sent: float, answered: float) -> None:
+        """Note an answered ping."""
+
+    def closing(self) -> None:
+        """Note that the request to end the session is about to be sent."""
+
+
+class _Socket:
+    """A connected socket that reads ahead, and reports to the handler what its frames show.
+
+    Requests are sent with the handler's numbers; replies are passed on with kazoo's numbers. A
+    socket without a handshake carries no frames (it is for a four-letter word). It does not read
+    ahead, and the handler does not hear of it.
+    """
+
+    def __init__(
+        self,
+        sock: Any,
+        handler: Hears,
+        server: str = "",
+        another: Callable[..., Any] | None = None,
+    ) -> None:
+        self._sock = sock
+        self._handler = handler
+        self.server = server
+        self._another = another
+        self.fileno = sock.fileno
+        self._below = getattr(sock, "pending", None)
+        # TLS may have to read before it can write: kazoo handles that, with a real select.
+        self.eager = self._below is None
+        self._held = bytearray()
+        self._unsent = memoryview(b"")
+        self._buffer = memoryview(b"")
+        self._arrived = False
+        self._frames = _Frames(self._connected, self._pinged_back, self._reply)
+        self._xids: deque[tuple[int, int]] = deque()  # of requests: as sent, and kazoo's
+        self._asked: float | None = None
+        self._resumes = False
+        self._answer_by: float | None = None  # while the handshake is not answered
+        self._pinged: float | None = None
+
+    def send(self, data: Any) -> int:
+        # kazoo sends one frame at a time, or the rest of a frame that was not taken whole.
+        if not self.eager:
+            if not self._unsent:
+                self._unsent = memoryview(self._request(bytes(data)))
+            sent = int(self._sock.send(self._unsent))
+            self._unsent = self._unsent[sent:]
+            return sent
+        self._held += self._request(data)
+        if self._handler.waiting < 2 or len(self._held) > _CHUNK:
+            self.flush()  # else with the next one
+        return len(data)
+
+    def flush(self) -> None:
+        """Send the requests that were held back."""
+        while self._held:
+            try:
+                sent = int(self._sock.send(self._held))
+            except BlockingIOError:
+                if not self._ready(select.POLLOUT):
+                    raise TimeoutError("the server takes no more requests") from None
+            else:
+                del self._held[:sent]
+
+    def recv(self, size: int) -> bytes:
+        if self._asked is None:
+            return bytes(self._sock.recv(size))
+        self._arrived = False
+        while not self._buffer and not self._frames.broken:
+            chunk = self._sock.recv(max(size, _CHUNK))
+            if not chunk:
+                if self._answer_by is not None:
+                    self._handler.note(self.server, _CLOSED)
+                return b""
+            self._buffer = memoryview(self._frames.feed(chunk))
+            if not self._buffer and not self._frames.broken and not self._ready(select.POLLIN):
+                raise TimeoutError("the server stopped in the middle of a reply")
+        data = bytes(self._buffer[:size])
+        self._buffer = self._buffer[size:]
+        return data
+
+    def arrived(self) -> None:
+        """Note that there is data to receive."""
+        self._arrived = True
+
+    def patience(self, timeout: float | None) -> float | None:
+        """Return how long to wait for this socket alone, instead of ``timeout``.
+
+        kazoo waits for one socket alone in two cases. It waits for the answers that make a
+        connection. Or it waits for the rest of a reply that is not complete, or for room for the
+        rest of a request.
+        """
+        if self._answer_by is not None:
+            return max(0.0, self._answer_by - clock())
+        if self._handler.session_timeout is not None:
+            limit = self._handler.session_timeout / 3
+            return limit if timeout is None else min(timeout, limit)
+        return timeout
+
+    def waited(self) -> None:
+        """Note that a wait for this socket alone brought nothing."""
+        if self._answer_by is not None and clock() >= self._answer_by:
+            self._handler.was_silent()
+
+    def pending(self) -> int:
+        left = len(self._buffer) or int(self._arrived or self._frames.broken)
+        return left + int(self._below()) if self._below is not None else left
+
+    def _ready(self, event: int) -> bool:
+        if event == select.POLLIN and self._below is not None and self._below():
+            return True
+        poll = select.poll()
+        poll.register(self._sock, event)
+        answered = self._handler.session_timeout
+        limit = self.patience(None) if event == select.POLLIN or not answered else answered / 3
+        return bool(poll.poll(None if limit is None else limit * 1000))
+
+    def _request(self, frame: bytes) -> bytes:
+        """Inspect a whole request; return it with a number of its own."""
+        if self._asked is None:
+            self._shake_hands(frame)
+            return frame
+        length, xid = _NUMBER.unpack_from(frame)
+        if len(frame) == _HEAD.size:
+            opcode = _HEAD.unpack(frame)[2]
+            if (length, opcode) == (8, _PING):
+                self._pinged = clock()
+            elif (length, opcode) == (8, _CLOSE):
+                self._handler.closing()
+        if xid <= 0:
+            return frame
+        self._xids.append((self._handler.next_xid(), xid))
+        return _NUMBER.pack(length, self._xids[-1][0]) + frame[_NUMBER.size :]
+
+    def _shake_hands(self, frame: bytes) -> None:
+        """Inspect the handshake.
+
+        A handshake without an answer costs what is held on the session (see ``lease``). So none is
+        sent if no answer is likely: to a server that is silent, or not serving yet.
+        """
+        self._resumes = _HANDSHAKE.unpack_from(frame)[-1] != 0
+        if self._resumes and self._handler.at_stake and not self._serves():
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "the server is not serving")
+        self._asked = clock()
+        self._answer_by = self._handler.asking(self, self._asked, self._resumes)
+
+    def _serves(self) -> bool:
+        """Ask the server whether it serves, over a separate connection."""
+        if self._another is None:
+            return True
+        limit = self._handler.turn()
+        try:
+            with self._another(timeout=limit) as sock:
+                sock.settimeout(limit)
+                sock.sendall(b"srvr")
+                with sock.makefile("rb") as answer:
+                    line = answer.readline(_CHUNK)
+        except TimeoutError:
+            self._handler.was_silent()
+            return False
+        except OSError:
+            return False
+        # Any other answer is enough: the word may be forbidden.
+        return bool(line) and _NOT_SERVING not in line
+
+    def _reply(self, xid: int) -> int | None:
+        """Return kazoo's number of the answered request; ``None``: the reply is out of order."""
+        if self._xids and self._xids[0][0] == xid:
+            return self._xids.popleft()[1]
+        due = self._xids[0][0] if self._xids else "none"
+        log.warning(
+            "reply to request %s where %s was due: connection dropped",
+            xid,
+            due,
+            extra=log_fields(),
+        )
+        return None
+
+    def shut_down(self) -> None:
+        try:
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+        except OSError:
+            return  # closed already
+
+    def _connected(self, milliseconds: int) -> None:
+        self._answer_by = None
+        if milliseconds > 0 and self._asked is not None:  # 0: the session has expired
+            self._handler.connected(self._asked, milliseconds / 1000, self._resumes)
+
+    def _pinged_back(self) -> None:
+        if self._pinged is not None:
+            self._handler.pinged(self._pinged, clock())
+            self._pinged = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+class _Frames:
+    """Finds the first frame, the answers to pings, and replies, in a stream of frames.
+
+    Each frame starts with its length. An error code that kazoo does not know would end kazoo's
+    connection thread: it is replaced.
+
+    ``reply(xid)`` returns the number that replaces the reply's number, or ``None`` to end the
+    stream before this reply. The stream is ``broken`` then.
+    """
+
+    def __init__(
+        self,
+        first: Callable[[int], None],
+        ping: Callable[[], None],
+        reply: Callable[[int], int | None],
+    ) -> None:
+        self.broken = False
+        self._first: Callable[[int], None] | None = first
+        self._ping = ping
+        self._reply = reply
+        self._partial = b""
+        self._skip = 0
+
+    def feed(self, chunk: bytes) -> bytes | bytearray:
+        """Take received data; return what to pass on, which never ends inside a header."""
+        data = bytearray(self._partial + chunk) if self._partial else bytearray(chunk)
+        at = self._skip
+        while len(data) - at >= _REPLY.size:
+            length, xid, second, _, code = _REPLY.unpack_from(data, at)
+            if self._first is not None:
+                first, self._first = self._first, None
+                first(second)
+            elif xid == _PING_XID:
+                self._ping()
+            elif xid > 0:
+                number = self._reply(xid)
+                if number is None:
+                    self.broken = True
+                    return data[:at]
+                _NUMBER.pack_into(data, at, length, number)
+                if code and code not in EXCEPTIONS:
+                    log.warning(
+                        "ZooKeeper answered with an error of the unknown code %s",
+                        code,
+                        extra=log_fields(),
+                    )
+                    _CODE.pack_into(data, at + _REPLY.size - _CODE.size, APIError.code)
+            at += 4 + length
+        self._skip = max(0, at - len(data))
+        self._partial = bytes(data[at:])
+        return data if not self._partial else data[:at]
+
+
+def is_closed(error: OSError) -> bool:
+    """Whether a wake-up raised it because its sockets are closed; else a signal handler did."""
+    return error.errno == errno.EBADF
+
+
+class _WakeReader:
+    """The reading end of a wake-up counter; readable while the count is not zero.
+
+    No lock is taken: a wake-up may come from a signal handler that has interrupted another wake-up.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+        self._tokens: deque[None] = deque()  # one for each wake-up that was not taken yet
+        self.fileno = self._read.fileno
+
+    def pending(self) -> int:
+        return len(self._tokens)
+
+    def arrived(self) -> None:
+        """Do nothing: the count already tells it."""
+
+    def flush(self) -> None:
+        """Do nothing: this end only reads."""
+
+    def recv(self, size: int) -> bytes:
+        """Take one wake-up; with the last one, receive the bytes that make the socket readable."""
+        if self._tokens:
+            self._tokens.popleft()
+        if not self._tokens:
+            # A wake-up that comes in between is already counted; the count is read before polling.
+            with contextlib.suppress(BlockingIOError):
+                while len(self._read.recv(_CHUNK)) == _CHUNK:
+                    pass
+        return b"\0"
+
+    def wake(self) -> None:
+        """Count first, then send: when the byte is received, it is already counted."""
+        self._tokens.append(None)
+        with contextlib.suppress(BlockingIOError):  # full: it is readable already
+            self._write.send(b"\0")
+
+    def __del__(self) -> None:
+        # A client may be stopped without being closed; an interrupt may strike where this is made.
+        with contextlib.suppress(AttributeError):
+            self.close()
+
+    def close(self) -> None:
+        self._write.close()  # first: with its peer closed, it would break instead of being closed
+        self._read.close()
+
+
+class _WakeWriter:
+    """The writing end: never blocks; kazoo's own would block after some 280 unsent requests."""
+
+    def __init__(self, reader: _WakeReader) -> None:
+        self._reader = reader
+
+    def send(self, data: bytes) -> int:
+        self._reader.wake()
+        return len(data)
+
+    def close(self) -> None:
+        self._reader.close()

@@ -1,0 +1,699 @@
+"""Turns effects into kazoo's asynchronous calls, and kazoo's answers and errors into results."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from kazoo import exceptions
+
+from zklock._ground.records import log_fields
+from zklock._ground.strikes import may_strike
+from zklock._kazoo.client import Kazoo
+from zklock._kazoo.handler import Handler, Inline
+from zklock._recipes import names
+from zklock._recipes.effects import (
+    Check,
+    Create,
+    CreateAll,
+    Delete,
+    DeleteAll,
+    DeleteIf,
+    Depart,
+    Exists,
+    Failed,
+    Failure,
+    Flight,
+    HandOver,
+    List,
+    Listing,
+    MakePath,
+    Mark,
+    Node,
+    Read,
+    Request,
+    Sync,
+    Watch,
+    WatchExists,
+    WatchList,
+    Write,
+    WriteAll,
+)
+from zklock.errors import AccessDenied, ZkLockError
+
+log = logging.getLogger("zklock")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Results: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """The meaning of a ZooKeeper error code for a request of ours.
+
+    ``busy``: the request may succeed later, on this connection. ``hint``: what to do next.
+    """
+
+    why: Failure
+    busy: bool = False
+    hint: str = ""
+
+
+_NEVER_ASKED = Meaning(Failure.OTHER, hint="it answers no request of zklock's: look at the server")
+_BROKEN = Meaning(Failure.OTHER, hint="look at the log of the ZooKeeper server")
+_GONE = Meaning(Failure.DROPPED)
+_BUSY = Meaning(Failure.DROPPED, busy=True)
+
+MEANINGS: dict[int, Meaning] = {
+    # 0 and -2: operations of a failed transaction that did not fail themselves: see _refused().
+    0: _BROKEN,  # RolledBack
+    -1: _BROKEN,  # SystemError: the beginning of a range
+    -2: _BROKEN,  # RuntimeInconsistency
+    -3: _BROKEN,  # DataInconsistency
+    -4: _GONE,  # ConnectionLoss
+    # A server also sends this for any error that it did not expect: the outcome is unknown.
+    -5: Meaning(Failure.OTHER, hint="a request too large, or an error in the server: see its log"),
+    -6: Meaning(Failure.OTHER, hint="the server is too old: use ZooKeeper 3.6 or later"),
+    -7: _BUSY,  # OperationTimeout
+    -8: Meaning(Failure.OTHER, hint="the server takes the path or the data for wrong"),
+    -12: _BUSY,  # UnknownSession, to servers: the session is going
+    -13: _NEVER_ASKED,  # NewConfigNoQuorum
+    -14: _NEVER_ASKED,  # ReconfigInProgress
+    -100: _BROKEN,  # APIError: the beginning of a range
+    -101: Meaning(Failure.MISSING),
+    -102: Meaning(Failure.DENIED),
+    -103: Meaning(Failure.CHANGED),
+    -108: Meaning(Failure.OTHER, hint="below an ephemeral znode: use another path"),
+    -110: Meaning(Failure.OTHER, hint="the number of the new znode was given before: try again"),
+    -111: Meaning(Failure.NOT_EMPTY),
+    -112: _GONE,  # SessionExpired, and kazoo's ConnectionClosed
+    -113: _NEVER_ASKED,  # InvalidCallback
+    -114: Meaning(Failure.DENIED),  # InvalidACL
+    -115: _GONE,  # AuthFailed: the client is closed
+    -118: _BUSY,  # SessionMoved: the connection is about to be closed
+    -119: _BUSY,  # NotReadOnly: this server is cut off from the quorum, and about to say so
+    -120: Meaning(
+        Failure.OTHER,
+        hint="sessions are local to a server: set localSessionsUpgradingEnabled=true there",
+    ),
+    -121: _NEVER_ASKED,  # NoWatcher
+    -122: _BUSY,  # RequestTimeout
+    -123: _NEVER_ASKED,  # ReconfigDisabled
+    # The server closes this session, and every later one.
+    -124: Meaning(Failure.DENIED, hint="the servers insist on SASL: pass sasl_options"),
+    -125: Meaning(Failure.OTHER, hint="its quota is used up: raise it, or use another path"),
+    -127: _BUSY,  # ThrottledOp: not carried out, as the server is overloaded
+}
+"""All codes of ZooKeeper 3.9. A code that is not listed does not tell what was done."""
+
+_UNKNOWN = Meaning(Failure.OTHER)
+
+_DROPPED: tuple[type[Exception], ...] = (exceptions.ConnectionDropped,)
+"""Errors of kazoo's own, without a code; the outcome of the request is unknown after them."""
+
+MAX_REQUEST = 1_000_000
+"""The most bytes of a request: ZooKeeper closes the connection for one above 1,048,575."""
+
+
+def shielded(call: Callable[P, T]) -> Callable[P, T | None]:
+    """Return a call for kazoo's threads: an error of ours is logged, and does not end the thread.
+
+    Everything that kazoo calls on its own goes through this. On the main thread, which is none of
+    kazoo's, a signal handler may have raised the error: there it goes on.
+    """
+
+    @wraps(call)
+    def shield(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return call(*args, **kwargs)
+        except Exception:
+            if may_strike():
+                raise
+            log.exception("the connection goes on after an error in zklock", extra=log_fields())
+            return None
+
+    return shield
+
+
+def translate(
+    error: Exception, path: str, lock_path: str | None = None, written: str | None = None
+) -> Failed:
+    """Return the failure for kazoo's error, with the zklock error to raise.
+
+    ``written``: the node whose data the request writes, if it only writes.
+    """
+    lock_path = lock_path or path
+    if isinstance(error, _DROPPED):
+        meaning = _GONE
+    else:
+        meaning = MEANINGS.get(getattr(error, "code", 1), _UNKNOWN)
+    name = type(error).__name__
+    raised: ZkLockError
+    if meaning.why is Failure.DENIED:
+        hint = meaning.hint or (
+            f"this client needs read and write permission on {written}, whose data it writes"
+            if written
+            else "this client needs create, delete and read permission on the lock's path, and "
+            "read permission on its own contenders"
+        )
+        raised = AccessDenied(
+            f"{path}: ZooKeeper's ACLs forbid it ({name}): {hint}", path=lock_path
+        )
+    else:
+        what = "; ".join(filter(None, [meaning.why.value, meaning.hint]))
+        raised = ZkLockError(f"{path}: {what} ({name}: {error})", path=lock_path)
+    raised.__cause__ = error
+    return Failed(meaning.why, raised, meaning.busy)
+
+
+class _Asking(threading.local):
+    """How many requests this thread is handing to kazoo: several in a signal handler."""
+
+    depth = 0
+
+
+class Store:
+    """Sends flights over one client. ``on_event(kind, path)`` is called when a watch fires."""
+
+    def __init__(
+        self,
+        client: Kazoo,
+        on_event: Callable[[str, str | None], None],
+        is_mine: Callable[[int], bool],
+        lock: AbstractContextManager[object],
+    ) -> None:
+        self._asking = _Asking()
+        self._handler = client.handler if isinstance(client.handler, Handler) else None
+        # One callable for all watches: kazoo keeps a set of callables for each path. So waiters
+        # that gave up leave nothing behind in the client.
+        self._watcher = Inline(shielded(lambda event: on_event(event.type, event.path)))
+        self._is_mine = is_mine
+        self._listings = _Listings(self._ask, lock)
+        self._makings = _Makings(self._ask, lock)
+        self._chroot = len(client.chroot.encode())
+        self._calls: dict[type[Request], Callable[[Any], Any]] = {
+            Create: lambda it: client.create_async(
+                it.prefix, it.data, ephemeral=True, sequence=True, include_data=True
+            ),
+            CreateAll: lambda it: _create_all(client, it),
+            List: lambda it: client.get_children_async(it.path, include_data=True),
+            Watch: lambda it: client.get_async(it.path, watch=self._watcher),
+            WatchList: lambda it: client.get_children_async(
+                it.path, watch=self._watcher, include_data=True
+            ),
+            WatchExists: lambda it: client.exists_async(it.path, watch=self._watcher),
+            Read: lambda it: client.get_async(it.path),
+            Exists: lambda it: client.exists_async(it.path),
+            Check: lambda it: _check(client, it.path),
+            Write: lambda it: client.set_async(it.path, it.data, it.version),
+            Mark: lambda it: _mark(client, it.path, it.data),
+            WriteAll: lambda it: _write_all(client, it),
+            Sync: lambda it: client.sync_async(it.path),
+            Delete: lambda it: client.delete_async(it.path, it.version),
+            DeleteAll: lambda it: _delete_all(client, it),
+            Depart: lambda it: _depart(client, it.path, it.data),
+            DeleteIf: lambda it: _delete_if(client, it),
+            HandOver: lambda it: _hand_over(client, it),
+            MakePath: lambda it: client.ensure_path_async(it.path),
+        }
+        self._values: dict[type[Request], Callable[[Any, Any], Any]] = {
+            Create: self._created,
+            CreateAll: _all_created,
+            List: _listed,
+            Watch: self._read,
+            WatchList: _listed,
+            WatchExists: self._seen,
+            Read: self._read,
+            Exists: self._seen,
+            Check: _carried_out,
+            Mark: _carried_out,
+            WriteAll: _carried_out,
+            DeleteAll: _carried_out,
+            Depart: _carried_out,
+            DeleteIf: _carried_out,
+            HandOver: _carried_out,
+        }
+
+    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        """Send the requests back to back, and call ``done(results)`` once, when all are answered.
+
+        ``done`` runs on any thread. With zklock's handler, this does not block.
+        """
+        landing = _Landing(len(flight), done)
+        first = flight[0]
+        if isinstance(first, MakePath) and any(isinstance(each, Create) for each in flight):
+            self._makings.make(first, _Follower(flight, landing, partial(self._send, flight, 1)))
+        elif isinstance(first, Create):
+            self._makings.follow(_Follower(flight, landing, partial(self._send, flight, 0)))
+        elif isinstance(first, CreateAll) and (path := self._makings.any_of(first)) is not None:
+            # Those who have asked for a contender there before wait for that node.
+            for slot in range(len(flight)):
+                landing.put(slot, translate(exceptions.NoNodeError(), path))
+        else:
+            self._send(flight, 0, landing)
+
+    def _send(self, flight: Flight, start: int, landing: _Landing) -> None:
+        for slot, request in enumerate(flight[start:], start):
+            put = partial(landing.put, slot)
+            if isinstance(request, Create):
+                put = partial(landing.created, slot, request, flight)
+            if isinstance(request, List) and not isinstance(flight[0], Sync):
+                self._listings.want(request, put)
+            else:
+                self._ask(request, put)
+
+    def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
+        kind = type(request)
+        call, value = self._calls[kind], self._values.get(kind)
+        size = self._size(request)
+        if size > MAX_REQUEST:
+            put(_too_large(request, size))
+            return
+
+        @shielded
+        def answered(result: Any) -> None:
+            if result.exception is not None:
+                put(failed(request, result.exception))
+            else:
+                put(value(request, result.value) if value is not None else None)
+
+        handler = self._handler
+        if handler is not None:
+            depth = self._asking.depth
+            try:
+                self._asking.depth = depth + 1
+                result = handler.run_inline(call, request)
+            except BaseException:
+                handler.nudge()
+                raise
+            finally:
+                self._asking.depth = depth
+            if depth:  # in a signal handler: the wake-up of what was interrupted may have to come
+                handler.nudge()
+            result.rawlink(answered)
+        else:
+            call(request).rawlink(answered)
+
+    def _size(self, request: Request) -> int:
+        """Return at least the number of bytes of a request."""
+        return _HEADERS + self._chroot * _operations(request) + _size(request)
+
+    def _created(self, request: Create, value: Any) -> Node:
+        path, stat = value
+        return self._node(path, request.data, stat)
+
+    def _read(self, request: Watch | Read, value: Any) -> Node:
+        return self._node(request.path, *value)
+
+    def _seen(self, request: Exists | WatchExists, value: Any) -> Node | Failed:
+        if value is None:
+            return translate(exceptions.NoNodeError(), request.path)
+        return self._node(request.path, b"", value)
+
+    def _node(self, path: str, data: bytes, stat: Any) -> Node:
+        owner = stat.ephemeralOwner
+        return Node(path, data, owner, self._is_mine(owner), stat.version)
+
+
+def failed(request: Request, error: Exception) -> Failed:
+    """Return the failure of a request for kazoo's error."""
+    return translate(error, *_paths(request), _written(request))
+
+
+def _listed(_: List | WatchList, value: Any) -> Listing:
+    names, stat = value
+    return Listing(names, stat.czxid, stat.cversion, stat.ctime, stat.dataLength)
+
+
+def _carried_out(request: Request, results: list[Any]) -> Failed | None:
+    refused = _refused(results)
+    return None if refused is None else failed(request, refused)
+
+
+def _all_created(request: CreateAll, results: list[Any]) -> Failed | tuple[str, ...]:
+    return _carried_out(request, results) or tuple(results)
+
+
+def _listings_beside(create: Create, flight: Flight) -> list[int]:
+    """Return the slots of the flight that list the parent of the created node."""
+    _, parent = _paths(create)
+    return [at for at, each in enumerate(flight) if isinstance(each, List) and each.path == parent]
+
+
+class _Landing:
+    """Collects the results of a flight, from any threads."""
+
+    def __init__(self, count: int, done: Callable[[Results], None]) -> None:
+        self._results: list[Any] = [None] * count
+        self._missing = dict.fromkeys(range(count), True)
+        self._left = list(range(count))
+        self._done = done
+
+    def put(self, slot: int, result: Any) -> None:
+        """Take one result; kazoo may complete a request twice while it stops."""
+        if self._missing.pop(slot, False):
+            self._results[slot] = result
+            if self._left.pop() == 0:  # exactly one thread takes the last
+                self._done(tuple(self._results))
+
+    def created(self, slot: int, create: Create, flight: Flight, result: Any) -> None:
+        """Take the result of a create of the flight.
+
+        If the parent is missing, so are its listings, and are not waited for. Otherwise others
+        could make the parent meanwhile, and create contenders before this attempt asks again.
+        """
+        if isinstance(result, Failed) and result.why is Failure.MISSING:
+            for each in _listings_beside(create, flight):
+                self.put(each, result)
+        self.put(slot, result)
+
+
+class _Listings:
+    """Lists a node once for all attempts that ask while an earlier listing of it is under way.
+
+    Each attempt gets a listing whose request was sent after the attempt asked for it, and after the
+    attempt's earlier requests.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[List, Callable[[Any], None]], None],
+        lock: AbstractContextManager[object],
+    ) -> None:
+        self._ask = ask
+        self._lock = lock
+        self._under_way: dict[str, _Shared] = {}
+
+    def want(self, request: List, put: Callable[[Any], None]) -> None:
+        """Call ``put`` with the answer, when it comes."""
+        with self._lock:
+            before = self._under_way.get(request.path)
+            # A request that was interrupted while it was sent may never be answered.
+            if before is not None and before.sent:
+                before.next.append(put)
+                return
+            shared = self._under_way[request.path] = _Shared([put])
+        self._send(request, shared)
+
+    def _send(self, request: List, shared: _Shared) -> None:
+        self._ask(request, partial(self._landed, request, shared))
+        shared.sent = True
+
+    def _landed(self, request: List, shared: _Shared, result: Any) -> None:
+        with self._lock:
+            puts, shared.puts = shared.puts, []
+            later, shared.next = shared.next, []
+            following = _Shared(later) if later else None
+            if following is not None:
+                self._under_way[request.path] = following
+            elif self._under_way.get(request.path) is shared:
+                del self._under_way[request.path]
+        if following is not None:
+            self._send(request, following)
+        for put in puts:
+            put(result)
+
+
+class _Follower:
+    """A flight that creates a contender; it may have to wait until its parent is made."""
+
+    def __init__(self, flight: Flight, landing: _Landing, send: Callable[[_Landing], None]) -> None:
+        create = next(request for request in flight if isinstance(request, Create))
+        self.path = create.prefix.rpartition("/")[0]
+        self.asked = create.asked
+        self._landing = landing
+        self._makes = isinstance(flight[0], MakePath)
+        self._slots = range(len(flight))
+        self._send = send
+
+    def go(self, made: Any = None) -> None:
+        """Send the flight, now that its parent is made; if that failed, fail in the same way."""
+        if self._makes and made is not None:
+            for slot in self._slots:
+                self._landing.put(slot, made)
+            return
+        if self._makes:
+            self._landing.put(0, made)
+        self._send(self._landing)
+
+
+class _Makings:
+    """Makes a missing node once for all that need it, and sends the creates below it in order.
+
+    An attempt that asked before the node existed found it missing, and hears so before the node is
+    made. Later attempts are held until the node is made; otherwise they would overtake.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[MakePath, Callable[[Any], None]], None],
+        lock: AbstractContextManager[object],
+    ) -> None:
+        self._ask = ask
+        self._lock = lock
+        self._under_way: dict[str, _Making] = {}
+
+    def make(self, request: MakePath, follower: _Follower) -> None:
+        """Make the node, and let the follower go."""
+        mine = _Making(threading.get_ident(), [follower])
+        try:
+            with self._lock:
+                making = self._under_way.get(request.path)
+                if making is not None and making.goes_on():
+                    making.followers.append(follower)
+                    return
+                self._under_way[request.path] = mine
+            self._ask(request, partial(self._made, request.path, mine))
+            mine.sent = True
+        except BaseException:
+            mine.struck = True
+            with self._lock:
+                if follower in mine.followers:
+                    mine.followers.remove(follower)
+            self._made(request.path, mine, None)  # who followed meanwhile asks again
+            raise
+
+    def follow(self, follower: _Follower) -> None:
+        """Let the follower go; if its parent is being made, after the others."""
+        if self._under_way:
+            with self._lock:
+                making = self._under_way.get(follower.path)
+                if making is not None and making.goes_on():
+                    making.followers.append(follower)
+                    return
+        follower.go()
+
+    def any_of(self, request: CreateAll) -> str | None:
+        """Return a parent of the request's nodes that is being made, if there is one."""
+        if not self._under_way:
+            return None
+        parents = (each.prefix.rpartition("/")[0] for each in request.creates)
+        with self._lock:
+            return next((path for path in parents if path in self._under_way), None)
+
+    def _made(self, path: str, making: _Making, result: Any) -> None:
+        while True:
+            with self._lock:
+                some, making.followers = making.followers, []
+                if not some:
+                    if self._under_way.get(path) is making:
+                        del self._under_way[path]
+                    return
+            some.sort(key=lambda follower: -follower.asked)
+            try:
+                _let_go(some, result)
+            except BaseException:
+                making.followers += some
+                self._made(path, making, result)
+                raise
+
+
+def _let_go(some: list[_Follower], result: Any) -> None:
+    while some:
+        some.pop().go(result)
+
+
+class _Making:
+    """A node that is being made by a thread, and the flights that wait for it."""
+
+    __slots__ = ("_sender", "followers", "sent", "struck")
+
+    def __init__(self, sender: int, followers: list[_Follower]) -> None:
+        self._sender = sender
+        self.followers = followers
+        self.sent = False
+        self.struck = False
+
+    def goes_on(self) -> bool:
+        """Whether its request was sent, or another thread is sending it.
+
+        A thread that meets its own request half sent was interrupted, or interrupts itself: that
+        request may never be answered.
+        """
+        return self.sent or (not self.struck and self._sender != threading.get_ident())
+
+
+class _Shared:
+    """One listing, the requests that get it, and the requests that came too late for it."""
+
+    __slots__ = ("next", "puts", "sent")
+
+    def __init__(self, puts: list[Callable[[Any], None]]) -> None:
+        self.puts = puts
+        self.next: list[Callable[[Any], None]] = []
+        self.sent = False
+
+
+def _check(client: Kazoo, path: str) -> Any:
+    transaction = client.transaction()
+    transaction.check(path, -1)
+    return transaction.commit_async()
+
+
+def _mark(client: Kazoo, path: str, data: bytes) -> Any:
+    transaction = client.transaction()
+    transaction.check(path, -1)
+    transaction.set_data(path.rpartition("/")[0], data)
+    return transaction.commit_async()
+
+
+def _write_all(client: Kazoo, request: WriteAll) -> Any:
+    transaction = client.transaction()
+    transaction.check(request.path, -1)
+    for path, data, version in request.writes:
+        transaction.set_data(path, data, version)
+    return transaction.commit_async()
+
+
+def _create_all(client: Kazoo, request: CreateAll) -> Any:
+    transaction = client.transaction()
+    for each in request.creates:
+        transaction.create(each.prefix, each.data, ephemeral=True, sequence=True)
+    return transaction.commit_async()
+
+
+def _delete_all(client: Kazoo, request: DeleteAll) -> Any:
+    transaction = client.transaction()
+    for path in request.paths:
+        transaction.delete(path)
+    return transaction.commit_async()
+
+
+def _depart(client: Kazoo, path: str, data: bytes) -> Any:
+    transaction = client.transaction()
+    transaction.delete(path)
+    transaction.set_data(path.rpartition("/")[0], data)
+    return transaction.commit_async()
+
+
+def _delete_if(client: Kazoo, request: DeleteIf) -> Any:
+    transaction = client.transaction()
+    # In this order: if the version is refused, the node is still there.
+    transaction.delete(request.path)
+    transaction.check(request.other, request.version)
+    return transaction.commit_async()
+
+
+def _hand_over(client: Kazoo, request: HandOver) -> Any:
+    transaction = client.transaction()
+    transaction.check(request.successor, -1)
+    # The leader's own node last: a member hears of its own node before it hears of the leader's.
+    for path in (*request.others, request.path):
+        transaction.delete(path)
+    return transaction.commit_async()
+
+
+def _refused(results: list[Any]) -> Exception | None:
+    """Return the error for which nothing of a transaction was done; ``None``: all was done."""
+    others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+    errors = (each for each in results if isinstance(each, Exception))
+    return next((error for error in errors if not isinstance(error, others)), None)
+
+
+def _paths(request: Request) -> tuple[str, str]:
+    """Return the path of the request, and the path of its lock."""
+    if isinstance(request, Create):
+        return request.prefix, request.prefix.rpartition("/")[0]
+    if isinstance(request, CreateAll):
+        return _paths(request.creates[0])
+    path = request.paths[0] if isinstance(request, DeleteAll) else request.path
+    parent, _, name = path.rpartition("/")
+    return path, parent if names.parse(name) else path
+
+
+def _written(request: Request) -> str | None:
+    """Return the node whose data the request writes, the first of several, if it only writes."""
+    match request:
+        case Write(path):
+            return path
+        case WriteAll(writes=((path, _, _), *_)):
+            return path
+        case Mark(path):
+            return path.rpartition("/")[0]
+    return None
+
+
+_HEADERS = 256
+"""The most bytes of a request besides its paths and its data."""
+
+
+def _size(request: Request) -> int:
+    """Return at least the number of bytes of the paths and the data of a request."""
+    match request:
+        case Create(path, data) | Write(path, data):
+            return _bytes(path) + len(data)
+        case CreateAll(creates):
+            return sum(_HEADERS + _size(each) for each in creates)
+        case WriteAll(path, writes):
+            parts = (_EACH + _bytes(each) + len(data) for each, data, _ in writes)
+            return _bytes(path) + sum(parts)
+        case DeleteAll() | HandOver():
+            return sum(_EACH + _bytes(each) for each in _nodes(request))
+        case Mark(path, data) | Depart(path, data):
+            return 2 * (_EACH + _bytes(path)) + len(data)
+        case _:
+            return _bytes(request.path)
+
+
+def _nodes(request: DeleteAll | HandOver) -> tuple[str, ...]:
+    if isinstance(request, DeleteAll):
+        return request.paths
+    return request.path, *request.others, request.successor
+
+
+def _operations(request: Request) -> int:
+    """Return how many paths a request names, at most."""
+    match request:
+        case CreateAll(creates):
+            return len(creates)
+        case WriteAll(_, writes):
+            return 1 + len(writes)
+        case DeleteAll() | HandOver():
+            return len(_nodes(request))
+    return 2
+
+
+_EACH = 64
+"""The most bytes of an operation in a transaction besides its path and its data."""
+
+
+def _bytes(path: str) -> int:
+    return len(path) if path.isascii() else len(path.encode())
+
+
+def _too_large(request: Request, size: int) -> Failed:
+    path, lock_path = _paths(request)
+    return Failed(
+        Failure.OTHER,
+        ZkLockError(
+            f"{path[:100]}: a request of {size} bytes is above ZooKeeper's limit, and was not "
+            "sent: use a shorter path, or fewer members",
+            path=lock_path,
+        ),
+    )

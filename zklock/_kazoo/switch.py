@@ -1,0 +1,43 @@
+"""The switch for ``riders``: the variable ``ZKLOCK_RIDER`` of the environment.
+
+It is read whenever a client is made. With ``on``, the client has a handler that carries riders, and
+so has its store. Otherwise no module of the riders is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from zklock._kazoo.client import Kazoo
+from zklock._kazoo.handler import Handler
+from zklock._kazoo.store import Store
+from zklock.errors import ClientUnusable
+
+
+def new_handler() -> Handler:
+    """Return the handler of a new client, as the environment wants it."""
+    wanted = os.environ.get("ZKLOCK_RIDER") or "off"
+    if wanted not in {"on", "off"}:
+        raise ClientUnusable(f"ZKLOCK_RIDER is {wanted!r} in the environment: set it to on or off")
+    if wanted == "off":
+        return Handler()
+    from zklock._kazoo.riding import RidingHandler  # noqa: PLC0415
+
+    return RidingHandler()
+
+
+def open_store(
+    client: Kazoo,
+    on_event: Callable[[str, str | None], None],
+    is_mine: Callable[[int], bool],
+    lock: AbstractContextManager[object],
+) -> Store:
+    """Return the store of a client: one with riders if its handler carries them."""
+    if isinstance(client.handler, Handler) and type(client.handler) is not Handler:
+        from zklock._kazoo.riding import RidingHandler, RidingStore  # noqa: PLC0415
+
+        if isinstance(client.handler, RidingHandler):
+            return RidingStore(client, client.handler, on_event, is_mine, lock)
+    return Store(client, on_event, is_mine, lock)

@@ -1,0 +1,135 @@
+"""What wakes kazoo's connection thread: kazoo's wake-ups, and riders, in one order.
+
+kazoo queues a request and then sends one wake-up. For each wake-up its connection thread sends the
+oldest request of its queue, or finds that there is none; then it receives the wake-up. zklock
+cannot see kazoo's queue, and need not: it sees whether a request was sent before the wake-up was
+received.
+
+A rider is put into the deque of the wake-ups. When it has become the first, kazoo is woken for it.
+*If kazoo sends nothing, its queue was empty at that moment, after the rider was put there.* Then
+the rider is written, with those right behind it. If kazoo sends a request, it may be older than the
+rider, and kazoo is woken again.
+
+So everything that the user had queued when the rider was put there is written before it. (What is
+queued after it may be written before it, too. Whoever asked has not waited for the rider.) This is
+needed, and counting wake-ups is not enough. A thread may have queued a request and not woken kazoo
+yet. Kazoo sends that request for the wake-up of the next thread, whose own request is then still
+queued when all wake-ups are received.
+
+For those right behind the rider nothing has to be asked again: a request that was queued before
+one of them had its wake-up sent before it, and this wake-up is not between them.
+
+A user who never lets the queue be empty must not keep riders, and heartbeats among them, from being
+sent. So after ``ASKED`` requests in a row the rider is written. Those that the rider must not
+overtake are fewer: when it becomes the first, all wake-ups from before it are received, and each
+has sent a request, or had none to send. What is left from before it was queued by threads that were
+just between queueing and waking, or were interrupted there: one request each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable
+
+from zklock._kazoo.riders import Line, Rider
+from zklock._kazoo.socket import _WakeReader
+
+ASKED = 256
+"""How often kazoo is asked for older requests before a rider is written."""
+
+_CHUNK = 65536
+
+
+class WakeReader(_WakeReader):
+    """The reading end, for kazoo; readable while there are wake-ups or riders.
+
+    No lock is taken: a wake-up may come from a signal handler that has interrupted another wake-up.
+
+    While the connection thread does not wait, no byte is sent. It says that it is about to wait
+    (``flush``), and then looks once more whether there is something (``pending``). Whoever brings
+    something first puts it into the deque, and then looks whether the thread waits. So one of the
+    two sees the other.
+    """
+
+    more = False  # there is nothing behind what is pending
+
+    def __init__(self, write: Callable[[list[Rider]], object]) -> None:
+        super().__init__()
+        self._ready: deque[Rider | None] = deque()  # None: a wake-up of kazoo's
+        self._waits = False
+        self._sent = False  # by kazoo, since it received the last wake-up
+        self._asked = 0
+        self._write_riders = write
+
+    def pending(self) -> int:
+        return len(self._ready)
+
+    def flush(self) -> None:
+        """Note that the connection thread is about to wait."""
+        self._waits = True
+
+    def arrived(self) -> None:
+        """Receive the bytes that make the socket readable; the deque tells what is to be done."""
+        with contextlib.suppress(BlockingIOError):
+            while len(self._read.recv(_CHUNK)) == _CHUNK:
+                pass
+
+    def awake(self) -> None:
+        """Note that the connection thread waits no longer."""
+        self._waits = False
+
+    def stalls_at(self) -> float:
+        """Return when too much time has passed in the middle of something: never."""
+        return math.inf
+
+    def stall(self) -> None:
+        """Do nothing: it never stalls."""
+
+    def sent(self) -> None:
+        """Note that kazoo has sent a request."""
+        self._sent = True
+
+    def recv(self, size: int) -> bytes:
+        """Receive one wake-up: kazoo has sent its oldest request, or has none. See the module."""
+        sent, self._sent = self._sent, False
+        ready = self._ready
+        if not ready or ready[0] is None:
+            with contextlib.suppress(IndexError):
+                ready.popleft()
+        elif sent and self._asked < ASKED:
+            self._asked += 1
+        else:
+            self._asked = 0
+            self._write_riders(self._riders())
+        return b"\0"
+
+    def _riders(self) -> list[Rider]:
+        """Take the riders that stand first. Only this thread takes anything."""
+        ready, riders = self._ready, []
+        while ready and (first := ready[0]) is not None:
+            ready.popleft()
+            riders.append(first)
+        return riders
+
+    def board(self, rider: Rider) -> None:
+        """Put a rider in line; ``rouse()`` must follow."""
+        self._ready.append(rider)
+
+    def wake(self) -> None:
+        """Wake kazoo's connection thread for one request of its queue."""
+        self._ready.append(None)
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Wake the connection thread if it waits, for what was put in line before."""
+        if self._waits:
+            with contextlib.suppress(BlockingIOError):  # full: it is readable already
+                self._write.send(b"\0")
+
+    def strand(self, line: Line) -> None:
+        """Drop the riders of a closed connection; they leave the deque when they are first."""
+        for each in self._ready.copy():
+            if each is not None and each.line is line:
+                each.drop()

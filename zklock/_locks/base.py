@@ -1,0 +1,480 @@
+"""What a lock is for threads and for asyncio alike: its settings, its contenders, its grants.
+
+A kind of lock is declared once, on ``LockBase`` (see ``kinds``). Each front adds how it waits.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, MutableMapping
+from functools import cache
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypedDict, TypeVar
+
+from zklock._engine import telling
+from zklock._engine.attempt import Attempt
+from zklock._engine.bodies import Locking, Taken
+from zklock._engine.callbacks import check_callbacks
+from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._engine.script import Front
+from zklock._engine.session import Session
+from zklock._engine.sessions import session_of
+from zklock._ground import telemetry
+from zklock._ground.clock import check_timeout
+from zklock._ground.loss import LostCallback
+from zklock._ground.uncopied import Uncopied
+from zklock._kazoo.client import AnyClient
+from zklock._kazoo.loops import check_thread
+from zklock._recipes import lock as lock_recipe, names, queries, revoke
+from zklock._recipes.effects import Listing, Recipe
+from zklock._recipes.nodedata import NodeData
+from zklock._recipes.queries import Contender
+from zklock.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    NotHeld,
+    WouldDeadlock,
+    WrongThread,
+)
+from zklock.token import FencingToken
+
+MAX_IDENTITY = 4096
+"""The size limit of an identity, in bytes of UTF-8."""
+
+G = TypeVar("G", bound=GrantBase)
+R = TypeVar("R")
+
+
+class Holdings(Taken[G]):
+    """What one thread or task acquired of a lock.
+
+    A grant that is shared by re-entrant acquires stands in it several times.
+    """
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: lock_recipe.Entry | None = None  # the newest contender
+
+
+Place: TypeAlias = tuple[lock_recipe.Entry, GrantOptions, Listing | None]
+"""A contender, the options of its grant, and its queue if its node is in it already."""
+
+
+class Options(TypedDict, Generic[G], total=False):
+    """The options of every lock; see ``LockBase``."""
+
+    identity: str | None
+    timeout: float | None
+    on_lost: LostCallback | None
+    on_suspended: Callable[[G], object] | None
+    on_release_requested: Callable[[G], object] | None
+    tidy: bool
+    naming: Literal["curator", "kazoo"]
+    session_timeout: float | None
+    lease_fraction: float | None
+
+
+class LockBase(Uncopied, Locking[G]):
+    """The part of a lock that does not wait; see ``Lock`` for the arguments."""
+
+    _INSTEAD = "make another one with the same path, in another process with a client of its own"
+
+    _KIND: ClassVar[names.Kind] = names.Kind.EXCLUSIVE
+    _CALLED: ClassVar[str] = "exclusive"
+    """What telemetry calls this kind."""
+    _AWAITS: ClassVar[bool] = False
+    _FRONT: ClassVar[Front]
+    _GRANT: type[G]
+
+    def __init__(
+        self,
+        client: AnyClient,
+        path: str,
+        *,
+        identity: str | None = None,
+        timeout: float | None = None,
+        on_lost: LostCallback | None = None,
+        on_suspended: Callable[[G], object] | None = None,
+        on_release_requested: Callable[[G], object] | None = None,
+        tidy: bool = False,
+        naming: Literal["curator", "kazoo"] = "curator",
+        session_timeout: float | None = None,
+        lease_fraction: float | None = None,
+    ) -> None:
+        self._path = names.check_path(path)
+        self._identity = check_identity(identity)
+        self._timeout = check_timeout(timeout)
+        check_callbacks(
+            self._AWAITS,
+            on_lost=on_lost,
+            on_suspended=on_suspended,
+            on_release_requested=on_release_requested,
+        )
+        self._on_lost = on_lost
+        self._on_suspended = on_suspended
+        self._on_release_requested = on_release_requested
+        self._tidy = bool(tidy)
+        self._naming = _check_naming(naming, self._tidy)
+        self._session = self._open(client, session_timeout, lease_fraction)
+        self._mine = self._storage()
+        # No lock: a signal handler that cancels may have interrupted the code that holds it.
+        # Adding, discarding and copying are one step each: nothing can come in between.
+        self._pending: set[Attempt[Any]] = set()
+        self._grant: G | None = None
+
+    @property
+    def path(self) -> str:
+        """The lock's path."""
+        return self._path
+
+    @property
+    def grant(self) -> G | None:
+        """The newest grant of this object, ``None`` once it is released. It may be lost."""
+        grant = self._grant
+        return None if grant is None or grant.released else grant
+
+    @property
+    def held(self) -> bool:
+        """Whether the newest grant of this object is held (see ``Grant.held``)."""
+        grant = self._grant
+        return grant is not None and grant.held
+
+    def cancel(self) -> None:
+        """Make all pending acquires of this object raise ``AcquireCancelled``, and no others.
+
+        May be called from any thread, and from a signal handler.
+        """
+        for attempt in self._pending.copy():
+            attempt.give_up(
+                AcquireCancelled(f"{self._path}: the acquire was cancelled", path=self._path)
+            )
+
+    # Scripts: what the fronts' methods do.
+
+    async def _acquire(
+        self,
+        blocking: bool = True,
+        timeout: float | None = None,
+        place: Place | None = None,
+        **wanted: Any,
+    ) -> G | None:
+        limit = self._limit(blocking, timeout)
+        patient = limit != 0
+        check_thread("acquire()")
+        self._check_acquire()
+        shared = self._again()
+        if shared is not None:
+            self._holdings().grants.append(shared)
+            return shared
+        if limit is None:
+            self._check_self()
+        attempt = self._attempt(patient, self._holdings(), place, **wanted)
+        try:
+            self._pending.add(attempt)
+            self._FRONT.begin(attempt)
+            grant = await outcome(self._FRONT, attempt, limit if patient else self._session.moment)
+            if grant is not None:
+                self._keep(grant)
+            self._pending.discard(attempt)
+            return grant  # inside the try: an interrupt before the return must not miss a grant
+        except BaseException:
+            if not attempt.give_up():
+                attempt.when_done(lambda: abandon_result(attempt))
+            self._pending.discard(attempt)
+            raise
+
+    async def _release(self) -> None:
+        check_thread("release()")
+        await self._give_back(self._newest())
+
+    async def _give_back(self, grant: G) -> None:
+        """Release one use of the grant."""
+        if self._shared(grant):
+            return
+        try:
+            await grant._release()
+        finally:
+            self._forget(grant)
+
+    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
+        """Run a query about the lock and return its result; ``NoAnswer`` if not in time."""
+        check_thread(what)
+        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
+
+    async def _break_lock(
+        self, token: FencingToken | None, timeout: float | None
+    ) -> Contender | None:
+        if token is not None and not isinstance(token, FencingToken):
+            raise TypeError(f"token must be a FencingToken, not {type(token).__name__}")
+        return await self._ask("break_lock()", lambda: self._break(token), timeout)
+
+    # For the fronts.
+
+    def _open(
+        self, client: AnyClient, session_timeout: float | None, lease_fraction: float | None
+    ) -> Session:
+        return session_of(client, session_timeout, lease_fraction)
+
+    def _storage(self) -> Any:
+        """Return the store of what each thread or task holds."""
+        raise NotImplementedError
+
+    def _owner(self) -> object:
+        """Return the running thread or task."""
+        raise NotImplementedError
+
+    def _holdings(self) -> Holdings[G]:
+        """Return what the running thread or task has acquired here."""
+        raise NotImplementedError
+
+    def _newest_here(self) -> MutableMapping[tuple[int, str], G]:
+        """Return the newest grant of the running thread or task, for each session and path."""
+        raise NotImplementedError
+
+    def _label(self) -> str:
+        """Return the last part of a default identity."""
+        raise NotImplementedError
+
+    def _limit(self, blocking: bool, timeout: float | None) -> float | None:
+        return limit_of(blocking, self._timeout if blocking and timeout is None else timeout)
+
+    def _check_acquire(self) -> None:
+        """Raise if the running thread or task may not acquire now."""
+        self._session.check_usable()
+
+    def _check_self(self) -> None:
+        """Raise ``WouldDeadlock`` if the running thread or task would wait for itself."""
+        grant = self._newest_here().get((id(self._session), self._path))
+        if grant is None or grant._keeper is not self._session or not grant.held:
+            return
+        parent, _, name = grant.path.rpartition("/")
+        node = names.parse(name)
+        reads = node is None or node.kind is names.Kind.READ or grant._reads
+        if parent == self._path and not (reads and self._KIND is names.Kind.READ):
+            raise WouldDeadlock(
+                f"{self._path}: this {self._WHO} holds it already, with token {grant.token}, and "
+                "would wait for itself: release it first, share one RLock object, or give a "
+                "timeout= if somebody else is to release it",
+                path=self._path,
+                token=grant.token,
+            )
+
+    def _again(self) -> G | None:
+        """Return the grant that the running thread or task may share, if there is one."""
+        return None
+
+    def _entry(self, data: bytes, patient: bool, **wanted: Any) -> lock_recipe.Entry:
+        """Return a new contender."""
+        return lock_recipe.Entry(
+            self._path,
+            data,
+            self._KIND,
+            patient=patient,
+            tidy=self._tidy,
+            alone=not self._tidy,
+            naming=self._naming,
+        )
+
+    def _contender(self, patient: bool, **wanted: Any) -> tuple[lock_recipe.Entry, GrantOptions]:
+        """Return a new contender, and the options of its grant."""
+        identity = self._identity or f"{_host()}:{os.getpid()}:{self._label()}"
+        entry = self._entry(bytes(NodeData(identity.encode())), patient, **wanted)
+        terms = GrantOptions(
+            self._path,
+            identity,
+            self._GRANT,
+            self._on_lost,
+            self._on_suspended,
+            self._on_release_requested,
+            self._owner(),
+            self._give_back,
+            self._CALLED,
+        )
+        if telemetry.hooks:
+            entry.queued = telling.queued(terms)
+        return entry, terms
+
+    def _attempt(
+        self,
+        patient: bool,
+        holdings: Holdings[G] | None = None,
+        place: Place | None = None,
+        **wanted: Any,
+    ) -> Attempt[G | None]:
+        entry, terms, listing = place or (*self._contender(patient, **wanted), None)
+        entry.patient = patient
+        if holdings is not None:
+            holdings.asked = entry
+        return self._session.attempt(
+            lock_recipe.acquire(entry, listing),
+            recover=lambda: lock_recipe.leave(entry),
+            terms=terms,
+        )
+
+    def _begin(self, told: Callable[[Attempt[G | None]], object]) -> Attempt[G | None]:
+        """Begin to acquire; no thread waits.
+
+        ``told(attempt)`` is called once there is an outcome, on the thread that brings it. It must
+        not block. After ``attempt.give_up()`` there is no grant, or it says that it came too late.
+        """
+        attempt = self._attempt(patient=True)
+        attempt.when_done(lambda: told(attempt))
+        return attempt.start()
+
+    def _keep(self, grant: G) -> None:
+        """Note what the running thread or task has acquired."""
+        self._grant = grant
+        self._newest_here()[id(self._session), self._path] = grant
+        mine = self._holdings()
+        mine.grants[:] = [old for old in mine.grants if old in mine.entered or old.held]
+        mine.grants.append(grant)
+
+    def _newest(self) -> G:
+        """Return the newest grant of the running thread or task; ``NotHeld`` if there is none."""
+        grants = self._holdings().grants
+        if not grants:
+            raise self._nothing_here()
+        return grants[-1]
+
+    def _shared(self, grant: G) -> bool:
+        """Take back one use of the grant. Return whether this thread or task has other uses."""
+        grants = self._holdings().grants
+        if self._used_more(grant) and grant.held:
+            grants.remove(grant)
+            return True
+        return False
+
+    def _used_more(self, grant: G) -> bool:
+        """Whether this thread or task has acquired the grant more than once."""
+        return self._holdings().grants.count(grant) > 1
+
+    def _forget(self, grant: G) -> None:
+        """Forget a grant that has ended; if it was lost, forget only one use of it.
+
+        The code around the other uses still believes that it holds the lock. It must be told, and
+        may not acquire anew before that.
+        """
+        if grant.held:
+            return
+        grants = self._holdings().grants
+        if grant.released:
+            grants[:] = [other for other in grants if other is not grant]
+        elif grant in grants:
+            grants.remove(grant)
+        if self._grant is grant and grant not in grants:
+            self._grant = None
+
+    def _nothing_here(self) -> NotHeld:
+        grant = self._grant
+        if grant is not None and grant.held:
+            return WrongThread(
+                f"{self._path}: held, but not by this {self._WHO}: release it where it was "
+                "acquired, or call release() of the grant",
+                path=self._path,
+                token=grant.token,
+            )
+        return NotHeld(f"{self._path}: nothing to release: acquire first", path=self._path)
+
+    _WHO: ClassVar[str] = "thread"
+
+    def _timed_out(self) -> AcquireTimeout:
+        asked = self._holdings().asked
+        ahead = asked.ahead if asked is not None else None
+        behind = (asked.behind if asked is not None else "") or None
+        return AcquireTimeout(
+            f"{self._path}: not granted within {self._timeout:g} s{_standing(ahead, behind)}: try "
+            "again later, or wait longer (timeout=)",
+            path=self._path,
+            ahead=ahead,
+            behind=behind,
+        )
+
+    # Questions about the lock.
+
+    def _contenders(self) -> Recipe[list[Contender]]:
+        return queries.contenders(self._path)
+
+    def _holder(self) -> Recipe[Contender | None]:
+        return queries.holder(self._path)
+
+    def _request_release(self) -> Recipe[list[Contender]]:
+        return revoke.request_release(self._contenders)
+
+    def _break(self, token: FencingToken | None) -> Recipe[Contender | None]:
+        return revoke.break_lock(self._path, self._contenders, token)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._path}{' held' if self.held else ''}>"
+
+
+def _check_naming(naming: object, tidy: bool) -> names.Naming:
+    try:
+        found = names.Naming(naming)
+    except ValueError:
+        raise ValueError(f'naming must be "curator" or "kazoo", not {naming!r}') from None
+    if tidy and found is names.Naming.KAZOO:
+        raise ValueError(
+            'naming="kazoo" and tidy=True do not go together: kazoo\'s locks do not make a path '
+            "again that was removed"
+        )
+    return found
+
+
+def _standing(ahead: int | None, behind: str | None) -> str:
+    if not ahead:
+        return ""
+    if ahead == 1:
+        return f", held by {behind!r}" if behind else ", with one contender before it"
+    return f", with {ahead} contenders before it" + (f", the nearest {behind!r}" if behind else "")
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+def limit_of(blocking: bool, timeout: Any) -> float | None:
+    """Return for how long an acquire waits, in seconds; ``None``: without a limit."""
+    if blocking:
+        return check_timeout(timeout)
+    if timeout is not None:
+        raise ValueError("blocking=False waits for nothing: a timeout makes no sense with it")
+    return 0
+
+
+async def outcome(front: Front, attempt: Attempt[R | None], limit: float | None) -> R | None:
+    """Wait for the outcome; ``None`` after the limit, even if a grant is on its way."""
+
+    def unheard() -> None:
+        abandon_result(attempt)
+
+    if not await front.finished(attempt, limit, unheard) and attempt.give_up():
+        return None
+    await front.finished(attempt, None, unheard)
+    return attempt.result()
+
+
+def abandon_result(attempt: Attempt[Any]) -> None:
+    """Give back a grant that arrived while its caller was interrupted."""
+    try:
+        grant = attempt.result()
+    except BaseException:
+        return  # there is none
+    if grant is not None:
+        grant.abandon()
+
+
+def check_identity(identity: Any) -> str | None:
+    """Return a valid identity; ``TypeError`` or ``ValueError`` if a node cannot carry it."""
+    if identity is None:
+        return None
+    if not isinstance(identity, str):
+        raise TypeError(f"identity must be a str, not {type(identity).__name__}")
+    size = len(identity.encode())
+    if not 0 < size <= MAX_IDENTITY:
+        raise ValueError(f"identity must have 1 to {MAX_IDENTITY} bytes of UTF-8, not {size}")
+    if "\0" in identity:
+        raise ValueError("identity must not have a NUL character")
+    return identity

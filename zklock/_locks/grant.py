@@ -1,0 +1,117 @@
+"""A grant for threads, and how a thread enters and leaves one by ``with``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from zklock._engine.blocking import BLOCKING, run
+from zklock._engine.bodies import AttemptingBase, B, Bodied, HasBody, Locking
+from zklock._engine.grant import GrantBase
+from zklock._ground.events import Event
+from zklock._ground.itself import EntersItself, Leaving
+from zklock._recipes.effects import Claim
+
+if TYPE_CHECKING:
+    from zklock._engine.grant import GrantOptions, Keeper
+
+
+class Leaves(Leaving, HasBody):
+    """How a thread leaves a ``with`` body."""
+
+    def _leave_body(self, error: BaseException | None) -> None:
+        run(lambda: self._end_body(error))
+
+
+class Entered(EntersItself, Bodied, Leaves):
+    """What a thread holds already, and releases at the end of a ``with`` body."""
+
+    def _abandon_body(self) -> None:
+        self.abandon()
+
+
+class WithLock(Locking[B], Leaves):
+    """``with lock``, for threads."""
+
+    def __enter__(self) -> B:
+        return run(self._enter)
+
+    def _abandon_body(self) -> None:
+        # The grants that are still held are those that were entered.
+        for grant in self._holdings().grants:
+            grant.abandon()
+
+
+class Attempting(AttemptingBase[B], Leaves):
+    """``with lock.attempt(…)``, for threads."""
+
+    def __init__(self, acquire: Callable[[], B | None]) -> None:
+        async def take() -> B | None:
+            return acquire()
+
+        super().__init__(take)
+
+    def __enter__(self) -> B | None:
+        return run(self._enter)
+
+    def _abandon_body(self) -> None:
+        if self._grant is not None:
+            self._grant.abandon()
+
+
+class Grant(GrantBase, Entered):
+    """One acquisition of a lock: held until it is released or lost, and never again after.
+
+    All attributes are fixed. ``token`` is the ``FencingToken`` to hand to the guarded resource.
+    ``tokens`` has one token for each permit of a semaphore, in order; for other locks it has just
+    the one. ``path`` is the full path of the contender's znode; ``lock_path`` is the path of the
+    lock. ``session_id`` is that of the ZooKeeper session. ``identity`` is the text that is stored
+    in the znode. ``abandoned`` says whether the grant before this one ended without a release;
+    it is ``None`` where that is not tracked. ``lost`` is a ``threading.Event`` that is set once
+    the grant is lost (not when it is released).
+
+    A grant is a context manager: ``with lock.acquire() as grant:``. Leaving the body releases it,
+    by the rules of ``with lock``: if the grant is over by then, ``LockLost`` or ``NotHeld`` is
+    raised; an error of the body is kept. A re-entrant lock that was acquired more often stays held.
+    """
+
+    _FRONT = BLOCKING
+
+    def __init__(
+        self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
+    ) -> None:
+        super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
+        self.lost: threading.Event = Event()
+
+    def verify(self, timeout: float | None = None) -> None:
+        """Ask a quorum of ZooKeeper whether the lock is still held; return if it is.
+
+        Raises ``LockLost``, ``NotHeld`` after the release, and ``NoAnswer`` if there was no
+        answer within ``timeout`` seconds (default: for as long as the lease runs).
+        Raises ``WouldDeadlock`` on a thread of kazoo's.
+        """
+        run(lambda: self._verify(timeout))
+
+    def release(self) -> None:
+        """Give the lock back, from any thread.
+
+        Returns when ZooKeeper has answered, or after a bounded moment (at most a second) without
+        an answer. Without an answer, the deletion of the node goes on in the background until it
+        is done or the session is gone.
+
+        Raises ``LockLost`` if the grant was lost before, and ``NotHeld`` if it was released before.
+        Raises ``AccessDenied`` if ZooKeeper's ACLs forbid the deletion. Raises ``WouldDeadlock`` on
+        a thread of kazoo's: use ``abandon()`` there. In a signal handler it may return without
+        waiting for the answer: use ``abandon()`` there, too.
+        """
+        run(self._release)
+
+    def _set_lost(self) -> None:
+        self.lost.set()
+
+    def _notify(self, calls: list[Callable[[], object]]) -> None:
+        self._keeper.notify(calls)
+
+    def _forget_waiters(self) -> None:
+        self.lost = Event()

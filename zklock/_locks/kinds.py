@@ -1,0 +1,188 @@
+"""The kinds of locks, each declared once, for threads and for asyncio alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Unpack
+
+from zklock._engine.grant import GrantBase
+from zklock._ground.numbers import check_int, check_number
+from zklock._kazoo.client import AnyClient
+from zklock._locks.base import G, LockBase, Options
+from zklock._recipes import (
+    abandoned,
+    lock as lock_recipe,
+    names,
+    revoke,
+    semaphore as semaphore_recipe,
+)
+from zklock._recipes.effects import Recipe
+from zklock._recipes.queries import Contender
+from zklock.errors import WouldDeadlock
+
+
+class Exclusive(LockBase[G]):
+    """One grant at a time."""
+
+    def __init__(
+        self,
+        client: AnyClient,
+        path: str,
+        *,
+        track_abandoned: bool = False,
+        lock_delay: float = 0.0,
+        **options: Unpack[Options[G]],
+    ) -> None:
+        self._delay = check_number(
+            "lock_delay",
+            lock_delay,
+            "seconds",
+            lambda it: 0 <= it < math.inf,
+            "seconds from 0 on",
+        )
+        self._marks = bool(track_abandoned) or self._delay > 0
+        super().__init__(client, path, **options)
+
+    def _entry(self, data: bytes, patient: bool, **wanted: Any) -> lock_recipe.Entry:
+        if not self._marks:
+            return super()._entry(data, patient)
+        return abandoned.Entry(
+            self._path,
+            data,
+            self._KIND,
+            patient=patient,
+            tidy=self._tidy,
+            naming=self._naming,
+            delay=self._delay,
+        )
+
+
+class Reentrant(Exclusive[G]):
+    """One owner at a time, which may acquire again while it holds."""
+
+    def _again(self) -> G | None:
+        grants = self._holdings().grants
+        grants[:] = [grant for grant in grants if not grant.released]
+        if not grants:
+            return None
+        grants[-1].check()
+        return grants[-1]
+
+
+class Read(LockBase[G]):
+    """Many readers at a time, or one writer."""
+
+    _KIND = names.Kind.READ
+    _CALLED = "read"
+
+    def _check_acquire(self) -> None:
+        super()._check_acquire()
+        if any(_writes(grant) for grant in _own_grants(self)):
+            raise WouldDeadlock(
+                f"{self._path}: this {self._WHO} holds the write lock, so that a reader would "
+                "wait for it: release it, or downgrade() it",
+                path=self._path,
+            )
+
+
+class Write(LockBase[G]):
+    """One writer at a time, and no readers."""
+
+    _KIND = names.Kind.WRITE
+    _CALLED = "write"
+
+    def _check_acquire(self) -> None:
+        super()._check_acquire()
+        if any(not _writes(grant) for grant in _own_grants(self)):
+            raise WouldDeadlock(
+                f"{self._path}: this {self._WHO} holds a read lock, which cannot be upgraded: two "
+                "readers that both wait to write would wait for each other; release it first",
+                path=self._path,
+            )
+
+    async def _downgrade(self, timeout: float | None) -> G:
+        grant = self._newest()
+        grant.check()
+        there = await self._ask("downgrade()", lambda: revoke.let_readers_in(grant.path), timeout)
+        if there:
+            grant._reads = True
+        else:
+            self._session.confirmed(grant, -math.inf, there)
+        grant.check()
+        return grant
+
+
+class Permits(LockBase[G]):
+    """A limited number of permits at a time: first come, first served."""
+
+    _CALLED = "semaphore"
+
+    def __init__(
+        self,
+        client: AnyClient,
+        path: str,
+        *,
+        limit: int | None,
+        **options: Unpack[Options[G]],
+    ) -> None:
+        self._permits = None if limit is None else check_permits("limit", limit)
+        if options.get("tidy"):
+            raise ValueError("a semaphore's znode keeps its limit: it cannot be tidied away")
+        if options.get("naming", "curator") != "curator":
+            raise ValueError("kazoo's semaphore shares nothing with this one, whatever the names")
+        super().__init__(client, path, **options)
+        for below in (semaphore_recipe.locks(self._path), semaphore_recipe.leases(self._path)):
+            names.check_path(below)
+
+    @property
+    def limit(self) -> int | None:
+        """The limit that this object uses; ``None``: the limit that is kept in ZooKeeper."""
+        return self._permits
+
+    def _entry(self, data: bytes, patient: bool, *, wanted: int = 1, **_: Any) -> lock_recipe.Entry:
+        return semaphore_recipe.Entry(
+            semaphore_recipe.locks(self._path),
+            data,
+            names.Kind.EXCLUSIVE,
+            patient=patient,
+            root=self._path,
+            limit=self._permits,
+            permits=wanted,
+        )
+
+    def _wanted(self, wanted: int) -> int:
+        number = check_permits("permits", wanted)
+        if self._permits is not None and number > self._permits:
+            raise ValueError(f"{number} permits will never be free: the limit is {self._permits}")
+        return number
+
+    async def _set_limit(self, limit: int, timeout: float | None) -> None:
+        number = check_permits("limit", limit)
+
+        def change() -> Recipe[None]:
+            yield from semaphore_recipe.set_limit(self._path, number)
+            self._permits = number
+
+        await self._ask("set_limit()", change, timeout)
+
+    def _contenders(self) -> Recipe[list[Contender]]:
+        return semaphore_recipe.contenders(self._path)
+
+    def _holder(self) -> Recipe[Contender | None]:
+        return semaphore_recipe.holder(self._path)
+
+
+def check_permits(name: str, value: Any) -> int:
+    """Return a valid number of permits; ``TypeError`` or ``ValueError`` if it is not valid."""
+    return check_int(name, value, 1, names.EXHAUSTED_AT - 1)
+
+
+def _own_grants(lock: LockBase[Any]) -> list[GrantBase]:
+    """Return the grants of the running thread or task on this path, from any lock object."""
+    owner = lock._owner()
+    return [grant for grant in lock._session.grants(lock.path) if grant._terms.owner == owner]
+
+
+def _writes(grant: GrantBase) -> bool:
+    name = names.parse(grant.path.rpartition("/")[2])
+    return name is not None and name.kind is not names.Kind.READ and not grant._reads

@@ -1,0 +1,129 @@
+"""Several locks as one: all of them or none. For threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from zklock._engine.blocking import run
+from zklock._ground.events import Event
+from zklock._ground.loss import LostCallback
+from zklock._locks.grant import Attempting, Entered, Grant, WithLock
+from zklock._locks.multi_base import MultiBase, MultiGrantBase, MultiHoldings
+from zklock._locks.threads import ThreadLock
+from zklock.errors import ZkLockError
+
+
+class MultiGrant(MultiGrantBase[Grant], Entered):
+    """One acquisition of several locks. Like a ``Grant``, it is a context manager.
+
+    ``grants``: the grants of the locks, in the order of ``MultiLock.paths``. ``lost``: a
+    ``threading.Event`` that is set once one of them is lost. The others are held until they are
+    released.
+    """
+
+    def __init__(
+        self, locks: Sequence[ThreadLock], grants: Sequence[Grant], on_lost: LostCallback | None
+    ) -> None:
+        self.lost: threading.Event = Event()
+        super().__init__(locks, grants, on_lost)
+
+    def verify(self, timeout: float | None = None) -> None:
+        """Ask a quorum about all of them, one after the other; see ``Grant.verify``."""
+        run(lambda: self._verify(timeout))
+
+    def release(self) -> None:
+        """Give all of them back, those of one client together, in one transaction.
+
+        An error at one does not stop the others.
+        A re-entrant lock that was acquired more often stays held. Raises ``LockLost`` for a lock
+        that was lost, and ``NotHeld`` if it was released before. If there are several errors, the
+        last one is raised, with the earlier ones as its context. Each lock takes as long as
+        ``Grant.release``.
+        """
+        run(self._release)
+
+    async def _release(self) -> None:
+        try:
+            await super()._release()
+        except ZkLockError:
+            raise
+        except BaseException:
+            self.abandon()  # interrupted: it is not known which of them are given back
+            raise
+
+    def _set_lost(self) -> None:
+        self.lost.set()
+
+
+class _Mine(threading.local):
+    """What one thread has acquired."""
+
+    def __init__(self) -> None:
+        self.holdings: MultiHoldings[MultiGrant] = MultiHoldings()
+
+
+class MultiLock(MultiBase[ThreadLock, MultiGrant], WithLock[MultiGrant]):
+    """Several locks, of any kinds and any clients, as one: all of them or none.
+
+    They are acquired in the order of their full paths (with the client's chroot), so that no
+    two ``MultiLock`` wait for each other. The same path twice raises ``ValueError``: in the
+    constructor if the clients name a server in common, else in ``acquire``. While it waits for
+    one lock, it holds those before it. Free locks of one client are acquired together, in one
+    transaction.
+
+    ``timeout``: seconds for all of them together, ``None`` for no limit. The timeouts of the locks
+    do not count. ``on_lost(loss)``: called once, for the first lock that is lost. The callbacks of
+    the locks are called, too.
+
+    The object may be shared by threads.
+
+    *Not guaranteed:* that all are lost when one is. That the locks after one that is not free are
+    left alone: it stands in their queues for a moment. If two ensembles have the same full path,
+    the order between them is not guaranteed in two cases: that path is deleted and made again on
+    one of them, or the data of one ensemble are a copy of the other's. Use a ``timeout`` there.
+    """
+
+    _GRANT = MultiGrant
+
+    def __init__(
+        self,
+        locks: Sequence[ThreadLock],
+        *,
+        timeout: float | None = None,
+        on_lost: LostCallback | None = None,
+    ) -> None:
+        super().__init__(locks, timeout=timeout, on_lost=on_lost)
+        self._mine = _Mine()
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> MultiGrant | None:
+        """Acquire all of them; return their grant, or ``None``: one is not free, or not in time.
+
+        If a lock is lost while others are still awaited, it is acquired anew, in the same timeout.
+        Raises the same errors as ``Lock.acquire``; nothing is held after an error.
+        """
+        return run(lambda: self._acquire(blocking, timeout))
+
+    def attempt(
+        self, blocking: bool = True, timeout: float | None = None
+    ) -> AbstractContextManager[MultiGrant | None]:
+        """Return a context manager whose grant may be ``None``; see :meth:`Lock.attempt`."""
+        return Attempting(lambda: self.acquire(blocking, timeout))
+
+    def release(self) -> None:
+        """Give back what this thread acquired last; ``NotHeld`` if there is nothing.
+
+        See ``MultiGrant.release``.
+        """
+        run(self._release)
+
+    async def _take(self) -> MultiGrant | None:
+        return self.acquire()
+
+    def _holdings(self) -> MultiHoldings[MultiGrant]:
+        holdings: MultiHoldings[MultiGrant] = self._mine.holdings
+        return holdings
+
+    def _member(self) -> type[ThreadLock]:
+        return ThreadLock

@@ -1,0 +1,59 @@
+"""The ``executor`` of a pool, and the runner of handlers that it stands for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
+
+from zklock._pool.processes import InExecutor, InProcesses
+from zklock._pool.runners import InTasks, InThreads, Runner, ShardHandler
+
+
+def runner(
+    handler: ShardHandler, executor: object
+) -> Callable[[asyncio.AbstractEventLoop | None], Runner]:
+    """Return a factory of the handler's runner; ``TypeError``, ``ValueError`` if none fits.
+
+    The factory's argument is the loop for coroutine functions, if the executor is no loop. ``None``
+    means a loop on a thread of its own.
+    """
+    if not callable(handler):
+        raise TypeError(f"handler must be callable, not {type(handler).__name__}")
+    awaits = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004
+    )
+    if executor is None:
+        executor = "asyncio" if awaits else "threads"
+    if isinstance(executor, str) and executor not in {"threads", "processes", "asyncio"}:
+        raise ValueError(
+            "executor must be 'threads', 'processes', 'asyncio', an executor or a loop, not "
+            f"{executor!r}"
+        )
+    if not isinstance(executor, str | Executor | asyncio.AbstractEventLoop):
+        raise TypeError(f"executor must be no {type(executor).__name__}")
+    tasks = executor == "asyncio" or isinstance(executor, asyncio.AbstractEventLoop)
+    if tasks != awaits:
+        raise TypeError("a coroutine function goes with executor='asyncio' or a loop, and only it")
+    if isinstance(executor, asyncio.AbstractEventLoop):
+        loop = executor
+        return lambda home: InTasks(handler, loop)
+    if tasks:
+        return partial(InTasks, handler)
+    if executor == "processes" or isinstance(executor, ProcessPoolExecutor):
+        try:
+            pickle.dumps(handler)
+        except Exception as error:
+            raise TypeError(
+                f"a handler for processes must be a module's function: {error}"
+            ) from None
+    if executor == "processes":
+        return lambda home: InProcesses(handler)
+    if isinstance(executor, ProcessPoolExecutor):
+        processes = executor
+        return lambda home: InExecutor(handler, processes)
+    threads = executor if isinstance(executor, Executor) else None
+    return lambda home: InThreads(handler, threads)

@@ -1,0 +1,742 @@
+"""A worker of a pool, for threads and for asyncio alike: what it owns, takes on and gives up.
+
+One thread decides, in both fronts. So a blocked loop holds up only its own handlers. A front adds
+where callbacks run, and how it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import math
+import socket
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from zklock._election.base import check_payload, check_retry, member_identity, pause_after
+from zklock._election.changes import Observed, Watched
+from zklock._election.threads import LeaderElection, Leadership
+from zklock._engine.attempt import Attempt
+from zklock._engine.callbacks import check_callbacks
+from zklock._engine.lease import HEARTBEATS
+from zklock._engine.roster import MembershipChange, Present, Roster
+from zklock._engine.script import Front, R
+from zklock._engine.sessions import session_of
+from zklock._ground.clock import check_timeout, clock
+from zklock._ground.mutexes import ReentrantMutex
+from zklock._ground.numbers import check_number
+from zklock._ground.records import Fields, log_fields
+from zklock._ground.uncopied import Uncopied
+from zklock._kazoo.client import AnyClient
+from zklock._kazoo.loops import check_thread
+from zklock._locks.base import G
+from zklock._pool import nodes
+from zklock._pool.agenda import Agenda
+from zklock._pool.executors import runner
+from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_shards
+from zklock._pool.nodes import Found, PoolPaths, WorkerNodes, WorkerRecord
+from zklock._pool.planning import Assign
+from zklock._pool.processes import InExecutor, InProcesses
+from zklock._pool.publication import PlaceKeeper, Publication
+from zklock._pool.rebalancer import Memory, Policy, Rebalancer
+from zklock._pool.returning import Place
+from zklock._pool.runners import Runner, ShardHandler
+from zklock._pool.slot import Duties, ShardLock, Slot, Slots
+from zklock._recipes import names, queries
+from zklock._recipes.effects import Recipe
+from zklock.errors import PoolStuck, ZkLockError
+from zklock.token import FencingToken
+
+if TYPE_CHECKING:
+    from zklock._pool.slot import Reporting
+
+log = logging.getLogger("zklock")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOwner:
+    """The worker that should have a shard, and the worker that has it.
+
+    ``shard`` is its number or name. ``wanted`` is the identity of the worker that the leader has
+    assigned it to. ``owner`` is the identity of the worker that said last that it owns the shard,
+    and ``token`` is that worker's token. All but the shard may be ``None``: nobody. A token that is
+    no longer the newest says nothing.
+    """
+
+    shard: Any
+    wanted: str | None
+    owner: str | None
+    token: FencingToken | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMember:
+    """A live worker: what it says of itself, and how many shards it should have and has."""
+
+    identity: str
+    capacity: float
+    draining: bool
+    assigned: int
+    owned: int
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWorker:
+    """A live worker, and what it says of itself."""
+
+    identity: str
+    capacity: float
+    draining: bool
+    payload: bytes
+
+
+class StartCall:
+    """One call of ``start()``, and how far it has come."""
+
+    def __init__(self) -> None:
+        self.mine = False  # this call may start the pool
+        self.joined = False
+        self.over = False
+        self.error: Exception | None = None
+        self.given_up = False
+
+
+class Membership(Uncopied, Observed, Generic[G]):
+    """The part of a pool's worker that does not wait; see ``WorkerPool`` for the arguments."""
+
+    _INSTEAD = "make another worker, in another process with a client of its own"
+
+    _AWAITS: ClassVar[bool] = False
+    _FRONT: ClassVar[Front]
+    _GRANT: ClassVar[type[Reporting]]
+
+    def __init__(
+        self,
+        client: AnyClient,
+        path: str,
+        *,
+        shards: int | Collection[str] = 64,
+        identity: str | None = None,
+        payload: bytes | str = b"",
+        capacity: float = 1.0,
+        on_assigned: Callable[[Any, G], object] | None = None,
+        on_revoked: Callable[[Any, G], object] | None = None,
+        handler: ShardHandler | None = None,
+        executor: str | Executor | asyncio.AbstractEventLoop | None = None,
+        on_error: str = "retry",
+        retry: tuple[float, float] = (0.5, 30.0),
+        assign: Assign | None = None,
+        settle: float = 0.2,
+        rejoin_delay: float = 0.0,
+        stuck_after: float | None = None,
+        on_stuck: Callable[[Any, G], object] | None = None,
+        session_timeout: float | None = None,
+        lease_fraction: float | None = None,
+    ) -> None:
+        self._path = names.check_path(path)
+        self._initial = check_shards(shards)
+        self._identity = member_identity(identity)
+        capacity = _check_capacity(capacity)
+        callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_stuck": on_stuck}
+        check_callbacks(self._AWAITS, **callbacks)
+        check_callbacks(False, assign=assign)  # the leader's thread calls it, in both fronts
+        if handler is None and executor is not None:
+            raise ValueError("an executor makes no sense without a handler")
+        if on_error not in {"retry", "stop"}:
+            raise ValueError(f"on_error must be 'retry' or 'stop', not {on_error!r}")
+        self._make_runner = None if handler is None else self._runner_of(handler, executor)
+        self._retry = check_retry(retry)
+        self._policy = Policy(check_timeout(settle) or 0.0, assign)
+        self._client = client
+        self._session_options = {
+            "session_timeout": session_timeout,
+            "lease_fraction": lease_fraction,
+        }
+        self._session = session_of(client, session_timeout, lease_fraction)
+        self._places = PoolPaths(self._path)
+        kin = socket.gethostname() if identity is None else ""
+        rejoin_delay = _check_delay(rejoin_delay, identity)
+        said = WorkerRecord(
+            self._identity,
+            capacity,
+            kin=kin,
+            payload=_coded(payload),
+            rejoin_delay=rejoin_delay,
+        )
+        self._desk = WorkerNodes(self._places, said)
+        self._election = LeaderElection(
+            client,
+            self._places.leader,
+            identity=self._identity,
+            session_timeout=session_timeout,
+            lease_fraction=lease_fraction,
+        )
+        self._memory = Memory(self._initial)
+        self._lock = ReentrantMutex()
+        self._started = False  # or it is being started
+        self._joined = False
+        self._stopping = False
+        self._campaign = threading.Thread(
+            target=self._lead_in_turn, name="zklock-campaign", daemon=True
+        )
+        self._departing: SimpleQueue[None] = SimpleQueue()
+        self._agenda = Agenda(self._turn)
+        self._owned: dict[Key, G] = {}
+        self._publication = Publication(
+            self._session, self._desk, self._agenda, self._owned, lambda: self._stopping
+        )
+        self._place = PlaceKeeper(
+            self._session,
+            self._places.place(self._identity),
+            self._agenda,
+            lambda: self._stopping,
+        )
+        self._slots = Slots(
+            self._path,
+            self._identity,
+            self._owned,
+            Duties(
+                on_assigned,
+                on_revoked,
+                on_error == "retry",
+                self._retry,
+                _check_patience(stuck_after, on_stuck),
+                on_stuck,
+            ),
+            self._agenda,
+            lock=self._lock_of,
+            usable=self._usable,
+            stopping=lambda: self._stopping,
+            changed=self._publication.soon,
+            unfit=self._unfit,
+        )
+        # Only the pool's own thread writes the following.
+        self._attending: Attempt[None] | None = None
+        self._seen: tuple[str | None, int] = None, -1
+        self._leaving = False
+        self._left = False  # no node of the desk is left in ZooKeeper
+        self._idle = False  # nobody works on any shard, now or later
+        self._closed = False  # also, what was started for the work has ended
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what the front needs in addition."""
+        raise NotImplementedError
+
+    @property
+    def path(self) -> str:
+        """The pool's path."""
+        return self._path
+
+    @property
+    def identity(self) -> str:
+        """The name of this worker in the pool."""
+        return self._identity
+
+    @property
+    def capacity(self) -> float:
+        """The weight of this worker."""
+        return self._desk.profile.capacity
+
+    @property
+    def draining(self) -> bool:
+        """Whether this worker should have no shards."""
+        return self._desk.profile.draining
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker may be believed to assign the shards."""
+        return self._election.is_leader
+
+    def owned(self) -> dict[Any, G]:
+        """Return the shards that this worker owns, with their grants. Asks nobody.
+
+        The keys are the shards' numbers, or their names.
+        """
+        return {shard: grant for shard, grant in self._owned.copy().items() if grant.held}
+
+    def resume(self) -> None:
+        """Take shards again after :meth:`drain`. Does not wait."""
+        self._change(draining=False)
+
+    def set_capacity(self, capacity: float) -> None:
+        """Change the weight of this worker. Shards move as soon as the leader hears of it."""
+        self._change(capacity=_check_capacity(capacity))
+
+    @property
+    def payload(self) -> bytes:
+        """What this worker says of itself, for others to read."""
+        return self._desk.profile.payload_bytes
+
+    def set_payload(self, payload: bytes | str) -> None:
+        """Change what this worker says of itself. Does not wait. No shard moves."""
+        self._change(payload=_coded(payload))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._path} {self._identity} owns {len(self._owned)}>"
+
+    # For the fronts.
+
+    def _runner_of(
+        self, handler: ShardHandler, executor: object
+    ) -> Callable[[asyncio.AbstractEventLoop | None], Runner]:
+        """Return a factory of the runner; its argument is the loop of ``start()``, if any."""
+        return runner(handler, executor)
+
+    def _new_callbacks(self) -> Executor:
+        """Return the executor of the callbacks."""
+        raise NotImplementedError
+
+    def _heard(self) -> None:
+        """Wake those who wait for a condition. From any thread."""
+        raise NotImplementedError
+
+    async def _until(self, done: Callable[[], bool], until: float) -> bool:
+        """Wait until ``done()`` is true, or the time ``until``; return whether it is true."""
+        raise NotImplementedError
+
+    # Scripts: what the fronts' methods do.
+
+    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
+        """Run a query about the pool and return its result; ``NoAnswer`` if not in time."""
+        check_thread(what)
+        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
+
+    async def _start(self, call: StartCall, home: asyncio.AbstractEventLoop | None) -> None:
+        check_thread("start()")
+        self._session.check_usable()
+        with self._lock:
+            if self._started:
+                raise ZkLockError(
+                    f"{self._path}: this pool was started before: make another object",
+                    path=self._path,
+                )
+            call.mine = self._started = True
+        said = await self._ask("start()", lambda: nodes.prepare(self._places, self._initial), None)
+        kept = parse_shards(said)
+        if kept is None:
+            raise ZkLockError(
+                f"{self._places.shards} says {said[:100]!r}, which is no number of shards, and no "
+                "list of their names: mend it with set_shards(), which needs no start()",
+                path=self._path,
+            )
+        nodes.check_kind(self._path, kept, self._initial)
+        self._memory.shards = kept
+        if home is not None:
+            self._join(call, home)
+        else:
+            # On another thread: an interrupt in the middle would leave half of a worker.
+            self._agenda.later(partial(self._join, call, None))
+            self._check_thread(call)
+            await self._until(lambda: call.over, math.inf)
+        if call.error is not None:
+            raise call.error
+        if kept != self._initial:
+            self._tell_shards(kept)
+
+    def _check_thread(self, call: StartCall) -> None:
+        """Raise ``ZkLockError`` if the pool's thread cannot be started: nobody tries again."""
+        try:
+            if not call.over:
+                self._agenda.ready()
+        except RuntimeError as error:
+            raise ZkLockError(
+                f"{self._path}: the pool's threads cannot be started ({error}): call start() again "
+                "once there is room for threads",
+                path=self._path,
+            ) from error
+
+    def _tell_shards(self, kept: Keys) -> None:
+        if isinstance(kept, range):
+            log.info(
+                "%s has %s shards, not %s: set_shards() changes it",
+                self._path,
+                len(kept),
+                len(self._initial),
+                extra=self._fields(),
+            )
+            return
+        log.warning(
+            "%s: the pool's shards are not those of shards=: it has no %s, and it has %s besides: "
+            "set_shards() changes it",
+            self._path,
+            encode({*self._initial} - {*kept})[:100] or "other",
+            encode({*kept} - {*self._initial})[:100] or "none",
+            extra=self._fields(),
+        )
+
+    def _join(self, call: StartCall, home: asyncio.AbstractEventLoop | None) -> None:
+        with self._lock:
+            try:
+                if not call.given_up:
+                    self._begin_work(home)
+                    call.joined = True
+            except Exception as error:
+                call.error = error
+            call.over = True
+
+    def _begin_work(self, home: asyncio.AbstractEventLoop | None) -> None:
+        if self._stopping:
+            raise ZkLockError(
+                f"{self._path}: this pool was stopped before it had joined: make another object",
+                path=self._path,
+            )
+        slots = self._slots
+        slots.home = home
+        slots.taking = not self._desk.profile.draining
+        if self._make_runner is not None:
+            slots.runner = self._make_runner(home)
+        duties = slots.duties
+        if any((duties.on_assigned, duties.on_revoked, duties.on_stuck)):
+            slots.callbacks = self._new_callbacks()
+        self._joined = True  # else the pool's thread ends when the campaign has started it
+        try:
+            self._campaign.start()
+        except BaseException:
+            self._joined = False
+            if slots.runner is not None:
+                slots.runner.close()
+            raise
+        self._agenda.later(self._attend)
+
+    def _give_up_start(self, call: StartCall) -> None:
+        """Undo a start that has failed or was interrupted, as far as it got."""
+        with self._lock:
+            call.given_up = True
+            if call.mine and not call.joined:
+                self._started = self._stopping
+        if call.joined:
+            self._depart()
+
+    async def _stop(self, timeout: float | None) -> None:
+        check_thread("stop()")
+        limit = check_timeout(timeout)
+        until = _end(limit)
+        if not self._depart():
+            return
+        if not await self._until(lambda: self._idle, until):
+            owned, back = self._slots.worked_on(), self._slots.stuck()
+            running = encode([*owned, *back])
+            then = "they stay owned until it does" if owned else "they were given back"
+            raise PoolStuck(
+                f"{self._path}: the work on shards {running} has not ended within "
+                f"{limit:g} s of being told to: {then}",
+                path=self._path,
+            )
+        patience = self._session.timeout if self._session.connected else self._session.moment
+        left = await self._until(lambda: self._left and self._slots.empty, clock() + patience)
+        if not left:
+            log.info(
+                "%s: no answer to the departure yet: it goes on in the background",
+                self._path,
+                extra=self._fields(),
+            )
+        await self._until(lambda: self._closed, math.inf)
+
+    def _depart(self) -> bool:
+        """Begin to leave, which goes on by itself. Return whether there is anything to leave."""
+        with self._lock:
+            self._stopping = self._started
+            joined = self._joined
+        if joined:
+            self._departing.put(None)
+            self._election.stop()
+            self._agenda.later(self._leave)
+        return joined
+
+    async def _drain(self, timeout: float | None) -> bool:
+        check_thread("drain()")
+        until = _end(check_timeout(timeout))
+        self._change(draining=True)
+        return await self._until(self._drained, until)
+
+    async def _set_shards(self, shards: int | Collection[str], timeout: float | None) -> None:
+        wanted = check_shards(shards)
+        await self._ask("set_shards()", lambda: nodes.set_shards(self._places, wanted), timeout)
+
+    async def _assignment(self, timeout: float | None) -> list[ShardOwner]:
+        shards, workers = await self._survey("assignment()", timeout)
+        wanted = {n: it.profile.identity for it in workers for n in it.assigned}
+        said = [(token, it.profile.identity, n) for it in workers for n, token in it.owned.items()]
+        owners: dict[Key, tuple[FencingToken | None, str | None]]
+        owners = {shard: (token, owner) for token, owner, shard in sorted(said, key=_newest_last)}
+        found = []
+        for shard in in_order({*shards, *owners}):
+            token, owner = owners.get(shard, (None, None))
+            found.append(ShardOwner(shard, wanted.get(shard), owner, token))
+        return found
+
+    async def _members(self, timeout: float | None) -> list[PoolMember]:
+        _, workers = await self._survey("members()", timeout)
+        return [
+            PoolMember(
+                it.profile.identity,
+                it.profile.capacity,
+                it.profile.draining,
+                len(it.assigned),
+                len(it.owned),
+                it.profile.payload_bytes,
+            )
+            for it in workers
+        ]
+
+    async def _survey(self, what: str, timeout: float | None) -> tuple[Keys, list[Found]]:
+        return await self._ask(what, lambda: nodes.survey(self._places), timeout)
+
+    # Inside, on any thread.
+
+    def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[PoolWorker]]:
+        """Begin to observe who is in the pool."""
+        roster = Roster(self._session, self._places.members, list, _workers, wake)
+        return Watched(self._path, roster.attempt, roster.take)
+
+    def _change(self, **what: Any) -> None:
+        """Change what this worker says of itself, now or when it joins."""
+        with self._lock:
+            self._desk.profile = replace(self._desk.profile, **what)
+            joined = self._joined
+        if joined:
+            self._agenda.later(self._take_profile)
+
+    def _drained(self) -> bool:
+        # This worker takes no more shards, even if the leader does not know yet that it drains.
+        taking = self._joined and not self._stopping and self._slots.taking
+        return not taking and self._slots.empty
+
+    def _lead_in_turn(self) -> None:
+        failures = 0
+        while not self._stopping:
+            try:
+                self._agenda.ready()  # it has jobs; nobody else tries again to start its thread
+                self._election.run(self._lead)
+            except Exception as error:
+                try:
+                    self._session.check_usable()
+                except ZkLockError:
+                    log.info(
+                        "%s: this worker leads no more: %s",
+                        self._path,
+                        error,
+                        extra=self._fields(),
+                    )
+                    return
+                failures += 1
+                log.error(
+                    "%s: this worker cannot lead: %s", self._path, error, extra=self._fields()
+                )
+                with contextlib.suppress(Empty):
+                    self._departing.get(timeout=pause_after(failures, self._retry))
+
+    def _lead(self, leadership: Leadership) -> None:
+        log.info(
+            "%s: %s assigns the shards, token %s",
+            self._path,
+            self._identity,
+            leadership.token,
+            extra=log_fields(leadership, path=self._path, identity=self._identity),
+        )
+        Rebalancer(self._session, self._places, leadership, self._policy, self._memory).run()
+
+    def _told(self, data: bytes, version: int) -> None:
+        """Hear what the leader has written, on the thread that brings it."""
+        self._agenda.later(partial(self._heed, self._desk.assigned, data, version))
+
+    def _close(self) -> None:
+        """End what was started for the work. Runs on a thread of its own, when no work is left."""
+        try:
+            self._campaign.join()
+            if self._slots.runner is not None:
+                self._slots.runner.close()
+            if self._slots.callbacks is not None:
+                self._slots.callbacks.shutdown()
+        finally:
+            self._closed = True
+            self._heard()
+
+    # Inside, on the pool's own thread.
+
+    def _turn(self) -> bool:
+        runner = self._slots.runner
+        if isinstance(runner, InProcesses | InExecutor) and self._owned:
+            now = clock()
+            end = now + self._session.remaining()
+            # If a grant was lost with its session, this lease may be that of the next session. So
+            # the lease is not noted before the loss is told.
+            if all(grant._loss is None for grant in self._owned.values()):
+                runner.lease(end)
+            self._agenda.wake_by(now + self._session.timeout / HEARTBEATS / 2)
+        if self._leaving and not self._idle and not self._slots.running:
+            threading.Thread(target=self._close, name="zklock-stop", daemon=True).start()
+            self._idle = True
+        self._heard()
+        return self._joined and not (self._idle and self._slots.empty and self._left)
+
+    def _attend(self) -> None:
+        if self._stopping:
+            self._gone()
+            return
+        attempt = self._session.attempt(
+            nodes.attend(self._desk, self._told, lambda: self._agenda.later(self._gone))
+        )
+        self._attending = attempt
+        attempt.when_done(lambda: self._agenda.later(partial(self._attended, attempt)))
+        attempt.start()
+
+    def _attended(self, attempt: Attempt[None]) -> None:
+        try:
+            attempt.result()
+        except Exception as error:
+            log.error(
+                "%s: this worker cannot be in the pool: %s",
+                self._path,
+                error,
+                extra=self._fields(),
+            )
+            if self._usable():
+                self._agenda.at(clock() + pause_after(1, self._retry), self._attend)
+
+    def _usable(self) -> bool:
+        try:
+            self._session.check_usable()
+        except ZkLockError:
+            return False
+        return True
+
+    def _gone(self) -> None:
+        self._left = self._stopping
+
+    def _leave(self) -> None:
+        if self._leaving:
+            return
+        self._leaving = True
+        if self._attending is None or not self._attending.give_up():
+            self._left = self._attending is None or self._attending.done
+        self._slots.want(frozenset())
+
+    def _take_profile(self) -> None:
+        self._tell_profile()
+        self._slots.take(not self._desk.profile.draining)
+
+    def _tell_profile(self) -> None:
+        node = self._desk.member
+        if node is not None and not self._stopping:
+            data = nodes.profile_data(self._desk)
+            self._session.attempt(
+                queries.retry_on_new_session(lambda: nodes.write(node, data))
+            ).start()
+
+    def _heed(self, node: str | None, data: bytes, version: int) -> None:
+        if self._stopping:
+            return
+        seen, latest = self._seen
+        if node == seen and version < latest:
+            return  # from another server, which is behind the one before
+        self._seen = node, version
+        if node != seen:
+            self._publication.soon()
+            self._place.forget()
+        wanted = nodes.parse_assigned(data)
+        if wanted is None:
+            log.error(
+                "%s says %r, which is passed over: these are no shards",
+                node,
+                data[:100],
+                extra=self._fields(),
+            )
+            return
+        self._slots.want(wanted)
+        said = self._desk.profile
+        if said.rejoin_delay and data:  # without data, the leader has not planned for it yet
+            place = Place(self._identity, said.weight, said.rejoin_delay, wanted)
+            self._place.say(bytes(place))
+
+    def _lock_of(self, slot: Slot) -> ShardLock:
+        return ShardLock(
+            slot,
+            self._GRANT,
+            self._client,
+            self._places.shard(slot.shard),
+            identity=self._identity,
+            **self._session_options,
+        )
+
+    def _unfit(self) -> None:
+        if not self._desk.profile.draining and not self._stopping:
+            log.error(
+                "%s: %s gives its shards up, and takes no others: what its handlers are to run "
+                "on is of no use any more; stop this pool, and make another",
+                self._path,
+                self._identity,
+                extra=self._fields(),
+            )
+            self._change(draining=True)
+
+    def _fields(self) -> Fields:
+        return log_fields(path=self._path, identity=self._identity)
+
+
+def _workers(present: Present) -> dict[str, PoolWorker]:
+    said = {
+        name: WorkerRecord.parse(node.data)
+        for name, node in present.nodes.items()
+        if node is not None
+    }
+    found = {
+        name: PoolWorker(it.identity, it.capacity, it.draining, it.payload_bytes)
+        for name, it in said.items()
+        if it is not None
+    }
+    return dict(sorted(found.items(), key=lambda each: (each[1].identity, each[0])))
+
+
+def _newest_last(said: tuple[FencingToken, str, Key]) -> tuple[FencingToken, str]:
+    return said[:2]
+
+
+def _coded(payload: bytes | str) -> str:
+    return base64.b64encode(check_payload(payload)).decode()
+
+
+def _check_delay(delay: Any, identity: str | None) -> float:
+    found = check_number(
+        "rejoin_delay",
+        delay,
+        "a number of seconds",
+        lambda it: 0 <= it < math.inf,
+        "0 or more, and finite",
+    )
+    if found and identity is None:
+        raise ValueError("rejoin_delay= needs an identity= that is the same at every start")
+    return found
+
+
+def _check_patience(stuck_after: Any, on_stuck: object) -> float | None:
+    if stuck_after is None:
+        if on_stuck is not None:
+            raise ValueError("on_stuck makes no sense without stuck_after")
+        return None
+    return check_number(
+        "stuck_after",
+        stuck_after,
+        "a number of seconds",
+        lambda it: 0 < it < math.inf,
+        "above 0 and finite",
+    )
+
+
+def _check_capacity(capacity: Any) -> float:
+    return check_number(
+        "capacity", capacity, "a number", lambda it: 0 < it < math.inf, "above 0 and finite"
+    )
+
+
+def _end(limit: float | None) -> float:
+    return math.inf if limit is None else clock() + limit

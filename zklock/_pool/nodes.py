@@ -1,0 +1,518 @@
+"""A pool's nodes: where they are, what they say, and how a worker comes and goes. Recipes.
+
+============================  ====================================================================
+``leader/``                   the election
+``members/_c_…``              a worker: its ``WorkerRecord``; ephemeral
+``assigned/_c_…``             the shards that this worker should have; ephemeral, written by the
+                              leader
+``owned/_c_…``                the shards that this worker has, with their tokens; ephemeral
+``returning/_<identity>``     what is kept for a worker that crashes: its ``Place``
+``shards``                    which shards there are: their number, or their names
+``shards/<number>/``          the lock of a shard that has a number
+``shards/_<name>/``           the lock of a shard that has a name
+============================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+from zklock._pool.keys import (
+    MAX_NAMED,
+    MAX_NAMES_SIZE,
+    MAX_SHARDS,
+    Key,
+    Keys,
+    alike,
+    decode,
+    encode,
+    node_of,
+    parse_shards,
+    shards_data,
+    told,
+)
+from zklock._recipes import steps
+from zklock._recipes.effects import (
+    Create,
+    Delete,
+    Failed,
+    Failure,
+    GiveUp,
+    List,
+    Listing,
+    MakePath,
+    Node,
+    Read,
+    Recipe,
+    SessionReplaced,
+    Sync,
+    Wait,
+    Watch,
+    WatchList,
+    Write,
+    WriteAll,
+)
+from zklock.errors import ZkLockError
+from zklock.token import FencingToken
+
+_OWNED = struct.Struct(">HQI")  # number, epoch and sequence of the token
+_NAMED = b"N"
+"""Begins what a worker says of shards with names. It does not begin what ``zlib`` writes."""
+_MAX_OWNED = max(MAX_SHARDS * _OWNED.size, MAX_NAMED * 48 + MAX_NAMES_SIZE)
+_BATCH = 256  # nodes read in one flight
+_FLIGHT = 400_000  # bytes written in one transaction; ZooKeeper takes a little less than 1 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPaths:
+    """The paths of a pool's nodes."""
+
+    root: str
+
+    @property
+    def leader(self) -> str:
+        """The election's path."""
+        return f"{self.root}/leader"
+
+    @property
+    def members(self) -> str:
+        """The parent of the workers."""
+        return f"{self.root}/members"
+
+    @property
+    def assigned(self) -> str:
+        """The parent of the workers' assigned shards."""
+        return f"{self.root}/assigned"
+
+    @property
+    def owned(self) -> str:
+        """The parent of the workers' owned shards."""
+        return f"{self.root}/owned"
+
+    @property
+    def returning(self) -> str:
+        """The parent of the places that are kept for workers."""
+        return f"{self.root}/returning"
+
+    def place(self, identity: str) -> str:
+        """Return the path of what is kept for a worker."""
+        return f"{self.returning}/_{quote(identity, safe='')}"
+
+    @property
+    def shards(self) -> str:
+        """The parent of the shards' locks. Its data says which shards there are."""
+        return f"{self.root}/shards"
+
+    def shard(self, key: Key) -> str:
+        """Return the path of a shard's lock."""
+        return f"{self.root}/shards/{node_of(key)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """What a worker says of itself; ``assigned`` and ``owned`` are the names of its nodes.
+
+    ``kin``: what it has in common with the workers that it follows. ``leaving``: it is about to
+    delete its nodes itself. ``payload``: bytes for others to read, as base64. ``rejoin_delay``: for
+    how long its shards are kept for it after a crash, in seconds.
+    """
+
+    identity: str
+    capacity: float
+    draining: bool = False
+    assigned: str = ""
+    owned: str = ""
+    kin: str = ""
+    leaving: bool = False
+    payload: str = ""
+    rejoin_delay: float = 0.0
+
+    def __bytes__(self) -> bytes:
+        """Return the node's data."""
+        return json.dumps(asdict(self)).encode()
+
+    @property
+    def weight(self) -> float:
+        """The worker's weight when the leader assigns the shards; 0 if it drains or leaves."""
+        return 0.0 if self.draining or self.leaving else self.capacity
+
+    @property
+    def payload_bytes(self) -> bytes:
+        """The payload; empty if it cannot be read."""
+        try:
+            return base64.b64decode(self.payload, validate=True)
+        except ValueError:
+            return b""
+
+    @classmethod
+    def parse(cls, data: bytes) -> WorkerRecord | None:
+        """Return the record in a node's data, ``None`` if it is not a worker's.
+
+        Unknown parts come from a later release, and are ignored.
+        """
+        try:
+            said = json.loads(data)
+            found = cls(**{each.name: said[each.name] for each in fields(cls) if each.name in said})
+            fits = math.isfinite(found.capacity) and found.capacity > 0
+            fits = fits and 0 <= found.rejoin_delay < math.inf
+        except (ValueError, TypeError, ArithmeticError, RecursionError):
+            return None
+        texts = (found.identity, found.kin, found.assigned, found.owned, found.payload)
+        fits = fits and all(isinstance(each, str) for each in texts)
+        return found if fits and _is_name(found.assigned) and _is_name(found.owned) else None
+
+
+@dataclass(slots=True)
+class WorkerNodes:
+    """A worker's place in a pool: its record, and its nodes while it has a session."""
+
+    places: PoolPaths
+    profile: WorkerRecord
+    assigned: str | None = None
+    owned: str | None = None
+    member: str | None = None
+    creating: tuple[str, str] | None = None  # parent and uuid of a node that may exist
+
+    def forget(self) -> None:
+        """Note that the nodes are gone with their session."""
+        self.assigned = self.owned = self.member = self.creating = None
+
+
+def assigned_data(token: FencingToken, keys: Iterable[Key]) -> bytes:
+    """Return the data that the leader with this token writes for a worker."""
+    return f"{token} {encode(keys)}".encode()
+
+
+def parse_assigned(data: bytes) -> frozenset[Key] | None:
+    """Return the shards that a worker should have; ``None`` if the data cannot be read."""
+    try:
+        return decode(data.decode().partition(" ")[2])
+    except ValueError:
+        return None
+
+
+def owned_data(tokens: Mapping[Key, FencingToken]) -> bytes:
+    """Return the data that a worker writes about the shards that it has.
+
+    Numbers and names do not go together: if there are names, the numbers are passed over.
+    """
+    names = {key: (it.epoch, it.sequence) for key, it in tokens.items() if isinstance(key, str)}
+    if names:
+        text = json.dumps(names, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        return _NAMED + zlib.compress(text.encode())
+    numbers = {key: it for key, it in tokens.items() if isinstance(key, int)}
+    each = (_OWNED.pack(at, it.epoch, it.sequence) for at, it in sorted(numbers.items()))
+    return zlib.compress(b"".join(each))
+
+
+def parse_owned(data: bytes) -> dict[Key, FencingToken]:
+    """Return the shards that a worker has; none if the data cannot be read."""
+    try:
+        if data.startswith(_NAMED):
+            named = json.loads(_unpacked(data[len(_NAMED) :]))
+            return {str(name): FencingToken(*it) for name, it in named.items()}
+        entries = _OWNED.iter_unpack(_unpacked(data) if data else b"")
+        return {number: FencingToken(epoch, sequence) for number, epoch, sequence in entries}
+    except (zlib.error, struct.error, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _unpacked(data: bytes) -> bytes:
+    return zlib.decompressobj().decompress(data, _MAX_OWNED)
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and "/" not in text and "\0" not in text and text not in {".", ".."}
+
+
+def prepare(places: PoolPaths, shards: Keys) -> Recipe[bytes]:
+    """Create the persistent nodes where they are missing → the data that says which shards.
+
+    If there is none yet, that of ``shards`` is written. The result may not be readable.
+    """
+    while True:
+        yield from _make_parents(places)
+        (found,) = yield (Read(places.shards),)
+        steps.check(found, Failure.DROPPED, Failure.MISSING)
+        if isinstance(found, Node):
+            if found.data:
+                return found.data
+            (written,) = yield (Write(places.shards, shards_data(shards), found.version),)
+            steps.check(written, Failure.DROPPED, Failure.CHANGED, Failure.MISSING)
+
+
+def _make_parents(places: PoolPaths) -> Recipe[None]:
+    for path in (places.members, places.assigned, places.owned, places.shards):
+        while True:
+            (made,) = yield (MakePath(path),)
+            steps.check(made, Failure.DROPPED)
+            if made is None:
+                break
+
+
+def set_shards(places: PoolPaths, shards: Keys) -> Recipe[None]:
+    """Change which shards there are; ``ZkLockError`` from numbers to names, or back."""
+    while True:
+        yield from _make_parents(places)
+        (found,) = yield (Read(places.shards),)
+        steps.check(found, Failure.DROPPED, Failure.MISSING)
+        if isinstance(found, Node):
+            before = parse_shards(found.data)
+            if before is not None:
+                check_kind(places.root, before, shards)
+            (written,) = yield (Write(places.shards, shards_data(shards), found.version),)
+            steps.check(written, Failure.DROPPED, Failure.CHANGED, Failure.MISSING)
+            if written is None:
+                return
+
+
+def check_kind(path: str, there: Keys, shards: Keys) -> None:
+    """Raise ``ZkLockError`` if a pool's shards are not known in the same way as these."""
+    if not alike(there, shards):
+        raise ZkLockError(
+            f"{path} has {told(there)}, and this worker's shards= says {told(shards)}: pass a "
+            "number to a pool of numbers and names to a pool of names, or use another path",
+            path=path,
+        )
+
+
+def write(path: str, data: bytes) -> Recipe[None]:
+    """Write a node, again until there is an answer. A node that is gone is left alone."""
+    while True:
+        (written,) = yield (Write(path, data),)
+        steps.check(written, Failure.DROPPED, Failure.MISSING)
+        if not steps.is_(written, Failure.DROPPED):
+            return
+
+
+def attend(
+    desk: WorkerNodes, tell: Callable[[bytes, int], object], left: Callable[[], object]
+) -> Recipe[None]:
+    """Be a worker of the pool until given up, in one session after the other.
+
+    ``tell(data, version)`` is called with what the leader has written. ``left()`` is called once
+    no node is left in ZooKeeper. Neither may block.
+    """
+    try:
+        while True:
+            try:
+                yield from _set_up(desk)
+                yield from _listen(desk, tell)
+                yield from _clear(desk)  # somebody has deleted one of its nodes
+            except SessionReplaced as replaced:
+                desk.forget()
+                if replaced.final is not None:
+                    raise replaced.final from None
+    except Exception:
+        with contextlib.suppress(SessionReplaced):
+            yield from _clear(desk)
+        raise
+    finally:
+        left()
+
+
+def _set_up(desk: WorkerNodes) -> Recipe[None]:
+    desk.assigned = yield from _create(desk, desk.places.assigned, "assigned", lambda: b"")
+    desk.owned = yield from _create(desk, desk.places.owned, "owned", lambda: b"")
+    desk.member = yield from _create(
+        desk, desk.places.members, "member", lambda: profile_data(desk)
+    )
+    if desk.profile.rejoin_delay:
+        yield from _claim(desk.places.place(desk.profile.identity))
+
+
+def _claim(place: str) -> Recipe[None]:
+    """Make the place, or write it anew: a leader that was about to delete it finds it changed."""
+    while True:
+        (made,) = yield (MakePath(place),)
+        steps.check(made, Failure.DROPPED)
+        if made is None:
+            (found,) = yield (Read(place),)
+            steps.check(found, Failure.DROPPED, Failure.MISSING)
+            if isinstance(found, Node):
+                (written,) = yield (Write(place, found.data, found.version),)
+                steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
+                if written is None:
+                    return
+
+
+def profile_data(desk: WorkerNodes, *, leaving: bool = False) -> bytes:
+    """Return the data for the worker's node."""
+    names = [(path or "").rpartition("/")[2] for path in (desk.assigned, desk.owned)]
+    return bytes(replace(desk.profile, assigned=names[0], owned=names[1], leaving=leaving))
+
+
+def _create(desk: WorkerNodes, parent: str, marker: str, data: Callable[[], bytes]) -> Recipe[str]:
+    while True:
+        uuid = str(uuid4())
+        desk.creating = parent, uuid
+        (made,) = yield (Create(f"{parent}/_c_{uuid}-{marker}-", data()),)
+        found = made.path if isinstance(made, Node) else None
+        if steps.is_(made, Failure.MISSING):
+            (there,) = yield (MakePath(parent),)
+            steps.check(there, Failure.DROPPED)
+        elif steps.is_(made, Failure.DROPPED):
+            found = yield from steps.find(parent, uuid)
+        else:
+            steps.check(made)
+        if found is not None:
+            desk.creating = None
+            return found
+
+
+def _listen(desk: WorkerNodes, tell: Callable[[bytes, int], object]) -> Recipe[None]:
+    """Tell what the leader writes, until a node of the worker is gone."""
+    assert desk.assigned is not None
+    assert desk.member is not None
+    assert desk.owned is not None
+    while True:
+        # Children, as the worker itself writes the data.
+        found = yield (Watch(desk.assigned), Watch(desk.member), WatchList(desk.owned))
+        for result in found:
+            steps.check(result, Failure.DROPPED, Failure.MISSING)
+        if any(steps.is_(result, Failure.DROPPED) for result in found):
+            continue
+        if any(isinstance(result, Failed) for result in found):
+            return
+        assigned, member, _ = found
+        if not (assigned.mine and member.mine):
+            return
+        tell(assigned.data, assigned.version)
+        if member.data != profile_data(desk):
+            yield from write(desk.member, profile_data(desk))
+        else:
+            yield Wait(desk.assigned, desk.owned, desk.member)
+
+
+def _clear(desk: WorkerNodes) -> Recipe[None]:
+    """Delete the nodes of the worker. Giving up does not stop this."""
+    if desk.creating is not None:
+        parent, uuid = desk.creating
+        node = yield from _through(lambda: steps.find(parent, uuid))
+        if node is not None:
+            yield from _through(lambda: steps.delete(parent, node))
+    if desk.profile.rejoin_delay:
+        place = desk.places.place(desk.profile.identity)
+        yield from _through(lambda: steps.delete(desk.places.returning, place))
+    member = desk.member
+    if member is not None:
+        yield from _through(lambda: _sign_off(member, profile_data(desk, leaving=True)))
+    for path in (desk.assigned, desk.owned):
+        if path is not None:
+            yield from _through(lambda path=path: steps.delete(path.rpartition("/")[0], path))  # type: ignore[misc]
+    desk.forget()
+
+
+def _sign_off(member: str, data: bytes) -> Recipe[None]:
+    """Write the worker's node, then delete it: a watcher is told of the write first."""
+    with contextlib.suppress(SessionReplaced):
+        _, deleted = yield (Write(member, data), Delete(member))
+        if deleted is not None:
+            yield from steps.delete(member.rpartition("/")[0], member)
+
+
+def _through(make: Callable[[], Recipe[Any]]) -> Recipe[Any]:
+    while True:
+        with contextlib.suppress(GiveUp):
+            return (yield from make())
+
+
+def read(paths: Sequence[str]) -> Recipe[list[Node | None]]:
+    """Return the nodes, ``None`` for those that are missing."""
+    there: list[Node | None] = []
+    while len(there) < len(paths):
+        batch = paths[len(there) : len(there) + _BATCH]
+        nodes = yield tuple(map(Read, batch))
+        for node in nodes:
+            steps.check(node, Failure.DROPPED, Failure.MISSING)
+        if not any(steps.is_(node, Failure.DROPPED) for node in nodes):
+            there += [node if isinstance(node, Node) else None for node in nodes]
+    return there
+
+
+def hand_out(leader_node: str, writes: Sequence[tuple[str, bytes, int]]) -> Recipe[Failure | None]:
+    """Write the workers' assignments, if the leader's node exists → the failure, if any.
+
+    Each node must still have the version that was read. ZooKeeper limits the size of a request, so
+    there may be several transactions: as few as possible.
+    """
+    left = list(writes)
+    while left:
+        batch = [left.pop(0)]
+        size = len(batch[0][1])
+        while left and (size := size + len(left[0][1]) + len(left[0][0]) + 64) <= _FLIGHT:
+            batch.append(left.pop(0))
+        (written,) = yield (WriteAll(leader_node, tuple(batch)),)
+        steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
+        if isinstance(written, Failed):
+            return written.why
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One worker as ZooKeeper knows it."""
+
+    profile: WorkerRecord
+    assigned: frozenset[Key]
+    owned: Mapping[Key, FencingToken]
+
+
+def kept(places: PoolPaths) -> Recipe[list[Node]]:
+    """Return the places that are kept for workers."""
+    listing = yield from steps.look(places.returning)
+    found = yield from read([f"{places.returning}/{name}" for name in listing.names])
+    return [node for node in found if node is not None]
+
+
+def drop(place: Node) -> Recipe[None]:
+    """Delete a place if it still says the same."""
+    while True:
+        (deleted,) = yield (Delete(place.path, place.version),)
+        steps.check(deleted, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
+        if not steps.is_(deleted, Failure.DROPPED):
+            return
+
+
+def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:
+    """Return the shards, and the workers."""
+    while True:
+        synced, listing, shards = yield (
+            Sync(places.root),
+            List(places.members),
+            Read(places.shards),
+        )
+        for result in (synced, listing, shards):
+            steps.check(result, Failure.DROPPED, Failure.MISSING)
+        if any(steps.is_(result, Failure.DROPPED) for result in (synced, listing, shards)):
+            continue
+        names = listing.names if isinstance(listing, Listing) else []
+        nodes = yield from read([f"{places.members}/{name}" for name in names])
+        told = (WorkerRecord.parse(node.data) for node in nodes if node is not None)
+        profiles = [profile for profile in told if profile is not None]
+        data = yield from read(
+            [f"{places.assigned}/{profile.assigned}" for profile in profiles]
+            + [f"{places.owned}/{profile.owned}" for profile in profiles]
+        )
+        assigned, owned = data[: len(profiles)], data[len(profiles) :]
+        found = [
+            Found(
+                profile,
+                (parse_assigned(wanted.data) if wanted else None) or frozenset(),
+                parse_owned(has.data) if has else {},
+            )
+            for profile, wanted, has in zip(profiles, assigned, owned, strict=True)
+        ]
+        found.sort(key=lambda each: (each.profile.identity, each.profile.assigned))
+        keys = parse_shards(shards.data) if isinstance(shards, Node) else None
+        return range(0) if keys is None else keys, found

@@ -1,0 +1,97 @@
+"""An assignment by a function of the user's: what it is told, and the check of what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from zklock._engine.callbacks import ran
+from zklock._pool.assignment import assign
+from zklock._pool.keys import Key, encode, in_order
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWorker:
+    """A live worker that may get shards, as an ``assign`` function of a pool sees it.
+
+    ``identity``, ``capacity``, ``payload``: what it says of itself. ``shards``: those of the shards
+    to assign that are assigned to it now.
+    """
+
+    identity: str
+    capacity: float
+    payload: bytes
+    shards: frozenset[Any]
+
+
+Assign: TypeAlias = Callable[[Sequence[Any], Sequence[PlannedWorker]], Mapping[Any, str]]
+
+
+class BadPlan(Exception):
+    """An ``assign`` function has made no assignment. If it raised, that is the cause."""
+
+
+def balanced(shards: Iterable[Any], workers: Iterable[PlannedWorker]) -> dict[Any, str]:
+    """Return for each shard the identity of a worker, as a pool without ``assign=`` plans it.
+
+    It is for ``assign`` functions that only want to choose among which workers a shard may be. No
+    worker is more than one shard from its share, which is in proportion to its capacity, and the
+    fewest shards move. Equal input gives equal output. Of workers with the same identity, the last
+    one counts. Raises ``ValueError`` without any worker, if there are shards.
+    """
+    present = {worker.identity: worker for worker in workers}
+    wanted = set(shards)
+    if wanted and not present:
+        raise ValueError("there is no worker that these shards could be assigned to")
+    found = assign(
+        wanted,
+        {identity: worker.capacity for identity, worker in present.items()},
+        {identity: worker.shards for identity, worker in present.items()},
+    )
+    return {shard: identity for identity, mine in found.items() for shard in mine}
+
+
+def planned(
+    function: Assign, shards: Iterable[Key], workers: Mapping[str, PlannedWorker]
+) -> dict[str, frozenset[Key]]:
+    """Return the shards of each worker, as the function says; ``BadPlan``.
+
+    ``workers`` have different identities. The result has the names that they have here.
+    """
+    wanted = in_order(shards)
+    if not wanted or not workers:
+        return {name: frozenset() for name in workers}
+    try:
+        return _asked(
+            function, wanted, {it.identity: name for name, it in workers.items()}, workers
+        )
+    except BadPlan:
+        raise
+    except BaseException as error:  # SystemExit too: it would end the leader's thread silently
+        raise BadPlan(f"it raised {type(error).__name__}") from error
+
+
+def _asked(
+    function: Assign,
+    wanted: Sequence[Key],
+    names: Mapping[str, str],
+    workers: Mapping[str, PlannedWorker],
+) -> dict[str, frozenset[Key]]:
+    told = tuple(workers[names[identity]] for identity in sorted(names))
+    said = ran("assign", function(tuple(wanted), told))
+    if not isinstance(said, Mapping):
+        raise BadPlan(f"it returned {type(said).__name__}, which is no mapping")
+    owners = {shard: said.get(shard) for shard in wanted}
+    for shard in said:
+        if shard not in owners:
+            raise BadPlan(f"it assigned {shard!r:.100}, which it was not asked for")
+    nobody = [shard for shard, identity in owners.items() if identity is None]
+    if nobody:
+        raise BadPlan(f"it gave nobody the shards {encode(nobody):.100}")
+    found: dict[str, set[Key]] = {name: set() for name in workers}
+    for shard, identity in owners.items():
+        if not isinstance(identity, str) or identity not in names:
+            raise BadPlan(f"it gave {shard!r:.100} to {identity!r:.100}, which may get no shards")
+        found[names[identity]].add(shard)
+    return {name: frozenset(mine) for name, mine in found.items()}

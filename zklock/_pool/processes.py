@@ -1,0 +1,635 @@
+"""Handlers in other processes: one for each shard, or an executor's; and what tells them to stop.
+
+A shared board says until when the lease runs. For each shard, at a place of its own, it says whose
+turn it is, and what that handler was told. So a process knows that its shard is lost, even if the
+process that owns the shard stands still or is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import mmap
+import multiprocessing
+import os
+import pickle
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import (
+    BrokenExecutor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor as Threads,
+)
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any
+
+from zklock._engine.callbacks import ran
+from zklock._engine.grant import GrantBase
+from zklock._ground.clock import check_timeout, clock
+from zklock._ground.records import log_fields
+from zklock._pool.keys import MAX_SHARDS, Key
+from zklock._pool.runners import CannotRun, Shard, ShardHandler, Task
+from zklock._pool.submitted import Submitted
+from zklock.errors import LockLost
+
+log = logging.getLogger("zklock")
+
+MAX_PROCESSES = 512
+"""The most processes of ``executor="processes"``: one for each shard that is handled."""
+
+TERM_AFTER = 10.0
+"""Seconds that a process has to end by itself once its shard is lost. Then it gets SIGTERM."""
+
+KILL_AFTER = 5.0
+"""Seconds that it has to end after SIGTERM. Then it gets SIGKILL."""
+
+_LOOK = 0.02
+"""Seconds between two looks of a process that waits to be told to stop."""
+
+_ROUND = 0.5
+"""The longest time between two looks at a process that runs, in seconds."""
+
+_RUNS, _STOPS, _LOST = 0, 1, 2
+_SIZE = 8 * (2 + 2 * MAX_SHARDS)
+_SAYS_RETURNED, _SAYS_FAILED, _SAYS_LOST = b"R", b"F", b"L"
+_MAX_WORD = 3000
+"""How many bytes of a failure's text are sent: the last ones."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class _View:
+    """The board's memory, as every process sees it."""
+
+    def __init__(self, file: int) -> None:
+        shared = memoryview(mmap.mmap(file, _SIZE))
+        self.lease = shared[:8].cast("d")
+        self.mark = shared[8:16].cast("Q")
+        self.told = shared[16 : 16 + 8 * MAX_SHARDS].cast("Q")
+        self.pids = shared[16 + 8 * MAX_SHARDS :].cast("Q")
+
+
+class Board:
+    """The shared memory, for the process that owns the shards.
+
+    Others find it by ``path`` and ``mark``. On Linux it is in no directory, so that nothing is left
+    of it however this process ends. It is a file in the temporary directory elsewhere, and where
+    this process has changed its user; a kill leaves that file there.
+    """
+
+    def __init__(self) -> None:
+        self.path = ""
+        with contextlib.suppress(OSError, AttributeError):
+            file = os.memfd_create("zklock-pool")
+            try:
+                if Path("/proc/self/fd").stat().st_uid == os.geteuid():
+                    self._file, self.path = file, f"/proc/{os.getpid()}/fd/{file}"
+            finally:
+                if not self.path:
+                    os.close(file)
+        self._named = not self.path
+        if self._named:
+            self._file, self.path = tempfile.mkstemp(prefix="zklock-pool-")
+        os.ftruncate(self._file, _SIZE)
+        self._view = _View(self._file)
+        # Others may get the same number of a descriptor, or of a process, later.
+        self.mark = self._view.mark[0] = secrets.randbits(63) | 1
+        self._turns = count(1)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file, for a process that inherits it."""
+        return self._file
+
+    def lease(self, end: float) -> None:
+        """Note until when the lease runs, on the clock of leases."""
+        self._view.lease[0] = end
+
+    def begin(self, place: int) -> int:
+        """Begin a turn of a shard's handler, and return it. Earlier turns are then lost."""
+        turn = next(self._turns) << 2
+        self._view.pids[place] = 0
+        self._view.told[place] = turn | _RUNS
+        return turn
+
+    def note(self, place: int, turn: int, state: int) -> None:
+        """Note what the handler is told. A lost turn stays lost."""
+        if self._view.told[place] != turn | _LOST:
+            self._view.told[place] = turn | state
+
+    def process(self, place: int) -> int:
+        """Return the process that began the present turn of a shard in an executor, 0 if none."""
+        return self._view.pids[place]
+
+    def close(self) -> None:
+        """Remove the board. Processes that still map it find every shard lost."""
+        self._view.lease[0] = 0.0
+        self._view.mark[0] = 0
+        if self._named:
+            Path(self.path).unlink(missing_ok=True)
+        os.close(self._file)
+
+
+_views: dict[str, _View] = {}
+"""By path. A path may be a descriptor, and be used again: a new board replaces an old one."""
+
+
+def _view(path: str, mark: int) -> _View | None:
+    view = _views.get(path)
+    if view is None or view.mark[0] != mark:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            view = _View(file)
+        except (OSError, ValueError):
+            return None
+        finally:
+            os.close(file)
+        if view.mark[0] != mark:
+            return None
+        _views[path] = view
+    return view
+
+
+class RemoteStop:
+    """Tells a handler in a process to stop. ``wait()`` looks every 20 ms."""
+
+    def __init__(self, board: str, mark: int, place: int, turn: int) -> None:
+        self._board = board
+        self._mark = mark
+        self._place = place
+        self._turn = turn
+
+    def is_set(self) -> bool:
+        """Return whether the handler should return."""
+        return self._state() != _RUNS
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most ``timeout`` seconds until the handler should return; whether it should."""
+        limit = check_timeout(timeout)
+        until = None if limit is None else clock() + limit
+        while not self.is_set():
+            left = _LOOK if until is None else until - clock()
+            if left <= 0:
+                return False
+            time.sleep(min(left, _LOOK))
+        return True
+
+    def _state(self) -> int:
+        view = _view(self._board, self._mark)
+        if view is None:
+            return _LOST  # the pool has ended
+        now = view.told[self._place]
+        live = view.lease[0] > clock() and now >> 2 == self._turn >> 2
+        return now - self._turn if live else _LOST
+
+    def _find(self, board: int) -> None:
+        """Take the board from a descriptor that this process has inherited."""
+        _views[self._board] = _View(board)
+        os.close(board)
+
+    def _begin(self) -> bool:
+        """Note that this process runs the handler now. Return whether it may."""
+        view = _view(self._board, self._mark)
+        if view is None or self._state() == _LOST:
+            return False
+        view.pids[self._place] = os.getpid()
+        return True
+
+
+class RemoteShard(Shard):
+    """A shard as a handler in another process sees it."""
+
+    should_stop: RemoteStop
+
+    def __init__(self, shard: Key, grant: GrantBase, stop: RemoteStop) -> None:
+        self._shard = shard
+        self.token = grant.token
+        self.should_stop = stop
+        self._path = grant.lock_path
+
+    @property
+    def held(self) -> bool:
+        """Whether the shard may be believed to be owned, at the moment of the call."""
+        return bool(self.should_stop._state() != _LOST)
+
+    def check(self) -> None:
+        """Raise ``LockLost`` once the shard is lost."""
+        if not self.held:
+            raise LockLost(
+                f"{self._path}: shard lost, token {self.token}: stop the guarded work and return",
+                path=self._path,
+                token=self.token,
+            )
+
+
+class HandlerFailed(Exception):
+    """How a handler in a process failed: the text of its exception, or how the process ended.
+
+    The exception itself is not sent between processes. Some exceptions cannot be pickled, and some
+    that can be pickled cannot be unpickled.
+    """
+
+
+class Boarded:
+    """What runners in processes share: a board, and the lease on it."""
+
+    def __init__(self, handler: ShardHandler) -> None:
+        self._handler = handler
+        self._board = Board()
+        self._named: dict[str, int] = {}  # the places of shards with names, last begun last
+
+    def lease(self, end: float) -> None:
+        """Note until when the lease runs."""
+        self._board.lease(end)
+
+    def _begin(self, shard: Key, grant: GrantBase) -> _Turn:
+        """Begin a turn of a shard's handler."""
+        place = self._place(shard)
+        turn = self._board.begin(place)
+        self.lease(clock() + grant.remaining())
+        stop = RemoteStop(self._board.path, self._board.mark, place, turn)
+        return _Turn(RemoteShard(shard, grant, stop), place, partial(self._board.note, place, turn))
+
+    def _place(self, shard: Key) -> int:
+        """Return the shard's place on the board: of a name, that of its turns before."""
+        if isinstance(shard, int):
+            return shard
+        place = self._named.pop(shard, len(self._named))
+        if place == MAX_SHARDS:
+            # No pool has so many names at a time: a turn that still runs there finds itself lost.
+            place = self._named.pop(next(iter(self._named)))
+        self._named[shard] = place
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A turn of a shard's handler: the shard to send, and what notes what the handler is told."""
+
+    shard: RemoteShard
+    place: int
+    note: Callable[[int], None]
+
+
+class InProcesses(Boarded):
+    """Runs each handler in a process of its own.
+
+    A shard's future is done only when its process is gone.
+    """
+
+    def __init__(self, handler: ShardHandler) -> None:
+        super().__init__(handler)
+        self._threads = Threads(MAX_PROCESSES, "zklock-process")
+
+    def submit(self, shard: Key, grant: GrantBase) -> Task:
+        """Begin to handle a shard."""
+        handler = pickle.dumps(self._handler)
+        turn = self._begin(shard, grant)
+        child = _Child(self._board.descriptor, handler, turn.shard, turn.note)
+        try:
+            future = Submitted(child.run).to(self._threads)
+        except Exception:
+            turn.note(_LOST)
+            raise
+        return Task(future, lambda: turn.note(_STOPS), child.lose)
+
+    def close(self) -> None:
+        """Wait for what runs."""
+        self._threads.shutdown()
+        self._board.close()
+
+
+class _Child:
+    """One process that handles one shard, for the thread that starts it and waits for its end.
+
+    That thread must not end earlier: for Linux it is the parent whose death kills the process.
+    """
+
+    def __init__(
+        self, board: int, handler: bytes, shard: RemoteShard, note: Callable[[int], None]
+    ) -> None:
+        self._board = board
+        self._handler = handler
+        self._shard = shard
+        self._note = note
+        self._lost = False
+
+    def lose(self) -> None:
+        """Note that the shard is lost: the process has to end, and is made to if it does not."""
+        self._note(_LOST)
+        self._lost = True
+
+    def run(self) -> None:
+        """Run the handler; ``HandlerFailed`` or ``LockLost`` if it failed in any way."""
+        try:
+            mine, its = multiprocessing.Pipe(duplex=False)
+        except OSError as error:
+            raise CannotRun(f"its process cannot be started: {error!r}") from error
+        try:
+            process = self._start(its)
+            its.close()
+            try:
+                word = self._await_end(process, mine)
+            except BaseException:
+                self._note(_LOST)
+                while not _gone(process):
+                    time.sleep(_ROUND)
+                raise
+        finally:
+            # Before the shard is given back: the process may have left children that still look.
+            self._note(_LOST)
+            its.close()
+            mine.close()
+        process.join(0)
+        if word is None:
+            raise HandlerFailed(_obituary(process))
+        text = word[1:].decode(errors="replace")
+        if word[:1] == _SAYS_LOST:
+            raise LockLost(text, path=self._shard._path, token=self._shard.token)
+        if word[:1] == _SAYS_FAILED:
+            raise HandlerFailed(text)
+
+    def _start(self, its: Connection) -> BaseProcess:
+        # Not forked: this process has threads, and a session that is not the child's. A fork
+        # server would be quicker, but leaves its socket in the file system if this one is killed.
+        process = multiprocessing.get_context("spawn").Process(
+            target=_serve,
+            args=(its, _Inherited(self._board), self._handler, self._shard),
+            name=f"zklock-shard-{self._shard._shard}",
+        )
+        try:
+            process.start()
+        except Exception as error:
+            raise CannotRun(f"its process cannot be started: {error!r}") from error
+        return process
+
+    def _await_end(self, process: BaseProcess, mine: Connection) -> bytes | None:
+        """Wait until the process is gone → its last word, ``None`` if there is none.
+
+        The sentinel is a reason to look, not the proof. A process that closes descriptors which it
+        did not open runs on without it, and children of the process may hold it open.
+        """
+        word: bytes | None = None
+        heard: list[Any] = [mine, process.sentinel]
+        pause, last, left = _ROUND, clock(), [TERM_AFTER, KILL_AFTER]
+        while not _gone(process):
+            for each in wait(heard, pause):
+                heard.remove(each)
+                if each is mine:
+                    word = _received(mine)
+                else:
+                    pause = 0.0005
+            if process.sentinel not in heard:
+                pause = min(2 * pause, _ROUND)
+            now = clock()
+            if self._lost and left:
+                # A pause of this process uses up at most two rounds of the grace.
+                left[0] -= min(now - last, 2 * _ROUND)
+                if left[0] <= 0:
+                    self._insist(process, last_time=len(left) == 1)
+                    del left[0]
+            last = now
+        if mine in heard and mine.poll():
+            word = _received(mine)
+        return word
+
+    def _insist(self, process: BaseProcess, *, last_time: bool) -> None:
+        log.error(
+            "shard %s of %s is lost, and process %s still runs its handler: it gets %s",
+            self._shard._shard,
+            self._shard._path,
+            process.pid,
+            "SIGKILL" if last_time else "SIGTERM",
+            extra=log_fields(
+                path=self._shard._path, token=self._shard.token, shard=self._shard._shard
+            ),
+        )
+        with contextlib.suppress(OSError):  # it belongs to another user now
+            (process.kill if last_time else process.terminate)()
+
+
+def _gone(process: BaseProcess) -> bool:
+    """Whether a process is gone, even if another part of this program has waited for it."""
+    if process.exitcode is not None:
+        return True
+    try:
+        os.kill(process.pid or 0, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # it belongs to another user now
+    return False
+
+
+def _received(mine: Connection) -> bytes | None:
+    try:
+        return mine.recv_bytes()
+    except (EOFError, OSError):
+        return None
+
+
+def _obituary(process: BaseProcess) -> str:
+    code = process.exitcode
+    if code is None:
+        how = "ended, and its exit status was taken by another part of this program"
+    elif code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        how = f"was killed by {name}"
+    else:
+        how = f"ended with status {code}"
+    return f"process {process.pid} {how}, before its handler had returned or raised"
+
+
+class _Inherited:
+    """A descriptor that a spawned process inherits. There it is a number."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[Callable[[Any], int], tuple[Any]]:
+        return _detached, (DupFd(self._file),)
+
+
+def _detached(duplicate: Any) -> int:
+    file: int = duplicate.detach()
+    return file
+
+
+# In the process that handles a shard.
+
+
+def _serve(its: Connection, board: int, handler: bytes, shard: RemoteShard) -> None:
+    """Call the handler, and send what became of it."""
+    try:
+        # Ctrl-C strikes all processes of a terminal. The owner of the shards decides what it means.
+        signal.signal(signal.SIGINT, lambda number, frame: None)
+        _end_with_parent()
+        shard.should_stop._find(board)
+        ran("the handler", pickle.loads(handler)(shard))
+        word = _SAYS_RETURNED
+    except BaseException as error:
+        word = _last_word(error)
+    with contextlib.suppress(OSError):
+        its.send_bytes(word)
+
+
+def _last_word(error: BaseException) -> bytes:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:
+        text = f"{type(error).__name__}, whose text cannot be had"
+    says = _SAYS_LOST if isinstance(error, LockLost) else _SAYS_FAILED
+    return says + text.encode(errors="replace")[-_MAX_WORD:]
+
+
+def _end_with_parent() -> None:
+    """Have this process killed when its parent is gone, however the parent ends.
+
+    On Linux the kernel does it. Elsewhere, and where a change of user has switched that off, a
+    thread looks. Code that keeps Python's lock can hold up that thread.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    threading.Thread(
+        target=_follow, args=(parent.pid, parent.sentinel), name="zklock-parent", daemon=True
+    ).start()
+
+
+def _follow(parent: int | None, sentinel: int) -> None:
+    while os.getppid() == parent:
+        with contextlib.suppress(OSError, ValueError):  # closed by others
+            wait([sentinel], _ROUND)
+        time.sleep(_LOOK)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class InExecutor(Boarded):
+    """Runs handlers on processes of the user's executor.
+
+    If one of them dies, the executor kills the others, and runs nothing any more.
+    """
+
+    def __init__(self, handler: ShardHandler, executor: ProcessPoolExecutor) -> None:
+        super().__init__(handler)
+        self._executor = executor
+        self._broken = ""  # why it is broken
+
+    def submit(self, shard: Key, grant: GrantBase) -> Task:
+        """Begin to handle a shard."""
+        turn = self._begin(shard, grant)
+        try:
+            # A broken executor takes its lock, and keeps it until the last of its processes has
+            # ended (Python 3.12.1 and later): submit() would wait for that.
+            if self._broken:
+                raise BrokenExecutor(self._broken)
+            future = self._executor.submit(_call, self._handler, turn.shard)
+        except Exception as error:
+            turn.note(_LOST)
+            raise CannotRun(f"the executor takes nothing: {error!r}", for_good=True) from error
+        # An executor that starts processes on demand looks for those to watch before it has started
+        # the one for this call. It looks again at the next call. That call is not to be made: calls
+        # that wait keep an executor that breaks from telling its processes to end.
+        with contextlib.suppress(Exception):
+            self._executor.submit(_nothing).cancel()
+        kept: Future[Any] = Future()
+        kept.set_running_or_notify_cancel()
+        future.add_done_callback(partial(self._done, turn, kept))
+
+        def tell(state: int) -> None:
+            turn.note(state)
+            future.cancel()
+
+        return Task(kept, lambda: tell(_STOPS), lambda: tell(_LOST), call_off=future.cancel)
+
+    def _done(self, turn: _Turn, kept: Future[Any], future: Future[Any]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, _OfHandler):
+            (raised,) = error.args
+            raised.__cause__ = error.__cause__  # what its process tells of it
+            _settle(kept, raised)
+            return
+        if not isinstance(error, BrokenExecutor):
+            _settle(kept, error)
+            return
+        self._broken = str(error)
+        # On another thread than the executor's, which has to wait for all of its processes.
+        look = partial(self._look, turn, kept, error)
+        try:
+            threading.Thread(target=look, name="zklock-broken", daemon=True).start()
+        except RuntimeError:
+            look()
+
+    def _look(self, turn: _Turn, kept: Future[Any], error: BaseException) -> None:
+        """Settle the future, after a broken executor, once the handler's process is gone."""
+        turn.note(_LOST)
+        process, told = self._board.process(turn.place), False
+        while _is_child(process):
+            if not told:
+                log.error(
+                    "the executor of shard %s is broken, and its process %s still runs: the "
+                    "shard stays owned until it ends",
+                    turn.shard._shard,
+                    process,
+                    extra=log_fields(shard=turn.shard._shard),
+                )
+            told = True
+            time.sleep(_LOOK)
+        _settle(kept, CannotRun(f"the executor is broken: {error!r}", for_good=True))
+
+    def close(self) -> None:
+        """Note that the pool has ended."""
+        self._board.close()
+
+
+def _settle(kept: Future[Any], error: BaseException | None) -> None:
+    if error is None:
+        kept.set_result(None)
+    else:
+        kept.set_exception(error)
+
+
+def _nothing() -> None:
+    """Do nothing, in a process of an executor."""
+
+
+class _OfHandler(Exception):
+    """A handler has raised this ``BrokenExecutor``: the executor that runs the handler is whole."""
+
+
+def _call(handler: Callable[[Any], Any], shard: RemoteShard) -> None:
+    """Call the handler, in a process of an executor."""
+    if shard.should_stop._begin():
+        try:
+            ran("the handler", handler(shard))
+        except BrokenExecutor as error:
+            raise _OfHandler(error) from error
+
+
+def _is_child(process: int) -> bool:
+    """Whether a process that ``multiprocessing`` has started still runs."""
+    if process not in {each.pid for each in multiprocessing.active_children()}:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,105 @@
+"""What a worker owns and should have, written for others to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from zklock._engine.grant import GrantBase
+from zklock._engine.session import Session
+from zklock._ground.clock import clock
+from zklock._pool import nodes
+from zklock._pool.agenda import Agenda
+from zklock._pool.keys import Key
+from zklock._pool.nodes import WorkerNodes
+from zklock._recipes import queries
+
+_AFTER = 0.1
+"""How long a worker collects changes of what it owns before it writes them, in seconds."""
+
+
+class Publication:
+    """Writes which shards a worker owns, a moment after each change.
+
+    Only the pool's thread uses it. ``owned`` has the grants by their shards. Nothing is
+    written once ``stopping()``.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        desk: WorkerNodes,
+        agenda: Agenda,
+        owned: Mapping[Key, GrantBase],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._session = session
+        self._desk = desk
+        self._agenda = agenda
+        self._owned = owned
+        self._stopping = stopping
+        self._written: tuple[str | None, bytes] | None = None  # the node, and its data
+        self._under_way = False
+
+    def soon(self) -> None:
+        """Write soon: something has changed."""
+        if not self._under_way and not self._stopping():
+            self._under_way = True
+            self._again()
+
+    def _again(self) -> None:
+        # Again after each time: something may have changed while it was written.
+        self._agenda.at(clock() + _AFTER, self._write)
+
+    def _write(self) -> None:
+        node = self._desk.owned
+        data = nodes.owned_data({shard: it.token for shard, it in self._owned.items()})
+        if node is None or self._stopping() or (node, data) == self._written:
+            self._under_way = False
+            return
+        self._written = node, data
+        attempt = self._session.attempt(
+            queries.retry_on_new_session(lambda: nodes.write(node, data))
+        )
+        attempt.when_done(partial(self._agenda.later, self._again))
+        attempt.start()
+
+
+class PlaceKeeper:
+    """Writes which shards were assigned to a worker, where they are kept for it.
+
+    Only the pool's thread uses it. One write is under way at a time, so that the newest comes last.
+    A place that is gone is left alone.
+    """
+
+    def __init__(
+        self, session: Session, path: str, agenda: Agenda, stopping: Callable[[], bool]
+    ) -> None:
+        self._session = session
+        self._path = path
+        self._agenda = agenda
+        self._stopping = stopping
+        self._wanted = b""
+        self._written = b""
+        self._under_way = False
+
+    def forget(self) -> None:
+        """Write the next data in any case: the place may have been made anew."""
+        self._written = b""
+
+    def say(self, data: bytes) -> None:
+        """Write this soon."""
+        self._wanted = data
+        if not self._under_way:
+            self._write()
+
+    def _write(self) -> None:
+        data = self._wanted
+        self._under_way = data != self._written and not self._stopping()
+        if self._under_way:
+            self._written = data
+            attempt = self._session.attempt(
+                queries.retry_on_new_session(lambda: nodes.write(self._path, data))
+            )
+            attempt.when_done(partial(self._agenda.later, self._write))
+            attempt.start()

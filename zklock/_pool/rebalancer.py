@@ -1,0 +1,435 @@
+"""The leader of a pool: it follows the workers, and assigns the shards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from zklock._election.threads import Leadership
+from zklock._engine.attempt import Attempt
+from zklock._engine.blocking import BLOCKING, run
+from zklock._engine.session import Session
+from zklock._ground.clock import clock
+from zklock._ground.records import Fields, log_fields
+from zklock._pool import nodes
+from zklock._pool.keys import Key, Keys, alike, parse_shards, told
+from zklock._pool.newcomers import Newcomers
+from zklock._pool.nodes import PoolPaths, WorkerRecord
+from zklock._pool.planning import Assign, BadPlan, PlannedWorker, planned
+from zklock._pool.returning import Absences, Place, age, inherited, kept_back, replaced, share_out
+from zklock._recipes import follow
+from zklock._recipes.effects import Node, Recipe
+from zklock.errors import NoAnswer, ZkLockError
+
+log = logging.getLogger("zklock")
+
+_TURN = 0.1
+_PATIENCE = 5.0
+"""Seconds that the leader waits for an answer before it checks whether it still leads."""
+
+_ASK_AGAIN = 5.0
+"""Seconds after which a user's function that made no plan is called again, even without news."""
+
+
+class Memory:
+    """What a worker remembers from one of its terms to the next.
+
+    ``shards``: the shards that it was told last.
+    """
+
+    def __init__(self, shards: Keys) -> None:
+        self.shards = shards
+        self.newcomers = Newcomers()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a leader plans.
+
+    ``settle``: seconds without news before it plans, so that workers that come together are planned
+    for together. It waits at most five times as long in all. ``assign``: the user's function that
+    assigns the shards, if any.
+    """
+
+    settle: float
+    assign: Assign | None = None
+
+
+class Rebalancer:
+    """Plans for one term of one leader, on the thread that leads."""
+
+    def __init__(
+        self,
+        session: Session,
+        places: PoolPaths,
+        leadership: Leadership,
+        policy: Policy,
+        memory: Memory,
+    ) -> None:
+        self._session = session
+        self._places = places
+        self._leadership = leadership
+        self._settle = policy.settle
+        self._assign = policy.assign
+        self._memory = memory
+        self._newcomers = memory.newcomers
+        self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._following: dict[str, Attempt[None]] = {}
+        self._names: set[str] | None = None
+        self._shards: Keys | None = None
+        self._profiles: dict[str, WorkerRecord | None] = {}
+        # By the name of the member: the version, and the shards, ``None`` if unreadable.
+        self._assigned: dict[str, tuple[int, frozenset[Key] | None]] = {}
+        self._broken: dict[str, bytes] = {}  # data that was complained about
+        self._absences = Absences()
+        self._places_kept: dict[str, tuple[Node, Place]] = {}  # by identity
+        self._due: float | None = None  # when to plan even if nothing has happened
+        self._told_of: set[str] = set()  # the workers that were logged as left out
+        self._told_away: set[str] = set()  # the identities that were logged as away
+        self._told_bad = ""  # what was logged of the user's function
+
+    def run(self) -> None:
+        """Plan until the leadership ends."""
+        try:
+            self._newcomers.begin()
+            self._follow("", follow.follow_children(self._places.members, self._on_members))
+            self._follow_shards()
+            while self._gather():
+                if not self._plan():
+                    self._later(lambda: None)  # look again, after a while
+        finally:
+            for attempt in self._following.values():
+                attempt.give_up()
+
+    # Events, on whichever thread brings them.
+
+    def _follow(self, key: str, what: Recipe[None]) -> None:
+        attempt = self._session.attempt(what)
+        self._following[key] = attempt
+        attempt.when_done(lambda: self._later(partial(self._over, attempt)))
+        attempt.start()
+
+    def _later(self, news: Callable[[], None]) -> None:
+        self._news.put(news)
+
+    def _on_members(self, names: list[str]) -> None:
+        self._later(partial(self._take_members, set(names)))
+
+    def _on_shards(self, node: Node | None, at_once: bool) -> None:
+        self._later(partial(self._take_shards, node))
+
+    def _on_profile(self, name: str, node: Node | None, at_once: bool) -> None:
+        self._later(partial(self._take_profile, name, node, at_once))
+
+    # On the thread that leads.
+
+    def _over(self, attempt: Attempt[None]) -> None:
+        try:
+            attempt.result()
+        except ZkLockError:
+            self._leadership.check()  # if the leadership is lost, that is the reason
+            raise
+
+    def _take_members(self, names: set[str]) -> None:
+        self._names = names
+        for name in self._following.keys() - names - {"", "/"}:
+            self._following.pop(name).give_up()
+            self._profiles.pop(name, None)
+            self._assigned.pop(name, None)
+            self._broken.pop(f"{self._places.members}/{name}", None)
+            self._newcomers.left(name, False, clock(), self._session.timeout)
+        for name in names - self._following.keys():
+            path = f"{self._places.members}/{name}"
+            self._follow(name, follow.follow(path, partial(self._on_profile, name)))
+
+    def _take_profile(self, name: str, node: Node | None, at_once: bool) -> None:
+        before = self._profiles.get(name)
+        now, unit = clock(), self._session.timeout
+        if node is None:
+            crashed = at_once and before is not None and not before.leaving
+            self._newcomers.left(name, crashed, now, unit)
+        if name not in self._following:
+            return
+        self._profiles[name] = profile = None if node is None else WorkerRecord.parse(node.data)
+        if profile is not None:
+            self._newcomers.came(name, profile.kin or profile.identity, now, unit)
+        elif node is not None:
+            self._complain(
+                f"{self._places.members}/{name}",
+                node.data,
+                "its worker gets no shards: it is of a release that cannot be read, or was written "
+                "by others; delete the node",
+            )
+
+    def _follow_shards(self) -> None:
+        self._follow("/", follow.follow(self._places.shards, self._on_shards))
+
+    def _take_shards(self, node: Node | None) -> None:
+        shards = None if node is None else parse_shards(node.data)
+        if shards is not None and alike(shards, self._memory.shards):
+            self._shards = self._memory.shards = shards
+        elif node is not None and node.data:
+            self._complain(
+                self._places.shards,
+                node.data,
+                "these are no shards of this pool: "
+                + ("nothing is planned" if self._shards is None else f"{told(self._shards)} stay")
+                + "; mend it with set_shards()",
+            )
+        else:
+            log.error(
+                "%s: what shards there are was deleted, and is written again: %s; if that is "
+                "wrong, correct it with set_shards()",
+                self._places.shards,
+                told(self._memory.shards),
+                extra=self._fields(),
+            )
+            self._rebuild(node is None)
+
+    def _rebuild(self, gone: bool) -> None:
+        try:
+            self._ask(lambda: nodes.prepare(self._places, self._memory.shards))
+        except NoAnswer:
+            self._later(partial(self._rebuild, gone))
+        else:
+            if gone:
+                self._follow_shards()
+
+    def _complain(self, path: str, data: bytes, what: str) -> None:
+        """Log data that cannot be read, once for the same data."""
+        if self._broken.get(path) != data:
+            self._broken[path] = data
+            log.error("%s says %r: %s", path, data[:100], what, extra=self._fields())
+
+    def _fields(self) -> Fields:
+        return log_fields(self._leadership, path=self._places.root)
+
+    @property
+    def _over_now(self) -> bool:
+        return self._leadership.should_stop.is_set()
+
+    def _gather(self) -> bool:
+        """Take the news until there is none for a while. Return whether to plan then."""
+        quiet, latest = None, None
+        while not self._over_now:
+            now = clock()
+            if quiet is not None and latest is not None and self._known:
+                if now >= min(quiet, latest):
+                    return True
+                pause = min(quiet, latest) - now
+            else:
+                pause = _TURN
+            try:
+                news = self._news.get(timeout=min(pause, _TURN))
+            except Empty:
+                due = self._due
+                if due is not None and due <= clock():
+                    self._due = None
+                    quiet = latest = clock()
+                continue
+            news()
+            quiet = clock() + self._settle
+            latest = latest or clock() + 5 * self._settle
+        return False
+
+    @property
+    def _known(self) -> bool:
+        """Whether everything that a plan needs has been told."""
+        return (
+            self._shards is not None
+            and self._names is not None
+            and all(name in self._profiles for name in self._names)
+        )
+
+    def _plan(self) -> bool:
+        """Assign the shards. Return whether that is done."""
+        try:
+            self._read()
+            writes = self._writes()
+            self._drop_places()
+            if not writes:
+                return True
+            changed = [(path, data, version) for _, path, data, version in writes]
+            refused = self._ask(lambda: nodes.hand_out(self._leadership.path, changed))
+        except NoAnswer as error:
+            log.info("%s: the plan is late: %s", self._places.root, error, extra=self._fields())
+            self._assigned.clear()
+            return False
+        if refused is None:
+            for name, _, data, version in writes:
+                self._assigned[name] = version + 1, nodes.parse_assigned(data)
+            return True
+        log.info(
+            "%s: the plan was refused (%s), and is made anew",
+            self._places.root,
+            refused.value,
+            extra=self._fields(),
+        )
+        self._assigned.clear()
+        return False
+
+    def _read(self) -> None:
+        """Read the assignments that are not known yet, and what is kept for workers."""
+        kept = ((node, Place.parse(node.data)) for node in self._ask(self._kept))
+        self._places_kept = {place.identity: (node, place) for node, place in kept if place}
+        profiles = {name: each for name, each in self._profiles.items() if each is not None}
+        unread = [name for name in profiles if name not in self._assigned]
+        paths = [f"{self._places.assigned}/{profiles[name].assigned}" for name in unread]
+        for name, node in zip(unread, self._ask(lambda: nodes.read(paths)), strict=True):
+            if node is not None:
+                numbers = nodes.parse_assigned(node.data)
+                self._assigned[name] = node.version, numbers
+                if numbers is None:
+                    path = f"{self._places.assigned}/{profiles[name].assigned}"
+                    self._complain(path, node.data, "these are no shards, and it is written anew")
+
+    def _writes(self) -> list[tuple[str, str, bytes, int]]:
+        """Return the changes: member, path, data, and the version that each replaces."""
+        known: dict[tuple[str, str], WorkerRecord] = {}
+        taken: set[str] = set()
+        for name, profile in sorted(self._profiles.items()):
+            if profile is None or name not in self._assigned or profile.assigned in taken:
+                continue
+            taken.add(profile.assigned)  # for the first member that names this node
+            known[profile.identity, name] = profile
+        keys = {f"{at:08}": key for at, key in enumerate(sorted(known))}
+        by_name = {name: profile for (_, name), profile in known.items()}
+        has = {name: self._assigned[name][1] for name in by_name}
+        heirs = replaced(by_name)
+        due = {
+            name: self._places_kept[profile.identity][1]
+            for name, profile in by_name.items()
+            if profile.rejoin_delay and profile.identity in self._places_kept
+            # A node that was never written is that of a worker that has just come.
+            if self._assigned[name][0] == 0 and name not in heirs
+        }
+        self._newcomers.admit({*due, *heirs.values()})
+        weights = {name: 0.0 if name in heirs else it.weight for name, it in by_name.items()}
+        left_out = self._left_out(weights)
+        had = inherited({name: it or frozenset() for name, it in has.items()}, heirs, due)
+        shares = {at: 0.0 if name in left_out else weights[name] for at, (_, name) in keys.items()}
+        current = {at: had.get(name, frozenset()) for at, (_, name) in keys.items()}
+        away = self._away()
+        if self._assign is None:
+            plan = share_out(self._shards or (), shares, current, away)
+        else:
+            profiles = {at: (key[1], known[key]) for at, key in keys.items()}
+            plan = self._asked(self._assign, profiles, shares, current, away)
+        writes = []
+        for at, numbers in plan.items():
+            if numbers != has[keys[at][1]]:
+                _, name = keys[at]
+                path = f"{self._places.assigned}/{known[keys[at]].assigned}"
+                data = nodes.assigned_data(self._leadership.token, numbers)
+                writes.append((name, path, data, self._assigned[name][0]))
+        return writes
+
+    def _asked(
+        self,
+        assign: Assign,
+        profiles: Mapping[str, tuple[str, WorkerRecord]],
+        shares: Mapping[str, float],
+        current: Mapping[str, frozenset[Key]],
+        away: list[Place],
+    ) -> dict[str, frozenset[Key]]:
+        """Return what the user's function plans; nothing if it makes no plan: all stays as it is.
+
+        ``profiles``: the members' names and records, by the names that the plan has for them.
+        """
+        all_shards: Sequence[Key] = self._shards or ()
+        shards = frozenset(all_shards) - kept_back(all_shards, current, away)
+        takers = [at for at in profiles if shares[at]]
+        # Of workers with one identity, the one that came last.
+        takers.sort(key=lambda at: age(profiles[at][0]))
+        newest = {profiles[at][1].identity: at for at in takers}
+        workers = {
+            at: PlannedWorker(
+                identity, shares[at], profiles[at][1].payload_bytes, current[at] & shards
+            )
+            for identity, at in newest.items()
+        }
+        try:
+            plan = planned(assign, shards, workers)
+        except BadPlan as bad:
+            self._refuse(bad)
+            return {}
+        self._told_bad = ""
+        return {at: plan.get(at, frozenset()) for at in profiles}
+
+    def _refuse(self, bad: BadPlan) -> None:
+        due = clock() + _ASK_AGAIN
+        self._due = due if self._due is None else min(self._due, due)
+        if self._told_bad != str(bad):
+            self._told_bad = str(bad)
+            log.error(
+                "%s: assign= makes no plan, and no shard moves: %s; it is called again every %g s",
+                self._places.root,
+                bad,
+                _ASK_AGAIN,
+                exc_info=bad.__cause__,
+                extra=self._fields(),
+            )
+
+    def _kept(self) -> Recipe[list[Node]]:
+        return nodes.kept(self._places)
+
+    def _away(self) -> list[Place]:
+        """Return the workers that have crashed, and for which their shards are still kept."""
+        now = clock()
+        places = {identity: place for identity, (_, place) in self._places_kept.items()}
+        present = [profile.identity for profile in self._profiles.values() if profile is not None]
+        away = self._absences.look(places, present, now)
+        dues = filter(None, (self._due, self._absences.next_due(now)))
+        self._due = min(dues, default=None)
+        for identity in sorted(away - self._told_away):
+            log.warning(
+                "%s: %s is gone without a word: its shards are kept for it for %g s",
+                self._places.root,
+                identity,
+                places[identity].delay,
+                extra=self._fields(),
+            )
+        self._told_away = away
+        return [places[identity] for identity in away]
+
+    def _drop_places(self) -> None:
+        """Delete the places of those who come back too late, or need none any more."""
+        need = {
+            profile.identity
+            for profile in self._profiles.values()
+            if profile is not None and profile.rejoin_delay
+        }
+        for identity, (node, _) in self._places_kept.items():
+            if identity not in need | self._told_away:
+                self._ask(partial(nodes.drop, node))
+
+    def _left_out(self, weights: Mapping[str, float]) -> set[str]:
+        """Return the newcomers that get no shards yet; none if nobody else can take shards."""
+        now = clock()
+        waiting = self._newcomers.waiting(now) & weights.keys()
+        if not any(weight for name, weight in weights.items() if name not in waiting):
+            self._newcomers.admit(waiting)
+            waiting = set()
+        for name in sorted(waiting - self._told_of):
+            log.warning(
+                "%s: a worker has come back after crashes, and gets no shards for a while: %s",
+                self._places.root,
+                name,
+                extra=self._fields(),
+            )
+        self._told_of = waiting
+        self._due = self._newcomers.next_due(now)
+        return waiting
+
+    def _ask(self, make: Callable[[], Recipe[Any]]) -> Any:
+        self._leadership.check()
+        limit = min(_PATIENCE, self._session.timeout)
+        try:
+            return run(lambda: BLOCKING.ask(self._session, make, self._places.root, limit))
+        except ZkLockError:
+            self._leadership.check()  # if the leadership is lost, that is the reason
+            raise

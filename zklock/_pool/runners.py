@@ -1,0 +1,279 @@
+"""A shard as its handler sees it, and the runners of handlers in threads and in asyncio tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor as Threads
+from typing import Any, Protocol, TypeAlias
+
+from zklock._engine.callbacks import ran
+from zklock._engine.grant import GrantBase
+from zklock._ground.events import Event
+from zklock._pool.keys import MAX_SHARDS, Key
+from zklock._pool.submitted import Submitted
+
+
+class Stop(Protocol):
+    """The event that tells a handler to stop: a ``threading.Event``, or similar."""
+
+    def is_set(self) -> bool:
+        """Return whether the handler should return."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most ``timeout`` seconds until the handler should return; whether it should."""
+
+
+class Shard:
+    """One shard that this worker owns, for as long as it owns it.
+
+    ``token``: the ``FencingToken`` of this ownership. ``should_stop`` is set when the handler
+    should end its work and return: the shard is lost, or has to be handed over. It is a
+    ``threading.Event`` in a thread. In a process it is an object with the same ``is_set()`` and
+    ``wait(timeout)``. A coroutine function gets a ``zklock.aio.Shard``.
+    """
+
+    should_stop: Stop
+
+    def __init__(self, shard: int | str, grant: GrantBase, should_stop: Any) -> None:
+        self._shard = shard
+        self.token = grant.token
+        self.should_stop = should_stop
+        self._grant = grant
+
+    @property
+    def number(self) -> int:
+        """The shard's number; ``AttributeError`` in a pool whose shards have names."""
+        if isinstance(self._shard, str):
+            raise AttributeError(  # noqa: TRY004 - so that hasattr() says no
+                f"shard {self._shard!r} has no number: this pool's shards have names, use "
+                "shard.name"
+            )
+        return self._shard
+
+    @property
+    def name(self) -> str:
+        """The shard's name, or its number as text."""
+        return str(self._shard)
+
+    @property
+    def held(self) -> bool:
+        """Whether the shard may be believed to be owned, at the moment of the call.
+
+        See ``Grant.held``. In a process, the clock answers, too.
+        """
+        return self._grant.held
+
+    def check(self) -> None:
+        """Raise ``LockLost`` once the shard is lost, ``NotHeld`` once it is handed over."""
+        self._grant.check()
+
+    def __repr__(self) -> str:
+        return f"<Shard {self._shard} token={self.token}>"
+
+
+class TaskShard(Shard):
+    """One shard that this worker owns: a :class:`zklock.Shard` for a handler in a task.
+
+    ``should_stop`` is an ``asyncio.Event``.
+    """
+
+    should_stop: asyncio.Event  # type: ignore[assignment]
+
+
+ShardHandler: TypeAlias = Callable[[Shard], Any] | Callable[[TaskShard], Coroutine[Any, Any, Any]]
+
+
+class CannotRun(Exception):
+    """A handler was not called, or its executor ended it: it has not failed by itself.
+
+    ``for_good``: nothing will run there any more.
+    """
+
+    def __init__(self, why: str, *, for_good: bool = False) -> None:
+        super().__init__(why)
+        self.for_good = for_good
+
+
+class Runner(Protocol):
+    """Runs handlers somewhere."""
+
+    def submit(self, shard: Key, grant: GrantBase) -> Task:
+        """Begin to handle a shard; ``CannotRun``.
+
+        The future of the task also ends with ``CannotRun`` if it was not the handler that failed.
+        """
+
+    def close(self) -> None:
+        """Wait for the running handlers, and end what was started for them."""
+
+
+class Task:
+    """A handler that runs, or waits to.
+
+    ``tell()``: have it stop; ``lose()``: the shard is lost; ``call_off()``: have it not begin, if
+    it waits for its turn.
+    """
+
+    def __init__(
+        self,
+        future: Future[Any],
+        tell: Callable[[], object],
+        lose: Callable[[], object] | None = None,
+        call_off: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.future = future
+        self.call_off = call_off
+        self._tell = tell
+        self._lose = lose or tell
+
+    def tell(self) -> None:
+        """Have it stop. If it has not started, it does not start any more."""
+        self._tell()
+        self.future.cancel()
+
+    def lose(self) -> None:
+        """Have it stop, because the shard is lost."""
+        self._lose()
+        self.future.cancel()
+
+
+class InThreads:
+    """Runs handlers on threads of an executor."""
+
+    def __init__(self, handler: ShardHandler, executor: Executor | None) -> None:
+        self._handler = handler
+        self._own = executor is None
+        self._executor = executor or Threads(MAX_SHARDS, "zklock-shard")
+
+    def submit(self, shard: Key, grant: GrantBase) -> Task:
+        """Begin to handle a shard."""
+        stop = Event()
+        call = Submitted(self._call)
+        try:
+            future = call.to(self._executor, Shard(shard, grant, stop))
+        except Exception as error:
+            raise CannotRun(
+                f"the executor takes nothing: {error!r}", for_good=not self._own
+            ) from error
+        kept: Future[Any] = Future()
+        kept.set_running_or_notify_cancel()
+        future.add_done_callback(lambda future: _settle(kept, future, begun=call.begun))
+
+        def tell() -> None:
+            stop.set()
+            future.cancel()
+
+        return Task(kept, tell, call_off=future.cancel)
+
+    def close(self) -> None:
+        """Wait for the running handlers."""
+        if self._own:
+            self._executor.shutdown()
+
+    def _call(self, shard: Any) -> None:
+        ran("the handler", self._handler(shard))
+
+
+def _settle(kept: Future[Any], future: Future[Any], *, begun: bool) -> None:
+    error = None if future.cancelled() else future.exception()
+    if isinstance(error, BrokenExecutor) and not begun:
+        error = CannotRun(f"the executor is broken: {error!r}", for_good=True)
+    if error is None:
+        kept.set_result(None)
+    else:
+        kept.set_exception(error)
+
+
+class InTasks:
+    """Runs handlers as tasks of an event loop. The handler of a lost shard is cancelled."""
+
+    def __init__(self, handler: ShardHandler, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._handler = handler
+        self._own = loop is None
+        self._loop = loop or asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+        if self._own:
+            self._thread = threading.Thread(
+                target=self._loop.run_forever, name="zklock-loop", daemon=True
+            )
+            self._thread.start()
+
+    def submit(self, shard: Key, grant: GrantBase) -> Task:
+        """Begin to handle a shard."""
+        stop = asyncio.Event()
+        call = _Call(self._handler, TaskShard(shard, grant, stop))
+        try:
+            future = on_loop(self._loop, call.run())
+        except RuntimeError as error:
+            raise CannotRun("its event loop is closed", for_good=True) from error
+        return Task(future, lambda: self._soon(stop.set), lambda: self._soon(call.lose))
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks have ended
+            self._loop.call_soon_threadsafe(call)
+
+    def close(self) -> None:
+        """End the loop, if this runner started it."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class _Call:
+    """One call of a handler, as a task. Used on its loop only."""
+
+    def __init__(self, handler: Callable[[TaskShard], Any], shard: TaskShard) -> None:
+        self._handler = handler
+        self._shard = shard
+        self._task: asyncio.Task[Any] | None = None
+        self._lost = False
+
+    async def run(self) -> None:
+        """Call the handler. A cancellation because of the loss ends here."""
+        if self._lost:
+            return
+        self._task = asyncio.current_task()
+        try:
+            await self._handler(self._shard)
+        except asyncio.CancelledError:
+            if not self._lost:
+                raise
+        finally:
+            self._task = None
+
+    def lose(self) -> None:
+        """Have the handler stop, and cancel it."""
+        self._lost = True
+        self._shard.should_stop.set()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, what: Coroutine[Any, Any, Any]) -> Future[Any]:
+    """Run on a loop → a future that cannot be cancelled, as the coroutine has to end by itself.
+
+    If others cancel the coroutine, the future ends with ``asyncio.CancelledError``. Raises
+    ``RuntimeError`` if the loop is closed.
+    """
+    try:
+        future = asyncio.run_coroutine_threadsafe(what, loop)
+    except RuntimeError:
+        what.close()
+        raise
+    kept: Future[Any] = Future()
+    kept.set_running_or_notify_cancel()
+
+    def done(future: Future[Any]) -> None:
+        if future.cancelled():
+            kept.set_exception(asyncio.CancelledError("cancelled by others than zklock"))
+        elif (error := future.exception()) is not None:
+            kept.set_exception(error)
+        else:
+            kept.set_result(future.result())
+
+    future.add_done_callback(done)
+    return kept

@@ -1,0 +1,488 @@
+"""What a worker does with each shard: it queues for its lock, works, and gives it back.
+
+A ``Slot`` is one go at one shard; ``slot_states`` has its states. ``Slots`` are those of a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from zklock._election.base import pause_after
+from zklock._engine.attempt import Attempt
+from zklock._engine.callbacks import ran
+from zklock._engine.grant import GrantBase
+from zklock._ground import telemetry
+from zklock._ground.clock import clock
+from zklock._ground.happened import ShardMoved
+from zklock._ground.records import Fields, log_fields
+from zklock._kazoo.client import Kazoo
+from zklock._locks import kinds
+from zklock._pool.agenda import Agenda
+from zklock._pool.keys import Key, in_order
+from zklock._pool.runners import CannotRun, Runner, Task
+from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState, after
+from zklock._pool.submitted import Submitted
+from zklock.errors import LockLost, NotHeld
+
+log = logging.getLogger("zklock")
+
+
+class Reporting(GrantBase):
+    """A grant that tells its slot of its loss, without a thread for that."""
+
+    def _set_lost(self) -> None:
+        super()._set_lost()
+        slot = self._terms.owner
+        assert isinstance(slot, Slot)
+        slot.lost(self)
+
+
+class ShardLock(kinds.Exclusive[Any]):
+    """A shard's lock, used by a slot."""
+
+    _CALLED = "shard"
+
+    def __init__(
+        self, slot: Slot, grant: type[GrantBase], client: Kazoo, path: str, **options: Any
+    ) -> None:
+        self._GRANT = grant
+        super().__init__(client, path, **options)
+        self._slot = slot
+
+    def _storage(self) -> None:
+        return None
+
+    def _owner(self) -> Slot:
+        return self._slot
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What the user has said about shards.
+
+    ``again``: whether a handler that failed is called again. ``retry``: the first and the longest
+    pause after a failure, in seconds. ``stuck_after``: seconds after which work that was told to
+    end, and has not, is stuck; ``None``: never.
+    """
+
+    on_assigned: Callable[[Any, Any], object] | None
+    on_revoked: Callable[[Any, Any], object] | None
+    again: bool
+    retry: tuple[float, float]
+    stuck_after: float | None = None
+    on_stuck: Callable[[Any, Any], object] | None = None
+
+
+class Slots:
+    """The shards that a worker should have, and what it does with them.
+
+    Only the pool's thread uses it, except what is said to be for any thread. ``owned`` is where it
+    notes the grants of the shards that the worker owns; ``changed()`` is called after each change.
+    ``lock(slot)`` makes the lock of a slot. ``usable()``: whether the client may be of use, now or
+    later. ``stopping()``: whether the worker was told to stop. ``unfit()`` is called if handlers
+    cannot run any more.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        identity: str,
+        owned: dict[Key, Any],
+        duties: Duties,
+        agenda: Agenda,
+        *,
+        lock: Callable[[Slot], ShardLock],
+        usable: Callable[[], bool],
+        stopping: Callable[[], bool],
+        changed: Callable[[], object],
+        unfit: Callable[[], object],
+    ) -> None:
+        self.path = path
+        self._identity = identity
+        self.duties = duties
+        self.agenda = agenda
+        self.lock = lock
+        self.usable = usable
+        self.stopping = stopping
+        self.changed = changed
+        self.unfit = unfit
+        self.home: asyncio.AbstractEventLoop | None = None
+        self.runner: Runner | None = None
+        self.callbacks: Executor | None = None
+        self.taking = True
+        self.owned = owned
+        self._wanted: frozenset[Key] = frozenset()
+        self._slots: dict[Key, Slot] = {}
+        self._stuck: set[Slot] = set()  # their shards were given back, and the work still runs
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to give up. From any thread."""
+        return not self._slots
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody works on a shard, or may soon."""
+        slots = self._slots.values()
+        return bool(self._stuck) or any(slot.state in UNSETTLED for slot in slots)
+
+    def worked_on(self) -> list[Key]:
+        """Return the shards that stay until the work on them has ended. From any thread."""
+        slots = self._slots.copy().values()
+        return in_order(slot.shard for slot in slots if slot.state in WORKED_ON)
+
+    def stuck(self) -> list[Key]:
+        """Return the shards that were given back while the work still runs. From any thread."""
+        return in_order({slot.shard for slot in self._stuck.copy()})
+
+    def want(self, wanted: frozenset[Key]) -> None:
+        """Have these shards from now on, and no others."""
+        self._wanted = wanted
+        self._adjust()
+
+    def take(self, taking: bool) -> None:
+        """Take shards, or no others than those that are owned already."""
+        self.taking = taking
+        if not self.stopping():
+            self._adjust()
+
+    def _adjust(self) -> None:
+        unwanted = [
+            slot
+            for shard, slot in self._slots.items()
+            # An owned shard stays until the leader has another owner for it.
+            if shard not in self._wanted or not (self.taking or slot.state in WORKED_ON)
+        ]
+        # First of all: the end of one handler would let another begin that is to end as well.
+        for slot in unwanted:
+            slot.call_off()
+        for slot in unwanted:
+            slot.unwant()
+        if self.taking:
+            for shard in in_order(self._wanted - self._slots.keys()):
+                self._begin(shard)
+
+    def _begin(self, shard: Key) -> None:
+        slot = self._slots[shard] = Slot(shard, self)
+        slot.want()
+
+    # For the slots.
+
+    def own(self, shard: Key, grant: Any) -> None:
+        """Note that a shard is owned."""
+        self.owned[shard] = grant
+        self._moved(shard, grant, owned=True)
+
+    def disown(self, shard: Key) -> None:
+        """Note that a shard is not owned any more."""
+        grant = self.owned.pop(shard, None)
+        if grant is not None:
+            self._moved(shard, grant, owned=False)
+
+    def _moved(self, shard: Key, grant: Any, *, owned: bool) -> None:
+        if telemetry.hooks:
+            telemetry.emit(
+                ShardMoved(
+                    at=clock(),
+                    path=self.path,
+                    shard=shard,
+                    identity=self._identity,
+                    token=grant.token,
+                    owned=owned,
+                )
+            )
+        self.changed()
+
+    def is_stuck(self, slot: Slot) -> None:
+        """Note that the work of a slot has not ended in time."""
+        self._stuck.add(slot)
+
+    def work_over(self, slot: Slot) -> None:
+        """Note that nothing runs any more for a slot."""
+        self._stuck.discard(slot)
+
+    def gone(self, shard: Key) -> None:
+        """Forget a slot. Begin with another if its shard is wanted again."""
+        if shard in self._wanted and self.taking and self.usable():
+            self._begin(shard)
+        else:
+            del self._slots[shard]
+
+
+class Slot:
+    """One go at one shard. Only the pool's thread uses it, except ``lost`` and ``home``."""
+
+    def __init__(self, shard: Key, slots: Slots) -> None:
+        self.shard = shard
+        self.state = SlotState.NEW
+        self._slots = slots
+        self._lock: ShardLock | None = None
+        self._attempt: Attempt[Any] | None = None
+        self._failures = 0  # in a row: of the attempts, then of the handler
+        self._grant: Any = None
+        self._running: set[str] = set()  # the callbacks and the handler that run
+        self._task: Task | None = None
+        self._stuck = False  # the work has not ended in time, and the shard is given back
+
+    @property
+    def home(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop on which its grants report, ``None`` for threads. From any thread."""
+        return self._slots.home
+
+    def want(self) -> None:
+        """Begin."""
+        self._happens(SlotEvent.WANTED)
+
+    def unwant(self) -> None:
+        """Give the shard up."""
+        self._happens(SlotEvent.UNWANTED)
+
+    def call_off(self) -> None:
+        """Have the handler not begin, if it waits for its turn."""
+        if self._task is not None:
+            self._task.call_off()
+
+    def lost(self, grant: GrantBase) -> None:
+        """Hear of the loss of a grant. From any thread."""
+        self._later(self._take_loss, grant)
+
+    # Inside.
+
+    def _later(self, call: Callable[..., object], *what: object) -> None:
+        self._slots.agenda.later(partial(call, *what))
+
+    def _after_pause(self, call: Callable[[], object]) -> None:
+        self._failures += 1
+        pause = pause_after(self._failures, self._slots.duties.retry)
+        self._slots.agenda.at(clock() + pause, call)
+
+    def _happens(self, event: SlotEvent, grant: Any = None) -> None:
+        """Go where the event leads, and do what is done first there. ``grant`` is new."""
+        then = after(self.state, event)
+        if then is self.state:
+            return
+        self.state = then
+        if grant is not None:
+            self._grant = grant
+        match then:
+            case SlotState.CONTENDING:
+                self._contend()
+            case SlotState.WITHDRAWING:
+                assert self._attempt is not None
+                self._attempt.give_up()  # a grant that is on its way is given back
+            case SlotState.OWNED:
+                self._own()
+            case SlotState.ENDING:
+                self._end()
+            case SlotState.RELEASING:
+                self._release()
+            case SlotState.GONE:
+                self._slots.gone(self.shard)
+
+    def _contend(self) -> None:
+        try:
+            if self._lock is None:
+                self._lock = self._slots.lock(self)
+            self._attempt = self._lock._begin(partial(self._later, self._answered))
+        except Exception as error:
+            self._failed(error)
+
+    def _answered(self, attempt: Attempt[Any]) -> None:
+        if attempt is not self._attempt:
+            self._happens(SlotEvent.LATE)  # it has raised when it was begun
+            return
+        try:
+            grant = attempt.result()
+        except Exception as error:
+            self._failed(error)
+            return
+        if grant is None:
+            self._happens(SlotEvent.WITHDRAWN)
+        elif grant._loss is not None or not self._slots.taking:
+            self._happens(SlotEvent.USELESS, grant)
+        else:
+            self._happens(SlotEvent.GRANTED, grant)
+
+    def _failed(self, error: Exception) -> None:
+        self._happens(SlotEvent.FAILED if self._slots.usable() else SlotEvent.HOPELESS)
+        if self.state is SlotState.RETRYING:
+            log.error(
+                "%s: shard %s cannot be had: %s",
+                self._slots.path,
+                self.shard,
+                error,
+                extra=self._fields(),
+            )
+            self._after_pause(partial(self._happens, SlotEvent.DUE))
+
+    def _own(self) -> None:
+        self._failures = 0
+        self._slots.own(self.shard, self._grant)
+        if self._slots.duties.on_assigned is not None:
+            self._call("on_assigned", self._slots.duties.on_assigned)
+        else:
+            self._work()
+
+    def _call(self, what: str, callback: Callable[[Any, Any], object]) -> None:
+        callbacks = self._slots.callbacks
+        assert callbacks is not None
+        self._running.add(what)
+        try:
+            future: Future[object] = Submitted(callback).to(callbacks, self.shard, self._grant)
+        except Exception as error:
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(partial(self._later, self._called, what))
+
+    def _called(self, what: str, future: Future[object]) -> None:
+        try:
+            ran(what, future.result())
+        except BaseException as error:
+            log.error(
+                "%s: %s of shard %s raised",
+                self._slots.path,
+                what,
+                self.shard,
+                exc_info=error,
+                extra=self._fields(),
+            )
+        self._running.discard(what)
+        if what == "on_assigned":
+            self._work()
+            self._revoke()
+        self._look()
+
+    def _fields(self) -> Fields:
+        return log_fields(self._grant, path=self._slots.path, shard=self.shard)
+
+    def _work(self) -> None:
+        """Call the handler, unless the shard is being given up."""
+        self._happens(SlotEvent.WORK_DUE)
+        runner = self._slots.runner
+        if self.state is not SlotState.OWNED or self._slots.stopping() or runner is None:
+            return
+        self._running.add("handler")
+        try:
+            self._task = runner.submit(self.shard, self._grant)
+        except Exception as error:
+            failed: Future[Any] = Future()
+            failed.set_exception(
+                error if isinstance(error, CannotRun) else CannotRun(f"not begun: {error!r}")
+            )
+            self._handled(failed)
+            return
+        self._task.future.add_done_callback(partial(self._later, self._handled))
+
+    def _handled(self, future: Future[Any]) -> None:
+        self._running.discard("handler")
+        self._task = None
+        error = None if future.cancelled() else future.exception()
+        ended = (
+            isinstance(error, asyncio.CancelledError) and self._slots.stopping()
+        )  # with its loop
+        path, shard = self._slots.path, self.shard
+        if error is None or ended:
+            self._failures = 0
+        elif isinstance(error, CannotRun):
+            # No failure, whatever ``on_error`` is. A worker keeps no shard that nobody works on.
+            log.error("%s: shard %s is not handled: %s", path, shard, error, extra=self._fields())
+            if error.for_good:
+                self._slots.unfit()
+            else:
+                self._after_pause(self._work)
+        elif not (isinstance(error, LockLost) and not self._grant.held) and not (
+            self._stuck and isinstance(error, NotHeld)
+        ):
+            log.error(
+                "%s: the handler of shard %s raised",
+                path,
+                shard,
+                exc_info=error,
+                extra=self._fields(),
+            )
+            if self._slots.duties.again:
+                self._after_pause(self._work)
+        self._look()
+
+    def _look(self) -> None:
+        if not self._running:
+            self._slots.work_over(self)
+            self._happens(SlotEvent.WORK_OVER)
+
+    def _take_loss(self, grant: GrantBase) -> None:
+        if grant is not self._grant or self.state not in WORKED_ON:
+            self._happens(SlotEvent.LATE)
+            return
+        if self._task is not None:
+            self._task.lose()
+        self._slots.disown(self.shard)
+        self._happens(SlotEvent.LOST)
+
+    def _end(self) -> None:
+        """Tell the work on the shard to end."""
+        if self._task is not None:
+            self._task.tell()
+        self._revoke()
+        patience = self._slots.duties.stuck_after
+        if self._running and patience is not None:
+            self._slots.agenda.at(clock() + patience, partial(self._overdue, patience))
+        self._look()
+
+    def _overdue(self, patience: float) -> None:
+        """Give the shard back, if the work on it has not ended. The work is not believed more."""
+        stuck = self.state is SlotState.ENDING
+        if stuck:
+            self._stuck = True
+            self._slots.is_stuck(self)
+            log.error(
+                "%s: the work on shard %s has not ended within %g s of being told to: the shard is "
+                "given back, token %s, and the work may still run",
+                self._slots.path,
+                self.shard,
+                patience,
+                self._grant.token,
+                extra=self._fields(),
+            )
+            if self._task is not None:
+                self._task.lose()
+        self._happens(SlotEvent.OVERDUE)
+        on_stuck = self._slots.duties.on_stuck
+        if stuck and on_stuck is not None:
+            self._call("on_stuck", on_stuck)
+
+    def _revoke(self) -> None:
+        """Call ``on_revoked``, once ``on_assigned`` has returned, if the shard is given up."""
+        on_revoked = self._slots.duties.on_revoked
+        if (
+            on_revoked is not None
+            and (self._stuck or self.state is SlotState.ENDING)
+            and "on_assigned" not in self._running
+        ):
+            self._call("on_revoked", on_revoked)
+
+    def _release(self) -> None:
+        grant = self._grant
+        self._slots.disown(self.shard)
+        try:
+            answer = grant._end()
+        except (LockLost, NotHeld):
+            self._happens(SlotEvent.RELEASED)
+        except Exception as error:
+            # The session goes on with it. Another go at this shard queues behind this one's node.
+            path, shard = self._slots.path, self.shard
+            log.error(
+                "%s: shard %s is released in the background: %s",
+                path,
+                shard,
+                error,
+                extra=log_fields(grant, path=path, shard=shard),
+            )
+            self._happens(SlotEvent.RELEASED)
+        else:
+            answer.when_done(partial(self._later, self._happens, SlotEvent.RELEASED))

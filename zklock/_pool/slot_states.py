@@ -1,0 +1,123 @@
+"""The life of a slot: its states, its events, and the one table of what each event does when.
+
+::
+
+    NEW ─▶ CONTENDING ──GRANTED──▶ OWNED ──UNWANTED, LOST──▶ ENDING
+             │  ▲  │                                           │
+       FAILED│  │DUE└──UNWANTED──▶ WITHDRAWING          WORK_OVER, OVERDUE
+             ▼  │                   │        │                 ▼
+           RETRYING ──UNWANTED──▶ GONE       └──GRANTED──▶ RELEASING ──RELEASED──▶ GONE
+
+A slot is one go at a shard. What is gone stays gone: the pool makes another slot if it wants the
+shard again. So no state says what is to follow. docs/design.md shows the table.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+
+from zklock._engine.machine import step
+
+
+class SlotState(StrEnum):
+    """Where a slot is."""
+
+    NEW = "new"
+    """It has not begun."""
+    CONTENDING = "contending"
+    """It waits for the shard's lock."""
+    WITHDRAWING = "withdrawing"
+    """It does not want the lock any more. A grant may be on its way."""
+    RETRYING = "retrying"
+    """The lock could not be had. It is tried again after a pause."""
+    OWNED = "owned"
+    """The worker owns the shard, and keeps it, whether or not the handler runs."""
+    ENDING = "ending"
+    """The work on the shard was told to end. The lock is held until it has, unless it is lost, or
+    the work is stuck."""
+    RELEASING = "releasing"
+    """Nobody works on the shard, but for stuck work. The lock is being released."""
+    GONE = "gone"
+    """Nothing is left, but for stuck work, which has no say any more."""
+
+
+WORKED_ON = frozenset({SlotState.OWNED, SlotState.ENDING})
+"""The states in which somebody works on the shard."""
+
+UNSETTLED = WORKED_ON | {SlotState.CONTENDING, SlotState.WITHDRAWING}
+"""The states in which somebody works on the shard, or may soon."""
+
+
+class SlotEvent(StrEnum):
+    """What happens to a slot."""
+
+    WANTED = "wanted"
+    UNWANTED = "unwanted"
+    """The shard is for another worker, or this worker leaves."""
+    GRANTED = "granted"
+    USELESS = "useless"
+    """The lock is granted, but is lost already, or this worker takes no shard any more."""
+    WITHDRAWN = "withdrawn"
+    """There will be no grant: the attempt was given up."""
+    FAILED = "failed"
+    """The lock cannot be had now."""
+    HOPELESS = "hopeless"
+    """The lock cannot be had, now or later: the client is of no use any more."""
+    DUE = "due"
+    """The pause after a failure is over."""
+    LOST = "lost"
+    LATE = "late"
+    """News of an attempt or a grant that is not the slot's: not yet, or not any more."""
+    WORK_DUE = "work due"
+    """The handler is to be called: for the first time, or again."""
+    WORK_OVER = "work over"
+    """No callback runs, and no handler."""
+    OVERDUE = "overdue"
+    """The time in which the work has to end is over. If it still runs, it is stuck."""
+    RELEASED = "released"
+
+
+def _table() -> dict[tuple[SlotState, SlotEvent], SlotState]:
+    begun = set(SlotState) - {SlotState.NEW}
+    table = {(state, SlotEvent.LATE): state for state in begun}
+    owned = {SlotState.OWNED, SlotState.ENDING, SlotState.RELEASING, SlotState.GONE}
+    table |= {(state, SlotEvent.WORK_DUE): state for state in owned}
+    return table | {
+        (SlotState.NEW, SlotEvent.WANTED): SlotState.CONTENDING,
+        (SlotState.CONTENDING, SlotEvent.UNWANTED): SlotState.WITHDRAWING,
+        (SlotState.CONTENDING, SlotEvent.GRANTED): SlotState.OWNED,
+        (SlotState.CONTENDING, SlotEvent.USELESS): SlotState.RELEASING,
+        (SlotState.CONTENDING, SlotEvent.FAILED): SlotState.RETRYING,
+        (SlotState.CONTENDING, SlotEvent.HOPELESS): SlotState.GONE,
+        (SlotState.WITHDRAWING, SlotEvent.UNWANTED): SlotState.WITHDRAWING,
+        (SlotState.WITHDRAWING, SlotEvent.GRANTED): SlotState.RELEASING,
+        (SlotState.WITHDRAWING, SlotEvent.USELESS): SlotState.RELEASING,
+        (SlotState.WITHDRAWING, SlotEvent.WITHDRAWN): SlotState.GONE,
+        (SlotState.WITHDRAWING, SlotEvent.FAILED): SlotState.GONE,
+        (SlotState.WITHDRAWING, SlotEvent.HOPELESS): SlotState.GONE,
+        (SlotState.RETRYING, SlotEvent.UNWANTED): SlotState.GONE,
+        (SlotState.RETRYING, SlotEvent.DUE): SlotState.CONTENDING,
+        (SlotState.OWNED, SlotEvent.UNWANTED): SlotState.ENDING,
+        (SlotState.OWNED, SlotEvent.LOST): SlotState.ENDING,
+        (SlotState.OWNED, SlotEvent.WORK_OVER): SlotState.OWNED,
+        (SlotState.ENDING, SlotEvent.UNWANTED): SlotState.ENDING,
+        (SlotState.ENDING, SlotEvent.LOST): SlotState.ENDING,
+        (SlotState.ENDING, SlotEvent.WORK_OVER): SlotState.RELEASING,
+        (SlotState.ENDING, SlotEvent.OVERDUE): SlotState.RELEASING,
+        (SlotState.RELEASING, SlotEvent.UNWANTED): SlotState.RELEASING,
+        (SlotState.RELEASING, SlotEvent.WORK_OVER): SlotState.RELEASING,
+        (SlotState.RELEASING, SlotEvent.OVERDUE): SlotState.RELEASING,
+        (SlotState.RELEASING, SlotEvent.RELEASED): SlotState.GONE,
+        (SlotState.GONE, SlotEvent.DUE): SlotState.GONE,
+        (SlotState.GONE, SlotEvent.WORK_OVER): SlotState.GONE,
+        (SlotState.GONE, SlotEvent.OVERDUE): SlotState.GONE,
+    }
+
+
+TABLE = MappingProxyType(_table())
+
+
+def after(state: SlotState, event: SlotEvent) -> SlotState:
+    """Return the state that ``event`` leads to; ``IllegalStep`` if it is not allowed."""
+    return step(TABLE, state, event)

@@ -1,0 +1,246 @@
+"""A pool of workers that share shards of work, each shard under a lock of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor, ThreadPoolExecutor as Threads
+from queue import Empty, SimpleQueue
+from types import TracebackType
+
+from zklock._election.observers import MembershipChanges, Observer
+from zklock._engine.blocking import BLOCKING, run
+from zklock._engine.roster import MembershipChange
+from zklock._ground.clock import clock
+from zklock._ground.public import public
+from zklock._locks.grant import Grant
+from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
+from zklock._pool.slot import Reporting
+from zklock.errors import WouldDeadlock
+
+_CALLBACKS = 64  # that run at a time
+
+_TURN = 0.2
+"""The longest wait of a thread at a time, in seconds. Several may wait; news wakes only one."""
+
+
+class _ShardGrant(Reporting, Grant):
+    """A grant that tells its slot of its loss."""
+
+
+@public
+class WorkerPool(Membership[Grant]):
+    """One worker of a pool: it runs its share of the shards.
+
+    ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the pool's
+    own znode, created if it is missing. ``shards``: the shards of a new pool: their number, 1 to
+    65536, or their names, at most 16384, different, 262144 bytes together. For an existing pool,
+    what is stored in ZooKeeper counts, see :meth:`set_shards`. A pool has numbers or names, for
+    good. ``identity``: text by which others know this worker, by default ``host:pid:`` and a random
+    part. Workers should have different identities. ``payload``: at most 16384 bytes (text as UTF-8)
+    for others to read, such as an address. ``capacity``: this worker's weight, above 0. Its share
+    of the shards is in proportion.
+
+    ``on_assigned(shard, grant)``: called with the number or name of a shard and its grant once this
+    worker owns it. ``on_revoked(shard, grant)``: called once the shard has to be handed over. The
+    shard is released when both this callback and the handler have returned. ``on_revoked`` is also
+    called when the grant is lost (``grant.held`` is then false): another worker may own the shard
+    already. Both callbacks run on threads of zklock's own, at most 64 at a time. An exception in
+    one is
+    logged.
+
+    ``handler(shard)``: called with a :class:`Shard` once this worker owns it, after
+    ``on_assigned``. It has to return soon after ``shard.should_stop`` is set. If it returns
+    earlier, the shard stays owned, and is not handled again until it is owned anew.
+
+    ``executor``: where the handler runs. ``"threads"``; ``"processes"`` (one for each shard that
+    runs, spawned); ``"asyncio"`` (a loop on a thread of its own); any executor of
+    ``concurrent.futures``; or a running event loop. The default is ``"asyncio"`` for coroutine
+    functions, else ``"threads"``. If an executor runs fewer handlers at a time than there are
+    shards, the other shards are owned, and wait for their handler.
+
+    ``on_error``: what follows an exception in the handler, which is logged. ``"retry"`` calls it
+    again after a pause that grows with every failure in a row. ``"stop"`` does not, and the shard
+    stays owned. ``retry``: the first and the longest pause, in seconds. ``LockLost`` of a shard
+    that is lost counts as a return.
+
+    If the shard is lost, a coroutine function is cancelled. A process gets SIGTERM 10 seconds after
+    the loss, and SIGKILL 5 seconds later. A handler that is not called because its executor is
+    broken or shut down has not failed: this worker then gives its shards up (``drain()``).
+
+    ``rejoin_delay``: seconds for which the leader keeps the shards of this worker for it after a
+    crash. If a worker of the same ``identity``, which has to be given, joins within this time, it
+    gets them again, and no shard moves. Nobody works on them meanwhile. The time begins when the
+    leader sees the crash (the session has ended), and anew with another leader. It does not apply
+    to :meth:`stop`. With 0, the shards move at once. Of two workers with one identity and such a
+    delay, the later one takes the place of the earlier.
+
+    ``stuck_after``: seconds that the work on a shard (the handler and the callbacks) has to end
+    once it was told to. Then the shard is given back although the work still runs, and another
+    worker gets it. By default it is not: the shard stays owned until the work has ended. The stuck
+    handler's ``shard.held`` is false, ``shard.check()`` raises, and its token is lower than the
+    next owner's. A coroutine function is cancelled, and a process ended as if the shard was lost. A
+    thread cannot be ended. If the shard comes back to this worker, the handler is called beside the
+    stuck one. ``on_stuck(shard, grant)``: called after that, as the other callbacks; for example to
+    end this process.
+
+    ``assign(shards, workers)``: a function of yours that says which worker gets which shard,
+    instead of equal shares. The worker that leads calls its own, on a thread of zklock's, whenever
+    something has changed. It gets the shards, and a ``PlannedWorker`` for each worker that may get
+    some, at least one. It returns a mapping from every shard to the identity of one of these
+    workers. It has to be pure, that is, to depend on its arguments alone, and to return soon:
+    :meth:`stop` waits for it. :func:`zklock.balanced` makes equal shares of a part. If it raises,
+    or returns anything else, that is logged, and the assignment stays as it is; it is called again
+    with the next change, and after 5 seconds. Give all workers the same function: any may lead.
+
+    ``settle``: seconds that the leader waits for further news before it assigns shards anew.
+    ``session_timeout`` and ``lease_fraction``: as for ``Lock``.
+
+    The constructor asks nothing of ZooKeeper. Use :meth:`start` and :meth:`stop`, or
+    ``with pool:``.
+
+    *Not guaranteed:* that two workers never act on a shard at the same instant. A worker that was
+    paused acts on when it resumes, until it checks. Guard what must not be written late by the
+    token.
+    """
+
+    _FRONT = BLOCKING
+    _GRANT = _ShardGrant
+
+    def _set_up(self) -> None:
+        self._news: SimpleQueue[None] = SimpleQueue()
+
+    def start(self) -> None:
+        """Join the pool; shards come soon.
+
+        If it is interrupted, the worker has not joined, or leaves again in the background. Raises
+        the same errors as ``Lock.contenders()``. Raises ``ZkLockError`` if the pool was started
+        before, if what ZooKeeper says of the shards cannot be read (:meth:`set_shards` mends it),
+        if the pool has names and ``shards`` was a number, or the other way round, or if no thread
+        can be started for the pool.
+        """
+        self._start_by(StartCall())
+
+    def stop(self, timeout: float | None = 30.0) -> None:
+        """Leave the pool: hand over all shards, and return when that is done.
+
+        Handlers are told to stop, and ``on_revoked`` is called. Each shard is released when both
+        have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``. Their
+        shards then stay owned until they return (or ``stuck_after``), and ``stop()`` may be called
+        again. If ZooKeeper does not answer, the rest goes on in the background. After an interrupt
+        all of it does. A handler that calls ``stop()`` waits for itself.
+        """
+        try:
+            run(lambda: self._stop(timeout))
+        except (TypeError, ValueError, WouldDeadlock):
+            raise  # stop() was refused
+        except BaseException:
+            self._depart()
+            raise
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Give up all shards, and take no others, while staying in the pool.
+
+        Waits until this worker owns no shard. Returns ``False`` if that took longer than
+        ``timeout`` seconds; the draining goes on. After ``True`` no handler begins before
+        :meth:`resume`. If all workers of the pool drain, nobody owns the shards.
+        """
+        return run(lambda: self._drain(timeout))
+
+    def set_shards(self, shards: int | Collection[str], timeout: float | None = None) -> None:
+        """Change which shards the pool has, for all workers, present and later ones.
+
+        ``shards``: as for the constructor. A pool with numbers cannot be given names, or the other
+        way round: ``ZkLockError``. Existing shards stay where they are, as far as the balance
+        allows. Those that are no more are given up: with a lower number, the last ones. Needs no
+        :meth:`start`. It also mends what cannot be read in ZooKeeper. Raises ``NoAnswer`` after
+        ``timeout`` seconds, by default the session timeout; asking again is safe.
+        """
+        run(lambda: self._set_shards(shards, timeout))
+
+    def assignment(self, timeout: float | None = None) -> list[ShardOwner]:
+        """Return for each shard, in order, which worker should have it and which worker has it.
+
+        The owners are as the workers have said last; they do so a tenth of a second after a change.
+        It costs three reads for each worker, whatever the number of shards. Raises ``NoAnswer``
+        after ``timeout`` seconds, by default the session timeout. Asks through the leader of
+        ZooKeeper. Needs no :meth:`start`.
+        """
+        return run(lambda: self._assignment(timeout))
+
+    def members(self, timeout: float | None = None) -> list[PoolMember]:
+        """Return the live workers, by identity. The same costs and errors as :meth:`assignment`."""
+        return run(lambda: self._members(timeout))
+
+    def observe_membership(
+        self, callback: Callable[[MembershipChange[PoolWorker]], object]
+    ) -> Observer:
+        """Have ``callback(change)`` called with the present workers, and with every change of them.
+
+        It gets a ``MembershipChange``: at first with all that are there, later
+        with those that have joined, left, or say something else. States are compared: whatever
+        happens between two calls, the next call tells the difference, after a lost connection
+        too. One that has come and gone between two calls is not seen. The calls come in order,
+        one at a time, on threads of zklock's own. An exception is logged. It ends with
+        ``close()`` of the returned object, or with the client.
+
+        It leaves a watch at every worker. Needs no :meth:`start`.
+        """
+        self._observing(callback=callback)
+        return Observer(self._session, self._membership, callback)
+
+    def membership_changes(self, timeout: float | None = None) -> MembershipChanges[PoolWorker]:
+        """Return an iterator over the present workers and every change of them.
+
+        It yields what :meth:`observe_membership` calls back with, by identity. It ends after
+        ``timeout`` seconds without a change (``None``: never), or with ``close()``. Raises
+        ``ClientClosed`` once the client is stopped. Needs no :meth:`start`.
+        """
+        return MembershipChanges(self._session, self._membership, self._observing(timeout))
+
+    def __enter__(self) -> WorkerPool:
+        call = StartCall()
+        try:
+            self._start_by(call)
+            return self
+        except BaseException:
+            self._give_up_start(call)
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        except BaseException:
+            self._depart()
+            raise
+
+    # Inside.
+
+    def _start_by(self, call: StartCall) -> None:
+        try:
+            run(lambda: self._start(call, None))
+        except BaseException:
+            self._give_up_start(call)
+            raise
+
+    def _new_callbacks(self) -> Executor:
+        return Threads(_CALLBACKS, "zklock-shard-callback")
+
+    def _heard(self) -> None:
+        if self._news.empty():
+            self._news.put(None)
+
+    async def _until(self, done: Callable[[], bool], until: float) -> bool:
+        # Not an Event: an interrupt while it is waited for leaves it locked.
+        while not done():
+            left = until - clock()
+            if left <= 0:
+                return False
+            with contextlib.suppress(Empty):
+                self._news.get(timeout=min(left, _TURN))
+        return True

@@ -1,0 +1,68 @@
+"""Locks that know whether the holder before them left without a release.
+
+ZooKeeper does not say why a node was deleted. So a contender of such a lock writes its token into
+the data of the lock's own znode before it is granted. The transaction that releases removes the
+token. A token that is still there belongs to a holder that did not release. An acquire takes two
+more round trips: a read and a write. A release is still one request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from zklock._recipes import lock as lock_recipe, steps
+from zklock._recipes.effects import Delete, Depart, Failed, Failure, Mark, Pause, Read, Recipe
+from zklock.errors import ZkLockError
+from zklock.token import FencingToken
+
+_HELD = b"held by "
+FREE = b""
+
+
+@dataclass(slots=True)
+class Entry(lock_recipe.Entry):
+    """A contender that leaves a mark while it holds.
+
+    If it finds a mark of an earlier holder, it waits ``delay`` seconds before it is granted.
+    """
+
+    delay: float = 0.0
+    _rested: bool = False
+    _mark: bytes | None = None
+    _found: bytes = FREE
+
+    def turn(self, token: FencingToken) -> Recipe[Any]:
+        """Look for a mark, wait if there is one, write its own mark, and claim."""
+        mark = _HELD + str(token).encode()
+        (parent,) = yield (Read(self.path),)
+        steps.check(parent, Failure.DROPPED, Failure.MISSING)
+        if isinstance(parent, Failed):
+            return lock_recipe.AGAIN
+        if parent.data not in (FREE, self._mark) and not parent.data.startswith(_HELD):
+            raise ZkLockError(
+                f"{self.path}: its data is not a lock's ({parent.data[:20]!r}): a lock that keeps "
+                "track of abandoned grants needs its znode's data for itself, use another path",
+                path=self.path,
+            )
+        if parent.data != self._mark:
+            self._found = parent.data
+        if self._found != FREE and self.delay and not self._rested:
+            if not self.patient:
+                return None
+            yield Pause(self.delay)
+            self._rested = True
+            return lock_recipe.AGAIN
+        if parent.data != mark:
+            self._mark = mark  # even if the answer is lost
+            (marked,) = yield (Mark(self.node or "", mark),)
+            steps.check(marked, Failure.DROPPED, Failure.MISSING)
+            if marked is not None:
+                return lock_recipe.AGAIN
+        return (yield from lock_recipe.claim(self, token, abandoned=self._found != FREE))
+
+    def departure(self, node: str) -> Delete | Depart:
+        """Delete the node, and remove its mark; if not granted, put back the mark it found."""
+        if self._mark is None:
+            return Delete(node)
+        return Depart(node, FREE if self.granted else self._found)

@@ -1,0 +1,364 @@
+"""The requests of a recipe, and the answers to them.
+
+A recipe is a generator. It yields one of
+
+- a *flight*: a tuple of requests that are sent back to back on one session; the answer is the
+  tuple of their results, in the same order. Requests of one session take effect in the order
+  sent. A flight waits unsent while the client is disconnected.
+- ``Claim``: take the grant, if the lease is live; the answer is the grant. ``ClaimAll``: the same
+  for several at once.
+- ``Wait``: sleep until something happens to one of the watched nodes; the answer is an ``Event``.
+- ``Pause``: sleep for some seconds.
+
+At each of them an exception may be thrown into the recipe. It is ``GiveUp`` (before the request is
+carried out), ``SessionReplaced``, or the error that the host raised instead of beginning it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
+
+from zklock._ground.kept import kept
+from zklock._recipes.names import Queue
+from zklock.token import FencingToken
+
+
+def backoff(tries: int) -> float:
+    """Return the seconds to pause before the next try, after ``tries`` tries that failed."""
+    return min(2.0, 0.05 * 2.0 ** min(tries, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create an ephemeral sequential node → ``Node``. Reply lost: it may or may not exist.
+
+    ``asked`` numbers the contenders in the order in which they asked. On one client, creates that
+    wait for a missing parent are sent in this order.
+    """
+
+    prefix: str
+    data: bytes
+    asked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAll:
+    """Create ephemeral sequential nodes, all or none → a tuple of their paths.
+
+    Reply lost: they may or may not exist. ``MISSING``, ``DENIED``: a parent is not there, or
+    refuses one of them, and none was made. The answer does not tell which session owns them. The
+    host lets them be claimed only if it had one and the same session when it sent this and when it
+    heard the answer: then that session owns them.
+    """
+
+    creates: tuple[Create, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """List the children and the parent's czxid → ``Listing``."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Read a node and watch it → ``Node``. A missing node leaves no watch behind.
+
+    ``DENIED`` leaves no watch either. A client that may not read a node does not hear of its
+    deletion (ZooKeeper 3.8.4, 3.9.2 and later).
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchList:
+    """Do what ``List`` does, and watch for children that come and go → ``Listing``."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchExists:
+    """Do what ``Exists`` does, and watch the node; a missing node is watched for its creation."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read a node → ``Node``."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Look whether a node exists, and who owns it → ``Node`` without its data."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Have a quorum confirm that a node exists → ``None``.
+
+    It is a write that changes nothing. ``sync`` is not enough: its answer rests on the leader
+    alone, and a leader that was cut off believes for a while longer that it leads.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write a node's data, if its version is this one (-1: any version) → ``None``."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Write the parent's data if the child exists, else nothing → ``None``. Repeatable."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAll:
+    """Write nodes (path, data, version) if ``path`` exists; all or nothing → ``None``."""
+
+    path: str
+    writes: tuple[tuple[str, bytes, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Catch up with the leader → ``None``. A later read is at least that fresh."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a node, if its version is this one (-1: any version) → ``None``.
+
+    Reply lost: ask again; ``MISSING`` then means it is done.
+    """
+
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAll:
+    """Delete nodes, all or none → ``None``. Reply lost, or one is missing: look at each."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """Delete a node and write its parent's data, both or neither → ``None``. See ``Delete``."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteIf:
+    """Delete a node if ``other`` still has this version → ``None``. One transaction.
+
+    ``MISSING``: one of the two nodes is not there. ``CHANGED``: the node is there, and ``other``
+    was written. Reply lost: look.
+    """
+
+    path: str
+    other: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Delete nodes, and ``path`` last, if ``successor`` exists; all or nothing → ``None``.
+
+    ``MISSING``: one of these nodes, or the successor, is not there. Reply lost: look.
+    """
+
+    path: str
+    others: tuple[str, ...]
+    successor: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakePath:
+    """Create a persistent node and its ancestors where missing → ``None``. Repeatable.
+
+    It takes several requests. It may stand at the head of a flight with a ``Create``: the rest is
+    sent when the node is there, or fails if this fails. Otherwise it must be a flight of its own.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Become the holder → the grant.
+
+    ``None``: the lease was not live at the time of the request, and is live now: look again.
+    ``release`` makes the recipe that gives the grant back. ``others`` are more nodes that the
+    grant needs, with their tokens, which are lower than ``token``. ``abandoned``: whether the
+    grant before this one ended without a release; ``None`` if that is not known. ``alone``: whether
+    ``release`` deletes the node, and does nothing else.
+    """
+
+    path: str
+    token: FencingToken
+    release: Callable[[], Recipe[None]]
+    others: tuple[tuple[str, FencingToken], ...] = ()
+    abandoned: bool | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAll:
+    """Become the holder of several nodes → the tuple of the grants, in this order.
+
+    ``None``: not all of them can be granted now, so none is. This does not wait for a lease. After
+    any other answer, an empty tuple too, the attempt cannot be given up any more.
+    """
+
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Sleep until something happens to one of the watched nodes → ``Event``."""
+
+    blocker: str
+    own: str | None
+    beside: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Sleep for ``seconds`` → ``None``."""
+
+    seconds: float
+
+
+class Event(Enum):
+    """What ended a ``Wait``."""
+
+    BLOCKER_GONE = "the blocker's node was deleted"
+    HOLDER_GONE = "the blocker's node was deleted, and it had been granted on this session"
+    LETS_IN = "the blocker has become a reader, too"
+    OWN_GONE = "the contender's own node was deleted"
+    UNWATCHED = "a watch was used up or lost: watch again"
+
+
+class Failure(Enum):
+    """Why a request failed."""
+
+    MISSING = "no such node"
+    NOT_EMPTY = "the node has children"
+    DENIED = "not permitted"
+    CHANGED = "the node has been written meanwhile"
+    DROPPED = "the connection broke, or ZooKeeper is too busy: the outcome is unknown"
+    OTHER = "ZooKeeper refused the request"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The result of a request that failed.
+
+    ``busy``: the connection works, and ZooKeeper asks the client to wait. The recipe gets the
+    result after a pause, so a recipe that asks again need not pause itself.
+    """
+
+    why: Failure
+    error: Exception
+    busy: bool = False
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Children, and the czxid of the parent: the epoch of the tokens.
+
+    Several attempts may share one listing. ``changes`` counts every child that came or went since
+    the parent was made. ``made`` is when the parent was made, in milliseconds of the leader's
+    clock. ``size`` is that of the parent's own data, in bytes.
+    """
+
+    names: list[str]
+    epoch: int
+    changes: int = 0
+    made: int = 0
+    size: int = 0
+
+    @kept
+    def queue(self) -> Queue:
+        """Return the contenders among the children."""
+        return Queue(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node: its path, data, and owner; ``mine``: whether the present session owns it.
+
+    ``version`` counts the writes of its data.
+    """
+
+    path: str
+    data: bytes
+    owner: int
+    mine: bool
+    version: int = 0
+
+
+class GiveUp(Exception):
+    """Thrown into a recipe that must withdraw: its time is over, or it was cancelled."""
+
+
+class SessionReplaced(Exception):
+    """Thrown into a recipe whose session is gone; all nodes of that session are gone too.
+
+    ``final`` is the error to raise if no other session will come, else ``None``.
+    """
+
+    def __init__(self, final: Exception | None) -> None:
+        super().__init__()
+        self.final = final
+
+
+Request: TypeAlias = (
+    Create
+    | CreateAll
+    | List
+    | Watch
+    | WatchList
+    | WatchExists
+    | Read
+    | Exists
+    | Check
+    | Write
+    | Mark
+    | WriteAll
+    | Sync
+    | Delete
+    | DeleteAll
+    | Depart
+    | DeleteIf
+    | HandOver
+    | MakePath
+)
+Flight: TypeAlias = tuple[Request, ...]
+T = TypeVar("T")
+Recipe: TypeAlias = Generator[Flight | Claim | ClaimAll | Wait | Pause, Any, T]

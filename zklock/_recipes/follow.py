@@ -1,0 +1,105 @@
+"""What a node says, and who is below it, again after every change. Recipes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from zklock._recipes import steps
+from zklock._recipes.effects import (
+    Event,
+    Failed,
+    Failure,
+    Listing,
+    MakePath,
+    Node,
+    Recipe,
+    SessionReplaced,
+    Sync,
+    Wait,
+    Watch,
+    WatchExists,
+    WatchList,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A node and the names of its children. ``epoch``: its czxid, -1 if there is no node."""
+
+    names: tuple[str, ...]
+    epoch: int
+    data: bytes
+
+
+def follow(path: str, tell: Callable[[Node | None, bool], object]) -> Recipe[None]:
+    """Tell what a node says, at first and after each change; ``None`` once it is gone, then end.
+
+    The second argument of ``tell`` says whether the node was deleted just as it was last told:
+    nothing was written to it just before. ``tell`` must not block.
+    """
+    while True:
+        with steadfast():
+            (found,) = yield (Watch(path),)
+            steps.check(found, Failure.DROPPED, Failure.MISSING)
+            if steps.is_(found, Failure.DROPPED):
+                continue
+            if isinstance(found, Failed):
+                tell(None, False)
+                return
+            tell(found, False)
+            if (yield Wait(path, None)) is not Event.UNWATCHED:
+                tell(None, True)
+                return
+
+
+def follow_children(path: str, tell: Callable[[list[str]], object]) -> Recipe[None]:
+    """Tell the names of a node's children, at first and after changes. ``tell`` must not block."""
+    while True:
+        with steadfast():
+            (found,) = yield (WatchList(path),)
+            steps.check(found, Failure.DROPPED, Failure.MISSING)
+            if steps.is_(found, Failure.MISSING):
+                (made,) = yield (MakePath(path),)
+                steps.check(made, Failure.DROPPED)
+            elif isinstance(found, Listing):
+                tell(found.names)
+                yield Wait(path, None)
+
+
+def follow_folder(path: str, tell: Callable[[Folder], object]) -> Recipe[None]:
+    """Tell a node's data and its children's names, at first and after changes.
+
+    It makes no node: one that is missing is empty. ``tell`` must not block.
+    """
+    while True:
+        with steadfast():
+            # This server may lag behind the previous one.
+            while steps.is_((yield (Sync(path),))[0], Failure.DROPPED):
+                pass
+            while True:
+                listing, node = yield (WatchList(path), Watch(path))
+                for result in (listing, node):
+                    steps.check(result, Failure.DROPPED, Failure.MISSING)
+                if isinstance(listing, Listing) and isinstance(node, Node):
+                    tell(Folder(tuple(listing.names), listing.epoch, node.data))
+                elif any(steps.is_(result, Failure.DROPPED) for result in (listing, node)):
+                    continue
+                else:
+                    (there,) = yield (WatchExists(path),)
+                    steps.check(there, Failure.DROPPED, Failure.MISSING)
+                    if not steps.is_(there, Failure.MISSING):
+                        continue
+                    tell(Folder((), -1, b""))
+                yield Wait(path, None)
+
+
+@contextlib.contextmanager
+def steadfast() -> Iterator[None]:
+    """Go on in the next session, if there will be one."""
+    try:
+        yield
+    except SessionReplaced as replaced:
+        if replaced.final is not None:
+            raise replaced.final from None

@@ -1,0 +1,237 @@
+"""The lock recipe: who gets the lock, when, and how a contender leaves.
+
+This is the algorithm of "Recipes and Solutions, Locks" in ZooKeeper's documentation. It also
+handles what that text leaves open: lost replies, lost sessions, worn-out sequence numbers. It knows
+nothing of threads, clocks, or the client. ``effects`` lists the requests that it may yield.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+from zklock._recipes import names, nodedata
+from zklock._recipes.effects import (
+    Claim,
+    Create,
+    Delete,
+    Depart,
+    Event,
+    Failure,
+    GiveUp,
+    List,
+    Listing,
+    MakePath,
+    Node,
+    Pause,
+    Recipe,
+    SessionReplaced,
+    backoff,
+)
+from zklock._recipes.steps import check, delete, find, look, refuse_unseen, renew, watch, worn_out
+from zklock._recipes.turn import Decision, decide
+from zklock.errors import AccessDenied, ZkLockError
+from zklock.token import FencingToken
+
+AGAIN = object()
+"""The result of a turn after which the contender must look at the queue again."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One contender: where it queues, and its node when that is known.
+
+    ``naming``: whose names it writes. Among kazoo's names it refuses to queue with names that kazoo
+    does not see.
+    ``alone``: whether its node is all that it has and changes in ZooKeeper.
+    ``ahead``: how many stood before it when it last looked, ``None`` if it has not looked yet.
+    ``behind``: the identity of its nearest blocker, empty if that is not known. ``queued`` is
+    called once for each node, when it has looked first: with the node, and how many stand before
+    it. It must not block.
+    """
+
+    path: str
+    data: bytes
+    kind: names.Kind
+    patient: bool = True
+    tidy: bool = False
+    alone: bool = False
+    naming: names.Naming = names.Naming.CURATOR
+    new_uuid: Callable[[], str] = lambda: str(uuid4())
+    asked: int = field(default_factory=count(1).__next__)
+    uuid: str = ""
+    node: str | None = None
+    granted: bool = False
+    ahead: int | None = None
+    behind: str = ""
+    queued: Callable[[str, int], object] | None = None
+
+    def turn(self, token: FencingToken) -> Recipe[Any]:
+        """Act when no blocker is left → the grant, ``AGAIN``, or ``None``: not free."""
+        return claim(self, token, alone=self.alone)
+
+    def wait_behind(self, blocker: str, reads: bool) -> Recipe[Event | None]:
+        """Sleep until the nearest blocker no longer blocks → what happened; see ``steps.watch``.
+
+        ``UNWATCHED``: the lock is not free, and this contender does not wait.
+        """
+        if not (self.patient or reads):
+            return Event.UNWATCHED
+        return (yield from watch(blocker, self.node, reads, self.patient, self.saw))
+
+    def saw(self, blocker: Node) -> None:
+        """Note the identity of the blocker that it waits for."""
+        self.behind = nodedata.parse(blocker.data).identity.decode(errors="replace")
+
+    def departure(self, node: str) -> Delete | Depart:
+        """Return the request that removes its node."""
+        return Delete(node)
+
+    def announce(self) -> Recipe[None]:
+        """Tell its data, which has changed since its node was created."""
+        yield from ()
+
+    def before_leaving(self) -> Recipe[None]:
+        """Remove its other nodes and marks from ZooKeeper; may be run more than once."""
+        yield from ()
+
+    def after_leaving(self) -> Recipe[None]:
+        """Tidy up what others may tidy up, too, now that its node is gone; raises no error."""
+        yield from ()
+
+
+def acquire(entry: Entry, listing: Listing | None = None) -> Recipe[Any]:
+    """Queue until the lock is claimed → the grant; ``None`` if not patient and not free.
+
+    ``listing``: the queue, if the contender's node is in it already.
+    """
+    while True:
+        there, listing = listing, None
+        if there is None:
+            # 1. Each try makes a new contender: a name is never used twice.
+            entry.uuid, entry.node = entry.new_uuid(), None
+        try:
+            outcome = yield from _take_turn(entry, there or (yield from enter(entry)))
+        except SessionReplaced as replaced:
+            if replaced.final is not None:
+                raise replaced.final from None
+            continue  # the node is gone with its session: queue again, at the end
+        except Exception:
+            yield from leave(entry)
+            raise
+        if outcome is None:
+            yield from leave(entry)
+        if outcome is not AGAIN:
+            return outcome
+
+
+def enter(entry: Entry) -> Recipe[Listing]:
+    """Create the contender and look at the queue, in one flight."""
+    make: tuple[MakePath, ...] = ()
+    while True:
+        prefix = f"{entry.path}/{names.prefix(entry.kind, entry.uuid, entry.naming)}"
+        try:
+            data = entry.data
+            flight = (Create(prefix, data, entry.asked), List(entry.path))
+            *made, created, listing = yield (*make, *flight)
+        except GiveUp:
+            entry.uuid = ""  # nothing was sent
+            raise
+        make = ()
+        if isinstance(created, Node):
+            entry.node = created.path
+        elif created.why is Failure.MISSING:
+            check(made[0] if made else None, Failure.DROPPED)
+            make = (MakePath(entry.path),)
+            continue
+        elif created.why is Failure.DROPPED:
+            entry.node = yield from find(entry.path, entry.uuid)
+            if entry.node is None:
+                entry.uuid = entry.new_uuid()
+                continue
+        else:
+            raise created.error
+        if entry.data is not data:  # who changes it later finds the node
+            yield from entry.announce()
+        return listing if isinstance(listing, Listing) else (yield from look(entry.path))
+
+
+def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
+    """Wait for the nearest blocker, one after another, until none is left; then take the turn."""
+    assert entry.node is not None
+    me = names.parse(entry.node.rpartition("/")[2])
+    assert me is not None
+    if worn_out(me, listing):
+        yield from leave(entry)
+        yield from renew(entry.path, listing.epoch)
+        return AGAIN
+    reads, passed = me.kind is names.Kind.READ, set[str]()
+    queued = entry.queued
+    while standing := listing.queue.standing(me, passed):
+        if entry.naming is names.Naming.KAZOO:
+            refuse_unseen(entry.path, listing.queue)
+        # 2. Nobody before me: it is my turn. 3. Otherwise watch only the nearest blocker and my own
+        #    node. 4. After a wake-up, decide: take the turn, look again, or leave.
+        blocker, event = standing.nearest, None
+        entry.ahead, entry.behind = standing.ahead, ""
+        if queued is not None:
+            queued(entry.node, standing.ahead)
+            queued = None
+        if blocker is not None:
+            event = yield from entry.wait_behind(f"{entry.path}/{blocker.text}", reads)
+        match decide(standing, event):
+            case Decision.QUEUE_AGAIN:
+                break
+            case Decision.LEAVE:
+                return None
+            case Decision.PASS if blocker is not None:
+                passed.add(blocker.text)
+                continue
+            case Decision.TAKE_TURN:
+                outcome = yield from entry.turn(FencingToken(listing.epoch, me.sequence))
+                if outcome is not AGAIN:
+                    return outcome
+        listing = yield from look(entry.path)
+    return AGAIN  # somebody deleted my node
+
+
+def claim(
+    entry: Entry, token: FencingToken, *, node: str | None = None, **more: Any
+) -> Recipe[Any]:
+    """Claim the grant, on its own node or another → the grant, or ``AGAIN``: no live lease."""
+    grant = yield Claim(node or entry.node or "", token, partial(leave, entry), **more)
+    entry.granted = grant is not None
+    return grant or AGAIN
+
+
+def leave(entry: Entry) -> Recipe[None]:
+    """Delete the contender's node, if there is or may be one; giving up does not stop this.
+
+    Only ``AccessDenied`` stops it. Any other error may pass, so the deletion is tried again.
+    """
+    gave_up, tries = None, 0
+    while True:
+        try:
+            with contextlib.suppress(SessionReplaced):
+                yield from entry.before_leaving()
+                node = entry.node or (entry.uuid and (yield from find(entry.path, entry.uuid)))
+                if node:
+                    tidy = entry.tidy and entry.granted
+                    yield from delete(entry.path, node, entry.departure(node), tidy=tidy)
+                yield from entry.after_leaving()
+            break
+        except GiveUp as error:
+            gave_up = error
+        except AccessDenied:
+            raise
+        except ZkLockError:
+            with contextlib.suppress(GiveUp, SessionReplaced):
+                yield Pause(backoff(tries))
+            tries += 1
+    if gave_up is not None:
+        raise gave_up

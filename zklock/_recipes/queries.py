@@ -1,0 +1,176 @@
+"""Read-only recipes: who stands in the queue of a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from zklock._recipes import names, nodedata, notes as election_notes
+from zklock._recipes.effects import (
+    Check,
+    Failed,
+    Failure,
+    List,
+    Listing,
+    MakePath,
+    Node,
+    Read,
+    Recipe,
+    SessionReplaced,
+    Sync,
+)
+from zklock._recipes.notes import Notes
+from zklock._recipes.steps import is_
+from zklock.token import FencingToken
+
+T = TypeVar("T")
+_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One that queues for a lock, or holds it.
+
+    - ``identity``: the text stored in its node. A contender of another client has what that client
+      stores there, with undecodable bytes replaced. Empty if ACLs forbid reading it.
+    - ``sequence``: its place in the order.
+    - ``token``: the fencing token that its grant has or would have.
+    - ``session_id``: the ZooKeeper session that owns the node. 0: no session does, the node is not
+      ephemeral. ``None``: ACLs forbid reading it.
+    - ``path``: the node's full path.
+    - ``holds``: whether nobody before it blocked it when it was read. Comparison ignores ``holds``,
+      so a contender equals itself at another time.
+    - ``payload``: what a member of an election says about itself now, else empty.
+    """
+
+    identity: str
+    sequence: int
+    token: FencingToken | None
+    session_id: int | None
+    path: str
+    holds: bool = field(compare=False)
+    payload: bytes = b""
+
+
+def retry_on_new_session(make: Callable[[], Recipe[T]]) -> Recipe[T]:
+    """Run a query; run it again if the session is replaced in the middle of it."""
+    while True:
+        try:
+            return (yield from make())
+        except SessionReplaced as replaced:
+            if replaced.final is not None:
+                raise replaced.final from None
+
+
+def confirm(paths: Sequence[str]) -> Recipe[bool]:
+    """Return whether a quorum confirms that the nodes exist."""
+    while True:
+        results = yield tuple(map(Check, paths))
+        if not any(map(_failed, results)):
+            return all(result is None for result in results)
+
+
+def contenders(path: str, limit: int | None = None) -> Recipe[list[Contender]]:
+    """Return the contenders (the first ``limit`` of them) in queue order, as the leader has it."""
+    while True:
+        synced, listing = yield (Sync(path), List(path))
+        if _failed(synced) or _failed(listing):
+            continue
+        if not isinstance(listing, Listing):
+            return []
+        left = listing.queue.contenders[:limit]
+        there: list[tuple[names.Name, Node | None]] = []
+        while left:
+            batch, left = left[:_BATCH], left[_BATCH:]
+            nodes = yield tuple(Read(f"{path}/{name.text}") for name in batch)
+            told = [None if is_(node, Failure.DENIED) else node for node in nodes]
+            if any(map(_failed, told)):
+                break
+            there += [
+                (name, node)
+                for name, node in zip(batch, told, strict=True)
+                if not isinstance(node, Failed)
+            ]
+        else:
+            noted = listing.size and any(name.kind is names.Kind.LATCH for name, _ in there)
+            notes = (yield from _notes(path)) if noted else None
+            return describe(path, listing.epoch, there, notes)
+
+
+def birth(path: str) -> Recipe[tuple[int, int]]:
+    """Return when the node was made, as transaction and time; make it if it is missing.
+
+    Two ensembles do not make a node in the same transaction at the same time. The exception: one
+    ensemble was copied from the other.
+    """
+    while True:
+        synced, listing = yield (Sync(path), List(path))
+        if _failed(synced) or _failed(listing):
+            continue
+        if isinstance(listing, Listing):
+            return listing.epoch, listing.made
+        (made,) = yield (MakePath(path),)
+        _failed(made)
+
+
+def _notes(path: str) -> Recipe[Notes | None]:
+    """Return what the election's own node says; ``None`` if it is gone."""
+    while True:
+        (found,) = yield (Read(path),)
+        if isinstance(found, Node):
+            return election_notes.parse(found.data)
+        if not _failed(found):
+            return None
+
+
+def describe(
+    path: str,
+    epoch: int,
+    there: Sequence[tuple[names.Name, Node | None]],
+    notes: Notes | None = None,
+) -> list[Contender]:
+    """Return the contenders that these nodes are; ``None`` stands for one that may not be read.
+
+    ``notes`` are those of an election.
+    """
+    payloads = notes.payloads if notes is not None else {}
+    queue, passed = names.Queue(name.text for name, _ in there), set()
+    found = []
+    for name, node in there:
+        data = nodedata.parse(node.data if node else b"")
+        if data.lets_readers_in:
+            passed.add(name.text)
+        standing = queue.standing(name, passed if name.kind is names.Kind.READ else ())
+        found.append(
+            Contender(
+                data.identity.decode(errors="replace"),
+                name.sequence,
+                FencingToken(epoch, name.sequence) if name.sequence >= 0 else None,
+                node.owner if node else None,
+                f"{path}/{name.text}",
+                holds=standing is not None and standing.nearest is None,
+                payload=payloads.get(name.text, data.payload),
+            )
+        )
+    return found
+
+
+def holder(path: str) -> Recipe[Contender | None]:
+    """Return the first contender, confirmed by a quorum; ``None`` if there seems to be none.
+
+    Nobody can come in before the first. So while the first exists, it stays the first.
+    """
+    while True:
+        first = yield from contenders(path, limit=1)
+        if not first or (yield from confirm([first[0].path])):
+            return first[0] if first else None
+
+
+def _failed(result: object) -> bool:
+    """Whether to ask again. A missing node is an answer; other errors are raised."""
+    if not isinstance(result, Failed) or result.why is Failure.MISSING:
+        return False
+    if result.why is Failure.DROPPED:
+        return True
+    raise result.error

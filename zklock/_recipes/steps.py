@@ -1,0 +1,183 @@
+"""The steps that recipes are made of. Each tries again until its outcome is known."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from zklock._recipes import names, nodedata
+from zklock._recipes.effects import (
+    Delete,
+    Depart,
+    Event,
+    Exists,
+    Failed,
+    Failure,
+    List,
+    Listing,
+    Node,
+    Pause,
+    Recipe,
+    Request,
+    SessionReplaced,
+    Sync,
+    Wait,
+    Watch,
+    WatchList,
+    backoff,
+)
+from zklock.errors import MixedNames, SequenceExhausted
+
+_PASSING = set(Failure) - {Failure.MISSING, Failure.DENIED}
+"""A deletion that failed in one of these ways is tried again."""
+
+ABSENT = Listing([], -1)
+"""The listing of a parent that does not exist."""
+
+
+def look(path: str) -> Recipe[Listing]:
+    """List the queue; an absent parent is an empty queue."""
+    while True:
+        (listing,) = yield (List(path),)
+        if isinstance(listing, Listing):
+            return listing
+        if listing.why is Failure.MISSING:
+            return ABSENT
+        check(listing, Failure.DROPPED)
+
+
+def find(path: str, uuid: str) -> Recipe[str | None]:
+    """Return the node of a create whose reply was lost, if it exists and this session owns it."""
+    while True:
+        synced, listing = yield (Sync(path), List(path))
+        check(synced, Failure.DROPPED)
+        check(listing, Failure.DROPPED, Failure.MISSING)
+        if is_(synced, Failure.DROPPED) or is_(listing, Failure.DROPPED):
+            continue
+        found = listing.names if isinstance(listing, Listing) else []
+        alike = [name for name in found if name.startswith(f"_c_{uuid}-")]
+        if not alike:
+            return None
+        nodes = yield tuple(Exists(f"{path}/{name}") for name in alike)
+        for node in nodes:
+            check(node, Failure.DROPPED, Failure.MISSING)
+        if any(isinstance(node, Failed) for node in nodes):
+            continue
+        # A node of an earlier session is about to vanish: we cannot use it.
+        return next((node.path for node in nodes if node.mine), None)
+
+
+def delete(
+    path: str, node: str, request: Delete | Depart | None = None, *, tidy: bool = False
+) -> Recipe[None]:
+    """Delete a contender's node, with as many tries as it takes; if the session is gone, so is it.
+
+    Only ``AccessDenied`` is final. An unexpected error may pass, so the deletion is tried again. It
+    is then sent without the write that came with it: an error of that write would not pass. A
+    worn-out parent is deleted with the last of its children; with ``tidy``, any parent.
+    """
+    first: Request = request or Delete(node)
+    flight = (first, Delete(path)) if tidy or worn(node) else (first,)
+    tries = 0
+    with contextlib.suppress(SessionReplaced):
+        while True:
+            result, *_ = yield flight
+            if result is None or result.why is Failure.MISSING:
+                return
+            check(result, *_PASSING)
+            if result.why is not Failure.DROPPED:
+                flight = (Delete(node), *flight[1:])
+                yield Pause(backoff(tries))
+                tries += 1
+
+
+def worn(node: str) -> bool:
+    """Whether a contender's number is so high that its parent is to be renewed."""
+    name = names.parse(node.rpartition("/")[2])
+    return name is not None and not 0 <= name.sequence < names.RENEW_AT
+
+
+def watch(
+    blocker: str,
+    own: str | None,
+    reads: bool = False,
+    patient: bool = True,
+    saw: Callable[[Node], object] | None = None,
+) -> Recipe[Event | None]:
+    """Sleep until the blocker or the own node goes. ``None``: the blocker was not there.
+
+    With ``reads``, a writer that has become a reader lets this contender in. Without ``patient``,
+    this does not sleep. ``saw`` is called with the blocker's node.
+    """
+    path, _, name = blocker.rpartition("/")
+    first: Watch | WatchList = Watch(blocker)
+    beside = (Watch(own),) if own else ()
+    while True:
+        found, *results = yield (first, *beside)
+        if is_(found, Failure.DENIED) and isinstance(first, Watch):
+            first = WatchList(path)  # without read permission, no watch event when it goes
+            continue
+        for result in (found, *results):
+            check(result, Failure.DROPPED, Failure.MISSING)
+        if any(is_(result, Failure.DROPPED) for result in (found, *results)):
+            continue
+        if own and not (isinstance(results[0], Node) and results[0].mine):
+            return Event.OWN_GONE
+        if isinstance(found, Failed) or (isinstance(found, Listing) and name not in found.names):
+            return None
+        if saw is not None and isinstance(found, Node):
+            saw(found)
+        if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
+            return Event.LETS_IN
+        event: Event = (yield Wait(first.path, own)) if patient else Event.UNWATCHED
+        if event is not Event.UNWATCHED or not patient:
+            return event
+
+
+def worn_out(me: names.Name, listing: Listing) -> bool:
+    """Whether this sequence number, or the youngest one, is worn out: no grant may use it."""
+    youngest = listing.queue.contenders[-1:]  # a low number beside a wrapped one has wrapped too
+    return any(not 0 <= name.sequence < names.EXHAUSTED_AT for name in (me, *youngest))
+
+
+def refuse_unseen(path: str, queue: names.Queue) -> None:
+    """Raise ``MixedNames`` if a contender has a name that kazoo does not see."""
+    for name in queue.contenders:
+        if not names.seen_by_kazoo(name.text):
+            raise MixedNames(
+                f"{path}: {name.text} queues here, too, and kazoo's locks do not see that name: "
+                'they would enter beside it. Use naming="kazoo" everywhere on this path, or '
+                "nowhere",
+                path=path,
+            )
+
+
+def renew(path: str, epoch: int) -> Recipe[None]:
+    """Wait until a worn-out parent is empty, and delete it: the next parent starts at 0."""
+    while True:
+        listing = yield from look(path)
+        if listing.epoch != epoch or listing is ABSENT:
+            return
+        if queue := listing.queue.contenders:
+            yield from watch(f"{path}/{queue[-1].text}", None)
+            continue
+        if listing.names:
+            raise SequenceExhausted(
+                f"{path}: its sequence numbers are used up, and children that are no contenders "
+                f"(such as {listing.names[0]!r}) keep it from being renewed: remove them, or use "
+                "another path",
+                path=path,
+            )
+        (deleted,) = yield (Delete(path),)
+        check(deleted, Failure.DROPPED, Failure.MISSING, Failure.NOT_EMPTY)
+
+
+def is_(result: object, why: Failure) -> bool:
+    """Whether the request failed for this reason."""
+    return isinstance(result, Failed) and result.why is why
+
+
+def check(result: object, *expected: Failure) -> None:
+    """Raise the error of a failure that was not expected."""
+    if isinstance(result, Failed) and result.why not in expected:
+        raise result.error

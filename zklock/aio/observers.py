@@ -1,0 +1,108 @@
+"""Observers of elections and pools, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar
+
+from zklock._election.changes import C, ChangesBase, Closing, Watch
+from zklock._engine.roster import MembershipChange
+from zklock._engine.session import Session
+from zklock._ground.news import News
+from zklock._ground.records import log_fields
+from zklock._recipes.observe import LeaderChange
+from zklock.aio.waiting import AWAITING, call_soon
+from zklock.errors import ClientClosed, ZkLockError
+
+M = TypeVar("M")
+
+log = logging.getLogger("zklock")
+
+
+class Changes(ChangesBase[C]):
+    """Iterates over changes, by ``async for``."""
+
+    _FRONT = AWAITING
+
+    def __init__(self, session: Session, watch: Watch[C], timeout: float | None) -> None:
+        self._news = News()
+        loop, news = asyncio.get_running_loop(), self._news
+        super().__init__(session, watch, timeout, lambda: call_soon(loop, news.set))
+
+    async def next(self, timeout: float | None = None) -> C | None:
+        """Return the next change; ``None`` if there is none within ``timeout`` seconds.
+
+        Raises ``ClientClosed`` once the client is stopped.
+        """
+        return await self._next(timeout)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> C:
+        change = await self.next(self._timeout)
+        if change is None:
+            raise StopAsyncIteration
+        return change
+
+    async def _heard(self, left: float | None) -> bool:
+        if not await self._news.wait(left):
+            return False
+        self._news.clear()
+        return True
+
+
+class LeaderChanges(Changes[LeaderChange]):
+    """Iterates over the changes of leader, by ``async for``; leaving ``with`` closes it."""
+
+
+class MembershipChanges(Changes[MembershipChange[M]], Generic[M]):
+    """Iterates over the changes of the members, by ``async for``; leaving ``with`` closes it."""
+
+
+class Observer(Closing):
+    """Calls back with every change, until ``close()``; leaving ``with`` closes it."""
+
+    def __init__(self, changes: Changes[C], callback: Callable[[C], object]) -> None:
+        self._changes: Changes[Any] = changes
+        self._callback: Callable[[Any], object] = callback
+        self._closed = False
+        self._task = asyncio.create_task(self._serve(), name="zklock-observer")
+        _observing.add(self._task)
+        self._task.add_done_callback(_observing.discard)
+
+    def close(self) -> None:
+        """Make no more calls. A call that runs goes on."""
+        self._closed = True
+        self._changes.close()
+
+    async def _serve(self) -> None:
+        try:
+            with self._changes:
+                async for change in self._changes:
+                    if self._closed:
+                        return
+                    await self._call(change)
+        except ClientClosed:
+            return
+        except ZkLockError as error:
+            log.error(
+                "an observer is told no more: %s",
+                error,
+                extra=log_fields(path=self._changes._path),
+            )
+
+    async def _call(self, change: object) -> None:
+        try:
+            outcome = self._callback(change)
+            if inspect.isawaitable(outcome):
+                await outcome
+        except Exception:
+            log.exception("an observer raised", extra=log_fields(path=self._changes._path))
+
+
+_observing: set[asyncio.Task[None]] = set()
+"""The tasks that run: the loop itself keeps only weak references to tasks."""
