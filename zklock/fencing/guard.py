@@ -1,39 +1,53 @@
 """What every guard has in common: its public face, its arguments, its refusals.
 
-A guard keeps a *mark*, the highest token that its resource has seen, with the resource. A token
-below the mark is refused; one at or above it advances the mark and lets the change happen, in
-one atomic step of the store. The mark itself is made by an explicit ``create()``: so a mark that
-is missing later was lost, and the guard refuses everything instead of starting again from
-nothing.
+A guard keeps a *mark* with the resource: the highest token that the resource has seen. A token
+below the mark is refused. A token at or above the mark advances it and lets the change happen,
+in one atomic step of the store. Only an explicit ``create()`` makes the mark. So a mark that is
+missing later was lost, and the guard refuses everything. It does not start again from nothing.
 """
 
 from __future__ import annotations
 
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from zklock._ground import telemetry
+from zklock._ground.clock import clock
+from zklock._ground.happened import StaleTokenRefused
 from zklock.errors import GuardUnusable, StaleToken
 from zklock.token import FencingToken
+
+__all__ = [
+    "NO_TOKEN",
+    "admit",
+    "missing",
+    "parse_mark",
+    "resource_name",
+    "stale",
+    "token_of",
+    "unreadable",
+]
 
 
 @runtime_checkable
 class Granted(Protocol):
-    """Whatever carries a fencing token, above all a ``Grant``."""
+    """Anything that carries a fencing token, above all a ``Grant``."""
 
     @property
     def token(self) -> FencingToken:
         """The token of the grant."""
 
 
-# Not the empty text: that is what a truncated file or value looks like.
 NO_TOKEN = "none"
+"""The mark before the first token. It is not the empty text: a truncated file looks like that."""
 
 
 Fenced: TypeAlias = FencingToken | Granted
+"""What guards take: a token, or what carries one, such as a grant."""
 
 
 @runtime_checkable
 class Guard(Protocol):
-    """The part that all guards share; the fenced write has the form natural to each store."""
+    """The part that all guards share; each store has its own form of the fenced write."""
 
     @property
     def resource(self) -> str:
@@ -45,8 +59,8 @@ class Guard(Protocol):
     def claim(self, token: Fenced) -> None:
         """Advance the mark to ``token`` without another change.
 
-        Called right after the acquisition, it shuts out every earlier holder before the new
-        one's first write. Raises ``StaleToken`` for a token below the mark and
+        Call it right after the acquisition: it shuts out every earlier holder before the new
+        holder's first write. Raises ``StaleToken`` for a token below the mark and
         ``GuardUnusable`` when the mark is missing or unreadable. May be repeated.
         """
 
@@ -55,7 +69,7 @@ class Guard(Protocol):
 
 
 def token_of(value: Fenced) -> FencingToken:
-    """Return the token that a guard was given; ``TypeError`` for anything that carries none."""
+    """Return the token that a guard was given; ``TypeError`` for a value that carries no token."""
     if isinstance(value, FencingToken):
         return value
     token = getattr(value, "token", None)
@@ -68,7 +82,7 @@ def token_of(value: Fenced) -> FencingToken:
 
 
 def resource_name(value: str) -> str:
-    """Return a usable name of a resource, else raise ``TypeError`` or ``ValueError``."""
+    """Return ``value`` if it can name a resource, else raise ``TypeError`` or ``ValueError``."""
     if not isinstance(value, str):
         raise TypeError(f"the resource's name must be a str, not {type(value).__name__}")
     if not 0 < len(value) <= 255 or not value.isprintable() or value != value.strip():
@@ -80,7 +94,8 @@ def resource_name(value: str) -> str:
 
 
 def stale(resource: str, token: FencingToken, highest: FencingToken) -> StaleToken:
-    """Return the refusal of ``token``."""
+    """Return the error that refuses ``token``; telemetry is told of the refusal."""
+    refused(resource, token, highest)
     return StaleToken(
         f"{resource}: token {token} is stale, {highest} has been seen: this grant is over, "
         "stop its work and acquire the lock again",
@@ -90,8 +105,16 @@ def stale(resource: str, token: FencingToken, highest: FencingToken) -> StaleTok
     )
 
 
+def refused(resource: str, token: FencingToken, highest: FencingToken | None) -> None:
+    """Tell telemetry that a token was refused."""
+    if telemetry.hooks:
+        telemetry.emit(
+            StaleTokenRefused(at=clock(), resource=resource, token=token, highest=highest)
+        )
+
+
 def missing(resource: str, where: str) -> GuardUnusable:
-    """Return the refusal for a mark that is not there."""
+    """Return the error for a mark that is not there."""
     return GuardUnusable(
         f"{resource}: no mark at {where}, every write is refused: call create() once when the "
         "resource is made; if that was done, find out who removed the mark before making it anew",
@@ -100,7 +123,7 @@ def missing(resource: str, where: str) -> GuardUnusable:
 
 
 def unreadable(resource: str, where: str, found: object) -> GuardUnusable:
-    """Return the refusal for a mark that is no token."""
+    """Return the error for a mark that is no token."""
     return GuardUnusable(
         f"{resource}: the mark at {where} is not a token but {found!r:.60}, every write is "
         "refused: find out who changed it and restore it",
@@ -109,7 +132,7 @@ def unreadable(resource: str, where: str, found: object) -> GuardUnusable:
 
 
 def parse_mark(resource: str, where: str, text: bytes | str) -> FencingToken | None:
-    """Read a mark that is stored as text: ``NO_TOKEN`` before the first token, else its text."""
+    """Read a mark stored as text; before the first token that text is ``NO_TOKEN``."""
     try:
         decoded = text.decode("ascii") if isinstance(text, bytes) else text
         return None if decoded == NO_TOKEN else FencingToken.parse(decoded)

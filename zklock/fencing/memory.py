@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
+import queue
+import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from zklock._ground.news import News
+from zklock._ground.numbers import check_int
 from zklock.errors import GuardUnusable
 from zklock.fencing.guard import Fenced, admit, resource_name, token_of
 from zklock.token import FencingToken
+
+# A waiting call finds out within so many seconds that the one with the turn is gone without having
+# ended it.
+_NET = 0.25
 
 
 class MemoryGuard:
@@ -24,14 +31,21 @@ class MemoryGuard:
         with guard.hold(token):      # or: async with guard.hold_async(token)
             …                        # the change; no higher token gets in before its end
 
-    ``timeout`` is how many seconds a call waits for its turn (``None``: without limit), after
-    which it raises ``TimeoutError``. ``first`` is called with the token while the guard has no
-    mark, so after every restart of the process, and refuses it by raising: pass
+    ``timeout`` is how many seconds a call waits for its turn (``None``: without limit). After that
+    it raises ``TimeoutError``. ``first`` is called with the token while the guard has no mark, so
+    after every restart of the process. It refuses the token by raising: pass
     ``lambda token: verify_owner(client, path, token)``.
 
-    Not guaranteed: other processes, a second worker of the same service too, have marks of their
-    own; without ``first`` a restarted process accepts the first token that it sees, a stale one
-    too; a change that the body only starts (a queued job, another service) is not covered.
+    If a signal handler raises an exception inside a call, or in the body, the turn ends. A signal
+    handler must not make these calls, because they wait: it would wait for the code that it
+    interrupts.
+
+    Not guaranteed:
+
+    - Other processes have marks of their own; so does a second worker of the same service.
+    - Without ``first``, a restarted process accepts the first token that it sees, even a stale
+      one.
+    - A change that the body only starts (a queued job, another service) is not covered.
     """
 
     def __init__(
@@ -45,7 +59,10 @@ class MemoryGuard:
         self._timeout = timeout
         self._first = first
         self._mark: FencingToken | None = None
-        self._turns = _Turns()
+        self._line = _Line()
+        # Called before the first mark is set, and after the first mark is taken back.
+        self._keep: Callable[[FencingToken], object] = _nothing
+        self._drop: Callable[[], object] = _nothing
 
     @property
     def resource(self) -> str:
@@ -56,46 +73,36 @@ class MemoryGuard:
         """Do nothing: the mark exists as long as the guard."""
 
     def claim(self, token: Fenced) -> None:
-        """Advance the mark once a change that is under way has ended; see ``Guard.claim``."""
+        """Advance the mark after any change that is running has ended; see ``Guard.claim``."""
         with self.hold(token):
             pass
 
-    @contextlib.contextmanager
-    def hold(self, token: Fenced) -> Iterator[None]:
+    def hold(self, token: Fenced) -> Hold:
         """Advance the mark, run the body, and let nobody else in until it ends.
 
         Raises ``StaleToken``, or ``TimeoutError``, before the body. Not re-entrant.
         """
-        given = token_of(token)
-        if not self._turns.take(self._timeout):
-            raise self._too_late()
-        try:
-            if admit(self._resource, given, self._mark):
-                if self._mark is None and self._first is not None:
-                    self._first(given)
-                self._mark = given
-            yield
-        finally:
-            self._turns.give()
+        return Hold(self, token)
 
-    @contextlib.asynccontextmanager
-    async def hold_async(self, token: Fenced) -> AsyncIterator[None]:
-        """Do as ``hold`` for a task; waiting, and ``first``, do not block the event loop."""
-        given = token_of(token)
-        if not await self._turns.take_async(self._timeout):
-            raise self._too_late()
-        try:
-            if admit(self._resource, given, self._mark):
-                if self._mark is None and self._first is not None:
-                    await asyncio.to_thread(self._first, given)
-                self._mark = given
-            yield
-        finally:
-            self._turns.give()
+    def hold_async(self, token: Fenced) -> AsyncHold:
+        """Do the same as ``hold`` for a task; waiting and ``first`` do not block the event loop."""
+        return AsyncHold(self, token)
 
     def highest(self) -> FencingToken | None:
         """Return the mark; ``None`` while no token has been seen."""
         return self._mark
+
+    def _advance(self, token: FencingToken) -> None:
+        """Set the mark; the caller has the turn, and has asked ``first`` about a first token."""
+        if self._mark is not None:
+            self._mark = token
+            return
+        try:
+            self._keep(token)
+            self._mark = token
+        finally:
+            if self._mark is None:
+                self._drop()
 
     def _too_late(self) -> TimeoutError:
         return TimeoutError(
@@ -103,13 +110,108 @@ class MemoryGuard:
         )
 
 
-class MemoryGuards:
-    """The guards of a service's many resources, made at their first use: ``guards[resource]``.
+# Two things keep a hold alive: ``with`` does, by the method that ends it; and a frame that has
+# raised does, by its arguments. But a turn must end even if an exception strikes in the very call
+# that ends it. Hence two rules. The line knows its members only by a weak reference to the hold.
+# And the method that ends it is partial's, in C; it calls _Line.leave without the hold.
 
-    Every look-up of one resource gives the same guard. ``capacity`` bounds the marks that are
-    kept. None is evicted, as a forgotten mark would let stale tokens in again: a further resource
-    is refused with ``GuardUnusable`` until ``discard`` makes room. A resource counts from its
-    first accepted token. ``first(resource, token)`` and ``timeout`` are those of ``MemoryGuard``.
+
+class _Held:
+    """What a hold of a thread and a hold of a task have in common."""
+
+    _guard: MemoryGuard
+    _place: _Place
+    _token: Fenced
+    _used = False
+    _first_mark = False
+
+    def _begin(self) -> FencingToken:
+        if self._used:
+            raise RuntimeError("a hold is entered once: call hold() again for another")
+        self._used = True
+        return token_of(self._token)
+
+    def _changes(self, token: FencingToken) -> bool:
+        """Whether the mark advances; sets ``_first_mark`` if it would be the first mark."""
+        guard = self._guard
+        if not admit(guard._resource, token, guard._mark):
+            return False
+        self._first_mark = guard._mark is None
+        return True
+
+    def take_back(self) -> None:
+        """Forget the mark if this hold made the first one; for a body that has changed nothing."""
+        if self._first_mark:
+            self._guard._mark = None
+            self._guard._drop()
+
+
+class Hold(_Held, functools.partial[None]):
+    """A turn of a thread, for ``with``; see ``MemoryGuard.hold``."""
+
+    __exit__ = functools.partial.__call__
+
+    def __new__(cls, guard: MemoryGuard, token: Fenced) -> Hold:
+        """Return a hold that is not in the line yet; entering it joins the line."""
+        place = _Place()
+        hold = super().__new__(cls, guard._line.leave, place)
+        place.owner = weakref.ref(hold)
+        hold._guard, hold._place, hold._token = guard, place, token
+        return hold
+
+    def __enter__(self) -> None:
+        """Wait for the turn, and advance the mark."""
+        given = self._begin()
+        guard = self._guard
+        try:
+            if not guard._line.take(self._place, guard._timeout):
+                raise guard._too_late()
+            if self._changes(given):
+                if self._first_mark and guard._first is not None:
+                    guard._first(given)
+                guard._advance(given)
+        except BaseException:
+            guard._line.leave(self._place)
+            raise
+
+
+class AsyncHold(_Held, functools.partial[Coroutine[Any, Any, None]]):
+    """A turn of a task, for ``async with``; see ``MemoryGuard.hold_async``."""
+
+    __aexit__ = functools.partial.__call__
+
+    def __new__(cls, guard: MemoryGuard, token: Fenced) -> AsyncHold:
+        """Return a hold that is not in the line yet; entering it joins the line."""
+        place = _Place()
+        hold = super().__new__(cls, guard._line.leave_async, place)
+        place.owner = weakref.ref(hold)
+        hold._guard, hold._place, hold._token = guard, place, token
+        return hold
+
+    async def __aenter__(self) -> None:
+        """Wait for the turn, and advance the mark."""
+        given = self._begin()
+        guard = self._guard
+        try:
+            if not await guard._line.take_async(self._place, guard._timeout):
+                raise guard._too_late()
+            if self._changes(given):
+                if self._first_mark and guard._first is not None:
+                    await asyncio.to_thread(guard._first, given)
+                guard._advance(given)
+        except BaseException:
+            guard._line.leave(self._place)
+            raise
+
+
+class MemoryGuards:
+    """The guards of a service's many resources, made when first used: ``guards[resource]``.
+
+    Every look-up of one resource gives the same guard. ``capacity`` limits how many marks are
+    kept. No mark is evicted: a forgotten mark would let stale tokens in again. Beyond the
+    capacity, a new resource is refused with ``GuardUnusable`` until ``discard`` makes room. A
+    resource counts from its first accepted token. ``first(resource, token)`` and ``timeout`` work
+    as in ``MemoryGuard``.
     """
 
     def __init__(
@@ -119,14 +221,11 @@ class MemoryGuards:
         timeout: float | None = 30.0,
         first: Callable[[str, FencingToken], object] | None = None,
     ) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, int):
-            raise TypeError(f"capacity must be an int, not {type(capacity).__name__}")
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, not {capacity}")
-        self._capacity = capacity
+        self._capacity = check_int("capacity", capacity, 1)
         self._timeout = timeout
         self._first = first
-        self._mutex = threading.Lock()
+        # Not a lock of threading: an exception in the wrong place could leave it locked.
+        self._mutex = MemoryGuard("the guards of a service")
         # Every guard that anybody has, so that no resource ever has two …
         self._known: weakref.WeakValueDictionary[str, MemoryGuard] = weakref.WeakValueDictionary()
         # … and those with a mark, which must stay.
@@ -134,14 +233,19 @@ class MemoryGuards:
 
     def __getitem__(self, resource: str) -> MemoryGuard:
         """Return the guard of ``resource``."""
-        with self._mutex:
+        guard = self._marked.get(resource)
+        if guard is not None:
+            return guard
+        with self._mutex.hold(_ANY):
             guard = self._known.get(resource)
             if guard is None:
                 guard = MemoryGuard(
                     resource,
                     timeout=self._timeout,
-                    first=functools.partial(self._admit_first, resource),
+                    first=self._first and functools.partial(self._first, resource),
                 )
+                guard._keep = functools.partial(self._make_room, resource)
+                guard._drop = functools.partial(self.discard, resource)
                 self._known[resource] = guard
             return guard
 
@@ -150,14 +254,11 @@ class MemoryGuards:
         return len(self._marked)
 
     def discard(self, resource: str) -> None:
-        """Forget the mark of a resource that is gone for good, once nobody uses its guard."""
-        with self._mutex:
-            self._marked.pop(resource, None)
+        """Drop a resource that is gone for good; forget its mark when nobody uses its guard."""
+        self._marked.pop(resource, None)
 
-    def _admit_first(self, resource: str, token: FencingToken) -> None:
-        if self._first is not None:
-            self._first(resource, token)
-        with self._mutex:
+    def _make_room(self, resource: str, token: FencingToken) -> None:
+        with self._mutex.hold(_ANY):
             if resource not in self._marked and len(self._marked) >= self._capacity:
                 raise GuardUnusable(
                     f"{resource}: {self._capacity} other resources fill the guards' memory: raise "
@@ -168,62 +269,89 @@ class MemoryGuards:
             self._marked[resource] = self._known[resource]
 
 
-class _Turns:
-    """A first-come lock for threads and tasks alike; whoever holds it may be any of them."""
+_ANY = FencingToken(0, 0)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+class _Place:
+    """A place in the line; the one who stands there is alive as long as ``owner`` is."""
+
+    __slots__ = ("owner", "poke")
+
+    owner: weakref.ref[object]
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._taken = False
-        self._waiting: deque[Future[None]] = deque()
+        self.poke: Callable[[], object] = _nothing
 
-    def take(self, timeout: float | None) -> bool:
-        turn = self._queue()
-        try:
-            turn.result(timeout)
-        except TimeoutError:
-            return self._withdraw(turn)
-        except BaseException:
-            if self._withdraw(turn):
-                self.give()
-            raise
+
+class _Line:
+    """A first-come lock for both threads and tasks: the first in the line has the turn.
+
+    It uses no other lock: every step is one operation of the deque.
+    """
+
+    def __init__(self) -> None:
+        self._places: deque[_Place] = deque()
+
+    def take(self, place: _Place, timeout: float | None) -> bool:
+        """Join the line and wait for the turn; False if it does not come in time."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pokes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        place.poke = functools.partial(pokes.put, None)
+        self._places.append(place)
+        while self._first() is not place:
+            left = _NET if end is None else min(_NET, end - time.monotonic())
+            if left <= 0:
+                return False
+            with contextlib.suppress(queue.Empty):
+                pokes.get(timeout=left)
+        place.poke = _nothing
         return True
 
-    async def take_async(self, timeout: float | None) -> bool:
-        turn = self._queue()
-        try:
-            async with asyncio.timeout(timeout):
-                # Shielded: whether the turn came is decided by _withdraw alone.
-                await asyncio.shield(asyncio.wrap_future(turn))
-        except TimeoutError:
-            return self._withdraw(turn)
-        except BaseException:
-            if self._withdraw(turn):
-                self.give()
-            raise
+    async def take_async(self, place: _Place, timeout: float | None) -> bool:
+        """Do the same as ``take`` for a task."""
+        end = None if timeout is None else time.monotonic() + timeout
+        poked = News()
+        place.poke = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, poked.set)
+        self._places.append(place)
+        while self._first() is not place:
+            left = _NET if end is None else min(_NET, end - time.monotonic())
+            if left <= 0:
+                return False
+            await poked.wait(left)
+            poked.clear()
+        place.poke = _nothing
         return True
 
-    def give(self) -> None:
-        with self._mutex:
-            while self._waiting:
-                turn = self._waiting.popleft()
-                if turn.set_running_or_notify_cancel():
-                    break
+    def leave(self, place: _Place, *_: object) -> None:
+        """Leave the line, from any place in it, and wake the one who is first now."""
+        self._remove(place)
+        while (first := self._first()) is not None:
+            try:
+                first.poke()
+            except RuntimeError:  # its event loop is closed: it waits no more
+                self._remove(first)
             else:
-                self._taken = False
                 return
-        turn.set_result(None)
 
-    def _queue(self) -> Future[None]:
-        turn: Future[None] = Future()
-        with self._mutex:
-            if self._taken:
-                self._waiting.append(turn)
-                return turn
-            self._taken = True
-        turn.set_running_or_notify_cancel()
-        turn.set_result(None)
-        return turn
+    async def leave_async(self, place: _Place, *_: object) -> None:
+        """Do the same as ``leave``."""
+        self.leave(place)
 
-    def _withdraw(self, turn: Future[None]) -> bool:
-        """Leave the queue; True if the turn had come already and is the caller's."""
-        return not turn.cancel()
+    def _first(self) -> _Place | None:
+        while self._places:
+            try:
+                first = self._places[0]
+            except IndexError:
+                break
+            if first.owner() is not None:
+                return first
+            self._remove(first)
+        return None
+
+    def _remove(self, place: _Place) -> None:
+        with contextlib.suppress(ValueError):
+            self._places.remove(place)

@@ -1,20 +1,21 @@
-"""The double-check with the lock service: whether a token holds the lock right now."""
+"""Ask ZooKeeper whether a token holds the lock right now."""
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kazoo.exceptions import NoNodeError
 
-from zklock import names, nodedata, permits
-from zklock.clock import clock
+from zklock._ground.clock import clock
+from zklock._ground.mutexes import ReentrantMutex
+from zklock._recipes import names, nodedata, semaphore as semaphore_recipe
+from zklock._recipes.notes import Notes, parse as parse_notes
+from zklock._recipes.queries import Contender
 from zklock.errors import NotOwner
 from zklock.fencing.guard import Fenced, token_of
 from zklock.fencing.zookeeper import Deadline
-from zklock.queries import Contender
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ _Key: TypeAlias = tuple[str, FencingToken, int]
 _Memory: TypeAlias = OrderedDict[_Key, tuple[float, Contender]]
 
 _memories: weakref.WeakKeyDictionary[KazooClient, _Memory] = weakref.WeakKeyDictionary()
-_mutex = threading.Lock()
+# Not a plain lock: a signal handler may ask while its own thread holds the mutex.
+_mutex = ReentrantMutex()
 
 
 def verify_owner(
@@ -40,18 +42,20 @@ def verify_owner(
 ) -> Contender:
     """Return the contender that holds the lock at ``path`` with ``token``, or raise ``NotOwner``.
 
-    For a service that is told a token and cannot keep a mark, or has none yet. ``limit`` is the
-    number of leases of a semaphore. The answer is true at one instant between call and return: a
-    ``multi`` that a quorum commits checks that the holder's node exists. It says nothing about
-    the moment after, so it does not replace a guard: between the answer and the write the holder
-    may change. "No" may also be answered a moment after the grant began on another server.
+    For a service that receives a token and has no mark to compare it with. ``limit`` is the
+    number of leases of a semaphore.
 
-    With ``max_age`` (seconds) a "yes" for the same question to the same client may be that old,
-    counted from before it was asked: a holder that lost the lock is believed for up to
-    ``max_age`` longer. A "no" is never remembered.
+    The answer is true at one instant between call and return: a ``multi`` that a quorum commits
+    checks that the holder's node exists. It says nothing about the moment after. So it does not
+    replace a guard: the holder may change between the answer and the write. The answer may also
+    be "no" for a moment after the grant began on another server.
 
-    Costs two round trips, the second a write to ZooKeeper's log. Raises ``NoAnswer`` after
-    ``timeout`` seconds, and kazoo's errors as they are.
+    With ``max_age``, a "yes" may be up to ``max_age`` seconds old. It is reused for the same
+    question to the same client; its age counts from before it was asked. So a holder that lost
+    the lock is believed for up to ``max_age`` longer. A "no" is never remembered.
+
+    Costs two round trips; the second one is a write to ZooKeeper's log. Raises ``NoAnswer``
+    after ``timeout`` seconds. kazoo's errors pass through.
     """
     given = token_of(token)
     names.check_path(path)
@@ -85,18 +89,20 @@ def _ask(
             check = client.transaction()
             check.check(node, -1)
             read, checked = client.get_async(node), check.commit_async()
+            noted = client.get_async(parent) if name.kind is names.Kind.LATCH else None
             try:
-                data, stat = deadline.wait(read)
+                found = deadline.wait(read)
                 (result,) = deadline.wait(checked)
                 if isinstance(result, Exception):
                     raise result
+                notes = b"" if noted is None else deadline.wait(noted)[0]
             except NoNodeError:
-                # Gone since the listing, or this server lags behind: look again.
+                # Gone since the listing, or this server is behind: look again.
                 pass
             else:
-                # No name recurs and no later contender comes in before it, so that a node
-                # which is still there holds the lock still, however old the listing is.
-                return _contender(name, epoch, node, data, stat)
+                # No name recurs, and no later contender comes in before it. So a node that
+                # still exists still holds the lock, however old the listing is.
+                return _contender(name, epoch, node, found, parse_notes(notes))
         deadline.wait(client.sync_async(path))
         caught_up = True
 
@@ -104,12 +110,12 @@ def _ask(
 def _listing(
     client: KazooClient, path: str, deadline: Deadline
 ) -> tuple[str, list[names.Name], int | None]:
-    """Return where those stand who may hold, who they are, and the epoch of their tokens."""
+    """Return the parent of the nodes that may hold, their names, and the epoch of their tokens."""
     try:
         children, stat = deadline.wait(client.get_children_async(path, include_data=True))
     except NoNodeError:
         return path, [], None
-    below = permits.leases(path)
+    below = semaphore_recipe.leases(path)
     if below.rpartition("/")[2] in children:  # a semaphore
         return _listing(client, below, deadline)
     return path, names.Queue(children).contenders, stat.czxid
@@ -133,7 +139,7 @@ def _holding(
     limit: int,
     kind: names.Kind | None = None,
 ) -> names.Name | None:
-    """Return the contender with ``token``, of this kind, if nobody stands in its way."""
+    """Return the contender with ``token``, of this kind, if no other contender blocks it."""
     if epoch != token.epoch:
         return None
     for place, name in enumerate(queue):
@@ -167,12 +173,16 @@ def _not_owner(
     )
 
 
-def _contender(name: names.Name, epoch: int | None, node: str, data: bytes, stat: Any) -> Contender:
+def _contender(
+    name: names.Name, epoch: int | None, node: str, found: tuple[bytes, Any], notes: Notes
+) -> Contender:
+    data, stat = found
     token = None if epoch is None else FencingToken(epoch, name.sequence)
     said = nodedata.parse(data)
     identity = said.identity.decode(errors="replace")
+    payload = notes.payloads.get(name.text, said.payload)
     return Contender(
-        identity, name.sequence, token, stat.ephemeralOwner, node, holds=True, payload=said.payload
+        identity, name.sequence, token, stat.ephemeralOwner, node, holds=True, payload=payload
     )
 
 
@@ -187,5 +197,9 @@ def _remember(client: KazooClient, key: _Key, asked: float, holder: Contender) -
         memory = _memories.setdefault(client, OrderedDict())
         memory[key] = asked, holder
         memory.move_to_end(key)
-        while len(memory) > _REMEMBERED:
-            memory.popitem(last=False)
+        _shorten(memory)
+
+
+def _shorten(memory: _Memory) -> None:
+    while len(memory) > _REMEMBERED:
+        memory.popitem(last=False)

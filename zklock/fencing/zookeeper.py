@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
+import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from kazoo.exceptions import (
     BadVersionError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
 )
 
-from zklock.connection import check_thread
-from zklock.errors import NoAnswer, StaleToken
-from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, token_of
+from zklock._kazoo.loops import check_thread
+from zklock.errors import GuardUnusable, NoAnswer, StaleToken
+from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, refused, token_of
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Deadline:
         self._timeout = timeout
 
     def wait(self, answer: IAsyncResult) -> Any:
-        """Return the answer; raise ``NoAnswer`` if it does not come in time, or kazoo's error."""
+        """Return the answer, or raise kazoo's error; ``NoAnswer`` if it does not come in time."""
         try:
             return answer.get(timeout=max(0.001, self._end - time.monotonic()))
         except self._too_late:
@@ -46,6 +47,16 @@ class Deadline:
                 "may still happen, ask again",
                 path=self._path,
             ) from None
+
+    def wait_all(self, answers: Sequence[IAsyncResult]) -> list[Any]:
+        """Return the answers; for a missing node, its ``NoNodeError`` is the answer."""
+        return [self._or_missing(answer) for answer in answers]
+
+    def _or_missing(self, answer: IAsyncResult) -> Any:
+        try:
+            return self.wait(answer)
+        except NoNodeError as error:
+            return error
 
 
 @runtime_checkable
@@ -60,19 +71,26 @@ class _LiveGrant(Protocol):
 class ZooKeeperGuard:
     """Fences changes of znodes: mark and change are one ``multi``, committed by a quorum.
 
-    ``client`` is a started ``KazooClient``, ``path`` the znode that holds the mark, made with
-    ``acl`` by ``create()``, its parents too. Given a *grant*, the change also happens only
-    while the grant's own znode lives: it is refused as soon as the session or the grant has
-    ended, before anybody has claimed anything. (The lock's client must then have the same
-    chroot.) Given a *token*, the mark alone decides.
+    ``client`` is a started ``KazooClient``. ``path`` is the znode that holds the mark.
+    ``create()`` makes it, and its parents, with ``acl``.
 
-    Values written outside ZooKeeper are not covered: a look at ``highest()`` before writing them
-    is not one step with the write.
+    Given a *token*, the mark alone decides. Given a *grant*, the change also needs the grant's
+    own znode: it is refused as soon as the session or the grant has ended, even if nobody has
+    claimed anything since. (The lock's client must then have the same chroot.)
+
+    Beside the mark, ``create()`` makes ``<path>.made`` with one child, whose name never comes
+    again. Every change checks that child. So a change that was under way when the mark was removed
+    cannot happen after ``create()`` has made the mark again, whatever its version numbers are.
+    A mark that somebody made by hand is refused until ``create()`` has adopted it. Anyone who may
+    write or delete the mark or ``<path>.made`` can let stale tokens in; ``acl`` applies to both.
+
+    Values outside ZooKeeper are not covered: ``highest()`` and a later write to them are not one
+    step.
 
     Every call takes at most ``timeout`` seconds, then raises ``NoAnswer``. kazoo's errors pass
     through. After ``NoAnswer``, ``ConnectionLoss``, ``OperationTimeoutError`` or
-    ``SessionExpiredError`` the change may have happened, or may happen later, unless the token
-    has become stale by then; ``claim`` may simply be repeated.
+    ``SessionExpiredError`` the change may have happened. It may also happen later, unless the
+    token has become stale by then. ``claim`` may simply be repeated.
     """
 
     def __init__(
@@ -94,12 +112,34 @@ class ZooKeeperGuard:
 
     def create(self) -> None:
         """Make the mark, once; keep one that exists."""
-        with contextlib.suppress(NodeExistsError):
-            self._deadline().wait(
-                self._client.create_async(
-                    self._path, NO_TOKEN.encode(), acl=self._acl, makepath=True
-                )
-            )
+        deadline = self._deadline()
+        while True:
+            mark, made = deadline.wait_all(self._look())
+            request = self._client.transaction()
+            if isinstance(mark, NoNodeError):
+                child = uuid.uuid4().hex
+                request.create(self._path, NO_TOKEN.encode(), self._acl)
+            elif _belongs(mark, made):
+                return
+            else:
+                child = f"{uuid.uuid4().hex}-{mark[1].czxid:016x}"
+                request.check(self._path, -1)
+            if not isinstance(made, NoNodeError):
+                for name in made[0]:
+                    request.delete(f"{self._made}/{name}")
+                # Fails if it has a child that was not in this listing.
+                request.delete(self._made)
+            request.create(self._made, b"", self._acl)
+            request.create(f"{self._made}/{child}", b"", self._acl)
+            results = deadline.wait(request.commit_async())
+            try:
+                _raise_failure(results)
+            except (NoNodeError, NodeExistsError, NotEmptyError):
+                # Another call came in between, this server is behind, or there is no parent.
+                parent = self._path.rpartition("/")[0]
+                if parent:
+                    deadline.wait(self._client.ensure_path_async(parent, self._acl))
+                deadline.wait(self._client.sync_async(self._path))
 
     def claim(self, token: Fenced) -> None:
         """Advance the mark; see ``Guard.claim``."""
@@ -110,25 +150,58 @@ class ZooKeeperGuard:
         return FencedTransaction(self, token)
 
     def highest(self) -> FencingToken | None:
-        """Return the mark as the quorum has it; ``None`` while no token has been seen."""
+        """Return the mark that the quorum has; ``None`` while no token has been seen."""
         deadline = self._deadline()
         deadline.wait(self._client.sync_async(self._path))
-        return self._read(deadline)[0]
+        return self._read(deadline).token
 
     def _deadline(self) -> Deadline:
         return Deadline(self._client, self._timeout, self._path)
 
-    def _read(self, deadline: Deadline) -> tuple[FencingToken | None, int]:
-        try:
-            data, stat = deadline.wait(self._client.get_async(self._path))
-        except NoNodeError:
+    @property
+    def _made(self) -> str:
+        return f"{self._path}.made"
+
+    def _look(self) -> list[IAsyncResult]:
+        """Ask for the mark, and for the nodes that identify it."""
+        return [
+            self._client.get_async(self._path),
+            self._client.get_children_async(self._made, include_data=True),
+        ]
+
+    def _read(self, deadline: Deadline) -> _Mark:
+        mark, made = deadline.wait_all(self._look())
+        if isinstance(mark, NoNodeError) or not _belongs(mark, made):
             # This server may not have seen create() yet.
             deadline.wait(self._client.sync_async(self._path))
-            try:
-                data, stat = deadline.wait(self._client.get_async(self._path))
-            except NoNodeError:
+            mark, made = deadline.wait_all(self._look())
+            if isinstance(mark, NoNodeError):
                 raise missing(self._path, self._path) from None
-        return parse_mark(self._path, self._path, data), stat.version
+            if not _belongs(mark, made):
+                raise GuardUnusable(
+                    f"{self._path}: the mark was not made by create(), every write is refused: "
+                    "find out who put it there, then call create(), which keeps its value",
+                    resource=self._path,
+                )
+        data, stat = mark
+        token = parse_mark(self._path, self._path, data)
+        return _Mark(token, stat.version, f"{self._made}/{made[0][0]}")
+
+
+class _Mark(NamedTuple):
+    token: FencingToken | None
+    version: int
+    proof: str
+    """The node that exists as long as the mark has not been made again."""
+
+
+def _belongs(mark: Any, made: Any) -> bool:
+    """Whether ``made`` belongs to this mark: created together with it, or when it was adopted."""
+    if isinstance(made, NoNodeError) or len(made[0]) != 1:
+        return False
+    _, _, adopted = made[0][0].partition("-")
+    # All nodes that one multi creates have the same czxid.
+    return bool(mark[1].czxid == (int(adopted, 16) if adopted else made[1].czxid))
 
 
 class FencedTransaction:
@@ -139,6 +212,7 @@ class FencedTransaction:
         self._token = token_of(token)
         self._node = token.path if isinstance(token, _LiveGrant) else None
         self._changes: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._sent = False
 
     def create(
         self,
@@ -161,48 +235,55 @@ class FencedTransaction:
         return self._add("delete", path, version=version)
 
     def check(self, path: str, version: int = -1) -> FencedTransaction:
-        """Require a version of a znode, ``-1``: that it exists."""
+        """Require this version of a znode; ``-1`` requires only that it exists."""
         return self._add("check", path, version)
 
     def commit(self) -> list[Any]:
-        """Send it; return kazoo's results of the added changes, in their order.
+        """Send the changes; return kazoo's results of the added changes, in their order.
 
-        Raises ``StaleToken``, ``GuardUnusable``, or kazoo's error of the change that failed; in
-        each of these cases nothing has changed.
+        Raises ``StaleToken``, ``GuardUnusable``, or kazoo's error of the change that failed. In
+        each of these cases nothing has changed. A second call is a ``RuntimeError``.
         """
+        if self._sent:
+            raise RuntimeError(
+                "a transaction is committed once: make another with guard.transaction(token)"
+            )
+        self._sent = True
         guard = self._guard
         deadline = guard._deadline()
         while True:
-            mark, version = guard._read(deadline)
-            advances = admit(guard.resource, self._token, mark)
+            mark = guard._read(deadline)
+            advances = admit(guard.resource, self._token, mark.token)
             request = guard._client.transaction()
             if advances:
-                request.set_data(guard.resource, str(self._token).encode(), version)
+                request.set_data(guard.resource, str(self._token).encode(), mark.version)
             else:
-                request.check(guard.resource, version)
+                request.check(guard.resource, mark.version)
+            request.check(mark.proof, -1)
             if self._node is not None:
                 request.check(self._node, -1)
             for operation, arguments, options in self._changes:
                 getattr(request, operation)(*arguments, **options)
             results = deadline.wait(request.commit_async())
-            fence, changes = results[0], results[1 if self._node is None else 2 :]
-            # The mark moved, or this server had an old one: look again, after a sync.
-            if isinstance(fence, BadVersionError | NoNodeError):
+            fence, changes = results[:2], results[2 if self._node is None else 3 :]
+            # The mark moved, or this server had an old one: look again after a sync.
+            if any(isinstance(result, BadVersionError | NoNodeError) for result in fence):
                 deadline.wait(guard._client.sync_async(guard.resource))
                 continue
-            if self._node is not None and isinstance(results[1], NoNodeError):
+            if self._node is not None and isinstance(results[2], NoNodeError):
+                refused(guard.resource, self._token, mark.token)
                 raise StaleToken(
                     f"{guard.resource}: the grant of token {self._token} is over, its node "
                     f"{self._node} is gone: stop its work and acquire the lock again",
                     resource=guard.resource,
                     token=self._token,
-                    highest=mark,
+                    highest=mark.token,
                 )
             _raise_failure(results)
             return list(changes)
 
     def _add(self, operation: str, *arguments: Any, **options: Any) -> FencedTransaction:
-        # kazoo checks the arguments here and now.
+        # kazoo checks the arguments in this call.
         getattr(self._guard._client.transaction(), operation)(*arguments, **options)
         self._changes.append((operation, arguments, options))
         return self

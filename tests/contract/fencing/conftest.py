@@ -10,24 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.fencing import databases, subjects
+from tests.contract.fencing import databases, guards_under_test
 from zklock.fencing import MemoryGuards
 from zklock.testing import BackendUnavailable, ZooKeeperServer, srvr
-from zklock.testing.guard_conformance import Subject, matrix
-
-RESULTS: dict[str, dict[str, str]] = {}
-"""What the conformance checks of this run tried: subject, check, number of cases."""
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if RESULTS:
-        terminalreporter.section("guard conformance: cases tried")
-        terminalreporter.write_line(matrix(RESULTS))
-
-
-@pytest.fixture(scope="session")
-def results() -> dict[str, dict[str, str]]:
-    return RESULTS
+from zklock.testing.guard_conformance import Subject
 
 
 def started(make: Callable[[], databases.Server]) -> Iterator[databases.Server]:
@@ -95,19 +81,26 @@ class Stores:
         return server
 
     def _memory(self, _: str) -> Subject:
-        return subjects.Memory(f"MemoryGuard, Python {platform.python_version()}")
+        return guards_under_test.Memory(f"MemoryGuard, Python {platform.python_version()}")
 
     def _http(self, _: str) -> Subject:
-        app = subjects.application(MemoryGuards(capacity=100_000), {})
-        url = self._stack.enter_context(subjects.served(app))
-        return subjects.Service("MemoryGuards behind HTTP", url=url)
+        app = guards_under_test.application(MemoryGuards(capacity=100_000), {})
+        url = self._stack.enter_context(guards_under_test.served(app))
+        return guards_under_test.Service("MemoryGuards behind HTTP", url=url)
 
     def _file(self, _: str) -> Subject:
-        return subjects.Files(f"FileGuard, {platform.system()}", folder=str(self._folder))
+        return guards_under_test.Files(f"FileGuard, {platform.system()}", folder=str(self._folder))
 
     def _sqlite(self, variant: str) -> Subject:
         path = self._folder / f"database{variant}"
         name = f"SqlGuard, SQLite {sqlite3.sqlite_version}"
+        if variant == "aiosqlite":
+            name = f"aio.{name}, aiosqlite {version(variant)}"
+            guards_under_test.RESTART[name] = lambda: None
+            url = f"sqlite+aiosqlite:///{path}?timeout=30"
+            store = guards_under_test.AsyncSql(name, driver="sqlite3", where=str(path), url=url)
+            store.create_tables()
+            return store
         if variant:
             return self._sql(name, "sqlalchemy", f"sqlite:///{path}", "", lambda: None)
         return self._sql(name, "sqlite3", str(path), "", lambda: None)
@@ -119,6 +112,13 @@ class Stores:
             url = f"postgresql+psycopg://zklock@127.0.0.1:{server.port}/postgres"
             return self._sql(name, variant, url, "", server.restart)
         assert isinstance(server, databases.PostgreSql)
+        if variant == "asyncpg":
+            url = f"postgresql+asyncpg://zklock@127.0.0.1:{server.port}/postgres"
+            name = f"aio.{name}, asyncpg {version(variant)}"
+            guards_under_test.RESTART[name] = server.restart
+            store = guards_under_test.AsyncSql(name, driver="psycopg", where=server.dsn, url=url)
+            store.create_tables()
+            return store
         return self._sql(name, "psycopg", server.dsn, variant, server.restart)
 
     def _mariadb(self, variant: str) -> Subject:
@@ -138,16 +138,20 @@ class Stores:
         )
         number = platform.python_version() if driver == "sqlite3" else version(package)
         name = f"{name}, {package} {number} {isolation}".rstrip()
-        subjects.RESTART[name] = restart
-        store = subjects.Sql(name, driver=driver, where=where, isolation=level)
+        guards_under_test.RESTART[name] = restart
+        store = guards_under_test.Sql(name, driver=driver, where=where, isolation=level)
         store.create_tables()
         return store
 
     def _redis(self, variant: str) -> Subject:
-        server = self._server("redis_cluster" if variant else "redis_server")
-        name = f"RedisGuard, Redis {server.version} {variant}".rstrip()
-        subjects.RESTART[name] = server.restart
-        return subjects.RedisStore(name, port=server.port, cluster=bool(variant))
+        cluster = variant.startswith("cluster")
+        server = self._server("redis_cluster" if cluster else "redis_server")
+        name = f"RedisGuard, Redis {server.version}{' cluster' if cluster else ''}"
+        store = guards_under_test.RedisStore
+        if variant.endswith("asyncio"):
+            name, store = f"aio.{name}", guards_under_test.AsyncRedisStore
+        guards_under_test.RESTART[name] = server.restart
+        return store(name, port=server.port, cluster=cluster)
 
     def _zookeeper(self, _: str) -> Subject:
         server: ZooKeeperServer = self._request.getfixturevalue("zookeeper")
@@ -158,8 +162,8 @@ class Stores:
             server.stop()
             server.start()
 
-        subjects.RESTART[name] = restart
-        return subjects.ZooKeeperStore(name, hosts=server.hosts)
+        guards_under_test.RESTART[name] = restart
+        return guards_under_test.ZooKeeperStore(name, hosts=server.hosts)
 
 
 @pytest.fixture(scope="session")
@@ -167,5 +171,5 @@ def stores(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stores]:
     with ExitStack() as stack:
-        stack.callback(subjects.dispose_engines)
+        stack.callback(guards_under_test.dispose_engines)
         yield Stores(request, tmp_path_factory.mktemp("stores"), stack)

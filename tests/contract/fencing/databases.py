@@ -33,7 +33,10 @@ def program(name: str, package: str, *folders: str) -> str:
 
 
 class Server(ABC):
-    """One server with its data in a folder of its own; never runs as root."""
+    """One server with its data in a folder of its own; never runs as root.
+
+    Data are written but not forced to disk: they survive a server that is killed.
+    """
 
     stop_signal = signal.SIGTERM
 
@@ -147,6 +150,7 @@ class PostgreSql(Server):
             self._postgres,
             *("-D", str(self.folder / "data"), "-h", "127.0.0.1", "-p", str(self.port)),
             *("-c", "unix_socket_directories="),
+            *("-c", "fsync=off"),
         ]
 
     @property
@@ -181,7 +185,7 @@ class MariaDb(Server):
             *("--no-defaults", f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"),
             *("--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve"),
             *(f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}"),
-            "--skip-grant-tables",
+            *("--skip-grant-tables", "--innodb-flush-log-at-trx-commit=2"),
         ]
 
     def ping(self) -> str:
@@ -215,7 +219,7 @@ class Redis(Server):
             "dir": str(self.folder),
             "save": "",
             "appendonly": "yes",
-            "appendfsync": "always",
+            "appendfsync": "no",
         }
         if self._cluster:
             options |= {"cluster-enabled": "yes", "cluster-port": str(free_ports()[0])}

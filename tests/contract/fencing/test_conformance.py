@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from tests.contract.fencing.conftest import Stores
-from zklock.testing.guard_conformance import CHECKS, Check
+from tests.modes import full
+from zklock.testing.guard_conformance import CHECKS, Check, Effort
 
 KINDS = (
     "memory",
@@ -13,18 +17,46 @@ KINDS = (
     "file",
     "sqlite",
     "sqlite-sqlalchemy",
+    "sqlite-aiosqlite",
     "postgresql",
     "postgresql-repeatable-read",
     "postgresql-serializable",
     "postgresql-sqlalchemy",
+    "postgresql-asyncpg",
     "mariadb",
     "mariadb-read-committed",
     "mariadb-serializable",
     "mariadb-sqlalchemy",
     "redis",
     "redis-cluster",
+    "redis-asyncio",
+    "redis-cluster-asyncio",
     "zookeeper",
 )
+
+ASYNCHRONOUS = {
+    "sqlite-aiosqlite",
+    "postgresql-asyncpg",
+    "redis-asyncio",
+    "redis-cluster-asyncio",
+}
+"""The guards for asyncio: another way to wait, around the same text."""
+
+VARIANTS = {
+    "sqlite-sqlalchemy",
+    "postgresql-repeatable-read",
+    "postgresql-serializable",
+    "postgresql-sqlalchemy",
+    "mariadb-read-committed",
+    "mariadb-serializable",
+    "mariadb-sqlalchemy",
+    "redis-cluster",
+    *ASYNCHRONOUS,
+}
+"""The same statements once more, at another isolation level, by another driver, on a cluster."""
+
+LONG = {"interleavings", "races", "rising", "stopped", "crashes"}
+"""These checks take up to a minute each."""
 
 # What these stores cannot promise, as their documentation says.
 NOT_PROMISED = {
@@ -36,12 +68,51 @@ NOT_PROMISED = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+FEWER = Effort(interleavings=10, races=1, writes=15, kills=3, stops=25)
+
+
+def effort(kind: str) -> Effort:
+    """Return how many cases to try: fewer of those that are left to CI."""
+    return Effort() if full() and kind not in ASYNCHRONOUS else FEWER
+
+
+STOPPED = next(check for check in CHECKS if check.name == "stopped")
+
+
+def cases(checks: Sequence[Check]) -> list[Any]:
+    """Return each kind with each check; the long ones of variants are left to CI."""
+    mark = pytest.mark.thorough(
+        "the long conformance checks: the same statements at other isolation levels, by other "
+        "drivers, on a cluster; the short checks run"
+    )
+    return [
+        pytest.param(
+            kind,
+            check,
+            id=f"{kind}-{check}",
+            marks=[mark] * (kind in VARIANTS and check.name in LONG),
+        )
+        for kind in KINDS
+        for check in checks
+    ]
+
+
+@pytest.mark.hazard("H51")
+@pytest.mark.parametrize(("kind", "check"), cases([STOPPED]))
+def test_writers_that_are_stopped(
+    kind: str, check: Check, stores: Stores, results: dict[str, dict[str, str]]
+) -> None:
+    subject = stores[kind]
+    results.setdefault(subject.name, {})[check.name] = str(check(subject, effort(kind)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"), cases([check for check in CHECKS if check is not STOPPED])
+)
 def test_conforms(
     kind: str, check: Check, stores: Stores, results: dict[str, dict[str, str]]
 ) -> None:
     subject = stores[kind]
     cells = results.setdefault(subject.name, {})
     assert check.applies_to(subject) is ((kind, check.name) not in NOT_PROMISED)
-    cells[check.name] = str(check(subject)) if check.applies_to(subject) else "-"
+    cells[check.name] = str(check(subject, effort(kind))) if check.applies_to(subject) else "-"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 from pathlib import Path
@@ -54,6 +55,10 @@ def test_the_page(
         with contextlib.closing(connect()) as connection:
             assert connection.execute("SELECT total FROM report").fetchone() == (2,)
         assert names["redis_client"].get("{report}:total") == b"12"
+        asyncio.run(with_asyncio(names, tmp_path / "database", redis_server.port))
+        with contextlib.closing(connect()) as connection:
+            assert connection.execute("SELECT total FROM report").fetchone() == (4,)
+        assert names["redis_client"].get("{report}:total") == b"7"
         assert client.get("/app/report")[0] == b"7"
         assert capsys.readouterr().out == "host-7\n"
         for guard in (
@@ -71,6 +76,21 @@ def test_the_page(
         client.close()
 
 
+async def with_asyncio(names: dict[str, Any], database: Path, port: int) -> None:
+    import redis.asyncio
+    import sqlalchemy
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    names["sqlalchemy"] = sqlalchemy
+    engine = create_async_engine(f"sqlite+aiosqlite:///{database}")
+    client = redis.asyncio.Redis(port=port)
+    try:
+        await names["work"](names["grant"], engine, client)
+    finally:
+        await client.aclose()
+        await engine.dispose()
+
+
 def test_the_links_lead_somewhere() -> None:
     import re
 
@@ -78,6 +98,9 @@ def test_the_links_lead_somewhere() -> None:
         text = page.read_text()
         for target in re.findall(r"\]\(([^)#]+\.md)\)", text):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
-        heads = {head.lower().replace(" ", "-") for head in re.findall(r"^#+ (.*)$", text, re.M)}
+        heads = {
+            re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-")
+            for head in re.findall(r"^#+ (.*)$", text, re.M)
+        }
         for anchor in re.findall(r"\]\(#([^)]+)\)", text):
             assert anchor in heads, f"{page.name}: {anchor}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.subjects import RedisStore
+from tests.contract.fencing.guards_under_test import RedisStore
+from tests.contract.fencing.lossy import LosesReplies
 from zklock.errors import GuardUnusable, StaleToken
 from zklock.fencing import RedisGuard
 from zklock.token import FencingToken
@@ -113,7 +116,7 @@ def test_a_spoilt_mark_is_refused(guard: RedisGuard, client: Any, mark: str) -> 
 
 def test_a_mark_of_another_type_is_refused(guard: RedisGuard, client: Any) -> None:
     fence = guard.key("zklock-fence")
-    client.delete(fence)
+    client.execute_command("DEL", fence)  # some releases of redis-py warn of their own delete()
     client.rpush(fence, "a")
     for call in (lambda: guard.claim(A), guard.highest):
         with pytest.raises(GuardUnusable, match="WRONGTYPE"):
@@ -166,3 +169,127 @@ def test_a_command_monitor_sees_one_script(guard: RedisGuard, client: Any) -> No
     guard.set(guard.key("data"), b"y", A)
     after = client.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert after == before + 1
+
+
+@pytest.fixture
+def lossy(store: RedisStore) -> Iterator[tuple[LosesReplies, RedisGuard]]:
+    import redis
+
+    with (
+        contextlib.closing(LosesReplies(store.port)) as proxy,
+        contextlib.closing(redis.Redis(port=proxy.port)) as client,
+    ):
+        yield proxy, RedisGuard(client, store.resource)
+
+
+@pytest.mark.hazard("H52")
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_script_that_redis_py_sends_again_runs_once(
+    lossy: tuple[LosesReplies, RedisGuard], client: Any
+) -> None:
+    proxy, guard = lossy
+    key = guard.key("count")
+    for script, expected in (
+        ("return redis.call('INCRBY', KEYS[1], ARGV[1])", [5, 10, 15]),
+        ("redis.call('INCRBY', KEYS[1], ARGV[1])", [None] * 3),
+        (
+            "redis.call('INCRBY', KEYS[1], ARGV[1]) return {1, {'a', '\\0'}, false}",
+            [[1, [b"a", b"\0"], None]] * 3,
+        ),
+        (
+            "redis.call('INCRBY', KEYS[1], ARGV[1]) return redis.call('SET', KEYS[1] .. 'b', '')",
+            [b"OK"] * 3,
+        ),
+    ):
+        client.set(key, 0)
+        results = []
+        for _ in range(3):
+            proxy.armed = True
+            results.append(guard.run(script, [key], [5], A))
+        assert client.get(key) == b"15"
+        assert results == expected
+    assert proxy.lost == 12
+
+
+@pytest.mark.hazard("H52")
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_value_that_redis_py_sends_again_does_not_come_back(
+    lossy: tuple[LosesReplies, RedisGuard], store: RedisStore, client: Any
+) -> None:
+    """Between the two, another thread of the same holder has set another value."""
+    proxy, guard = lossy
+    key = guard.key("data")
+    other = RedisGuard(client, store.resource)
+    guard.set(key, b"0", A)
+    proxy.armed = True
+    guard.set(key, b"1", A)
+    assert client.get(key) == b"1"
+    call = next(iter(client.scan_iter(guard.key("zklock-call:*"))))
+    other.set(key, b"2", A)
+    guard._callers[0].calls -= 1
+    guard.set(key, b"1", A)
+    assert client.get(key) == b"2"
+    assert 0 < client.ttl(call) <= 600
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_script_that_failed_is_not_run_again(
+    lossy: tuple[LosesReplies, RedisGuard], client: Any
+) -> None:
+    from redis.exceptions import ResponseError
+
+    proxy, guard = lossy
+    key = guard.key("count")
+    proxy.armed = True
+    with pytest.raises(ResponseError, match="the script failed"):
+        guard.run("redis.call('INCR', KEYS[1]) redis.call('NONSENSE')", [key], [], A)
+    assert client.get(key) == b"1"
+    with pytest.raises(ResponseError, match=r"(?i)unknown"):
+        guard.run("redis.call('INCR', KEYS[1]) redis.call('NONSENSE')", [key], [], A)
+
+
+def test_calls_of_many_threads_and_processes_all_happen(guard: RedisGuard, client: Any) -> None:
+    key = guard.key("count")
+    script = "return redis.call('INCR', KEYS[1])"
+    guard.run(script, [key], [], A)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: guard.run(script, [key], [], A), range(200)))
+    assert client.get(key) == b"201"
+    before = [caller.name for caller in guard._callers]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            names = {guard._caller().name for _ in range(len(before))}
+            os.write(writing, b"same" if names & set(before) else b"others")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 10) == b"others"
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize("head", ["#!lua", "#!lua flags=allow-stale"])
+def test_a_script_with_a_head(guard: RedisGuard, head: str) -> None:
+    assert guard.run(f"{head}\nreturn ARGV[1]", [], ["a"], A) == b"a"
+    assert guard.run(head, [], [], A) is None
+    with pytest.raises(StaleToken):
+        guard.run(f"{head}\nreturn 1", [], [], FencingToken(6, 0))
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_script_that_may_not_write(guard: RedisGuard) -> None:
+    with pytest.raises(ValueError, match="no-writes: it advances the mark"):
+        guard.run("#!lua flags=no-writes\nreturn 1", [], [], A)
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_clients_that_would_do_nothing_are_refused(client: Any) -> None:
+    import redis.asyncio
+
+    for wrong in (redis.asyncio.Redis(), redis.asyncio.Redis().pipeline()):
+        with pytest.raises(TypeError, match=r"not a client of redis\.asyncio"):
+            RedisGuard(wrong, "a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not a pipeline"):
+        RedisGuard(client.pipeline(), "a")

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.subjects import Sql
+from tests.contract.fencing.guards_under_test import Sql
 from zklock.errors import StaleToken
-from zklock.fencing import SqlGuard
-from zklock.fencing.sql import is_retryable
+from zklock.fencing import SqlGuard, is_retryable
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
@@ -86,6 +85,31 @@ def test_the_ddl_is_what_the_server_takes_and_it_refuses_what_is_no_token(store:
             store.execute(f"UPDATE other_fence SET epoch = {epoch}, sequence = {sequence}")
     assert guard.highest() == FencingToken(2**63 - 1, 2**31 - 1)
     store.execute("DROP TABLE other_fence")
+
+
+@pytest.mark.parametrize(
+    "store",
+    ["sqlite", "postgresql", "postgresql-repeatable-read", "mariadb"],
+    indirect=True,
+)
+def test_table_and_marks_may_be_made_by_many_at_once(store: Sql) -> None:
+    threads = 8
+
+    def make(table: str, start: threading.Barrier) -> None:
+        guard = SqlGuard(store.connect, "report", table=table)
+        start.wait(30)
+        guard.create_table()
+        guard.create()
+        guard.claim(A, attempts=100)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for number in range(4):
+            start = threading.Barrier(threads)
+            table = f"made_at_once_{number}"
+            for done in [pool.submit(make, table, start) for _ in range(threads)]:
+                done.result(60)
+            assert SqlGuard(store.connect, "report", table=table).highest() == A
+            store.execute(f"DROP TABLE {table}")
 
 
 def test_names_are_compared_exactly(store: Sql) -> None:
@@ -171,7 +195,7 @@ def _increments(store: Sql, token: FencingToken, times: int) -> None:
 )
 def test_read_modify_write_of_racing_processes_loses_nothing(store: Sql) -> None:
     """Two processes of the same holder: what is read after ``advance`` may be built upon."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     processes = [context.Process(target=_increments, args=(store, A, 25)) for _ in range(2)]
     for process in processes:
         process.start()

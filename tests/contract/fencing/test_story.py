@@ -44,10 +44,11 @@ KINDS = (
 
 def hold(subject: Subject, hosts: str, path: str, with_grant: bool, parent: Connection) -> None:
     """Be holder A: acquire, and write whenever told to, never asking whether it still holds."""
-    client = zklock.connect(hosts, timeout=SESSION)
-    grant = zklock.Lock(client, path, identity="A").acquire(timeout=PATIENCE)
-    assert grant is not None
+    parent.send("ready")
     with contextlib.closing(subject.open()) as handle:
+        client = zklock.connect(hosts, timeout=SESSION)
+        grant = zklock.Lock(client, path, identity="A").acquire(timeout=PATIENCE)
+        assert grant is not None
         parent.send((grant.token, grant.held))
         while (data := parent.recv()) is not None:
             held = grant.held
@@ -73,7 +74,7 @@ class Story:
         stack.callback(self.client.close)
         stack.callback(self.client.stop)
         self._count_to(33)
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         self._holder, child = context.Pipe()
         self._process = context.Process(
             target=hold, args=(subject, server.hosts, self.path, with_grant, child), daemon=True
@@ -82,6 +83,8 @@ class Story:
         child.close()
         stack.callback(self._process.join)
         stack.callback(self._process.kill)
+        # What a process has to import first takes its time on a busy machine.
+        assert self._holder.recv() == "ready"
         assert self._holder.poll(PATIENCE)
         self.token, held = self._holder.recv()
         assert (self.token.sequence, held) == (33, True)

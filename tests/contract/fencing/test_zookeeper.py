@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 import zklock
+from tests.stopwatch import Stopwatch
 from zklock.errors import GuardUnusable, NoAnswer, NotOwner, StaleToken, WouldDeadlock
 from zklock.fencing import Guard, ZooKeeperGuard, verify_owner
 from zklock.testing import ZooKeeperServer
@@ -134,6 +134,109 @@ def test_contended_marks_are_looked_at_again(guard: ZooKeeperGuard) -> None:
     assert {type(outcome) for outcome in outcomes} <= {type(None), StaleToken}
 
 
+class Paused:
+    """A client whose next ``multi`` is held back while something else happens."""
+
+    def __init__(self, client: KazooClient, meanwhile: Callable[[], None]) -> None:
+        self._client = client
+        self._meanwhile: Callable[[], None] | None = meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def transaction(self) -> Any:
+        request = self._client.transaction()
+        commit, meanwhile = request.commit_async, self._meanwhile
+
+        def late() -> Any:
+            nonlocal meanwhile
+            if meanwhile is not None:
+                self._meanwhile = meanwhile = None
+                between()
+            return commit()
+
+        between = meanwhile or (lambda: None)
+        request.commit_async = late
+        return request
+
+
+@pytest.mark.hazard("H49")
+@pytest.mark.parametrize("seen", [None, FencingToken(7, 32), A], ids=["none", "lower", "equal"])
+@pytest.mark.parametrize("writes", [1, 2])
+@pytest.mark.parametrize("folder", [False, True], ids=["mark", "folder"])
+def test_a_mark_made_again_shuts_out_a_change_under_way(
+    client: KazooClient,
+    guard: ZooKeeperGuard,
+    path: str,
+    seen: FencingToken | None,
+    writes: int,
+    folder: bool,
+) -> None:
+    """The new mark has the version that the old holder's ``multi`` asks for."""
+    data = f"{path}-data"
+    client.create(data, b"")
+    if seen is not None:
+        for _ in range(writes):
+            guard.claim(seen)
+
+    def meanwhile() -> None:
+        version = client.exists(guard.resource).version
+        if folder:
+            client.delete(path, recursive=True)
+        else:
+            client.delete(guard.resource)
+        guard.create()
+        guard.transaction(B).set_data(data, b"new").commit()
+        while client.exists(guard.resource).version < version:
+            client.set(guard.resource, str(B).encode())
+
+    late = ZooKeeperGuard(Paused(client, meanwhile), guard.resource)
+    with pytest.raises(StaleToken):
+        late.transaction(A).set_data(data, b"old").commit()
+    assert client.get(data)[0] == b"new"
+    assert guard.highest() == B
+
+
+@pytest.mark.hazard("H49")
+def test_a_mark_put_there_by_hand_is_refused_until_it_is_adopted(
+    client: KazooClient, guard: ZooKeeperGuard, path: str
+) -> None:
+    client.create(f"{path}/data", b"")
+    guard.claim(A)
+
+    def meanwhile() -> None:
+        client.delete(guard.resource)
+        client.create(guard.resource, str(B).encode())
+        with pytest.raises(GuardUnusable, match="was not made by create"):
+            guard.claim(B)
+        guard.create()
+        assert guard.highest() == B
+
+    late = ZooKeeperGuard(Paused(client, meanwhile), guard.resource)
+    with pytest.raises(StaleToken):
+        late.transaction(A).set_data(f"{path}/data", b"old").commit()
+    guard.create()
+    guard.claim(B)
+    assert client.get(f"{path}/data")[0] == b""
+
+
+def test_many_make_the_mark_at_once(client: KazooClient, path: str) -> None:
+    guards = [ZooKeeperGuard(client, f"{path}/{number % 5}/mark") for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(guard.create) for guard in guards]:
+            done.result(30)
+    for guard in guards[:5]:
+        assert len(client.get_children(f"{guard.resource}.made")) == 1
+        guard.claim(A)
+
+
+def test_a_transaction_is_committed_once(client: KazooClient, guard: ZooKeeperGuard) -> None:
+    transaction = guard.transaction(A)
+    transaction.commit()
+    with pytest.raises(RuntimeError, match="committed once"):
+        transaction.commit()
+
+
 def test_a_server_that_is_gone_is_not_waited_for_longer_than_said(
     zookeeper: ZooKeeperServer, client: KazooClient, path: str
 ) -> None:
@@ -146,10 +249,9 @@ def test_a_server_that_is_gone_is_not_waited_for_longer_than_said(
             lambda: guard.claim(A),
             lambda: verify_owner(client, "/lock", A, timeout=0.5),
         ):
-            start = time.monotonic()
-            with pytest.raises((NoAnswer, KazooException)):
+            with Stopwatch() as watch, pytest.raises((NoAnswer, KazooException)):
                 call()
-            assert time.monotonic() - start < 2
+            assert watch.awake < 2
         with pytest.raises(NoAnswer, match=r"/mark: ZooKeeper did not answer within 0\.5 s"):
             guard.highest()
     finally:

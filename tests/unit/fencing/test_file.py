@@ -1,19 +1,28 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import itertools
+import multiprocessing
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
-import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.unit.fencing.strikes import strikes
 from zklock.errors import GuardUnusable, StaleToken
 from zklock.fencing import FileGuard, Guard
 from zklock.token import FencingToken
@@ -139,23 +148,346 @@ def test_a_replaced_mark_is_looked_at_again(
         guard.write(b"late", A)
 
 
-def test_a_forked_child_does_not_keep_the_lock(guard: FileGuard, path: Path) -> None:
-    ready, going = os.pipe(), os.pipe()
-    with guard._locked(A), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child ignores
-        child = os.fork()
-        if child == 0:
-            os.write(ready[1], b".")
-            os.read(going[0], 1)
+FORKING = textwrap.dedent(
+    """
+    import os, signal, sys, threading
+    from zklock.fencing import FileGuard
+    from zklock.token import FencingToken
+
+    guard = FileGuard(sys.argv[1])
+    real, step = os.fsync, int(sys.argv[2])
+
+    def fork_and_be_killed(descriptor):
+        global step
+        step -= 1
+        if step:
+            return real(descriptor)
+        forker = threading.Thread(target=fork)
+        forker.start()
+        forker.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def fork():
+        if os.fork() == 0:
+            os.write(1, b".")
+            os.read(0, 1)
             os._exit(0)
+        os.read(int(sys.argv[3]), 1)
+
+    os.fsync = fork_and_be_killed
+    guard.write(b"late", FencingToken(7, 33))
+    """
+)
+
+
+@pytest.mark.hazard("H50")
+@pytest.mark.parametrize("step", [1, 3], ids=["mark", "content"])
+def test_a_child_forked_in_a_write_does_not_keep_the_lock(
+    guard: FileGuard, path: Path, step: int
+) -> None:
+    """The writer forks in the middle of its write and is killed; its child lives on."""
+    go_on, tell = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", FORKING, str(path), str(step), str(go_on)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[go_on],
+    ) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        assert writer.stdout.read(1) == b"."
+        os.write(tell, b".")
+        assert writer.wait(30) == -signal.SIGKILL
+        FileGuard(path, timeout=1).write(b"b", B)
+        assert path.read_bytes() == b"b"
+        writer.stdin.write(b".")
+    os.close(go_on)
+    os.close(tell)
+
+
+@pytest.mark.hazard("H50")
+def test_neighbours_are_left_alone(guard: FileGuard, path: Path, tmp_path: Path) -> None:
+    """No name that somebody else may use is written to, through a link neither."""
+    neighbours = [path.with_name(f"report.json{end}") for end in (".new", ".fence.new", ".tmp")]
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    target, twin = outside / "target", outside / "twin"
+    target.write_bytes(b"theirs")
+    twin.write_bytes(b"theirs")
+    neighbours[0].write_bytes(b"theirs")
+    neighbours[1].symlink_to(target)
+    neighbours[2].hardlink_to(twin)
+    before = names(tmp_path)
+    guard.write(b"a", A)
+    guard.write(b"b", B)
+    assert names(tmp_path) == sorted([*before, "report.json"])
+    assert {each.read_bytes() for each in (*neighbours, target, twin)} == {b"theirs"}
+    assert neighbours[1].is_symlink()
+    assert neighbours[2].samefile(twin)
+
+
+@pytest.mark.hazard("H50")
+def test_a_guarded_file_may_be_named_like_anything(tmp_path: Path) -> None:
+    guards = [FileGuard(tmp_path / name) for name in ("a", "a.new", "a.fence.new", "b" * 249)]
+    for guard in guards:
+        guard.create()
+    for token in (A, B):
+        for guard in guards:
+            guard.write(guard.resource.encode(), token)
+    for guard in guards:
+        assert Path(guard.resource).read_bytes() == guard.resource.encode()
+        assert guard.highest() == B
+
+
+def test_the_content_of_a_link_in_the_way_is_not_the_targets(
+    guard: FileGuard, path: Path, tmp_path: Path
+) -> None:
+    """A link that has taken the file's name meanwhile is replaced, not followed."""
+    target = tmp_path / "target"
+    target.write_bytes(b"theirs")
+    path.symlink_to(target)
+    guard.write(b"a", A)
+    assert target.read_bytes() == b"theirs"
+    assert not path.is_symlink()
+    assert path.read_bytes() == b"a"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_mark_that_is_no_file_is_refused(guard: FileGuard, path: Path, kind: str) -> None:
+    mark = Path(f"{path}.fence")
+    mark.rename(f"{path}.elsewhere")
+    if kind == "link":
+        mark.symlink_to(f"{path}.elsewhere")
+    elif kind == "pipe":
+        os.mkfifo(mark)
+    else:
+        mark.mkdir()
+    for call in (lambda: guard.write(b"a", A), guard.highest):
+        with pytest.raises(GuardUnusable, match="is not a token but"):
+            call()
+    assert not path.exists()
+
+
+def test_what_is_private_is_never_open_to_others(guard: FileGuard, path: Path) -> None:
+    path.write_bytes(b"")
+    path.chmod(0o600)
+    seen = []
+    real = os.write
+
+    def write(descriptor: int, data: memoryview) -> int:
+        seen.append(os.fstat(descriptor).st_mode & 0o777)
+        return real(descriptor, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "write", write)
+        guard.write(b"secret", A)
+    assert seen[-1] == 0o600
+
+
+@pytest.mark.hazard("H49")
+def test_a_mark_made_again_shuts_out_a_write_under_way(path: Path) -> None:
+    """Paused at any line of its write, an earlier holder finds the mark removed and made again."""
+    line = 0
+    while True:
+        line += 1
+        for left in path.parent.iterdir():
+            left.unlink()
+        guard = FileGuard(path)
+        guard.create()
+        guard.claim(FencingToken(7, 32))
+        other = FileGuard(path, timeout=1)
+        left_lines = line
+
+        def meanwhile(other: FileGuard = other) -> None:
+            Path(f"{path}.fence").unlink()
+            other.create()
+            other.write(b"new", B)
+
+        def trace(frame: Any, event: str, _: Any, meanwhile: Any = meanwhile) -> Any:
+            nonlocal left_lines
+            if "zklock/fencing/file.py" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                left_lines -= 1
+                if left_lines == 0:
+                    meanwhile()
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with contextlib.suppress(StaleToken):
+                guard.write(b"old", A)
+        finally:
+            sys.settrace(before)
+        if left_lines > 0:
+            break
+        assert path.read_bytes() == b"new", f"line {line}"
+        assert other.highest() == B, f"line {line}"
+        assert names(path.parent) == ["report.json", "report.json.fence"]
+    assert line > 60
+
+
+@pytest.fixture
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    """A place where fsync costs nothing, if there is one."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path / "report.json"
+        return
+    with tempfile.TemporaryDirectory(dir=shared) as folder:
+        yield Path(folder) / "report.json"
+        # An exception between the opening of the folder and its keeping leaves it open.
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if str(descriptor.readlink()) == folder:
+                    os.close(int(descriptor.name))
+
+
+def _write_when_told(path: Path, orders: Connection) -> None:
+    orders.send("ready")
+    while (token := orders.recv()) is not None:
+        try:
+            FileGuard(path, timeout=0.5).write(str(token).encode(), token)
+        except Exception as error:
+            orders.send(repr(error))
+        else:
+            orders.send("")
+
+
+STEPS = pytest.mark.lengthy("each bytecode of a write and a claim: seconds of a core")
+
+
+@pytest.mark.hazard("H48")
+@pytest.mark.parametrize(
+    "what", [pytest.param("write", marks=STEPS), pytest.param("claim", marks=STEPS), "create"]
+)
+def test_an_exception_at_any_bytecode_leaves_the_guard_usable(quick_path: Path, what: str) -> None:
+    """By other processes, other threads and the one that was struck, with nothing left behind."""
+    guard = FileGuard(quick_path, timeout=0.5)
+    guard.create()
+    numbers = itertools.count(1)
+    before: FencingToken | None = None
+    last = "None"
+    token = FencingToken(7, 0)
+
+    def call() -> None:
+        nonlocal token
+        token = FencingToken(7, next(numbers))
+        if what == "write":
+            guard.write(str(token).encode(), token)
+        elif what == "claim":
+            guard.claim(token)
+        else:
+            Path(f"{quick_path}.fence").unlink()
+            guard.create()
+
+    context = multiprocessing.get_context("spawn")
+    orders, theirs = context.Pipe()
+    process = context.Process(target=_write_when_told, args=(quick_path, theirs), daemon=True)
+    process.start()
+    theirs.close()  # the end of the process is the end of the connection
+    # On a busy machine an interpreter needs a minute for its start.
+    assert orders.recv() == "ready"
+    with ThreadPoolExecutor(1) as thread:
+        for step in strikes(call):
+            if what == "create":
+                guard.create()
+            mark = guard.highest()
+            assert mark in {before, token} or what == "create", step
+            if what == "write":
+                written = quick_path.read_text() if quick_path.exists() else str(before)
+                assert (written, mark) in {
+                    (last, before),
+                    (last, token),
+                    (str(token), token),
+                }, step
+            before = FencingToken(7, next(numbers))
+            last = str(before)
+            orders.send(before)
+            assert orders.poll(30)
+            assert orders.recv() == "", step
+            assert names(quick_path.parent) == ["report.json", "report.json.fence"], step
+            if step % 50 == 0:
+                before = FencingToken(7, next(numbers))
+                thread.submit(guard.claim, before).result(10)
+    orders.send(None)
+    process.join(10)
+    assert step > 100
+
+
+@pytest.mark.hazard("H48")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_exception_of_a_signal_handler_frees_the_file_for_the_handler_of_it(
+    quick_path: Path,
+) -> None:
+    """Where the exception is caught its traceback lives, with all that its frames refer to."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    guard = FileGuard(quick_path, timeout=1)
+    guard.create()
+    numbers = itertools.count()
+    struck = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        assert os.read(ready[0], 1) == b"."
-        FileGuard(path, timeout=0.05).write(b"a", B)
+        for attempt in range(500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.000_02 * (attempt % 50 + 1))
+                try:
+                    for _ in range(100):
+                        guard.write(b"a", FencingToken(7, next(numbers)))
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupted:
+                struck += 1
+                FileGuard(quick_path, timeout=1).claim(FencingToken(7, next(numbers)))
     finally:
-        os.write(going[1], b".")
-        os.waitpid(child, 0)
-        for descriptor in (*ready, *going):
-            os.close(descriptor)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert struck > 100
+
+
+@pytest.mark.hazard("H50")
+@pytest.mark.parametrize("room", [3, 30])
+def test_a_file_that_may_not_grow_leaves_nothing(guard: FileGuard, path: Path, room: int) -> None:
+    """The system's own refusal, at the mark and at the content."""
+    guard.write(b"a", A)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            guard.write(b"b" * 1000, B)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"a"
+    assert guard.highest() == (A if room == 3 else B)
+    assert names(path.parent) == ["report.json", "report.json.fence"]
+    guard.write(b"b", B)
+
+
+@pytest.mark.hazard("H50")
+def test_a_full_file_system_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
+        pytest.skip("may not mount a file system")
+    try:
+        guard = FileGuard(folder / "report.json")
+        guard.create()
+        guard.write(b"a", A)
+        with pytest.raises(OSError, match="No space"):
+            guard.write(b"b" * 100_000, B)
+        assert (folder / "report.json").read_bytes() == b"a"
+        assert names(folder) == ["report.json", "report.json.fence"]
+        guard.write(b"b", B)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_changes_nothing(
@@ -179,56 +511,75 @@ CALLS = ("open", "write", "fsync", "rename", "replace", "fchmod", "pread", "link
 
 KILLED = textwrap.dedent(
     """
-    import fcntl, os, signal, sys
+    import fcntl, io, os, signal, sys, traceback
     from zklock.fencing import FileGuard
     from zklock.token import FencingToken
 
-    path, what, moment, step = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-    count = 0
+    def play(path, what, moment, step):
+        count = 0
 
-    def killing(call):
-        def wrapped(*args, **kwargs):
-            global count
-            count += 1
-            if count == step and moment == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = call(*args, **kwargs)
-            if count == step and moment == "after":
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-        return wrapped
+        def killing(call):
+            def wrapped(*args, **kwargs):
+                nonlocal count
+                count += 1
+                if count == int(step) and moment == "before":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                result = call(*args, **kwargs)
+                if count == int(step) and moment == "after":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return result
+            return wrapped
 
-    guard = FileGuard(path)
-    for name in sys.argv[5:]:
-        setattr(os, name, killing(getattr(os, name)))
-    real_write = os.write
-    # Content goes out in three parts, as a large one would.
-    os.write = lambda fd, data: real_write(fd, bytes(data)[: max(1, (len(data) + 2) // 3)])
-    fcntl.flock = killing(fcntl.flock)
-    if what == "create":
-        guard.create()
-    else:
-        guard.write(b"new content", FencingToken(7, 34))
+        guard = FileGuard(path)
+        for name in sys.argv[2:]:
+            setattr(os, name, killing(getattr(os, name)))
+        real_write = os.write
+        # Content goes out in three parts, as a large one would.
+        os.write = lambda fd, data: real_write(fd, bytes(data)[: max(1, (len(data) + 2) // 3)])
+        fcntl.flock = killing(fcntl.flock)
+        io.FileIO = killing(io.FileIO)
+        if what == "create":
+            guard.create()
+        else:
+            guard.write(b"new content", FencingToken(7, 34))
+
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                play(sys.argv[1], *line.split())
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     """
 )
 
 
 def killed_at_every_step(path: Path, what: str) -> Iterator[tuple[str, bool]]:
     """Kill the call before and after its first, second, … system call, until it gets through."""
-    for moment in ("before", "after"):
-        step = 0
-        while True:
-            step += 1
-            done = subprocess.run(
-                [sys.executable, "-c", KILLED, str(path), what, moment, str(step), *CALLS],
-                check=False,
-            )
-            if done.returncode == 0:
-                yield f"{moment} {step}", True
-                break
-            assert done.returncode == -signal.SIGKILL
-            yield f"{moment} {step}", False
-        assert step > 10, "the calls are not patched any more"
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path), *CALLS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for moment in ("before", "after"):
+            step = 0
+            while True:
+                step += 1
+                process.stdin.write(f"{what} {moment} {step}\n")
+                process.stdin.flush()
+                outcome = process.stdout.readline().strip()
+                if outcome == "0":
+                    yield f"{moment} {step}", True
+                    break
+                assert outcome == f"{-signal.SIGKILL}"
+                yield f"{moment} {step}", False
+            assert step > 8, "the calls are not patched any more"
 
 
 def test_a_write_killed_at_every_step(path: Path) -> None:
@@ -286,7 +637,8 @@ def test_what_is_renamed_was_synced_and_the_mark_comes_first(
     fsync, replace = os.fsync, os.replace
 
     def note_fsync(descriptor: int) -> None:
-        log.append(f"fsync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        log.append(f"fsync {'a new file' if name.startswith('.zklock-') else name}")
         fsync(descriptor)
 
     def note_replace(source: str, target: str) -> None:
@@ -299,10 +651,10 @@ def test_what_is_renamed_was_synced_and_the_mark_comes_first(
     guard.write(b"a", A)
     folder = path.parent.name
     assert log == [
-        "fsync report.json.fence.new",
+        "fsync a new file",
         "rename to report.json.fence",
         f"fsync {folder}",
-        "fsync report.json.new",
+        "fsync a new file",
         "rename to report.json",
         f"fsync {folder}",
     ]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from wsgiref.validate import validator
 
 import pytest
 
+from tests.unit.fencing.strikes import strikes
 from zklock.errors import NotOwner
 from zklock.fencing import AsgiFencing, MemoryGuards, WsgiFencing
 from zklock.fencing.http import KEY
@@ -22,15 +24,17 @@ A, B = FencingToken(7, 33), FencingToken(7, 34)
 class Wsgi:
     """An application behind the middleware, and how it is asked."""
 
-    def __init__(self, guards: MemoryGuards, **options: Any) -> None:
+    def __init__(self, guards: MemoryGuards, *, named: Any = None, **options: Any) -> None:
+        named = named or resource
         self.seen: list[FencingToken | None] = []
         self.closed = 0
-        middleware = WsgiFencing(self._app, resource, guards, **options)
+        self.status = 200
+        middleware = WsgiFencing(self._app, named, guards, **options)
         self.app = validator(middleware)
 
     def _app(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         self.seen.append(environ.get(KEY))
-        start_response("200 OK", [("Content-Type", "text/plain")])
+        start_response(f"{self.status} As told", [("Content-Type", "text/plain")])
         return self._body()
 
     def _body(self) -> Iterator[bytes]:
@@ -66,11 +70,12 @@ class Wsgi:
 class Asgi:
     def __init__(self, guards: MemoryGuards, **options: Any) -> None:
         self.seen: list[FencingToken | None] = []
+        self.status = 200
         self.app = AsgiFencing(self._app, resource, guards, **options)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.seen.append(scope.get(KEY))
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
 
     def __call__(self, method: str, *headers: tuple[str, str], path: str = "/a") -> tuple[int, str]:
@@ -91,7 +96,7 @@ class Asgi:
         asyncio.run(self.app(scope, receive, send))
         start, body = sent
         fields = dict(start["headers"])
-        if start["status"] != 200:
+        if start["status"] != self.status:
             assert fields[b"content-length"] == str(len(body["body"])).encode()
             assert fields[b"cache-control"] == b"no-store"
         return start["status"], body["body"].decode()
@@ -182,6 +187,265 @@ def test_no_room(kind: Any) -> None:
 
 def test_an_unusable_resource(kind: Any) -> None:
     assert kind(MemoryGuards())("PUT", ("Fencing-Token", str(A)), path="/" + "x" * 256)[0] == 400
+
+
+def test_an_error_of_first_is_not_the_applications(
+    kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def first(name: str, token: FencingToken) -> None:
+        raise OSError(f"/locks/{name}: secret details")
+
+    guards = MemoryGuards(first=first)
+    ask = kind(guards)
+    status, message = ask("PUT", ("Fencing-Token", str(A)))
+    assert status == 503
+    assert message.startswith("a: it could not be found out whether the token holds the lock")
+    assert "secret details" not in message
+    assert "secret details" in caplog.text
+    assert ask.seen == []
+    assert len(guards) == 0
+
+
+@pytest.mark.hazard("H53")
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 410])
+def test_requests_for_nothing_do_not_fill_the_memory(kind: Any, status: int) -> None:
+    guards = MemoryGuards(capacity=2)
+    ask = kind(guards)
+    ask.status = status
+    for number in range(5):
+        assert ask("PUT", ("Fencing-Token", str(B)), path=f"/made-up-{number}")[0] == status
+    assert len(guards) == 0
+    ask.status = 200
+    assert ask("PUT", ("Fencing-Token", str(A)))[0] == 200
+    ask.status = status
+    assert ask("PUT", ("Fencing-Token", str(B)))[0] == status
+    assert guards["a"].highest() == B
+    ask.status = 400
+    assert ask("PUT", ("Fencing-Token", str(B)), path="/b")[0] == 400
+    assert len(guards) == 2
+
+
+@pytest.mark.parametrize("buffer", [-1, True])
+def test_bad_buffers(kind: Any, buffer: int) -> None:
+    with pytest.raises((ValueError, TypeError), match="buffer must be"):
+        kind(MemoryGuards(), buffer=buffer)
+
+
+@pytest.mark.hazard("H53")
+def test_a_slow_reader_of_a_response_does_not_hold_the_resource() -> None:
+    guards = MemoryGuards(timeout=5)
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": "PUT",
+        "PATH_INFO": "/a",
+        "HTTP_FENCING_TOKEN": str(A),
+    }
+
+    def wsgi(environ: Any, start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        return (b"x" * 10 for _ in range(10))
+
+    body: Any = WsgiFencing(wsgi, resource, guards, buffer=100)(environ, lambda *_: print)
+    guards["a"].claim(A)
+    assert b"".join(body) == b"x" * 100
+    body.close()
+    for buffer in (0, 99):
+        body = WsgiFencing(wsgi, resource, guards, buffer=buffer)(environ, lambda *_: print)
+        assert len(guards["a"]._line._places) == 1
+        assert b"".join(body) == b"x" * 100
+        body.close()
+        guards["a"].claim(A)
+
+
+def asgi_scope(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "method": "PUT",
+        "path": "/a",
+        "headers": [(b"fencing-token", str(A).encode()), *headers],
+    }
+
+
+@pytest.mark.hazard("H53")
+@pytest.mark.parametrize("buffer", [100, 99, 0])
+def test_a_slow_reader_of_an_asgi_response_does_not_hold_the_resource(buffer: int) -> None:
+    guards = MemoryGuards(timeout=5)
+    sent: list[bytes] = []
+    log: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in range(10):
+            await send({"type": "http.response.body", "body": b"x" * 10, "more_body": number < 9})
+        log.append("worked on")
+
+    async def main() -> None:
+        slow = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            await slow.wait()
+            sent.append(message.get("body", b""))
+
+        asking = asyncio.create_task(
+            AsgiFencing(app, resource, guards, buffer=buffer)(asgi_scope(), None, send)  # type: ignore[arg-type]
+        )
+        while not guards["a"].highest():
+            await asyncio.sleep(0)
+        if buffer == 100:
+            async with guards["a"].hold_async(A):
+                assert log == ["worked on"]
+                assert sent == []
+        else:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(guards["a"]._line._places) == 1
+            assert log == []
+        slow.set()
+        await asking
+
+    asyncio.run(main())
+    assert b"".join(sent) == b"x" * 100
+    guards["a"].claim(B)
+
+
+@pytest.mark.hazard("H53")
+def test_a_slow_sender_of_a_request_does_not_hold_the_resource() -> None:
+    guards = MemoryGuards(timeout=5)
+    got: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            message = await receive()
+            got.append(message["body"])
+            more = message["more_body"]
+        assert (await receive())["type"] == "http.disconnect"
+
+    async def main() -> None:
+        slow = asyncio.Event()
+        parts = iter([b"1", b"2", b"3"])
+
+        async def receive() -> Any:
+            part = next(parts, None)
+            if part is None:
+                return {"type": "http.disconnect"}
+            if part == b"2":
+                await slow.wait()
+            return {"type": "http.request", "body": part, "more_body": part != b"3"}
+
+        scope = asgi_scope((b"transfer-encoding", b"chunked"))
+        asking = asyncio.create_task(
+            AsgiFencing(app, resource, guards)(scope, receive, None)  # type: ignore[arg-type]
+        )
+        for _ in range(20):
+            await asyncio.sleep(0)
+        async with guards["a"].hold_async(A):
+            assert got == []
+        slow.set()
+        await asking
+
+    asyncio.run(main())
+    assert got == [b"1", b"2", b"3"]
+
+
+@pytest.mark.hazard("H53")
+def test_a_slow_sender_of_a_wsgi_request_does_not_hold_the_resource() -> None:
+    guards = MemoryGuards(timeout=5)
+    got: list[bytes] = []
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            held.append(len(guards["a"]._line._places))
+            return super().read(size)
+
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        got.append(environ["wsgi.input"].read(3))
+        start_response("200 OK", [])
+        return []
+
+    held: list[int] = []
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": "PUT",
+        "PATH_INFO": "/a",
+        "HTTP_FENCING_TOKEN": str(A),
+    }
+    for length, buffer, expected in (("3", 3, [0]), ("3", 2, [1]), ("", 3, [1])):
+        held.clear()
+        environ |= {"CONTENT_LENGTH": length, "wsgi.input": Slow(b"abc")}
+        WsgiFencing(app, resource, guards, buffer=buffer)(environ, lambda *_: print)
+        assert held == expected
+    assert got == [b"abc"] * 3
+
+
+@pytest.mark.hazard("H48")
+def test_an_exception_at_any_bytecode_frees_the_resource() -> None:
+    guards = MemoryGuards(timeout=5)
+    numbers = itertools.count(1)
+
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        return [b"done"]
+
+    middleware = WsgiFencing(app, resource, guards)
+
+    def request() -> None:
+        token = FencingToken(7, next(numbers))
+        environ = {"REQUEST_METHOD": "PUT", "PATH_INFO": "/a", "HTTP_FENCING_TOKEN": str(token)}
+        body: Any = middleware(environ, lambda *_: print)
+        assert list(body) == [b"done"]
+        body.close()
+
+    steps = 0
+    for step in strikes(request):
+        steps = step
+        guards["a"].claim(FencingToken(7, next(numbers)))
+    assert steps > 300
+
+
+def test_a_response_that_breaks_off_is_not_sent_in_part() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def breaks(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise KeyError
+
+    async def forgets(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+
+    with pytest.raises(KeyError):
+        asyncio.run(
+            AsgiFencing(breaks, resource, MemoryGuards())(asgi_scope(), None, send)  # type: ignore[arg-type]
+        )
+    assert sent == []
+    asyncio.run(
+        AsgiFencing(forgets, resource, MemoryGuards())(asgi_scope(), None, send)  # type: ignore[arg-type]
+    )
+    assert [message["status"] for message in sent] == [204]
+
+
+@pytest.mark.hazard("H53")
+def test_resources_are_named_by_what_is_routed() -> None:
+    """As docs/fencing.md advises: paths that are one for the router are one for the guards."""
+    routing = pytest.importorskip("werkzeug.routing")
+    exceptions = pytest.importorskip("werkzeug.exceptions")
+    routes = routing.Map([routing.Rule("/report/<int:number>", endpoint="report")])
+
+    def resource(environ: Any) -> str | None:
+        try:
+            _, arguments = routes.bind_to_environ(environ).match()
+        except exceptions.HTTPException:
+            return None
+        return f"report/{arguments['number']}"
+
+    guards = MemoryGuards()
+    ask = Wsgi(guards, named=resource)
+    assert ask("PUT", ("Fencing-Token", str(B)), path="/report/7")[0] == 200
+    assert ask("PUT", ("Fencing-Token", str(A)), path="/report/07")[0] == 412
+    assert ask("PUT", ("Fencing-Token", str(B)), path="/made-up")[0] == 200
+    assert len(guards) == 1
+    assert ask.seen == [B, None]
 
 
 def test_a_busy_resource(kind: Any) -> None:

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import gc
+import itertools
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from tests.unit.fencing.strikes import strikes
 from zklock.errors import GuardUnusable, NotOwner, StaleToken
 from zklock.fencing import Guard, MemoryGuard, MemoryGuards
 from zklock.token import FencingToken
@@ -62,7 +68,7 @@ def test_a_claim_waits_for_the_change_under_way() -> None:
         pool.submit(change)
         assert inside.wait(10)
         claiming = pool.submit(claim)
-        until(lambda: len(guard._turns._waiting) == 1)
+        until(lambda: len(guard._line._places) == 2)
         assert guard.highest() == A
         go_on.set()
         claiming.result(10)
@@ -87,7 +93,7 @@ def test_turns_come_in_order_and_one_at_a_time() -> None:
             changes = []
             for number in range(20):
                 changes.append(pool.submit(change, number))
-                until(lambda number=number: len(guard._turns._waiting) == number + 1)  # type: ignore[misc]
+                until(lambda number=number: len(guard._line._places) == number + 2)  # type: ignore[misc]
         for done in changes:
             done.result(10)
     assert log == list(range(20))
@@ -160,10 +166,173 @@ def test_a_cancelled_task_leaves_no_turn_behind() -> None:
                 await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            assert not guard._turns._taken
-            assert not guard._turns._waiting
+            assert not guard._line._places
 
     asyncio.run(main())
+
+
+def in_another_thread(call: Callable[[], object]) -> None:
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert failures == []
+
+
+@pytest.mark.hazard("H48")
+@pytest.mark.parametrize("what", ["hold", "claim", "hold_async", "guards", "stale"])
+def test_an_exception_at_any_bytecode_leaves_the_guard_usable(what: str) -> None:
+    guards = MemoryGuards(timeout=5)
+    numbers = itertools.count(1)
+    guard = guards["a"]
+    guard.claim(FencingToken(7, 0))
+    entered = []
+
+    def hold() -> None:
+        with guard.hold(FencingToken(7, next(numbers))):
+            entered.append(1)
+
+    def stale() -> None:
+        with contextlib.suppress(StaleToken):
+            guard.claim(FencingToken(6, 0))
+
+    async def hold_async() -> None:
+        async with guard.hold_async(FencingToken(7, next(numbers))):
+            entered.append(1)
+
+    def new_guard() -> None:
+        guards[f"b{next(numbers)}"].claim(FencingToken(7, 1))
+
+    async def in_loop() -> None:
+        # No await of it waits, so that it can be struck without the loop's own code.
+        for step in strikes(lambda: drive_to_end(hold_async())):
+            steps.append(step)
+            in_another_thread(functools.partial(guard.claim, FencingToken(7, next(numbers))))
+
+    steps: list[int] = []
+    if what == "hold_async":
+        asyncio.run(in_loop())
+    else:
+        call = {
+            "hold": hold,
+            "claim": lambda: guard.claim(FencingToken(7, next(numbers))),
+            "guards": new_guard,
+            "stale": stale,
+        }[what]
+        for step in strikes(call):
+            steps.append(step)
+            number = next(numbers)
+            in_another_thread(functools.partial(guard.claim, FencingToken(7, number)))
+            assert guard.highest() == FencingToken(7, number)
+            in_another_thread(lambda number=number: guards[f"c{number}"].highest())  # type: ignore[misc]
+    assert len(steps) > 50
+    assert not guard._line._places
+
+
+def drive_to_end(coroutine: Coroutine[Any, Any, None]) -> None:
+    with contextlib.closing(coroutine), contextlib.suppress(StopIteration):
+        coroutine.send(None)
+
+
+@pytest.mark.hazard("H48")
+def test_an_exception_at_any_bytecode_of_a_waiting_call_leaves_the_guard_usable() -> None:
+    guard = MemoryGuard("report", timeout=0.02)
+    numbers = itertools.count(1)
+    steps = 0
+
+    def call() -> None:
+        with contextlib.suppress(TimeoutError), guard.hold(FencingToken(7, next(numbers))):
+            pytest.fail("two at once")
+
+    with guard.hold(FencingToken(7, 0)):
+        for step in strikes(call):
+            steps = step
+    assert steps > 50
+    in_another_thread(lambda: guard.claim(FencingToken(7, next(numbers))))
+    assert not guard._line._places
+
+
+@pytest.mark.hazard("H48")
+def test_an_exception_of_a_signal_handler_frees_the_guard_for_the_handler_of_it() -> None:
+    """Where the exception is caught its traceback lives, with all that its frames refer to."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    guard = MemoryGuard("report", timeout=1)
+    struck = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for attempt in range(500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.000_01 * (attempt % 50 + 1))
+                try:
+                    for _ in range(1000):
+                        with guard.hold(A):
+                            len("")
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupted:
+                struck += 1
+                guard.claim(A)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert struck > 100
+
+
+def test_a_hold_is_entered_once() -> None:
+    guard = MemoryGuard("report")
+    hold = guard.hold(A)
+    with hold, pytest.raises(RuntimeError, match="entered once"), hold:
+        pytest.fail("entered again")
+    guard.claim(B)
+
+
+def test_holds_go_into_exit_stacks() -> None:
+    guard = MemoryGuard("report", timeout=0.01)
+
+    async def main() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(guard.hold_async(A))
+            with pytest.raises(TimeoutError):
+                guard.claim(B)
+        guard.claim(B)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(guard.hold(A))
+        with pytest.raises(TimeoutError):
+            guard.claim(A)
+    guard.claim(A)
+    asyncio.run(main())
+
+
+def test_a_task_whose_loop_was_closed_is_passed_over() -> None:
+    guard = MemoryGuard("report", timeout=5)
+    loop = asyncio.new_event_loop()
+
+    async def change() -> None:
+        async with guard.hold_async(A):
+            pytest.fail("its loop is closed")
+
+    with guard.hold(A):
+        task = loop.create_task(change())
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        assert len(guard._line._places) == 2
+    guard.claim(B)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_a_task_times_out() -> None:

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from zklock.errors import GuardUnusable, StaleToken
-from zklock.fencing import Guard, SqlGuard
-from zklock.fencing.sql import _render, is_retryable
+from zklock.fencing import Guard, SqlGuard, is_retryable
+from zklock.fencing._sql.session import render
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
@@ -82,6 +83,22 @@ def test_autocommit_is_refused(database: Database) -> None:
         database.guard.advance(connection, A)
         connection.execute("COMMIT")
     assert database.guard.highest() == A
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_an_early_read_is_not_built_upon(database: Database, mode: str) -> None:
+    with database.open() as connection, database.open() as other:
+        connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()
+        connection.execute("BEGIN")
+        assert connection.execute("SELECT stamp FROM zklock_fence").fetchone() == (0,)
+        with contextlib.suppress(sqlite3.OperationalError):
+            database.guard.advance(other, A)
+            other.commit()
+        other.rollback()
+        written = database.guard.highest() == A
+        assert written is (mode == "WAL")
+        with pytest.raises(sqlite3.OperationalError) if written else contextlib.nullcontext():
+            database.guard.advance(connection, A)
 
 
 def test_run_returns_and_commits(database: Database) -> None:
@@ -164,18 +181,25 @@ def test_bad_arguments(database: Database) -> None:
         SqlGuard(database.connect, "report", table="a; DROP TABLE b")
     with pytest.raises(TypeError, match="table must be a str"):
         SqlGuard(database.connect, "report", table=5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"pass engine\.connect"):
-        SqlGuard(database.connect(), "report")  # type: ignore[arg-type]
+    with database.open() as opened, pytest.raises(TypeError, match=r"pass engine\.connect"):
+        SqlGuard(opened, "report")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a DB-API connection"):
         database.guard.advance(object(), A)
     with database.open() as connection, pytest.raises(TypeError, match="takes a FencingToken"):
         database.guard.advance(connection, 34)  # type: ignore[arg-type]
 
 
+class Numbered(sqlite3.Cursor):
+    """Takes the parameters ``:1``, ``:2``, … as a sequence; sqlite3 itself takes them as names."""
+
+    def execute(self, statement: str, values: Any = ()) -> Self:
+        return super().execute(statement, {str(n): value for n, value in enumerate(values, 1)})
+
+
 def test_an_unknown_driver_must_be_described(database: Database) -> None:
     class Wrapped:
         def __init__(self, connection: sqlite3.Connection) -> None:
-            self.cursor = connection.cursor
+            self.cursor: Callable[[], sqlite3.Cursor] = connection.cursor
             self.commit = connection.commit
             self.rollback = connection.rollback
             self.close = connection.close
@@ -188,9 +212,14 @@ def test_an_unknown_driver_must_be_described(database: Database) -> None:
         with pytest.raises(ValueError, match="pass paramstyle="):
             told.advance(wrapped, A)
         for style in ("qmark", "named", "numeric"):
+            if style == "numeric":
+                wrapped.cursor = functools.partial(connection.cursor, Numbered)
             told = SqlGuard(database.connect, "report", dialect="sqlite", paramstyle=style)
             told.advance(wrapped, A)
         wrapped.commit()
+        connection.isolation_level = None
+        with pytest.raises(ValueError, match="autocommit mode"):
+            told.advance(wrapped, B)
     assert database.guard.highest() == A
 
 
@@ -202,10 +231,35 @@ def test_a_context_manager_may_yield_the_connection(database: Database) -> None:
 
 def test_parameter_styles() -> None:
     statement, values = "SET a = :aa WHERE b = :b", {"b": 2, "aa": 1}
-    assert _render(statement, values, "qmark") == ("SET a = ? WHERE b = ?", (1, 2))
-    assert _render(statement, values, "format") == ("SET a = %s WHERE b = %s", (1, 2))
-    assert _render(statement, values, "numeric") == ("SET a = :1 WHERE b = :2", (1, 2))
-    assert _render(statement, values, "pyformat") == ("SET a = %(aa)s WHERE b = %(b)s", values)
-    assert _render(statement, values, "named") == (statement, values)
+    assert render(statement, values, "qmark") == ("SET a = ? WHERE b = ?", (1, 2))
+    assert render(statement, values, "format") == ("SET a = %s WHERE b = %s", (1, 2))
+    assert render(statement, values, "numeric") == ("SET a = :1 WHERE b = :2", (1, 2))
+    assert render(statement, values, "pyformat") == ("SET a = %(aa)s WHERE b = %(b)s", values)
+    assert render(statement, values, "named") == (statement, values)
     with pytest.raises(ValueError, match="no parameter style of PEP 249: 'other'"):
-        _render(statement, values, "other")
+        render(statement, values, "other")
+
+
+def test_what_a_change_raises_comes_through_as_it_is(database: Database) -> None:
+    """``next()`` of an empty cursor raises StopIteration, which a coroutine would change."""
+
+    def change(connection: sqlite3.Connection) -> None:
+        next(connection.execute("SELECT 1 WHERE 0"))
+
+    with pytest.raises(StopIteration):
+        database.guard.run(A, change)
+    assert database.guard.highest() is None
+
+
+def test_a_context_manager_that_swallows_errors_does_not_hide_a_refusal(
+    database: Database,
+) -> None:
+    database.guard.claim(B)
+
+    @contextlib.contextmanager
+    def swallowing() -> Iterator[sqlite3.Connection]:
+        with contextlib.suppress(Exception), database.open() as connection:
+            yield connection
+
+    with pytest.raises(StaleToken):
+        SqlGuard(swallowing, "report").claim(A)

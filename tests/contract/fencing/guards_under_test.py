@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import socketserver
@@ -27,6 +28,7 @@ from zklock.fencing import (
     SqlGuard,
     WsgiFencing,
     ZooKeeperGuard,
+    aio as fencing_aio,
 )
 from zklock.fencing.guard import token_of
 from zklock.fencing.http import HEADER
@@ -174,6 +176,78 @@ class SqlHandle(Handle):
         return contextlib.nullcontext(self.connection)
 
 
+class Awaited:
+    """Calls a guard for asyncio on a loop that runs for as long as the call."""
+
+    runner: asyncio.Runner
+
+    def create(self) -> None:
+        self.runner.run(super().create())  # type: ignore[misc]
+
+    def claim(self, token: Fenced) -> None:
+        self.runner.run(super().claim(token))  # type: ignore[misc]
+
+    def highest(self) -> FencingToken | None:
+        found: FencingToken | None = self.runner.run(super().highest())  # type: ignore[misc]
+        return found
+
+
+class AwaitedSql(Awaited, fencing_aio.SqlGuard):  # type: ignore[misc]
+    pass
+
+
+class AwaitedRedis(Awaited, fencing_aio.RedisGuard):  # type: ignore[misc]
+    pass
+
+
+@dataclass(frozen=True)
+class AsyncSql(Sql):
+    """The guard's connections are those of ``url``; the test's own are as in ``Sql``."""
+
+    url: str = ""
+
+    def open(self) -> AsyncSqlHandle:  # type: ignore[override]
+        return AsyncSqlHandle(self)
+
+    def engine(self) -> Any:
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        return create_async_engine(self.url)
+
+
+@dataclass
+class AsyncSqlHandle(Handle):
+    store: AsyncSql
+
+    def __post_init__(self) -> None:
+        self.runner = asyncio.Runner()
+        self.engine = self.store.engine()
+        self.sql_guard = AwaitedSql(self.engine.connect, self.store.resource)
+        self.sql_guard.runner = self.runner
+        self.guard = cast(Guard, self.sql_guard)
+
+    def write(self, data: bytes, token: Fenced) -> None:
+        import sqlalchemy
+
+        async def change(connection: Any) -> None:
+            await connection.execute(
+                sqlalchemy.text("UPDATE data SET value = :v WHERE resource = :r"),
+                {"v": data, "r": self.store.resource},
+            )
+
+        self.runner.run(self.sql_guard.run(token, change, attempts=100))
+
+    def read(self) -> bytes | None:
+        row = self.store.execute(
+            "SELECT value FROM data WHERE resource = :r", r=self.store.resource
+        )
+        return None if row[0] is None else bytes(row[0])
+
+    def close(self) -> None:
+        self.runner.run(self.engine.dispose())
+        self.runner.close()
+
+
 _engines: dict[str, Any] = {}
 
 
@@ -242,6 +316,50 @@ class RedisHandle(Handle):
 
     def close(self) -> None:
         self.client.close()
+
+
+@dataclass(frozen=True)
+class AsyncRedisStore(RedisStore):
+    def open(self) -> AsyncRedisHandle:  # type: ignore[override]
+        return AsyncRedisHandle(self)
+
+    def async_client(self) -> Any:
+        import redis.asyncio
+
+        if self.cluster:
+            return redis.asyncio.RedisCluster(host="127.0.0.1", port=self.port)
+        return redis.asyncio.Redis(port=self.port)
+
+
+@dataclass
+class AsyncRedisHandle(Handle):
+    store: AsyncRedisStore
+
+    def __post_init__(self) -> None:
+        self.runner = asyncio.Runner()
+        # The client of a cluster is made on the loop that it is used on.
+        self.client = self.runner.run(self._made())
+        self.redis_guard = AwaitedRedis(self.client, self.store.resource)
+        self.redis_guard.runner = self.runner
+        self.guard = cast(Guard, self.redis_guard)
+        self.key = self.redis_guard.key("data")
+
+    async def _made(self) -> Any:
+        return self.store.async_client()
+
+    def write(self, data: bytes, token: Fenced) -> None:
+        self.runner.run(self.redis_guard.set(self.key, data, token))
+
+    def read(self) -> bytes | None:
+        data: bytes | None = self.runner.run(self._read())
+        return data
+
+    async def _read(self) -> Any:
+        return await self.client.get(self.key)
+
+    def close(self) -> None:
+        self.runner.run(self.client.aclose())
+        self.runner.close()
 
 
 # ZooKeeper

@@ -1,0 +1,26 @@
+"""What the tests of the asyncio guards share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from tests.contract.fencing.conftest import Stores
+from tests.contract.fencing.guards_under_test import Store
+
+PATIENCE = 60.0
+
+S = TypeVar("S", bound=Store)
+
+
+def fresh(stores: Stores, kind: str, what: type[S]) -> S:
+    """Return a store of this kind with a resource that no other test has."""
+    made = stores[kind].fresh()
+    assert isinstance(made, what)
+    return made
+
+
+def played(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test's coroutine to its end."""
+    asyncio.run(asyncio.wait_for(play(), PATIENCE))

@@ -1,0 +1,380 @@
+"""What holds for the SqlGuard of asyncio beyond the conformance suite."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.contract.fencing.awaited import fresh, played
+from tests.contract.fencing.conftest import Stores
+from tests.contract.fencing.guards_under_test import AsyncSql
+from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
+from zklock.fencing import SqlGuard as ThreadedGuard
+from zklock.fencing.aio import SqlGuard, is_retryable
+from zklock.token import FencingToken
+
+A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+KINDS = ("sqlite-aiosqlite", "postgresql-asyncpg")
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, stores: Stores) -> AsyncSql:
+    return fresh(stores, request.param, AsyncSql)
+
+
+@contextlib.asynccontextmanager
+async def guarded(store: AsyncSql, **options: Any) -> AsyncIterator[tuple[Any, SqlGuard]]:
+    engine = store.engine()
+    if options:
+        engine = engine.execution_options(**options)
+    try:
+        yield engine, SqlGuard(engine.connect, store.resource)
+    finally:
+        await engine.dispose()
+
+
+async def put(store: AsyncSql, connection: Any, value: bytes) -> None:
+    import sqlalchemy
+
+    await connection.execute(
+        sqlalchemy.text("UPDATE data SET value = :v WHERE resource = :r"),
+        {"v": value, "r": store.resource},
+    )
+
+
+async def say(connection: Any, statement: str) -> None:
+    import sqlalchemy
+
+    await connection.execute(sqlalchemy.text(statement))
+
+
+def read(store: AsyncSql) -> bytes:
+    row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
+    return bytes(row[0] or b"")
+
+
+def threaded(store: AsyncSql) -> ThreadedGuard:
+    """Return the same resource's guard for threads."""
+    return ThreadedGuard(store.connect, store.resource)
+
+
+def test_both_kinds_fence_one_resource(store: AsyncSql) -> None:
+    async def play() -> None:
+        async with guarded(store) as (_, guard):
+            await guard.create_table()
+            await guard.create()
+            assert await guard.highest() is None
+            assert guard.resource == store.resource
+
+            async def change(connection: Any) -> str:
+                await put(store, connection, b"first")
+                await asyncio.sleep(0)
+                return "what change returned"
+
+            assert await guard.run(A, change) == "what change returned"
+            threaded(store).claim(B)
+            with pytest.raises(StaleToken) as caught:
+                await guard.run(A, change)
+            assert (caught.value.token, caught.value.highest) == (A, B)
+            assert await guard.highest() == B
+
+    played(play)
+    assert read(store) == b"first"
+
+
+def test_a_session_is_taken_too(store: AsyncSql) -> None:
+    from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+    async def play() -> None:
+        async with guarded(store) as (engine, _):
+            sessions = async_sessionmaker(engine)
+            guard = SqlGuard(sessions, store.resource)
+
+            async def change(session: AsyncSession) -> None:
+                assert isinstance(session, AsyncSession)
+                await put(store, session, b"by a session")
+
+            await guard.run(A, change)
+            async with sessions() as session:
+                async with await guard.advance(session, B):
+                    await put(store, session, b"in a block")
+                await session.commit()
+            async with sessions() as session:
+                with pytest.raises(StaleToken):
+                    await guard.advance(session, A)
+                await put(store, session, b"stale")
+                with pytest.raises(StaleToken):
+                    await session.commit()
+
+    played(play)
+    assert read(store) == b"in a block"
+
+
+@pytest.mark.hazard("H46")
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_run_commits_nothing_after_its_transaction_has_ended(store: AsyncSql, ending: str) -> None:
+    async def play() -> None:
+        async with guarded(store) as (_, guard):
+
+            async def change(connection: Any) -> None:
+                await put(store, connection, b"first")
+                await getattr(connection, ending)()
+                await asyncio.to_thread(threaded(store).claim, B)
+                await put(store, connection, b"stale")
+
+            with pytest.raises(TransactionEnded):
+                await guard.run(A, change)
+
+    played(play)
+    assert read(store) == (b"first" if ending == "commit" else b"")
+    assert threaded(store).highest() == B
+
+
+@pytest.mark.hazard("H46")
+def test_a_block_in_which_the_transaction_ends(store: AsyncSql) -> None:
+    async def play() -> None:
+        async with guarded(store) as (engine, guard), engine.connect() as connection:
+            with pytest.raises(TransactionEnded):
+                async with await guard.advance(connection, A):
+                    await connection.commit()
+                    await asyncio.to_thread(threaded(store).claim, B)
+                    await put(store, connection, b"stale")
+            with contextlib.suppress(Exception):
+                await connection.commit()
+
+    played(play)
+    assert read(store) == b""
+
+
+@pytest.mark.hazard("H47")
+def test_a_savepoint_that_takes_the_check_back(store: AsyncSql) -> None:
+    async def play() -> None:
+        async with guarded(store) as (engine, guard), engine.connect() as connection:
+            await put(store, connection, b"before")
+            nested = await connection.begin_nested()
+            await guard.advance(connection, A)
+            await nested.rollback()
+            await put(store, connection, b"unfenced")
+            with pytest.raises(TransactionEnded):
+                await connection.commit()
+
+    played(play)
+    assert read(store) == b""
+    assert threaded(store).highest() is None
+
+
+@pytest.mark.hazard("H47")
+def test_what_was_refused_is_not_committed(store: AsyncSql) -> None:
+    async def play() -> None:
+        threaded(store).claim(B)
+        async with guarded(store) as (engine, guard), engine.connect() as connection:
+            await put(store, connection, b"before")
+            with pytest.raises(StaleToken):
+                await guard.advance(connection, A)
+            await put(store, connection, b"stale")
+            with pytest.raises(StaleToken):
+                await connection.commit()
+            await connection.rollback()
+            await guard.advance(connection, B)
+            await put(store, connection, b"b")
+            await connection.commit()
+
+    played(play)
+    assert read(store) == b"b"
+
+
+def test_a_cancelled_run_rolls_back_and_leaves_nothing_locked(store: AsyncSql) -> None:
+    async def play() -> None:
+        written = asyncio.Event()
+
+        async def change(connection: Any) -> None:
+            await put(store, connection, b"cancelled")
+            written.set()
+            await asyncio.Event().wait()
+
+        async with guarded(store) as (engine, guard):
+            task = asyncio.create_task(guard.run(A, change))
+            await written.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert engine.pool.checkedout() == 0
+            assert await guard.highest() is None
+            await guard.claim(B)
+
+    played(play)
+    assert read(store) == b""
+
+
+def test_a_cancelled_advance_is_not_committed_without(stores: Stores) -> None:
+    """It waits for the mark, is cancelled, and the caller goes on as if it had passed."""
+    store = fresh(stores, "postgresql-asyncpg", AsyncSql)
+
+    async def play() -> None:
+        async with (
+            guarded(store) as (engine, guard),
+            engine.connect() as first,
+            engine.connect() as second,
+        ):
+            await guard.advance(first, B)
+            waiting = asyncio.create_task(guard.advance(second, A))
+            while not store.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            ):
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await first.commit()
+            with pytest.raises(Exception):  # noqa: B017, PT011 - SQLAlchemy's, or ours
+                await put(store, second, b"unfenced")
+                await second.commit()
+
+    played(play)
+    assert read(store) == b""
+
+
+def test_a_lost_race_is_repeated(stores: Stores) -> None:
+    store = fresh(stores, "postgresql-asyncpg", AsyncSql)
+    calls: list[int] = []
+
+    async def play() -> None:
+        async with guarded(store, isolation_level="SERIALIZABLE") as (_, guard):
+
+            async def change(connection: Any) -> None:
+                calls.append(len(calls) + 1)
+                await put(store, connection, b"%d" % calls[-1])
+                if calls[-1] < 3:
+                    await say(connection, "DO $$BEGIN RAISE SQLSTATE '40001'; END$$")
+
+            await guard.run(A, change)
+            with pytest.raises(Exception, match="40001") as caught:
+                calls.clear()
+                await guard.run(A, change, attempts=2)
+            assert is_retryable(caught.value)
+            with pytest.raises(ValueError, match="at least 1"):
+                await guard.run(A, change, attempts=0)
+
+    played(play)
+    assert read(store) == b"3"
+
+
+@pytest.mark.parametrize("kind", ["postgresql-asyncpg"])
+def test_autocommit(kind: str, stores: Stores) -> None:
+    store = fresh(stores, kind, AsyncSql)
+
+    async def play() -> None:
+        async with guarded(store, isolation_level="AUTOCOMMIT") as (engine, guard):
+
+            async def change(connection: Any) -> None:
+                await put(store, connection, b"fenced")
+                raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await guard.run(A, change)
+            assert read(store) == b""
+            async with engine.connect() as connection:
+                with pytest.raises(ValueError, match="autocommit"):
+                    await guard.advance(connection, A)
+
+    played(play)
+
+
+def test_without_a_table_or_a_mark_everything_is_refused(store: AsyncSql) -> None:
+    async def play() -> None:
+        async with guarded(store) as (engine, _):
+            for guard, text in (
+                (SqlGuard(engine.connect, "r", table="no_such"), "no table no_such"),
+                (SqlGuard(engine.connect, "never made"), "no mark"),
+            ):
+                with pytest.raises(GuardUnusable, match=text):
+                    await guard.claim(A)
+                with pytest.raises(GuardUnusable, match=text):
+                    await guard.highest()
+
+    played(play)
+
+
+def test_the_mark_is_made_in_the_transaction_that_makes_the_resource(store: AsyncSql) -> None:
+    async def play() -> None:
+        async with guarded(store) as (engine, _):
+            guard = SqlGuard(engine.connect, f"{store.resource} made later")
+            for end in ("rollback", "commit"):
+                async with engine.connect() as connection:
+                    await guard.create(connection)
+                    await getattr(connection, end)()
+                if end == "rollback":
+                    with pytest.raises(GuardUnusable):
+                        await guard.highest()
+            assert await guard.highest() is None
+
+    played(play)
+
+
+def test_what_is_not_sqlalchemys_is_refused(stores: Stores) -> None:
+    store = fresh(stores, "postgresql-asyncpg", AsyncSql)
+
+    async def play() -> None:
+        import asyncpg
+
+        where = store.url.replace("+asyncpg", "")
+        connection = await asyncpg.connect(where)
+        try:
+            with pytest.raises(TypeError, match=r"not asyncpg.*create_async_engine"):
+                await SqlGuard(lambda: connection, "r").claim(A)
+            with pytest.raises(TypeError, match=r"not asyncpg.*create_async_engine"):
+                await SqlGuard(lambda: connection, "r").advance(connection, A)
+            with pytest.raises(TypeError, match="create_async_engine"):
+                await SqlGuard(lambda: asyncpg.connect(where), "r").claim(A)
+            with pytest.raises(TypeError, match=r"zklock\.fencing\.SqlGuard"):
+                await SqlGuard(lambda: sqlite3.connect(":memory:"), "r").claim(A)
+            with pytest.raises(TypeError, match=r"use zklock\.fencing\.aio\.SqlGuard"):
+                ThreadedGuard(lambda: connection, "r").claim(A)
+        finally:
+            await connection.close()
+        async with guarded(store) as (_, guard):
+            with pytest.raises(TypeError, match="change must be a coroutine function"):
+                await guard.run(A, lambda connection: 7)  # type: ignore[arg-type, return-value]
+            with pytest.raises(TypeError, match="a guard takes a FencingToken"):
+                await guard.claim(34)  # type: ignore[arg-type]
+
+    played(play)
+
+
+def test_tasks_of_two_holders(stores: Stores) -> None:
+    """Many tasks on one guard: every change of the later holder happens once, in some order."""
+    store = fresh(stores, "postgresql-asyncpg", AsyncSql)
+
+    async def play() -> None:
+        import sqlalchemy
+
+        async with guarded(store) as (_, guard):
+
+            async def add(connection: Any) -> None:
+                await connection.execute(
+                    sqlalchemy.text(
+                        "UPDATE data SET value = coalesce(value, ''::bytea) || 'x'::bytea "
+                        "WHERE resource = :r"
+                    ),
+                    {"r": store.resource},
+                )
+
+            await guard.claim(A)
+            refused = asyncio.gather(
+                *(guard.run(A, add) for _ in range(10)), return_exceptions=True
+            )
+            await guard.claim(B)
+            before = len(read(store))
+            await asyncio.gather(*(guard.run(B, add, attempts=50) for _ in range(20)))
+            outcomes = await refused
+            assert all(each is None or isinstance(each, StaleToken) for each in outcomes)
+            assert sum(each is None for each in outcomes) == before
+
+    played(play)
+    assert len(read(store)) >= 20

@@ -1,0 +1,484 @@
+"""The connections that people have: drivers, row factories, wrappers, frameworks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.fencing.conftest import Stores
+from tests.contract.fencing.guards_under_test import Sql
+from zklock.errors import GuardUnusable, StaleToken
+from zklock.fencing import SqlGuard, is_retryable
+from zklock.token import FencingToken
+
+A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+
+@dataclass
+class Servers:
+    """How each kind of connection is made, to the servers of the other tests."""
+
+    stores: Stores
+
+    def store(self, kind: str) -> Sql:
+        subject = self.stores[kind]
+        assert isinstance(subject, Sql)
+        return subject
+
+    def sqlite(self) -> Any:
+        return sqlite3.connect(self.store("sqlite").where, timeout=30)
+
+    def sqlite_rows(self) -> Any:
+        connection = self.sqlite()
+        connection.row_factory = sqlite3.Row
+        return connection
+
+    def sqlite_dicts(self) -> Any:
+        connection = self.sqlite()
+        connection.row_factory = lambda cursor, row: {
+            column[0]: value for column, value in zip(cursor.description, row, strict=True)
+        }
+        return connection
+
+    def sqlite_scalars(self) -> Any:
+        connection = self.sqlite()
+        connection.row_factory = lambda _, row: row[0]
+        return connection
+
+    def sqlite_subclass(self) -> Any:
+        class Connection(sqlite3.Connection):
+            pass
+
+        return sqlite3.connect(self.store("sqlite").where, timeout=30, factory=Connection)
+
+    def psycopg(self, **options: Any) -> Any:
+        import psycopg
+
+        return psycopg.connect(self.store("postgresql").where, **options)
+
+    def psycopg_dicts(self) -> Any:
+        from psycopg.rows import dict_row
+
+        return self.psycopg(row_factory=dict_row)
+
+    def psycopg_scalars(self) -> Any:
+        from psycopg.rows import scalar_row
+
+        return self.psycopg(row_factory=scalar_row)
+
+    def psycopg_raw_cursor(self) -> Any:
+        from psycopg import RawCursor
+
+        return self.psycopg(cursor_factory=RawCursor)
+
+    def psycopg2(self, **options: Any) -> Any:
+        import psycopg2
+
+        return psycopg2.connect(self.store("postgresql").where, **options)
+
+    def psycopg2_dicts(self) -> Any:
+        from psycopg2.extras import RealDictCursor
+
+        return self.psycopg2(cursor_factory=RealDictCursor)
+
+    def pg8000(self) -> Any:
+        import pg8000.dbapi
+
+        return pg8000.dbapi.connect(
+            "zklock", host="127.0.0.1", port=self.port("postgresql"), database="postgres"
+        )
+
+    def pymysql(self, **options: Any) -> Any:
+        import pymysql
+
+        return pymysql.connect(
+            host="127.0.0.1",
+            port=self.port("mariadb"),
+            user="root",
+            database="zklock",
+            **options,
+        )
+
+    def pymysql_dicts(self) -> Any:
+        from pymysql.cursors import DictCursor
+
+        return self.pymysql(cursorclass=DictCursor)
+
+    def pymysql_streaming(self) -> Any:
+        from pymysql.cursors import SSDictCursor
+
+        return self.pymysql(cursorclass=SSDictCursor)
+
+    def mysql_connector(self, **options: Any) -> Any:
+        import mysql.connector
+
+        return mysql.connector.connect(
+            host="127.0.0.1",
+            port=self.port("mariadb"),
+            user="root",
+            database="zklock",
+            collation="utf8mb4_general_ci",
+            **options,
+        )
+
+    def sqlalchemy_mysql_connector(self) -> Any:
+        import sqlalchemy
+
+        url = (
+            f"mysql+mysqlconnector://root@127.0.0.1:{self.port('mariadb')}/zklock"
+            "?collation=utf8mb4_general_ci"
+        )
+        engine = sqlalchemy.create_engine(url)
+        return self.disposed(engine, engine.connect)
+
+    def sqlalchemy_psycopg2(self) -> Any:
+        import sqlalchemy
+
+        url = f"postgresql+psycopg2://zklock@127.0.0.1:{self.port('postgresql')}/postgres"
+        engine = sqlalchemy.create_engine(url)
+        return self.disposed(engine, engine.connect)
+
+    def sqlalchemy_raw(self) -> Any:
+        import sqlalchemy
+
+        engine = sqlalchemy.create_engine(self.store("postgresql-sqlalchemy").where)
+        return self.disposed(engine, engine.raw_connection)
+
+    def sqlalchemy_session_subclass(self) -> Any:
+        import sqlalchemy.orm
+
+        class Session(sqlalchemy.orm.Session):
+            pass
+
+        Session.__module__ = "application.models"
+        engine = sqlalchemy.create_engine(self.store("sqlite-sqlalchemy").where)
+        return self.disposed(engine, lambda: Session(engine))
+
+    def sqlalchemy_scoped_session(self) -> Any:
+        import sqlalchemy.orm
+
+        engine = sqlalchemy.create_engine(self.store("sqlite-sqlalchemy").where)
+        maker = sqlalchemy.orm.sessionmaker(engine)
+        return self.disposed(engine, lambda: sqlalchemy.orm.scoped_session(maker))
+
+    def django_sqlite(self) -> Any:
+        return self.django("sqlite3", self.store("sqlite").where)
+
+    def django_postgresql(self) -> Any:
+        return self.django("postgresql", "postgres", "postgresql", USER="zklock")
+
+    def django(self, engine: str, name: str, kind: str = "", **settings: Any) -> Any:
+        import django.conf
+        import django.db
+
+        if not django.conf.settings.configured:
+            django.conf.settings.configure()
+            django.setup()
+        database = {"ENGINE": f"django.db.backends.{engine}", "NAME": name, **settings}
+        if kind:
+            database |= {"HOST": "127.0.0.1", "PORT": self.port(kind)}
+        connection = django.db.utils.ConnectionHandler({"default": database})["default"]
+        connection.set_autocommit(False)
+        return connection
+
+    def port(self, kind: str) -> int:
+        found = re.search(r"port=(\d+)|^(\d+)$", self.store(kind).where)
+        assert found is not None
+        return int(found[1] or found[2])
+
+    @contextlib.contextmanager
+    def disposed(self, engine: Any, connect: Callable[[], Any]) -> Iterator[Any]:
+        try:
+            with contextlib.closing(connect()) as connection:
+                yield connection
+        finally:
+            engine.dispose()
+
+
+KINDS = {
+    "sqlite_rows": "sqlite",
+    "sqlite_dicts": "sqlite",
+    "sqlite_scalars": "sqlite",
+    "sqlite_subclass": "sqlite",
+    "psycopg_dicts": "postgresql",
+    "psycopg_scalars": "postgresql",
+    "psycopg_raw_cursor": "postgresql",
+    "psycopg2": "postgresql",
+    "psycopg2_dicts": "postgresql",
+    "pg8000": "postgresql",
+    "pymysql_dicts": "mariadb",
+    "pymysql_streaming": "mariadb",
+    "mysql_connector": "mariadb",
+    "sqlalchemy_mysql_connector": "mariadb",
+    "sqlalchemy_psycopg2": "postgresql",
+    "sqlalchemy_raw": "postgresql",
+    "sqlalchemy_session_subclass": "sqlite-sqlalchemy",
+    "sqlalchemy_scoped_session": "sqlite-sqlalchemy",
+    "django_sqlite": "sqlite",
+    "django_postgresql": "postgresql",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_is_guarded_as_any_other(kind: str, stores: Stores) -> None:
+    servers = Servers(stores)
+    store = servers.store(KINDS[kind]).fresh()
+    connect: Callable[[], Any] = getattr(servers, kind)
+    guard = SqlGuard(connect, store.resource)
+    guard.create_table()
+    guard.create()
+    assert guard.highest() is None
+    guard.claim(B)
+    assert guard.run(B, lambda _: "done") == "done"
+    with pytest.raises(StaleToken):
+        guard.claim(A)
+    assert guard.highest() == SqlGuard(store.connect, store.resource).highest() == B
+    with pytest.raises(GuardUnusable, match=r"has no table missing_fence.*create_table\(\)"):
+        SqlGuard(connect, store.resource, table="missing_fence").claim(B)
+    lost = f"{store.resource} never made"
+    with pytest.raises(GuardUnusable, match="call create"):
+        SqlGuard(connect, lost).claim(B)
+
+
+@pytest.mark.parametrize(
+    "kind", ["psycopg2", "pg8000", "mysql_connector", "sqlalchemy_mysql_connector"]
+)
+def test_a_deadlock_is_recognised(kind: str, stores: Stores) -> None:
+    """One of two transactions that lock two marks in opposite order is told to try again."""
+    servers = Servers(stores)
+    store = servers.store(KINDS[kind])
+    connect: Callable[[], Any] = getattr(servers, kind)
+    first, second = (SqlGuard(connect, store.fresh().resource) for _ in range(2))
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
+        one, other = (
+            stack.enter_context(
+                made if hasattr(made, "gen") else contextlib.closing(made)  # `disposed`
+            )
+            for made in (connect(), connect())
+        )
+        first.advance(one, A)
+        second.advance(other, A)
+        waiting = pool.submit(_outcome, lambda: second.advance(one, A), one)
+        errors = [_outcome(lambda: first.advance(other, A), other), waiting.result(30)]
+    (error,) = [error for error in errors if error is not None]
+    assert is_retryable(error)
+
+
+def _outcome(action: Callable[[], object], connection: Any) -> Exception | None:
+    try:
+        action()
+    except Exception as error:
+        return error
+    else:
+        return None
+    finally:
+        connection.rollback()
+
+
+# Autocommit
+
+
+def _psycopg2_autocommit(servers: Servers) -> Any:
+    connection = servers.psycopg2()
+    connection.autocommit = True
+    return connection
+
+
+def _pg8000_autocommit(servers: Servers) -> Any:
+    connection = servers.pg8000()
+    connection.autocommit = True
+    return connection
+
+
+def _django_autocommit(servers: Servers, kind: str) -> Any:
+    connection = getattr(servers, f"django_{kind}")()
+    connection.set_autocommit(True)
+    return connection
+
+
+def _sqlite_autocommit(servers: Servers) -> Any:
+    connection = servers.sqlite()
+    connection.isolation_level = None
+    return connection
+
+
+def _alchemy_autocommit(servers: Servers, kind: str) -> Any:
+    connection = servers.store(f"{kind}-sqlalchemy").connect()
+    return connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+AUTOCOMMIT: dict[str, tuple[str, Callable[[Servers], Any]]] = {
+    "sqlite3": ("sqlite", _sqlite_autocommit),
+    "psycopg": ("postgresql", lambda servers: servers.psycopg(autocommit=True)),
+    "psycopg2": ("postgresql", _psycopg2_autocommit),
+    "pg8000": ("postgresql", _pg8000_autocommit),
+    "pymysql": ("mariadb", lambda servers: servers.pymysql(autocommit=True)),
+    "mysql_connector": ("mariadb", lambda servers: servers.mysql_connector(autocommit=True)),
+    "django sqlite": ("sqlite", lambda servers: _django_autocommit(servers, "sqlite")),
+    "django postgresql": ("postgresql", lambda servers: _django_autocommit(servers, "postgresql")),
+    "sqlalchemy sqlite": (
+        "sqlite-sqlalchemy",
+        lambda servers: _alchemy_autocommit(servers, "sqlite"),
+    ),
+    "sqlalchemy postgresql": (
+        "postgresql-sqlalchemy",
+        lambda servers: _alchemy_autocommit(servers, "postgresql"),
+    ),
+    "sqlalchemy mariadb": (
+        "mariadb-sqlalchemy",
+        lambda servers: _alchemy_autocommit(servers, "mariadb"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", AUTOCOMMIT)
+def test_advance_refuses_autocommit_and_run_begins(kind: str, stores: Stores) -> None:
+    servers = Servers(stores)
+    where, connect = AUTOCOMMIT[kind]
+    store = servers.store(where).fresh()
+    guard = SqlGuard(lambda: connect(servers), store.resource)
+    with (
+        contextlib.closing(connect(servers)) as connection,
+        pytest.raises(ValueError, match="autocommit mode: begin a transaction"),
+    ):
+        guard.advance(connection, A)
+    assert guard.highest() is None
+    guard.claim(A)
+
+    def change(connection: Any) -> None:
+        guard_elsewhere = SqlGuard(store.connect, store.resource)
+        assert guard_elsewhere.highest() == A
+        SqlGuard(store.connect, store.resource).advance(connection, B)
+        assert guard_elsewhere.highest() == A
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        guard.run(A, change)
+    assert guard.highest() == A
+    with contextlib.closing(connect(servers)) as connection:
+        again = SqlGuard(lambda: contextlib.nullcontext(connection), store.resource)
+        again.claim(B)
+        assert SqlGuard(store.connect, store.resource).highest() == B
+        with pytest.raises(StaleToken):
+            again.claim(A)
+        again.claim(B)
+
+
+# asyncio
+
+
+def test_autocommit_of_asyncpg_is_noticed(stores: Stores) -> None:
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    servers = Servers(stores)
+    store = servers.store("postgresql").fresh()
+    guard = SqlGuard(store.connect, store.resource)
+
+    async def main() -> None:
+        url = f"postgresql+asyncpg://zklock@127.0.0.1:{servers.port('postgresql')}/postgres"
+        engine = create_async_engine(url)
+        try:
+            async with engine.connect() as connection:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                with pytest.raises(ValueError, match="autocommit mode"):
+                    await connection.run_sync(guard.advance, A)
+            async with engine.begin() as connection:
+                await connection.run_sync(guard.advance, B)
+            async with engine.connect() as connection:
+                with pytest.raises(StaleToken):
+                    await connection.run_sync(guard.advance, A)
+                with pytest.raises(StaleToken):
+                    await connection.commit()
+            async with AsyncSession(engine) as session:
+                await session.run_sync(guard.advance, B)
+                await session.commit()
+                with pytest.raises(StaleToken):
+                    await session.run_sync(guard.advance, A)
+                with pytest.raises(StaleToken):
+                    await session.commit()
+        finally:
+            await engine.dispose()
+
+    asyncio.run(main())
+    assert guard.highest() == B
+
+
+def test_what_is_asynchronous_is_refused_at_the_call(stores: Stores, tmp_path: Path) -> None:
+    import psycopg
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    store = Servers(stores).store("postgresql-sqlalchemy")
+    guard = SqlGuard(store.connect, "report")
+    refused = pytest.raises(TypeError, match=r"is asynchronous.*zklock\.fencing\.aio\.SqlGuard")
+
+    async def main() -> None:
+        engine = create_async_engine(store.where)
+        try:
+            async with engine.connect() as connection, AsyncSession(engine) as session:
+                for given in (connection, session):
+                    with refused:
+                        guard.advance(given, A)
+                    with refused:
+                        guard.create(given)
+            with refused:
+                SqlGuard(engine.connect, "report").claim(A)
+            dsn = Servers(stores).store("postgresql").where
+            async with await psycopg.AsyncConnection.connect(dsn) as connection:
+                with refused:
+                    guard.advance(connection, A)
+            with refused:
+                SqlGuard(lambda: psycopg.AsyncConnection.connect(dsn), "report").highest()
+        finally:
+            await engine.dispose()
+
+    asyncio.run(main())
+
+
+def test_what_is_no_connection_is_refused(stores: Stores) -> None:
+    store = Servers(stores).store("sqlite-sqlalchemy")
+    with contextlib.closing(store.connect()) as connection:
+        engine = connection.engine
+    with pytest.raises(TypeError, match=r"not sqlalchemy\.engine\.base\.Engine"):
+        SqlGuard(store.connect, "report").advance(engine, A)
+
+
+# Django
+
+
+@pytest.mark.hazard("H47")
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_an_atomic_block_of_django_rolls_back_what_was_refused(kind: str, stores: Stores) -> None:
+    servers = Servers(stores)
+    store = servers.store(kind).fresh()
+    guard = SqlGuard(store.connect, store.resource)
+    guard.claim(B)
+
+    def value() -> bytes | None:
+        row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
+        return None if row[0] is None else bytes(row[0])
+
+    with contextlib.closing(_django_autocommit(servers, kind)) as connection:
+        from django.db import connections, transaction
+
+        connections["guarded"] = connection
+        sql = f"UPDATE data SET value = %s WHERE resource = '{store.resource}'"
+        with transaction.atomic(using="guarded"):
+            connection.cursor().execute(sql, [b"before"])
+            with pytest.raises(StaleToken):
+                guard.advance(connection, A)
+            with pytest.raises(transaction.TransactionManagementError):
+                connection.cursor().execute(sql, [b"stale"])
+        assert value() is None
+        with transaction.atomic(using="guarded"), guard.advance(connection, B):
+            connection.cursor().execute(sql, [b"b"])
+        assert value() == b"b"
+        del connections["guarded"]

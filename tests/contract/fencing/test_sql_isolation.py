@@ -1,0 +1,137 @@
+"""At every level of isolation: what is read after ``advance`` has all that was accepted before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.contract.fencing.conftest import Stores
+from tests.contract.fencing.guards_under_test import Sql
+from zklock.errors import SnapshotTooOld
+from zklock.fencing import SqlGuard, is_retryable
+from zklock.token import FencingToken
+
+A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+pytestmark = pytest.mark.hazard("H45")
+
+# The level, and how often a transaction is refused that has read too early.
+REFUSED = {
+    "postgresql": 0,
+    "postgresql-sqlalchemy": 0,
+    "postgresql-repeatable-read": 1,
+    "postgresql-serializable": 1,
+    "mariadb": 1,
+    "mariadb-sqlalchemy": 1,
+    "mariadb-read-committed": 0,
+}
+
+
+def read(store: Sql, connection: Any) -> bytes:
+    row = store.execute("SELECT value FROM data WHERE resource = :r", connection, r=store.resource)
+    return bytes(row[0] or b"")
+
+
+def write(store: Sql, connection: Any, value: bytes) -> None:
+    store.execute(
+        "UPDATE data SET value = :v WHERE resource = :r", connection, v=value, r=store.resource
+    )
+
+
+@contextlib.contextmanager
+def connected(store: Sql) -> Iterator[Any]:
+    with contextlib.closing(store.connect()) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("token", [A, B], ids=["the same holder", "the next holder"])
+@pytest.mark.parametrize("level", REFUSED)
+def test_a_write_accepted_since_an_early_read_is_not_lost(
+    level: str, token: FencingToken, stores: Stores
+) -> None:
+    subject = stores[level]
+    assert isinstance(subject, Sql)
+    store, result = subject.fresh(), subject.fresh()
+    guard = SqlGuard(store.connect, store.resource)
+    guard.claim(A)
+    refused: list[Exception] = []
+
+    def attempt(connection: Any) -> bool:
+        try:
+            read(store, connection)
+            if not refused:
+                guard.run(A, lambda other: write(store, other, b"a"))
+            guard.advance(connection, token)
+            write(result, connection, read(store, connection) + b"b")
+            connection.commit()
+        except Exception as error:
+            refused.append(error)
+            connection.rollback()
+            return False
+        return True
+
+    with connected(store) as connection:
+        while not attempt(connection):
+            assert is_retryable(refused[-1]), refused[-1]
+        assert read(result, connection) == b"ab"
+    assert len(refused) == REFUSED[level]
+
+
+@pytest.mark.parametrize("level", ["mariadb", "mariadb-sqlalchemy"])
+def test_run_begins_anew_on_a_connection_that_has_read(level: str, stores: Stores) -> None:
+    subject = stores[level]
+    assert isinstance(subject, Sql)
+    store = subject.fresh()
+    with connected(store) as connection:
+        guard = SqlGuard(lambda: contextlib.nullcontext(connection), store.resource)
+        assert read(store, connection) == b""
+        SqlGuard(store.connect, store.resource).run(A, lambda other: write(store, other, b"a"))
+        with pytest.raises(SnapshotTooOld, match="call advance before anything else") as caught:
+            guard.run(A, lambda _: None, attempts=1)
+        assert caught.value.resource == store.resource
+        assert is_retryable(caught.value)
+        assert read(store, connection) == b"a"
+        SqlGuard(store.connect, store.resource).run(A, lambda other: write(store, other, b"b"))
+        assert guard.run(B, lambda _: read(store, connection)) == b"b"
+
+
+def test_a_mark_that_is_younger_than_the_snapshot(stores: Stores) -> None:
+    store = stores["mariadb"]
+    assert isinstance(store, Sql)
+    store = store.fresh()
+    with connected(store) as connection:
+        read(store, connection)
+        guard = SqlGuard(store.connect, f"{store.resource} late")
+        guard.create()
+        with pytest.raises(SnapshotTooOld):
+            guard.advance(connection, A)
+        connection.rollback()
+        guard.advance(connection, A)
+
+
+@pytest.mark.parametrize("level", ["mariadb-serializable"])
+def test_a_serializable_reader_keeps_writers_out(level: str, stores: Stores) -> None:
+    """There a plain read locks what it reads, so that nothing is accepted after it."""
+    subject = stores[level]
+    assert isinstance(subject, Sql)
+    store = subject.fresh()
+    guard = SqlGuard(store.connect, store.resource)
+
+    def impatient() -> Any:
+        connection = store.connect()
+        store.execute("SET SESSION innodb_lock_wait_timeout = 1", connection)
+        return connection
+
+    with connected(store) as connection:
+        read(store, connection)
+        with pytest.raises(Exception, match="Lock wait timeout"):
+            SqlGuard(impatient, store.resource).run(
+                A, lambda other: write(store, other, b"a"), attempts=1
+            )
+        guard.advance(connection, B)
+        write(store, connection, read(store, connection) + b"b")
+        connection.commit()
+        assert read(store, connection) == b"b"

@@ -1,0 +1,1 @@
+"""The parts of ``SqlGuard``: the statements, the databases' errors, the drivers."""

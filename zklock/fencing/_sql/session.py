@@ -1,0 +1,294 @@
+"""The few operations that a guard needs of a connection, for every kind of connection."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import secrets
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from zklock.fencing._sql import codes
+from zklock.fencing._sql.alchemy import Watch
+from zklock.fencing._sql.recognise import DIALECTS, driver_of, refuse_asynchronous
+from zklock.fencing._sql.statements import BEGIN, DDL, MYSQL_FAIL, POSTGRESQL_FAIL, Dialect
+
+Result = TypeVar("Result")
+
+_PARAMETER = re.compile(r":([a-z]+)")
+
+
+class Session(ABC):
+    """A connection as the guard uses it, with the dialect of its database."""
+
+    def __init__(self, connection: Any, dialect: Dialect | None) -> None:
+        if dialect is None:
+            raise ValueError(
+                f"cannot tell the dialect of {type(connection).__module__}."
+                f"{type(connection).__name__}: pass dialect= (one of {', '.join(DDL)})"
+            )
+        self.connection = connection
+        self.dialect: Dialect = dialect
+        self._begun = False
+
+    @abstractmethod
+    def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+        """Execute a statement; return its rows."""
+
+    @abstractmethod
+    def refuse(self, error: Exception) -> None:
+        """Make sure, if possible, that the open transaction can only be rolled back."""
+
+    @property
+    @abstractmethod
+    def _raw(self) -> Any:
+        """The driver's own connection."""
+
+    def run(self, statement: str, **parameters: object) -> None:
+        """Execute a statement that has no rows."""
+        self.rows(statement, **parameters)
+
+    def begin(self) -> None:
+        """Begin a transaction on a connection that would commit every statement by itself."""
+        self.run(BEGIN[self.dialect])
+        self._begun = True
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send what is kept back until the commit."""
+
+    def commit(self) -> None:
+        """Commit the open transaction."""
+        if self._begun:
+            # The commit() of some drivers does nothing in autocommit mode.
+            self.run("COMMIT")
+            self._begun = False
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        """Roll back the open transaction, if there is one."""
+        if self._begun:
+            self._begun = False
+            with contextlib.suppress(Exception):
+                self.run("ROLLBACK")
+        self.connection.rollback()
+
+    def in_transaction(self) -> bool:
+        """Tell whether a transaction is open; otherwise each statement is committed by itself.
+
+        Ask after a first statement: with most drivers that statement opens the transaction.
+        """
+        raw = self._raw
+        inside = getattr(raw, "in_transaction", None)
+        if self.dialect == "sqlite":
+            return inside if isinstance(inside, bool) else self._sqlite_in_transaction()
+        status = getattr(getattr(raw, "info", None), "transaction_status", None)
+        if driver_of(raw) in {"psycopg", "psycopg2"} and status is not None:
+            return bool(status != 0)
+        # The autocommit setting does not tell: a transaction may be begun by hand. The flags that
+        # drivers keep do not tell either: they come from some earlier answer.
+        try:
+            self.release(self.savepoint())
+        except Exception as error:
+            if codes.no_savepoint(error):
+                return False
+            raise
+        return True
+
+    def savepoint(self) -> str:
+        """Set a savepoint that nobody else knows; return its name."""
+        name = f"zklock_{secrets.token_hex(8)}"
+        self.run(f"SAVEPOINT {name}")
+        return name
+
+    def release(self, savepoint: str) -> None:
+        """Forget a savepoint; the database raises an error if its transaction is over."""
+        self.run(f"RELEASE SAVEPOINT {savepoint}")
+
+    def _sqlite_in_transaction(self) -> bool:
+        try:
+            self.run("BEGIN")
+        except Exception as error:
+            if codes.begun_already(error):
+                return True
+            raise
+        self.run("ROLLBACK")
+        return False
+
+
+class DbApiSession(Session):
+    """A DB-API 2.0 connection, or a proxy of one that a pool has handed out."""
+
+    def __init__(self, connection: Any, dialect: Dialect | None, paramstyle: str | None) -> None:
+        # SQLAlchemy's raw_connection() is such a proxy.
+        self._target = getattr(connection, "dbapi_connection", None) or connection
+        refuse_asynchronous(self._target)
+        self._driver = driver_of(self._target)
+        if self._driver == "sqlalchemy" or not hasattr(self._target, "cursor"):
+            raise TypeError(
+                "expected a DB-API connection, a SQLAlchemy Connection or Session, or Django's "
+                f"connection, not {type(connection).__module__}.{type(connection).__name__}"
+            )
+        super().__init__(connection, dialect or DIALECTS.get(self._driver))
+        self._paramstyle = paramstyle
+
+    def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+        cursor = self._cursor()
+        try:
+            if parameters:
+                cursor.execute(*render(statement, parameters, self._style()))
+            else:
+                cursor.execute(statement)
+            if cursor.description is None:
+                return []
+            names = [column[0] for column in cursor.description]
+            return [_as_tuple(row, names) for row in cursor.fetchall()]
+        finally:
+            cursor.close()
+
+    def flush(self) -> None:
+        """Do nothing: drivers send everything at once."""
+
+    def refuse(self, error: Exception) -> None:
+        with contextlib.suppress(Exception):
+            if self.dialect == "postgresql":
+                self.run(POSTGRESQL_FAIL)
+            elif self.dialect == "mysql":
+                for statement in MYSQL_FAIL:
+                    self.run(statement)
+            else:
+                self.run("ROLLBACK")
+
+    @property
+    def _raw(self) -> Any:
+        return self._target
+
+    def _cursor(self) -> Any:
+        """Return a cursor whose rows are tuples, whatever the connection's default is."""
+        target, driver = self._target, self._driver
+        if driver == "sqlite3":
+            cursor = sys.modules["sqlite3"].Cursor(target)
+            cursor.row_factory = None
+            return cursor
+        if driver == "psycopg":
+            psycopg = sys.modules["psycopg"]
+            return psycopg.Cursor(target, row_factory=sys.modules["psycopg.rows"].tuple_row)
+        if driver == "psycopg2":
+            return target.cursor(cursor_factory=sys.modules["psycopg2.extensions"].cursor)
+        if driver in {"pymysql", "MySQLdb"}:
+            return target.cursor(sys.modules[f"{driver}.cursors"].Cursor)
+        if driver == "mysql":
+            return target.cursor(buffered=True, dictionary=False)
+        return target.cursor()
+
+    def _style(self) -> str:
+        if self._paramstyle is not None:
+            return self._paramstyle
+        for cls in type(self._target).__mro__:
+            module = cls.__module__
+            while module:
+                style = getattr(sys.modules.get(module), "paramstyle", None)
+                if isinstance(style, str):
+                    return style
+                module = module.rpartition(".")[0]
+        raise ValueError(
+            f"cannot tell the parameter style of {type(self._target).__module__}: pass "
+            "paramstyle= (PEP 249)"
+        )
+
+
+class DjangoSession(DbApiSession):
+    """Django's ``connection``, with the paramstyle that Django uses for every database."""
+
+    def __init__(self, connection: Any, dialect: Dialect | None) -> None:
+        super().__init__(connection, dialect or DIALECTS.get(connection.vendor), "format")
+
+    def refuse(self, error: Exception) -> None:
+        if self.connection.in_atomic_block:
+            self.connection.set_rollback(True)
+        else:
+            super().refuse(error)
+
+    @property
+    def _raw(self) -> Any:
+        return self.connection.connection
+
+    def _cursor(self) -> Any:
+        return self.connection.cursor()
+
+
+class AlchemySession(Session):
+    """A ``Connection`` or a ``Session`` of SQLAlchemy."""
+
+    def __init__(self, connection: Any, dialect: Dialect | None) -> None:
+        self._target = connection.connection() if hasattr(connection, "get_bind") else connection
+        super().__init__(connection, dialect or DIALECTS.get(self._target.dialect.name))
+
+    def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+        import sqlalchemy  # noqa: PLC0415 - an extra
+
+        result = self._target.execute(sqlalchemy.text(statement), parameters)
+        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+
+    def flush(self) -> None:
+        if self.connection is not self._target:
+            self.connection.flush()
+
+    def refuse(self, error: Exception) -> None:
+        self.watch.refuse(error)
+
+    def awaited(self, make: Callable[[], Awaitable[Result]]) -> Result:
+        """Await something in the middle of what SQLAlchemy runs for asyncio; return its result."""
+        adapted = self._target.connection.dbapi_connection
+        result: Result = adapted.run_async(lambda _: make())
+        return result
+
+    @property
+    def watch(self) -> Watch:
+        """The checks that must pass when the connection commits."""
+        return Watch.of(self._target)
+
+    @property
+    def _raw(self) -> Any:
+        return self._target.connection.driver_connection
+
+
+def open_session(connection: Any, dialect: Dialect | None, paramstyle: str | None) -> Session:
+    """Return the connection as the guard uses it; ``TypeError`` if the guard cannot use it."""
+    refuse_asynchronous(connection)
+    if hasattr(connection, "in_atomic_block"):
+        return DjangoSession(connection, dialect)
+    if driver_of(connection) == "sqlalchemy" and (
+        hasattr(connection, "get_bind") or hasattr(connection, "exec_driver_sql")
+    ):
+        return AlchemySession(connection, dialect)
+    return DbApiSession(connection, dialect, paramstyle)
+
+
+def render(
+    statement: str, parameters: Mapping[str, object], style: str
+) -> tuple[str, Sequence[object] | Mapping[str, object]]:
+    """Rewrite ``:name`` parameters in a style of PEP 249."""
+    names = _PARAMETER.findall(statement)
+    values = tuple(parameters[name] for name in names)
+    if style == "qmark":
+        return _PARAMETER.sub("?", statement), values
+    if style == "format":
+        return _PARAMETER.sub("%s", statement), values
+    if style == "numeric":
+        numbers = itertools.count(1)
+        return _PARAMETER.sub(lambda _: f":{next(numbers)}", statement), values
+    if style == "named":
+        return statement, parameters
+    if style == "pyformat":
+        return _PARAMETER.sub(r"%(\1)s", statement), parameters
+    raise ValueError(f"no parameter style of PEP 249: {style!r}")
+
+
+def _as_tuple(row: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    if isinstance(row, Mapping):
+        return tuple(row[name] for name in names)
+    return tuple(cast("Sequence[Any]", row))
