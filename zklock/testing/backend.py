@@ -1,4 +1,4 @@
-"""What a backend offers: the seam between test servers and whatever runs ZooKeeper."""
+"""The interface between test servers and the backend that runs ZooKeeper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zklock.testing.settings import Settings
 
 
 class Capability(Enum):
-    """What tests may ask of a server; without it the verb raises ``NotSupported``."""
+    """What tests may ask of a server; a call without its capability raises ``NotSupported``."""
 
     CONTROL = "start, stop, kill, restart, pause and resume"
     CONFIGURE = "settings such as tick_time take effect"
@@ -22,22 +22,22 @@ class Capability(Enum):
 
 
 class Node(ABC):
-    """One ZooKeeper server as its backend sees it. Not thread-safe; verbs do not wait to serve."""
+    """One server as its backend sees it. Not thread-safe; no call waits until it serves."""
 
     host: str
     port: int
 
     @abstractmethod
     def start(self) -> None:
-        """Launch on the kept data; nothing if it runs."""
+        """Launch on the kept data; do nothing if it runs."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End orderly, keeping port and data; nothing if it is down."""
+        """End it in order, keeping port and data; do nothing if it is down."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End at once (SIGKILL), keeping port and data."""
+        """End it at once (SIGKILL), keeping port and data."""
 
     @abstractmethod
     def pause(self) -> None:
@@ -61,11 +61,18 @@ class Node(ABC):
 
     @property
     def data_dir(self) -> Path | None:
-        """The folder with its ``version-2``, if it is a local one."""
+        """The folder that contains ``version-2``, if that is a local folder."""
         return None
 
+    def set_child_counter(self, path: str, value: int) -> bool:
+        """Move the create counter of a znode of a stopped server.
+
+        ``False``: this backend cannot; the caller edits the snapshot.
+        """
+        return False
+
     def read_snapshot(self) -> tuple[str, bytes]:
-        """Return name and content of the newest snapshot of a stopped server."""
+        """Return the name and the content of the newest snapshot of a stopped server."""
         raise NotSupported("this backend does not show the server's data")
 
     def write_snapshot(self, name: str, content: bytes) -> None:
@@ -80,11 +87,11 @@ class Group(ABC):
 
     @abstractmethod
     def cut(self, index: int) -> None:
-        """Let all packets between this node and the others vanish."""
+        """Drop all packets between this node and the others."""
 
     @abstractmethod
     def heal(self, index: int) -> None:
-        """Undo ``cut``; nothing if it is not cut."""
+        """Undo ``cut``; do nothing if the node is not cut."""
 
     @abstractmethod
     def close(self) -> None:

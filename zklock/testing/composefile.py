@@ -1,7 +1,7 @@
 """Reads the Compose files of this project, so that images and settings stand in one place.
 
-Of the Compose specification this covers what those files use: variables as ``${NAME}``,
-``${NAME:-default}``, ``${NAME-default}`` and ``$$``, YAML merge keys, and for each service
+Of the Compose specification, this covers what those files use: variables as ``${NAME}``,
+``${NAME:-default}``, ``${NAME-default}`` and ``$$``; YAML merge keys; and for each service
 image, command as a list, environment as a mapping, and networks with aliases.
 """
 
@@ -42,7 +42,7 @@ class Project:
 
 
 def load(path: Path, variables: Mapping[str, str]) -> Project:
-    """Read a Compose file with these variables; ``ValueError`` where it is not understood."""
+    """Read a Compose file with these variables; ``ValueError`` for what it does not understand."""
     tree = _resolve(yaml.safe_load(path.read_text(encoding="utf-8")), variables)
     try:
         return Project(

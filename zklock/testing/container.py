@@ -49,8 +49,8 @@ _RUNNING = ("running", "paused", "restarting")
 class ContainerBackend(Backend):
     """Servers in containers of a local engine, reached through ports published on loopback.
 
-    Constructing it asks the engine, finds or pulls the image, and removes containers whose test
-    process has ended without doing so.
+    The constructor connects to the engine, finds or pulls the image, and removes containers that
+    an ended test process left behind.
     """
 
     name: ClassVar[str] = "container"
@@ -74,7 +74,7 @@ class ContainerBackend(Backend):
         )
 
     def ensemble(self, settings: Settings, size: int) -> ContainerGroup:
-        """Prepare the servers of ``ensemble.yml``, which must be ``size`` many."""
+        """Prepare the servers of ``ensemble.yml``; it must have ``size`` servers."""
         project = self._load("ensemble.yml", settings)
         if len(project.services) != size:
             raise NotSupported(
@@ -98,7 +98,7 @@ class ContainerBackend(Backend):
 
 
 class _Scope:
-    """The labels of one server or ensemble, and the watchdog that removes what carries them."""
+    """The labels of one server or ensemble, and the watchdog that removes what has the labels."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.id = secrets.token_hex(6)
@@ -107,17 +107,17 @@ class _Scope:
         self._watchdog: reaper.Watchdog | None = None
 
     def begin(self) -> None:
-        """To be called before anything is made that carries the labels."""
+        """Start the watchdog; call this before anything with the labels is made."""
         if self._watchdog is None:
             self._watchdog = reaper.Watchdog(self.id, self._environ)
 
     def end(self, engine: Any) -> None:
-        """Remove everything that carries the labels."""
+        """Remove everything that has the labels."""
         if self._watchdog is not None:
             reaper.remove_group(engine, self.id)
             self._watchdog.dismiss()
             self._watchdog = None
-            engine.api.close()  # its idle connections; it makes new ones when asked again
+            engine.api.close()  # closes its idle connections; it makes new ones on demand
 
 
 class _Networks:
@@ -136,11 +136,11 @@ class _Networks:
         return self._made[name]
 
     def address(self, name: str, number: int) -> str | None:
-        """Return the address that a member keeps in this network; ``None``: any will do.
+        """Return the fixed address of a member in this network; ``None``: any address will do.
 
-        The engine gives an address that is free to whoever starts next. A peer that was cut off
-        would come back with another one, which the others do not look up again while they still
-        reach somebody at the old one.
+        The engine gives a free address to whoever starts next. So a peer that was cut off would
+        come back with another address. The other members do not look that up while they still
+        reach somebody at the old address.
         """
         if name != _PEERS:
             return None
@@ -156,7 +156,7 @@ class _Networks:
         )
 
     def _make_fixed(self, name: str) -> Any:
-        """Make a network whose addresses can be chosen: the engine wants its subnet given."""
+        """Make a network whose addresses can be chosen: the engine needs its subnet for that."""
         for attempt in range(_SUBNET_TRIES):
             free = self._make(name)
             subnet = _subnet(free)
@@ -195,11 +195,11 @@ class ContainerNode(Node):
 
     @property
     def data_dir(self) -> Path | None:
-        """The folder given as ``data_dir``; otherwise the data are in the container alone."""
+        """The given ``data_dir``; without one, the data are only in the container."""
         return self._data
 
     def start(self) -> None:
-        """Create the container if need be, and start it."""
+        """Create the container if needed, and start it."""
         if self._container is None:
             self._scope.begin()
             self._create()
@@ -234,7 +234,7 @@ class ContainerNode(Node):
             self._data.mkdir(parents=True, exist_ok=True)
             binds = {str(self._data): {"bind": "/data", "mode": "rw"}}
             environment["ZOO_DATA_LOG_DIR"] = "/data"
-        # The network that leads outside comes first: the published port belongs to it.
+        # The external network comes first: the published port belongs to it.
         order = sorted(self._service.networks, key=lambda name: name == _PEERS)
         first = self._networks[order[0]].name if self._networks and order else None
         made = api.create_container(
@@ -244,7 +244,7 @@ class ContainerNode(Node):
             environment=environment,
             labels=self._scope.labels,
             ports=[_CLIENT_PORT],
-            # Whether it serves is asked from outside.
+            # The tests find out from outside whether it serves.
             healthcheck={"test": ["NONE"]},
             host_config=api.create_host_config(
                 port_bindings={_CLIENT_PORT: (self.host, self.port)},
@@ -258,7 +258,7 @@ class ContainerNode(Node):
         return container
 
     def connect(self, network: str, container: Any = None) -> None:
-        """Join a network of the Compose file under this service's aliases there."""
+        """Join a network of the Compose file, with this service's aliases there."""
         assert self._networks is not None
         self._networks[network].connect(
             container or self._container,
@@ -272,13 +272,13 @@ class ContainerNode(Node):
         self._networks[network].disconnect(self._container)
 
     def stop(self) -> None:
-        """SIGTERM, SIGKILL after ten seconds."""
+        """Send SIGTERM, and SIGKILL after ten seconds."""
         if self.running():
             self.resume()
             self._container.stop(timeout=_STOP_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL, frozen or not."""
+        """Send SIGKILL, frozen or not."""
         if self.running():
             with contextlib.suppress(APIError):  # it has ended meanwhile
                 self._container.kill()
@@ -323,7 +323,7 @@ class ContainerNode(Node):
             return newest, file.read()
 
     def write_snapshot(self, name: str, content: bytes) -> None:
-        """Copy a snapshot into the stopped container, with the owner and mode that it had."""
+        """Copy a snapshot into the stopped container; it keeps its owner and mode."""
         path = f"{_SNAPSHOTS}/{name}"
         with self._archive(path) as archive:
             entry = archive.getmember(name)
@@ -338,7 +338,7 @@ class ContainerNode(Node):
         return tarfile.open(fileobj=io.BytesIO(b"".join(stream)))
 
     def close(self) -> None:
-        """Remove the container with its volumes, but not a ``data_dir`` that was given."""
+        """Remove the container with its volumes, but not a given ``data_dir``."""
         self._container = None
         self._scope.end(self._engine)
 
@@ -366,13 +366,13 @@ class ContainerGroup(Group):
         ]
 
     def cut(self, index: int) -> None:
-        """Take the node off the network of the peers."""
+        """Disconnect the node from the network of the peers."""
         if index not in self._cut:
             self.nodes[index].disconnect(_PEERS)
             self._cut.add(index)
 
     def heal(self, index: int) -> None:
-        """Put the node on the network of the peers again."""
+        """Connect the node to the network of the peers again."""
         if index in self._cut:
             self.nodes[index].connect(_PEERS)
             self._cut.discard(index)
@@ -392,7 +392,7 @@ _not_pulled: dict[str, str] = {}
 
 
 def _engine(environ: Mapping[str, str]) -> Any:
-    """Return the client for the engine that the environment names, one for each process."""
+    """Return the client for the engine that the environment names; one for each process."""
     key = tuple(
         environ.get(name) for name in ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
     )
@@ -417,7 +417,7 @@ def _engine(environ: Mapping[str, str]) -> Any:
 
 
 def _probe(host: str) -> None:
-    """Connect once by hand: a client that fails to connect leaves its socket unclosed."""
+    """Connect once by hand: a client that fails to connect does not close its socket."""
     scheme, _, path = host.partition("://")
     if scheme == "unix":
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -450,7 +450,7 @@ def _present(engine: Any, image: str) -> bool:
 
 
 def _pull(environ: Mapping[str, str], image: str) -> None:
-    """Pull within three minutes; an image that failed is not tried again by this process."""
+    """Pull within three minutes; this process does not try a failed image again."""
     if image not in _not_pulled:
         engine = docker.from_env(environment=dict(environ), timeout=30)
         try:

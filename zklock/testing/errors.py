@@ -1,4 +1,4 @@
-"""What test servers report when they cannot do as asked.
+"""The errors of test servers.
 
 ::
 
@@ -20,7 +20,7 @@ class ServerError(ZkLockError):
 
 
 class BackendUnavailable(ServerError):
-    """No backend, or not the one asked for, can run here; the message says what would help."""
+    """No backend, or not the requested one, can run here; the message says what would help."""
 
 
 class StartFailed(ServerError):
@@ -32,4 +32,4 @@ class NotServing(ServerError):
 
 
 class NotSupported(ServerError):
-    """The backend of this server cannot do what was asked; ``capabilities`` tells beforehand."""
+    """The backend of this server cannot do that; ``capabilities`` tells beforehand."""

@@ -32,7 +32,7 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
 
 
 class ExternalBackend(Backend):
-    """Given addresses. They can be used but neither started, stopped, configured nor cut."""
+    """Given addresses. They can be used, but not started, stopped, configured or cut."""
 
     name: ClassVar[str] = "hosts"
 
@@ -61,14 +61,14 @@ class ExternalBackend(Backend):
 
 
 class ExternalNode(Node):
-    """A server at an address; starting only looks whether it serves."""
+    """A server at an address; ``start`` only checks that it serves."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
 
     def start(self) -> None:
-        """Nothing to do: whoever runs it has started it."""
+        """Do nothing: whoever runs the server has started it."""
 
     def stop(self) -> NoReturn:
         """Not supported."""
@@ -93,15 +93,15 @@ class ExternalNode(Node):
         )
 
     def running(self) -> bool:
-        """Taken for granted."""
+        """Assumed to be true."""
         return True
 
     def log_tail(self, lines: int) -> str:
-        """Nothing is known of its log."""
+        """Return an empty text: the log is not known."""
         return ""
 
     def close(self) -> None:
-        """Leave it as it is."""
+        """Leave the server as it is."""
 
 
 class ExternalGroup(Group):
@@ -119,4 +119,4 @@ class ExternalGroup(Group):
         raise NotSupported(f"the peers given by {HOSTS_VARIABLE} cannot be cut from here")
 
     def close(self) -> None:
-        """Leave them as they are."""
+        """Leave the servers as they are."""

@@ -1,8 +1,8 @@
-"""ZooKeeper's framing, as far as a bystander needs it: where frames end and what each one is.
+"""ZooKeeper's framing, as far as an observer of the stream needs it: each frame's end and kind.
 
-A frame is a signed 32-bit big-endian length and as many bytes. The first frame each way is the
-session handshake (``ConnectRequest``, ``ConnectResponse``), without a header; later ones begin
-with ``xid, op code`` towards the server and ``xid, zxid, error`` towards the client. Source:
+A frame is a signed 32-bit big-endian length and that many bytes. The first frame in each direction
+is the session handshake (``ConnectRequest``, ``ConnectResponse``), without a header. Later frames
+begin with ``xid, op code`` towards the server and ``xid, zxid, error`` towards the client. Source:
 ``zookeeper.jute`` and ``ZooDefs.OpCode`` of Apache ZooKeeper 3.9.
 
 Pure: no socket, thread or clock.
@@ -16,8 +16,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: Handshakes are some 50 bytes long. A first length outside 1 … 4096 is no handshake: TLS, a
-#: four-letter word, or another protocol.
+#: Handshakes are some 50 bytes long. If the first length is outside 1 … 4096, this is no handshake
+#: but TLS, a four-letter word, or another protocol.
 _LONGEST_HANDSHAKE = 4096
 
 _HEADER = struct.Struct(">ii")
@@ -77,7 +77,7 @@ class Direction(enum.Enum):
 
 
 class FrameKind(enum.Enum):
-    """What a frame is; only ``REQUEST``, ``REPLY`` and ``EVENT`` are the application's doing."""
+    """What a frame is; the application causes only ``REQUEST``, ``REPLY`` and ``EVENT``."""
 
     HANDSHAKE = "handshake"
     REQUEST = "request"
@@ -93,12 +93,12 @@ class Frame:
     """One frame that the proxy read.
 
     ``number`` counts the frames of the proxy from 1, ``connection`` its connections from 1.
-    ``at`` is when the frame was whole, in seconds of `zklock.clock.clock`. ``op`` is ZooKeeper's
-    own name of the operation, on a reply that of its request, on an event its type
-    (``NodeDeleted``, …); ``path`` is the znode's path where the frame, or a reply's request,
-    begins with one, as sent: with the chroot. ``size`` is in bytes, without the length word.
-    ``xid`` is ``None`` on handshakes and opaque data; ``error`` is the server's code on replies
-    (0: success), else ``None``.
+    ``at`` is when the frame was complete, in seconds since boot. ``op`` is ZooKeeper's own name of
+    the operation; a reply has that of its request, an event has its type (``NodeDeleted``, …).
+    ``path`` is the znode's path if the frame, or a reply's request, begins with one. It is as sent:
+    with the chroot. ``size`` is in bytes, without the length word. ``xid`` is ``None`` on
+    handshakes and opaque data. ``error`` is the server's code on replies (0: success), else
+    ``None``.
     """
 
     number: int
@@ -114,7 +114,7 @@ class Frame:
 
 
 class Header(NamedTuple):
-    """What the bytes of a frame say about it: the fields of `Frame` of the same names."""
+    """What the bytes of a frame tell: the fields of `Frame` with the same names."""
 
     kind: FrameKind
     op: str
@@ -126,8 +126,8 @@ class Header(NamedTuple):
 class Splitter:
     """Cuts one direction's byte stream into frames.
 
-    A stream that does not begin with a handshake, or that later has a negative length, is
-    ``opaque`` from there on. The attribute may be set from outside, too.
+    A stream is ``opaque`` from the start if it does not begin with a handshake, and later from a
+    negative length on. Other code may set the attribute, too.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Splitter:
         self.opaque = False
 
     def feed(self, data: bytes) -> tuple[list[bytes], bytes]:
-        """Return the frames that are whole now, with their length words, and what is opaque."""
+        """Return the frames that are complete now, with their length words, and the opaque rest."""
         self._buffer += data
         frames: list[bytes] = []
         while not self.opaque and len(self._buffer) >= _INT.size:
@@ -160,7 +160,7 @@ class Splitter:
 
 
 class Dialogue:
-    """Names the frames of one connection; replies are matched with the requests before them."""
+    """Identifies the frames of one connection; matches replies with earlier requests."""
 
     def __init__(self) -> None:
         self._greeted: set[Direction] = set()
@@ -169,7 +169,7 @@ class Dialogue:
         self.session_timeout: float | None = None
 
     def read(self, direction: Direction, chunk: bytes) -> Header:
-        """Say what this frame is, given all before it; ``chunk`` includes the length word."""
+        """Identify this frame, given all before it; ``chunk`` includes the length word."""
         body = memoryview(chunk)[_INT.size :]
         if direction not in self._greeted:
             self._greeted.add(direction)
@@ -181,11 +181,11 @@ class Dialogue:
         return self._answer(body)
 
     def retract(self) -> None:
-        """Forget the request read last: the server will not see it."""
+        """Forget the request that was read last: the server will not see it."""
         self._asked.pop()
 
     def unanswered(self) -> Header | None:
-        """Return the latest request or control frame that the server has yet to answer."""
+        """Return the latest request or control frame that the server has not yet answered."""
         return next((h for h in reversed(self._asked) if h.kind is not FrameKind.PING), None)
 
     def _handshake(self, direction: Direction, body: memoryview) -> Header:

@@ -1,6 +1,6 @@
-"""What a guard must do, as checks that any guard can be run through, a user's own too.
+"""What a guard must do, as checks that can run on any guard, also on a user's own.
 
-Describe the guard and its store by a ``Subject``, then run every check that applies::
+Describe the guard and its store with a ``Subject``, then run every check that applies::
 
     @pytest.mark.parametrize("check", guard_conformance.CHECKS, ids=str)
     def test_my_guard(check):
@@ -8,31 +8,41 @@ Describe the guard and its store by a ``Subject``, then run every check that app
             check(subject)
 
 or ``print(guard_conformance.report([subject]))``. A check raises ``Violation`` (an
-``AssertionError``) and says what the guard did wrong; it returns how many cases it tried. The
-counts and the seed of what is random are in ``Effort``. Needs hypothesis.
+``AssertionError``) that says what the guard did wrong; otherwise it returns how many cases it
+tried. ``Effort`` has the counts, and the seed for what is random. Needs hypothesis.
 """
 
 from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 import random
 import signal
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, ClassVar, TypeAlias
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar, Final, TypeAlias
 
 from zklock.errors import GuardUnusable, StaleToken
 from zklock.fencing.guard import Fenced, Guard
 from zklock.token import FencingToken
 
+__all__ = ["CHECKS", "Check", "Effort", "Handle", "Subject", "Violation", "matrix", "report"]
+
 _PATIENCE = 60.0
 _PAUSE = 0.0005
+# Inherits nothing from this process; ``multiprocessing.set_forkserver_preload`` saves its imports.
+_START_METHOD: Final = "forkserver"
 
 
 class Violation(AssertionError):
@@ -40,7 +50,7 @@ class Violation(AssertionError):
 
 
 class Handle(ABC):
-    """What one holder has: a guard over connections of its own."""
+    """One holder's guard, with its own connections."""
 
     guard: Guard
 
@@ -58,7 +68,7 @@ class Handle(ABC):
 
 
 class Subject(ABC):
-    """One resource in one store, and how the guard of it is opened and maltreated.
+    """One resource in one store: how to open its guard, and how to damage its mark.
 
     Must be picklable if ``shared``. ``name`` heads the column of the report; put the versions of
     server and driver into it.
@@ -74,14 +84,14 @@ class Subject(ABC):
 
     @abstractmethod
     def fresh(self) -> Subject:
-        """Return a like subject over a resource that nobody has used, with its mark made."""
+        """Return a similar subject with a resource that nobody has used; make its mark."""
 
     @abstractmethod
     def open(self) -> Handle:
         """Connect to the resource."""
 
     def restart(self) -> None:
-        """Restart the store; handles that are open may break."""
+        """Restart the store; open handles may break."""
         raise NotImplementedError
 
     def remove_mark(self) -> None:
@@ -89,24 +99,29 @@ class Subject(ABC):
         raise NotImplementedError
 
     def spoil_mark(self) -> None:
-        """Replace the mark by something that is no token."""
+        """Replace the mark with something that is no token."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried, and the seed of what is random outside hypothesis."""
+    """How many cases to try, and the seed of what is random outside hypothesis."""
 
     interleavings: int = 100
     races: int = 3
     writes: int = 40
     kills: int = 10
+    stops: int = 100
+    """A writer with more steps than this is stopped at this many of them."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Check:
-    """One promise of a guard; call it with a subject."""
+    """One promise of a guard; call it with a subject.
+
+    ``needs``: the attributes of a subject that must be true for it.
+    """
 
     name: str
     needs: frozenset[str]
@@ -116,7 +131,7 @@ class Check:
         return self.name
 
     def applies_to(self, subject: Subject) -> bool:
-        """Tell whether the subject promises what this checks."""
+        """Tell whether the subject promises what this check tests."""
         return all(getattr(subject, need) for need in self.needs)
 
     def __call__(self, subject: Subject, effort: Effort | None = None) -> int:
@@ -141,7 +156,7 @@ def _check(
 
 
 def report(subjects: Iterable[Subject], effort: Effort | None = None) -> str:
-    """Run every check over every subject; return the matrix, and raise the first violation."""
+    """Run every check on every subject; return the matrix, or raise the first violation."""
     results = {
         subject.name: {
             check.name: str(check(subject, effort)) if check.applies_to(subject) else "-"
@@ -166,7 +181,7 @@ def matrix(results: dict[str, dict[str, str]]) -> str:
 A = FencingToken(0x700000001, 33)
 B = FencingToken(0x700000001, 34)
 
-# Where texts without padding misorder, and where floats, 32 and 64 bits end.
+# Where texts without padding sort wrongly, and where floats, 32 and 64 bits end.
 _EPOCHS = (0, 9, 10, 2**31 - 1, 2**31, 2**32, 2**53 - 1, 2**53, 2**53 + 1, 2**63 - 2, 2**63 - 1)
 _SEQUENCES = (0, 9, 10, 2**31 - 2, 2**31 - 1)
 EDGES = tuple(FencingToken(epoch, sequence) for epoch in _EPOCHS for sequence in _SEQUENCES)
@@ -193,7 +208,7 @@ def order(subject: Subject, effort: Effort) -> int:
 
 @_check()
 def claim(subject: Subject, effort: Effort) -> int:
-    """Shut out the earlier holder by a claim, else only from the first write on."""
+    """Shut out the earlier holder by a claim; without one, only the first write does."""
     del effort
     with _opened(subject.fresh()) as handle:
         handle.write(b"a", A)
@@ -218,7 +233,7 @@ def claim(subject: Subject, effort: Effort) -> int:
 
 @_check()
 def edges(subject: Subject, effort: Effort) -> int:
-    """Compare exactly where the numbers of stores end."""
+    """Compare exactly at the limits of the stores' numbers."""
     del effort
     with _opened(subject.fresh()) as handle:
         for lower, token in zip((None, *EDGES), EDGES, strict=False):
@@ -233,7 +248,7 @@ def edges(subject: Subject, effort: Effort) -> int:
 
 @_check()
 def types(subject: Subject, effort: Effort) -> int:
-    """Take tokens, and what carries one; anything else is a ``TypeError``."""
+    """Accept tokens and objects that carry one; anything else is a ``TypeError``."""
     del effort
 
     class Carrier:
@@ -257,12 +272,12 @@ def types(subject: Subject, effort: Effort) -> int:
 
 @_check()
 def interleavings(subject: Subject, effort: Effort) -> int:
-    """Let two holders acquire, claim, write and pause in any order, beside a model."""
+    """Let two holders acquire, claim, write and pause in any order; compare with a model."""
     import hypothesis  # noqa: PLC0415 - an extra
     from hypothesis import strategies as st  # noqa: PLC0415
 
     tried = 0
-    # Whoever does nothing while the other goes on is paused.
+    # A holder that does nothing while the other goes on is paused.
     steps = st.tuples(st.sampled_from("AB"), st.sampled_from(("acquire", "claim", "write")))
     tokens = st.sets(st.sampled_from(EDGES) | st.builds(FencingToken, _ints(63), _ints(31)))
 
@@ -307,7 +322,7 @@ def interleavings(subject: Subject, effort: Effort) -> int:
 
 @_check()
 def races(subject: Subject, effort: Effort) -> int:
-    """Race a late holder and two writers of the next one; the history is a possible order."""
+    """Race a late holder and two writers of the next one; some order must explain the history."""
     for _ in range(effort.races):
         resource = subject.fresh()
         with _opened(resource) as handle:
@@ -335,7 +350,7 @@ def races(subject: Subject, effort: Effort) -> int:
 
 @_check()
 def rising(subject: Subject, effort: Effort) -> int:
-    """Race two writers whose tokens overtake each other; the history is a possible order."""
+    """Race two writers whose tokens overtake each other; some order must explain the history."""
     for _ in range(effort.races):
         resource = subject.fresh()
         done = _flag(resource), _flag(resource)
@@ -355,12 +370,53 @@ def rising(subject: Subject, effort: Effort) -> int:
     return effort.races
 
 
+@_check()
+def stopped(subject: Subject, effort: Effort) -> int:
+    """Stop a writer before any of its steps, let a later holder write, and let the writer go on.
+
+    Its steps are the lines of code of the handle and the guard, and of their neighbours in the same
+    folder. The later holder may have to wait for the writer; its data must be there at the end.
+    """
+    resource = subject.fresh()
+    sequences = iter(range(2**31))
+    tried = 0
+    with _Stoppable(resource) as writer, ThreadPoolExecutor(1) as thread:
+        later = thread.submit(resource.open).result(_PATIENCE)
+        try:
+            # The mark is below the writer's token, or equal to it.
+            for action, equal in (("write", True), ("write", False), ("claim", False)):
+                total = writer.steps(action, FencingToken(A.epoch, next(sequences)))
+                stride = max(1, -(-total // effort.stops))
+                for step in range(1, total + 1, stride):
+                    older, newer = (FencingToken(A.epoch, next(sequences)) for _ in range(2))
+                    if equal:
+                        thread.submit(later.guard.claim, older).result(_PATIENCE)
+                    write = partial(later.write, _value(newer, step), newer)
+                    where = writer.stopped_during(
+                        action,
+                        older,
+                        step,
+                        lambda write=write: thread.submit(write),  # type: ignore[misc]
+                    )
+                    found = thread.submit(later.read).result(_PATIENCE)
+                    mark = thread.submit(later.guard.highest).result(_PATIENCE)
+                    if found != _value(newer, step) or mark != newer:
+                        raise Violation(
+                            f"a {action} with {older}, stopped before {where}, went on after "
+                            f"{newer} had been accepted: the data is {found!r:.80}, the mark {mark}"
+                        )
+                    tried += 1
+        finally:
+            thread.submit(later.close).result(_PATIENCE)
+    return tried
+
+
 @_check("shared")
 def crashes(subject: Subject, effort: Effort) -> int:
-    """Kill a writer at any moment: whole data, a mark at least as high, nothing lost."""
+    """Kill a writer at any moment: the data is whole, the mark at least as high, nothing lost."""
     chance = random.Random(effort.seed)
     resource = subject.fresh()
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(_START_METHOD)
     for round_ in range(effort.kills):
         start = FencingToken(A.epoch + round_, 0)
         receiver, sender = context.Pipe(duplex=False)
@@ -381,7 +437,7 @@ def crashes(subject: Subject, effort: Effort) -> int:
             written = _token_in(data)
             if mark is None or not acknowledged <= written <= mark:
                 raise Violation(f"acknowledged {acknowledged}, data of {written}, mark {mark}")
-            # What the writer had under way may still arrive, until there is a higher mark.
+            # The writer's last command may still arrive, until there is a higher mark.
             last = FencingToken(start.epoch, 2**31 - 1)
             handle.guard.claim(last)
             data = handle.read()
@@ -394,7 +450,7 @@ def crashes(subject: Subject, effort: Effort) -> int:
 
 @_check("durable")
 def restart(subject: Subject, effort: Effort) -> int:
-    """Keep mark and data over a restart of the store."""
+    """Keep the mark and the data when the store restarts."""
     del effort
     resource = subject.fresh()
     with _opened(resource) as handle:
@@ -411,7 +467,7 @@ def restart(subject: Subject, effort: Effort) -> int:
 
 @_check("detects_lost_mark")
 def lost_mark(subject: Subject, effort: Effort) -> int:
-    """Refuse everything when the mark is removed or spoilt; create() heals no spoilt one."""
+    """Refuse everything when the mark is removed or spoilt; ``create()`` repairs no spoilt one."""
     del effort
     later = FencingToken(2**63 - 1, 2**31 - 1)
     for damage in ("remove_mark", "spoil_mark"):
@@ -442,6 +498,7 @@ def lost_mark(subject: Subject, effort: Effort) -> int:
 
 
 CHECKS: tuple[Check, ...] = tuple(_checks)
+"""All checks. ``str(check)`` is the name of one."""
 
 
 @dataclass(frozen=True)
@@ -453,14 +510,14 @@ class _Operation:
     end: float
     accepted: bool
     mark: FencingToken
-    """What its outcome tells: the mark was at least this when it ended."""
+    """What its outcome proves: the mark was at least this high when the write ended."""
 
 
 _History: TypeAlias = list[_Operation]
 
 
 def _expect_ordered(histories: Sequence[_History]) -> None:
-    """Require an order of the writes, compatible with time, in which the mark never falls."""
+    """Require an order of the writes that agrees with their times and never lowers the mark."""
     operations = [operation for history in histories for operation in history]
     for operation in operations:
         before = [it.mark for it in operations if it.end < operation.start]
@@ -472,13 +529,139 @@ def _expect_ordered(histories: Sequence[_History]) -> None:
             raise Violation(f"{operation.token} was refused for a token that nobody had used")
 
 
+class _Stoppable:
+    """A writer in its own process, or a thread, that can be stopped at each of its steps."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._swift = _PAUSE
+
+    def __enter__(self) -> _Stoppable:
+        context = multiprocessing.get_context(_START_METHOD)
+        self._orders, theirs = context.Pipe()
+        arguments = (self._subject, theirs)
+        self._process: Any = (
+            context.Process(target=_obey, args=arguments, daemon=True)
+            if self._subject.shared
+            else threading.Thread(target=_obey, args=arguments, daemon=True)
+        )
+        self._process.start()
+        if self._subject.shared:
+            theirs.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._orders.send(None)
+        self._process.join(_PATIENCE)
+        if self._subject.shared:
+            self._process.kill()
+            self._process.join()
+        self._orders.close()
+
+    def steps(self, action: str, token: FencingToken) -> int:
+        """Let the writer run without a stop; return the number of steps."""
+        self._orders.send((action, token, 0))
+        return int(self._answer()[1])
+
+    def stopped_during(
+        self, action: str, token: FencingToken, step: int, call: Callable[[], Future[None]]
+    ) -> str:
+        """Stop the writer before its step, make the call, let it go on; return where it stopped.
+
+        If a call takes much longer than others, it is waiting for the writer. Then the writer goes
+        on first.
+        """
+        self._orders.send((action, token, step))
+        kind, where = self._answer()
+        if kind != "stopped":
+            call().result(_PATIENCE)
+            return "its end"
+        start = time.monotonic()
+        calling = call()
+        done, _ = wait([calling], min(0.25, max(0.02, 4 * self._swift)))
+        if done:
+            took = time.monotonic() - start
+            self._swift = took if self._swift == _PAUSE else (self._swift + took) / 2
+        self._orders.send("go on")
+        self._answer()
+        calling.result(_PATIENCE)
+        return str(where)
+
+    def _answer(self) -> tuple[str, Any]:
+        try:
+            if not self._orders.poll(_PATIENCE):
+                raise Violation(f"a writer that was stopped was not done after {_PATIENCE} s")
+            kind, what = self._orders.recv()
+        except EOFError:
+            raise Violation("a writer that was stopped has died") from None
+        if kind == "failed":
+            raise Violation(f"a writer that was stopped failed: {what}")
+        return kind, what
+
+
+def _obey(subject: Subject, orders: Connection) -> None:
+    """Write and claim as told, stopping where told."""
+    with closing(orders), _opened(subject) as handle:
+        folders, files = _code_of(handle)
+        while (order := orders.recv()) is not None:
+            action, token, stop = order
+            count = 0
+
+            def trace(frame: FrameType, event: str, _: Any, stop: int = stop) -> Any:
+                nonlocal count
+                path = frame.f_code.co_filename
+                if path not in files and _folder(path) not in folders:
+                    return None
+                if event in {"line", "return"}:
+                    count += 1
+                    if count == stop:
+                        orders.send(("stopped", f"{Path(path).name}:{frame.f_lineno}"))
+                        orders.recv()
+                return trace
+
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                if action == "claim":
+                    handle.guard.claim(token)
+                else:
+                    handle.write(_value(token, stop), token)
+            except StaleToken:
+                outcome: tuple[str, Any] = "refused", count
+            except Exception as error:
+                outcome = "failed", f"{type(error).__name__}: {error}"
+            else:
+                outcome = "accepted", count
+            finally:
+                sys.settrace(before)
+            orders.send(outcome)
+
+
+def _code_of(handle: Handle) -> tuple[set[str], set[str]]:
+    """Return where the code of a handle and its guard is: the folders of packages, else files."""
+    folders, files = set(), set()
+    for kind in {*type(handle).__mro__, *type(handle.guard).__mro__} - {*Handle.__mro__}:
+        module = sys.modules.get(kind.__module__)
+        path = getattr(module, "__file__", None)
+        if path is not None and kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
+            files.add(path)
+            if getattr(module, "__package__", None):
+                folders.add(_folder(path))
+    return folders, files
+
+
+def _folder(path: str) -> str:
+    return path.rpartition(os.sep)[0]
+
+
 def _together(
     subject: Subject, jobs: Sequence[tuple[Callable[..., _History], tuple[Any, ...]]]
 ) -> list[_History]:
-    """Run the jobs side by side, in processes where the subject is shared, else in threads."""
+    """Run the jobs side by side: in processes if the subject is shared, else in threads."""
     if not subject.shared:
         return _in_threads(subject, jobs)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(_START_METHOD)
     running = []
     for function, arguments in jobs:
         receiver, sender = context.Pipe(duplex=False)
@@ -543,11 +726,13 @@ def _received(receiver: Connection) -> _History:
 
 def _flag(subject: Subject) -> Any:
     """Return a flag that all writers of the subject share."""
-    return multiprocessing.get_context("spawn").Event() if subject.shared else threading.Event()
+    if not subject.shared:
+        return threading.Event()
+    return multiprocessing.get_context(_START_METHOD).Event()
 
 
 def _write_until_refused(subject: Subject, token: FencingToken, going: Any, done: Any) -> _History:
-    """Write, tell after a few that it goes, and stop after a few refusals."""
+    """Write; set ``going`` after a few writes; stop after a few refusals."""
     history: _History = []
     late = 0
     try:
@@ -577,7 +762,7 @@ def _write_after(
 
 
 def _leapfrog(subject: Subject, start: int, writes: int, done: Any) -> _History:
-    """Write; when refused, go on with the next own token above the mark."""
+    """Write; after a refusal, go on with the next own token above the mark."""
     history: _History = []
     token = FencingToken(A.epoch, start)
     try:
@@ -593,7 +778,7 @@ def _leapfrog(subject: Subject, start: int, writes: int, done: Any) -> _History:
 
 
 def _watch(subject: Subject, *done: Any) -> _History:
-    """Read until the writers are done: whole data, and never older than what was read before."""
+    """Read until the writers are done: the data is whole, and never older than an earlier read."""
     last: FencingToken | None = None
     with _opened(subject) as handle:
         ending = False
@@ -609,7 +794,7 @@ def _watch(subject: Subject, *done: Any) -> _History:
 
 
 def _write_rising(subject: Subject, start: FencingToken, sender: Connection) -> None:
-    """Write with ever higher tokens, so that mark and data change each time, until killed."""
+    """Write with higher and higher tokens, so that mark and data change each time, until killed."""
     with _opened(subject) as handle:
         for sequence in range(2**31):
             token = FencingToken(start.epoch, sequence)
@@ -644,7 +829,7 @@ def _timed(handle: Handle, data: bytes, token: FencingToken) -> _Operation:
 
 
 def _value(token: FencingToken, number: int) -> bytes:
-    """Return data that shows whose it is and whether it is whole."""
+    """Return data that shows who wrote it and whether it is whole."""
     head = f"{token} {number:010d}"
     return f"{head} {hashlib.sha256(head.encode()).hexdigest() * 32}".encode()
 

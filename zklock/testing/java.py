@@ -1,4 +1,4 @@
-"""ZooKeeper run by a local Java: processes that cannot outlive the one that started them."""
+"""ZooKeeper run by a local Java: its processes cannot outlive the process that started them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zklock.testing.settings import Settings
 
 DEBIAN_JAR = Path("/usr/share/java/zookeeper.jar")
 DEBIAN_LOGGER = Path("/usr/share/java/slf4j-simple.jar")
-# Netty's, for TLS; the class path that zookeeper.jar names leaves them out.
+# From Netty, for TLS; the class path named in zookeeper.jar leaves them out.
 DEBIAN_NETTY = (Path("/usr/share/java/netty-codec.jar"), Path("/usr/share/java/netty-resolver.jar"))
 JARS_VARIABLE = "ZKLOCK_ZOOKEEPER_JARS"
 HOME_VARIABLE = "ZOOKEEPER_HOME"
@@ -36,8 +36,8 @@ HINT = (
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _STOP_SECONDS = 10.0
 
-# A start of 0.2 s and 55 MB instead of 0.4 s and 70 MB: no optimising compiler, the plain
-# collector, no performance counters on disk.
+# These options make a start take 0.2 s and 55 MB instead of 0.4 s and 70 MB: no optimising
+# compiler, the plain collector, no performance counters on disk.
 _QUICK_JAVA = (
     "-Xshare:auto",
     "-XX:TieredStopAtLevel=1",
@@ -50,8 +50,8 @@ _QUICK_JAVA = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
-# Transaction logs that start small and are left to the page cache: a killed server keeps its
-# data, a machine that loses power may not.
+# Transaction logs start small and are left to the page cache. A killed server keeps its data; a
+# machine that loses power may not.
 _CHEAP_DISK = ("-Dzookeeper.preAllocSize=64", "-Dzookeeper.forceSync=no")
 
 _LOGBACK = """\
@@ -63,11 +63,11 @@ _LOGBACK = """\
 </configuration>
 """
 
-# The shell becomes Java; before that it leaves a watcher behind in Java's process group. Its
-# pipe's other end exists in the starting process alone. End of file without a word means that
-# this process is gone, however it ended and whichever of its threads started the server: the
-# watcher ends Java and removes $1. (PR_SET_PDEATHSIG would follow the starting thread.) Java's
-# pid, which is also the group's, cannot be used again while the watcher is in the group.
+# The shell becomes Java. Before that it leaves a watcher in Java's process group. The other end of
+# the watcher's pipe exists in the starting process alone. End of file without a word means that
+# the starting process is gone, however it ended and whichever of its threads started the server.
+# Then the watcher ends Java and removes $1. (PR_SET_PDEATHSIG would follow the starting thread.)
+# Java's pid is also the id of the group. It cannot be used again while the watcher is in the group.
 _LAUNCHER = """\
 exec 3<&0
 { read -r word <&3 || { kill -KILL $$; rm -rf -- "$1"; }; } >/dev/null 2>&1 &
@@ -78,7 +78,7 @@ exec "$@" 3<&- </dev/null
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A Java and a class path that holds ZooKeeper's server; ``origin`` says where it is from."""
+    """A Java, and a class path with ZooKeeper's server; ``origin`` says where that was found."""
 
     java: str
     classpath: tuple[str, ...]
@@ -88,8 +88,8 @@ class Installation:
     def find(cls, environ: Mapping[str, str] = os.environ) -> Installation:
         """Look for jars in ``ZKLOCK_ZOOKEEPER_JARS``, ``ZOOKEEPER_HOME``, then Debian's.
 
-        A variable that is set but leads to no ZooKeeper raises ``BackendUnavailable`` instead of
-        passing on to the next.
+        If a variable is set but leads to no ZooKeeper, ``BackendUnavailable`` is raised; the next
+        place is not tried.
         """
         classpath, origin = cls._jars(environ)
         if not classpath:
@@ -125,7 +125,7 @@ class JavaBackend(Backend):
         self.capabilities = frozenset(Capability)
 
     def describe(self) -> str:
-        """Say where ZooKeeper's jars are from."""
+        """Say where ZooKeeper's jars come from."""
         return f"java ({self.installation.origin})"
 
     def single(self, settings: Settings) -> JavaNode:
@@ -192,7 +192,7 @@ class JavaNode(Node):
         return self._data
 
     def start(self) -> None:
-        """Launch; a taken port is exchanged for another if no client can know it yet."""
+        """Launch; replace a port that is taken, if no client can know it yet."""
         if self.running():
             return
         self._reap()
@@ -225,7 +225,7 @@ class JavaNode(Node):
         _alive.add(self)
 
     def stop(self) -> None:
-        """Ask to end (SIGTERM), insist (SIGKILL) after ten seconds."""
+        """Send SIGTERM, and SIGKILL after ten seconds."""
         if self._process is None:
             return
         self.resume()
@@ -248,7 +248,7 @@ class JavaNode(Node):
         self._reap()
 
     def _reap(self) -> None:
-        """Tell the watcher of a process that has ended to go and leave the folder."""
+        """Tell the watcher of an ended process to go, and to leave the folder."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -259,7 +259,7 @@ class JavaNode(Node):
         _alive.discard(self)
 
     def pause(self) -> None:
-        """SIGSTOP; returns when the whole process has stopped."""
+        """Send SIGSTOP; return when the whole process has stopped."""
         if not self.running():
             raise StartFailed("a server that is down cannot be paused")
         assert self._process is not None
@@ -270,7 +270,7 @@ class JavaNode(Node):
         self._paused = True
 
     def resume(self) -> None:
-        """SIGCONT; nothing if it is not paused."""
+        """Send SIGCONT; do nothing if the process is not paused."""
         if self._process is not None and self._paused:
             self._process.send_signal(signal.SIGCONT)
             self._paused = False
@@ -297,18 +297,18 @@ class JavaNode(Node):
         (self._data / "version-2" / name).write_bytes(content)
 
     def close(self) -> None:
-        """Kill, and remove the folder but not a ``data_dir`` that was given."""
+        """Kill the process; remove its folder, but not a given ``data_dir``."""
         self.kill()
         self._remove_folder()
 
     def _forget(self) -> None:
-        """In a forked child: leave the process to the parent, and its pipe's end too."""
+        """In a forked child: leave the process, and this end of its pipe, to the parent."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
 
 class JavaGroup(Group):
-    """An ensemble on loopback whose outgoing peer connections all pass a relay."""
+    """An ensemble on loopback; all outgoing connections to peers pass a relay."""
 
     def __init__(self, installation: Installation, settings: Settings, size: int) -> None:
         ports = free_ports(3 * size)
@@ -326,21 +326,21 @@ class JavaGroup(Group):
                 clients[i],
                 server_id=i + 1,
                 peers=peers,
-                java_options=_socks_options(self._relay.ports[i]),
+                java_options=socks_options(self._relay.ports[i]),
             )
             for i in range(size)
         ]
 
     def cut(self, index: int) -> None:
-        """Stop forwarding to and from this node; nothing is closed."""
+        """Stop forwarding to and from this node; close nothing."""
         self._relay.cut(index)
 
     def heal(self, index: int) -> None:
-        """Forward again, what was held back first."""
+        """Forward again; first, what was held back."""
         self._relay.heal(index)
 
     def close(self) -> None:
-        """Kill all, remove their folders, end the relay."""
+        """Kill all servers, remove their folders, end the relay."""
         for node in self.nodes:
             node.close()
         self._relay.close()
@@ -351,8 +351,9 @@ def _own_folder(settings: Settings, server_id: int) -> Settings:
     return replace(settings, data_dir=settings.data_dir / str(server_id))
 
 
-def _socks_options(port: int) -> tuple[str, ...]:
-    # Java's own exceptions, which include 127.*, apply unless the property is set to nothing.
+def socks_options(port: int) -> tuple[str, ...]:
+    """Return the options that send the outgoing connections of a Java through a relay."""
+    # By default Java exempts some hosts, among them 127.*; setting this to nothing exempts none.
     return (f"-DsocksProxyHost={LOOPBACK}", f"-DsocksProxyPort={port}", "-DsocksNonProxyHosts=")
 
 

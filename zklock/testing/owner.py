@@ -1,4 +1,4 @@
-"""Names a process so that another one can tell later whether it is gone."""
+"""Names a process, so that another process can later tell whether it is gone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PROC = Path("/proc")
 class Owner:
     """A process: machine, boot, process namespace, pid and start time.
 
-    Start time and namespace are empty where there is no ``/proc``; a pid that was used again
-    then counts as the same process.
+    Start time and namespace are empty if there is no ``/proc``. Then a later process with the same
+    pid counts as the same process.
     """
 
     machine: str
@@ -43,7 +43,7 @@ class Owner:
         return "|".join((self.machine, self.boot, self.namespace, str(self.pid), self.started))
 
     def gone(self) -> bool:
-        """Whether the process has certainly ended; ``False`` for one that cannot be seen here."""
+        """Whether the process has certainly ended; ``False`` for a process not visible here."""
         here = Owner.current()
         if self.machine != here.machine:
             return False
@@ -76,8 +76,8 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str | None:
-    # proc(5): field 22 counted from 1; the second, in brackets, may itself hold spaces. A zombie
-    # (state Z) has ended already.
+    # proc(5): field 22 counted from 1. The second field, in brackets, may itself contain spaces.
+    # A zombie (state Z) has ended already.
     fields = _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()
     if not fields or fields[0] == "Z":
         return None

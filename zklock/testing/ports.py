@@ -15,9 +15,9 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 def free_ports(count: int = 1) -> list[int]:
     """Return distinct ports of the loopback interface on which nothing listens now.
 
-    They lie below the range for outgoing connections: a port from that range could be taken by
-    any client while its server is down, even by a client that reconnects to it (a TCP
-    simultaneous open with itself).
+    They are below the range for outgoing connections. Any client could take a port from that range
+    while its server is down. Even a client that reconnects to that server could take it, by a TCP
+    simultaneous open with itself.
     """
     found: list[int] = []
     candidates = random.SystemRandom()

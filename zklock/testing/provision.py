@@ -1,7 +1,7 @@
-"""Sees to it that something here can run ZooKeeper, installing it where that is permitted.
+"""Makes sure that something here can run ZooKeeper; installs it if that is permitted.
 
-``python -m zklock.testing.provision`` does so and says what there is; it exits 1, with what to
-do, if nothing helps.
+``python -m zklock.testing.provision`` does this and says what was found. If nothing helps, it
+exits with 1 and says what to do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 
@@ -22,6 +23,8 @@ PERMIT_VARIABLE = "ZKLOCK_PROVISION"
 _PACKAGES = ("default-jre-headless", "libzookeeper-java")
 _TRIES = 3
 _PAUSE_SECONDS = 5.0
+_SAY_SECONDS = 5.0
+_SAY_COLUMNS = 50
 
 
 def provision(
@@ -29,10 +32,11 @@ def provision(
 ) -> Backend:
     """Return a backend that can run ZooKeeper; install Debian's packages if there is none.
 
-    Installs only as root on a machine with ``apt-get``, only where neither
-    ``ZKLOCK_TEST_BACKEND`` nor ``ZKLOCK_TEST_HOSTS`` asks for something else, and never with
-    ``ZKLOCK_PROVISION=0``; ``say`` hears of it before it begins. Never uses ``sudo``.
-    ``BackendUnavailable`` says exactly what to run instead.
+    Installs only as root, on a machine with ``apt-get``, and only if neither
+    ``ZKLOCK_TEST_BACKEND`` nor ``ZKLOCK_TEST_HOSTS`` asks for something else. Never installs with
+    ``ZKLOCK_PROVISION=0``, and never uses ``sudo``. Calls ``say`` before it begins to install, and
+    every few seconds while it does.
+    If it does not install, ``BackendUnavailable`` says why, or exactly what to run.
     """
     try:
         return choose_backend(environ=environ)
@@ -40,15 +44,16 @@ def provision(
         refusal = _refusal(environ)
         if refusal is not None:
             raise BackendUnavailable(f"{error}\n{refusal}") from error
-    say(f"no ZooKeeper here: installing {' and '.join(_PACKAGES)} with apt-get")
-    _install()
+    say("no ZooKeeper here, so apt-get is asked for one")
+    say(f"installing {' and '.join(_PACKAGES)}")
+    _install(say)
     backend = choose_backend(environ=environ)
     say(f"installed; ZooKeeper is served by {backend.describe()}")
     return backend
 
 
 def _refusal(environ: Mapping[str, str]) -> str | None:
-    """Return what to do by hand, or ``None`` if the packages may be installed."""
+    """Return why not, or what to do by hand; ``None`` if the packages may be installed."""
     command = f"apt-get update && apt-get install {' '.join(_PACKAGES)}"
     if environ.get("ZKLOCK_TEST_HOSTS") or environ.get(BACKEND_VARIABLE, "java") != "java":
         return f"Nothing is installed where {BACKEND_VARIABLE} or ZKLOCK_TEST_HOSTS is set."
@@ -64,11 +69,11 @@ def _refusal(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def _install() -> None:
+def _install(say: Callable[[str], None]) -> None:
     for last in [False] * (_TRIES - 1) + [True]:
         try:
-            _apt(["update"])
-            _apt(["install", "-y", "--no-install-recommends", *_PACKAGES])
+            _apt(["update"], say)
+            _apt(["install", "-y", "--no-install-recommends", *_PACKAGES], say)
         except subprocess.CalledProcessError as error:
             if last:
                 output = (error.stdout or "").strip()
@@ -80,20 +85,41 @@ def _install() -> None:
             return
 
 
-def _apt(arguments: list[str]) -> None:
-    subprocess.run(
-        ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", *arguments],
-        check=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-    )
+def _apt(arguments: list[str], say: Callable[[str], None]) -> None:
+    command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", *arguments]
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        )
+
+        def said() -> str:
+            # Without the file's position: the process that writes shares it.
+            size = os.fstat(output.fileno()).st_size
+            return os.pread(output.fileno(), size, 0).decode(errors="replace")
+
+        while True:
+            try:
+                code = process.wait(_SAY_SECONDS)
+            except subprocess.TimeoutExpired:
+                newest = (said().split("\n")[-2:-1] or ["…"])[0]
+                say(f"{time.monotonic() - started:.0f} s: {newest.strip()[:_SAY_COLUMNS]}")
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            else:
+                break
+        if code:
+            raise subprocess.CalledProcessError(code, command, said())
 
 
 def main() -> int:
-    """Provision, and print what serves or what to do."""
+    """Provision; print what serves, or what to do."""
     try:
         backend = provision()
     except BackendUnavailable as error:

@@ -1,8 +1,8 @@
-"""One connection through the fault proxy: two sockets, two links, and what is done to them.
+"""One connection through the fault proxy: two sockets, two links, and the faults on them.
 
-Everything here runs on the proxy's event loop. A `Link` carries one direction: it cuts what its
-source sends into frames, queues them, and delivers them as the direction's `Rule` says. The end
-of a stream, and a fault's last act, travel through the same queue, so that nothing overtakes.
+Everything here runs on the proxy's event loop. A `Link` carries one direction. It cuts what its
+source sends into frames, queues them, and delivers them as the direction's `Rule` says. The end of
+a stream, and a fault's last act, go through the same queue, so that nothing overtakes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Rule:
 
 
 class Strike(Protocol):
-    """A one-shot fault, as the connection sees it that it has struck.
+    """A one-shot fault, as seen by the connection at which it strikes.
 
     ``answered`` is set once the server's answer to the struck frame's request has been seen.
     """
@@ -39,10 +39,10 @@ class Strike(Protocol):
     answered: bool
 
     def act(self, pair: Pair, chunk: bytes, header: Header) -> None:
-        """Do to the frame what the fault is for, instead of queueing it."""
+        """Apply the fault to the frame; the frame is not queued."""
 
     def done(self) -> None:
-        """Hear that the work is done, or cannot be."""
+        """Receive the news that the work is done, or cannot be done."""
 
 
 class Hub(Protocol):
@@ -54,17 +54,17 @@ class Hub(Protocol):
         """Connect this end to the server; `OSError` if that fails."""
 
     def saw(self, pair: Pair, direction: Direction, header: Header, size: int) -> Strike | None:
-        """Record a frame and return the fault that strikes at it."""
+        """Record a frame and return the fault that strikes at it, if any."""
 
     def hold_all(self, direction: Direction) -> None:
         """Hold this direction on every connection."""
 
     def changed(self, pair: Pair) -> None:
-        """Hear that a connection has been opened or has ended."""
+        """Receive the news that a connection has been opened or has ended."""
 
 
 class End(asyncio.Protocol):
-    """One of the two sockets; what it receives goes to ``link``."""
+    """One of the two sockets; ``link`` gets what it receives."""
 
     def __init__(self, pair: Pair, link: Link) -> None:
         self._pair = pair
@@ -75,7 +75,7 @@ class End(asyncio.Protocol):
         self.lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to receive, unless the connection has been aborted in the meantime."""
+        """Begin to receive; end at once if the connection has been aborted meanwhile."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.ready = True
@@ -86,33 +86,33 @@ class End(asyncio.Protocol):
         self._link.receive(data)
 
     def eof_received(self) -> bool:
-        """Keep the other direction: four-letter words are asked by a client that has shut its."""
+        """Keep the other direction: clients of four-letter words shut theirs, then read."""
         if self._pair.over:
             return False
         self._link.receive_end()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on the end, unless it was the peer's and has been passed on already."""
+        """Pass on the end; this does nothing if the peer's end was passed on already."""
         self.lost = True
         self._link.receive_end()
         self._pair.ended()
 
     def fail(self) -> None:
-        """Behave as a socket that was connected and lost at once."""
+        """Act like a socket that was connected and lost at once."""
         self.ready = True
         self.connection_lost(None)
 
     def write(self, data: bytes) -> None:
-        """Send, or discard where nobody reads any more."""
+        """Send, or discard if nobody reads any more."""
         if self._transport is not None and not self._shut and not self._transport.is_closing():
             self._transport.write(data)
 
     def shut(self) -> None:
-        """End what is sent, after all that was written; go on receiving."""
+        """End the outgoing stream after all that was written; go on receiving."""
         if self._transport is not None and not self._shut and not self._transport.is_closing():
             self._shut = True
-            with contextlib.suppress(OSError):  # the far end has reset it: nobody is told
+            with contextlib.suppress(OSError):  # the far end has reset it and need not be told
                 self._transport.write_eof()
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class Link:
         self._pair.changed()
 
     def mute(self) -> None:
-        """Discard what the source sends from now on; what is queued goes on."""
+        """Discard what the source sends from now on; still deliver what is queued."""
         self.muted = True
 
     def clear(self) -> None:
@@ -172,7 +172,7 @@ class Link:
         self._queue.clear()
 
     def put(self, item: bytes | Callable[[], None]) -> None:
-        """Queue bytes, or an act to do when its turn comes, and deliver what may be delivered."""
+        """Queue bytes, or an act for later in the queue; then deliver what may be delivered."""
         self._queue.append((self._loop.time() + self._rule.delay, item))
         self.pump()
 
@@ -193,7 +193,7 @@ class Link:
                 self.sink.write(item)
 
     def shut(self) -> None:
-        """End the sink's stream, where the rule lets that through."""
+        """End the sink's stream, if the rule lets that through."""
         if self._rule.blackhole:
             self._pair.gap = True
         else:
@@ -211,11 +211,11 @@ class Link:
 
 
 class Pair:
-    """A client's socket and the one to the server that goes with it.
+    """A client's socket, and the proxy's socket to the server that belongs to it.
 
-    ``gap`` is set once something of its stream has been lost in a black hole, ``over`` once a
-    fault has ended it. A connection that a one-shot fault ends is half-closed on both sides and
-    read to its end: what was delivered before is never lost to a reset.
+    ``gap`` is set once a black hole has swallowed part of its stream, ``over`` once a fault has
+    ended it. If a one-shot fault ends a connection, both sides are half-closed and read to their
+    end. So a reset never destroys what was delivered before.
     """
 
     def __init__(self, hub: Hub, number: int) -> None:
@@ -234,13 +234,13 @@ class Pair:
         self._aborted = False
         self._dialling: asyncio.Task[None] | None = None
         self._strikes: list[Strike] = []
-        #: The xid of the answer at which a fault ends the connection, and whether the client
-        #: gets that answer.
+        #: The xid of the answer at which a fault ends the connection; whether the client gets that
+        #: answer; the fault.
         self._last_answer: tuple[int | None, bool, Strike] | None = None
 
     @property
     def open(self) -> bool:
-        """Whether neither end, nor a fault, has ended it."""
+        """Whether it is connected, and neither an end nor a fault has ended it."""
         ended = self.over or any(link.source_ended for link in self._links.values())
         return self.client.ready and not ended
 
@@ -249,7 +249,7 @@ class Pair:
         self._hub.changed(self)
 
     def made(self, end: End) -> None:
-        """Hear that a socket is connected."""
+        """Receive the news that a socket is connected."""
         if self._aborted:
             end.abort()
             if self._dialling is None:
@@ -262,7 +262,7 @@ class Pair:
             self.pump()
 
     def ended(self) -> None:
-        """Hear that a socket is closed."""
+        """Receive the news that a socket is closed."""
         if self.client.lost and self._server.lost:
             self._give_up()
             self.gone.set()
@@ -274,9 +274,9 @@ class Pair:
             link.pump()
 
     def delivered_end(self, direction: Direction) -> None:
-        """Close both sockets if that was the last there is to deliver."""
+        """Close both sockets if nothing is left to deliver."""
         to_server = self._links[TO_SERVER]
-        # A fault has muted what goes to the server, and it will not answer any more.
+        # A fault has muted the direction to the server, so the server will not answer any more.
         orphaned = direction is TO_CLIENT and to_server.muted
         if orphaned or all(link.ended for link in self._links.values()):
             self.over = True
@@ -296,14 +296,14 @@ class Pair:
         await self.gone.wait()
 
     def arrived_opaque(self, direction: Direction, data: bytes) -> None:
-        """Take bytes that are not ZooKeeper's; the answer to them will not be, either."""
+        """Take bytes that are not ZooKeeper's; the answer will not be ZooKeeper's, either."""
         for link in self._links.values():
             link.splitter.opaque = True
         self._hub.saw(self, direction, _OPAQUE, len(data))
         self._links[direction].put(data)
 
     def arrived(self, direction: Direction, chunk: bytes) -> None:
-        """Take a frame: record it, and queue it or let a fault strike."""
+        """Take a frame: record it, then queue it or let a fault strike."""
         header = self.dialogue.read(direction, chunk)
         strike = self._hub.saw(self, direction, header, len(chunk) - 4)
         if strike is not None:
@@ -311,10 +311,10 @@ class Pair:
         elif not self._is_last_answer(direction, header, chunk):
             self._links[direction].put(chunk)
 
-    # What one-shot faults do, with the frame that they strike at.
+    # The acts of one-shot faults, with the frame that they strike at.
 
     def drop_before_request(self, strike: Strike, chunk: bytes, header: Header) -> None:
-        """Answer what was asked before, then end."""
+        """Let the server answer earlier requests, then end the connection."""
         self._strikes.append(strike)
         self._links[TO_SERVER].mute()
         if header.kind is not FrameKind.HANDSHAKE:
@@ -326,29 +326,29 @@ class Pair:
             self._last_answer = (pending.xid, True, strike)
 
     def drop_after_request(self, strike: Strike, chunk: bytes, header: Header) -> None:
-        """Forward it, and end in place of its answer."""
+        """Forward the request; end the connection instead of delivering its answer."""
         self._strikes.append(strike)
         self._last_answer = (header.xid, False, strike)
         self._links[TO_SERVER].put(chunk)
         self._links[TO_SERVER].mute()
 
     def drop_before_reply(self, strike: Strike, chunk: bytes, header: Header) -> None:
-        """End in its place."""
+        """End the connection instead of delivering the reply."""
         self._strikes.append(strike)
         strike.answered = True
         self._finish_in_turn(strike)
 
     def drop_after_reply(self, strike: Strike, chunk: bytes, header: Header) -> None:
-        """Deliver it, then end."""
+        """Deliver the reply, then end the connection."""
         self._links[TO_CLIENT].put(chunk)
         self.drop_before_reply(strike, chunk, header)
 
     def hold_before_request(self, strike: Strike, chunk: bytes, header: Header) -> None:
-        """Hold the direction to the server, this frame first."""
+        """Hold the direction to the server, beginning with this frame."""
         self._hold(TO_SERVER, strike, chunk)
 
     def hold_before_reply(self, strike: Strike, chunk: bytes, header: Header) -> None:
-        """Hold the direction to the client, this frame first."""
+        """Hold the direction to the client, beginning with this frame."""
         strike.answered = True
         self._hold(TO_CLIENT, strike, chunk)
 

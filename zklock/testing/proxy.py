@@ -1,24 +1,25 @@
 """A TCP proxy in front of one ZooKeeper server that can fail the way networks fail.
 
-Faults come in two sorts. *Standing* ones (`~FaultProxy.cut`, `~FaultProxy.blackhole`,
-`~FaultProxy.delay`, `~FaultProxy.hold`) last until `~FaultProxy.restore` and apply to every
-connection, present and new. *One-shot* ones (``drop_…``, ``hold_before_…``) wait for the n-th
-matching frame, strike once, and are handed out as a `Fault`.
+There are two kinds of faults. *Standing* faults (`~FaultProxy.cut`, `~FaultProxy.blackhole`,
+`~FaultProxy.delay`, `~FaultProxy.hold`) last until `~FaultProxy.restore`. They apply to every
+connection, present and new. *One-shot* faults (``drop_…``, ``hold_before_…``) wait for the n-th
+matching frame and strike once. The call returns a `Fault`.
 
-What counts, so that faults can be enumerated and come out the same in every run:
+These rules say what counts, so that faults can be enumerated and are the same in every run:
 
-- a *request* is a frame from the client after its handshake, other than a ping and the frames
-  that carry no work: ``auth``, ``sasl``, ``setWatches``. ``closeSession`` is a request.
-- a *reply* is the server's answer to a request, an *event* a watch notification.
-- pings and their answers, handshakes and the frames without work are recorded, and counted
-  neither as requests nor as replies.
-- a frame counts when the proxy has read it whole, whatever becomes of it then. On a direction
-  that a one-shot fault has ended, nothing is read any more.
+- a *request* is a frame from the client after its handshake. Not requests: pings, and the frames
+  that carry no work (``auth``, ``sasl``, ``setWatches``). ``closeSession`` is a request.
+- a *reply* is the server's answer to a request, an *event* is a watch notification.
+- pings and their answers, handshakes and the frames without work are recorded. They count neither
+  as requests nor as replies.
+- a frame counts when the proxy has read all of it, whatever happens to it then. Once a one-shot
+  fault has ended a direction, nothing is read there any more.
 
-TLS passes through unread, as does anything else that does not begin with ZooKeeper's handshake
-(``srvr`` and the other four-letter words): it is recorded as opaque chunks and counts as
-nothing. Standing faults and `~FaultProxy.drop` work on such connections; one-shot faults never
-match. A proxy buffers without bound what it delays, holds, or cannot write yet.
+The proxy passes TLS on without reading it. It does the same with anything else that does not begin
+with ZooKeeper's handshake (``srvr`` and the other four-letter words). All this is recorded as
+opaque chunks and counts as nothing. Standing faults and `~FaultProxy.drop` work on such
+connections; one-shot faults never match. What a proxy delays, holds, or cannot write yet, it
+buffers without limit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
-from zklock.clock import clock
+from zklock._ground.clock import clock
+from zklock._ground.numbers import check_int
 from zklock.testing.addresses import one_server
 from zklock.testing.frames import Direction, Frame, FrameKind, Header
 from zklock.testing.proxied import End, Pair, Rule
@@ -46,7 +48,7 @@ _COUNTED = {TO_SERVER: FrameKind.REQUEST, TO_CLIENT: FrameKind.REPLY}
 
 
 class HasHosts(Protocol):
-    """Anything with an address, such as a `ZooKeeperServer`; asked anew at every connection."""
+    """Anything with an address, such as a `ZooKeeperServer`; read again at every connection."""
 
     @property
     def hosts(self) -> str:
@@ -66,7 +68,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One client connection as it stands at the moment of asking.
+    """One client connection, as it was at the moment of the call.
 
     ``session_id`` and ``session_timeout`` (negotiated, seconds) are ``None`` until the server
     has granted a session. ``open`` is false once either end, or a fault, has ended it.
@@ -82,9 +84,9 @@ class Connection:
 class Fault:
     """A one-shot fault: ``fired`` is set when it has struck and done all of its work.
 
-    ``frame`` is then the frame that it struck at, and ``answered`` says whether the server's
-    answer to that request was seen. One whose connection ends by other means in the middle of
-    its work is fired all the same.
+    Then ``frame`` is the frame that it struck at, and ``answered`` says whether the server's answer
+    to that request was seen. If the connection ends by other means in the middle of that work,
+    ``fired`` is set, too.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class Fault:
         self._error: Exception | None = None
 
     def wait(self, timeout: float) -> Frame:
-        """Return the frame it struck at, once `fired`; `TimeoutError` after so many seconds.
+        """Return the frame it struck at, once `fired`; `TimeoutError` after ``timeout`` seconds.
 
         An exception that ``where`` raised disarms the fault and is raised here.
         """
@@ -121,7 +123,7 @@ class Fault:
         return self.frame
 
     def cancel(self) -> None:
-        """Disarm it; a fault that has struck already is not undone."""
+        """Disarm the fault; if it has struck already, that is not undone."""
         self._proxy._disarm(self)
 
     def __repr__(self) -> str:
@@ -129,7 +131,7 @@ class Fault:
         return f"<Fault {self._name}: {state}>"
 
     def strikes(self, frame: Frame) -> bool:
-        """Count the frame; the proxy asks once for each, on its own thread."""
+        """Count the frame; the proxy asks once for each frame, on its own thread."""
         try:
             if frame.direction is not self._direction or not self._match(frame):
                 return False
@@ -143,11 +145,11 @@ class Fault:
         return self._left == 0
 
     def act(self, pair: Pair, chunk: bytes, header: Header) -> None:
-        """Do its work on the connection; the proxy's."""
+        """Do the work on the connection; only the proxy calls this."""
         self._act(pair, self, chunk, header)
 
     def done(self) -> None:
-        """Hear that its work is done; the proxy's."""
+        """Receive the news that the work is done; only the proxy calls this."""
         self.fired.set()
 
 
@@ -161,13 +163,13 @@ class _Act(Protocol):
 
 
 class FaultProxy:
-    """Stands in front of one server, on a loopback port of its own that survives every fault.
+    """Stands in front of one server, on its own loopback port, which survives every fault.
 
     ``server`` is ``"host:port"`` or an object with such a ``hosts``. Connect clients to
-    ``proxy.hosts``. Use it as a context manager, or call `close`. ``record`` bounds the frames
-    and the ended connections that are remembered; counts go on. All methods may be called from
-    any thread and have taken effect when they return; they must not be called from a ``where``
-    predicate, which runs on the proxy's own thread.
+    ``proxy.hosts``. Use the proxy as a context manager, or call `close`. ``record`` limits how many
+    frames and how many ended connections are remembered; the counts go on. All methods may be
+    called from any thread, and have taken effect when they return. Do not call them from a
+    ``where`` predicate: it runs on the proxy's own thread.
     """
 
     def __init__(self, server: str | HasHosts, *, record: int = 10_000) -> None:
@@ -206,7 +208,7 @@ class FaultProxy:
         return f"<FaultProxy {self.hosts} of {_text(self._server)}>"
 
     def close(self) -> None:
-        """End everything, the port too. Further calls of `close` do nothing."""
+        """End everything, including the port. Further calls of `close` do nothing."""
         if self._closed:
             return
         self._run(self._end_all)
@@ -219,19 +221,19 @@ class FaultProxy:
     # Standing faults
 
     def cut(self) -> None:
-        """Close every connection and refuse new ones, as a machine whose server has died does."""
+        """Close every connection and refuse new ones, like a machine whose server has died."""
         self._run(self._end_all)
 
     def blackhole(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Let everything vanish in these directions, and deliver as usual in the other.
+        """Drop everything in these directions; deliver as usual in the other.
 
-        Connections stay open, even when the far end closes its own; new ones are accepted and
-        hang. Each call sets both directions anew.
+        Connections stay open, even when the far end closes its own. New connections are accepted
+        and hang. Each call sets both directions anew.
         """
         self._rule(lambda rule, on: setattr(rule, "blackhole", on), to_server, to_client)
 
     def delay(self, seconds: float, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Deliver what is read from now on so many seconds later, in order; 0 ends it."""
+        """Deliver what is read from now on so many seconds later, in order; 0 ends the delay."""
         if not seconds >= 0:
             raise ValueError(f"a delay is 0 or more seconds, not {seconds!r}")
 
@@ -242,9 +244,9 @@ class FaultProxy:
         self._rule(change, to_server, to_client)
 
     def hold(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Keep everything back in these directions, closing included, until `release`.
+        """Keep back everything in these directions, even closing, until `release`.
 
-        New connections are accepted and hang. It is what a partition does that heals in time.
+        New connections are accepted and hang. This is like a partition that heals in time.
         """
 
         def change(rule: Rule, on: bool) -> None:
@@ -253,7 +255,7 @@ class FaultProxy:
         self._rule(change, to_server, to_client)
 
     def release(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Deliver in order what `hold` kept back, and hold no more."""
+        """Deliver what `hold` kept back, in order, and hold no more."""
 
         def change(rule: Rule, on: bool) -> None:
             rule.held = rule.held and not on
@@ -263,15 +265,15 @@ class FaultProxy:
     def restore(self) -> None:
         """End every standing fault; one-shot faults stay armed.
 
-        Connections that lost something in a black hole are closed, as their stream has a gap.
-        The others go on, with what was held or delayed.
+        Connections that lost something in a black hole are closed, because their stream has a gap.
+        The others go on, and deliver what was held or delayed.
         """
         self._run(self._restore)
 
     # One-shot faults
 
     def drop(self) -> None:
-        """Close the present connections, at once and without delivering anything more."""
+        """Close the present connections at once, without delivering anything more."""
         self._run(self._drop)
 
     def drop_before_request(
@@ -279,14 +281,14 @@ class FaultProxy:
     ) -> Fault:
         """Arm: close the connection instead of forwarding its client's n-th matching request.
 
-        The requests before it are answered first, so all of them have happened, and the client
-        knows; those after it reach nobody.
+        The requests before it are answered first: all of them have happened, and the client knows
+        it. The requests after it reach nobody.
 
         ``n`` counts from now, over all connections. ``op`` (a name, or several) and ``where``
-        narrow the match. Without ``op`` only requests match; an op that is named matches
-        whatever kind its frame is: ``"connect"`` the handshake, ``"ping"``, ``"auth"``.
-        Faults that wait for the same frame strike one at a time, the oldest first, and a frame
-        that one has struck at is not counted by the younger ones.
+        narrow the match. Without ``op``, only requests match. A named op matches every kind of
+        frame: ``"connect"`` is the handshake; ``"ping"`` and ``"auth"`` match, too. If several
+        faults wait for the same frame, they strike one at a time, the oldest first. When one has
+        struck at a frame, the younger ones do not count that frame.
         """
         return self._arm(Pair.drop_before_request, TO_SERVER, n, op, where)
 
@@ -295,9 +297,9 @@ class FaultProxy:
     ) -> Fault:
         """Arm: forward the n-th matching request, and close before its client hears of it.
 
-        The connection is closed when the server has answered, so the request has happened
-        (unless the server went away: see `Fault.answered`). Replies to the requests before it
-        reach the client; requests after it reach nobody. Arguments as in `drop_before_request`.
+        The connection is closed when the server has answered, so the request has happened (unless
+        the server went away: see `Fault.answered`). Replies to the requests before it reach the
+        client. Requests after it reach nobody. Arguments as in `drop_before_request`.
         """
         return self._arm(Pair.drop_after_request, TO_SERVER, n, op, where)
 
@@ -306,24 +308,25 @@ class FaultProxy:
     ) -> Fault:
         """Arm: swallow the n-th matching reply and close its connection.
 
-        What came before it reaches the client. Requests that the client sent after the one that
-        this reply answers may have reached the server: `drop_after_request` excludes them.
+        Everything before it reaches the client. The client may have sent requests after the one
+        that this reply answers; these may have reached the server. `drop_after_request` excludes
+        that.
 
-        Arguments as in `drop_before_request`; an op that is named also matches an event of that
-        type (``op="NodeDeleted"``), and ``"connect"`` the server's side of the handshake.
+        Arguments as in `drop_before_request`. A named op also matches an event of that type
+        (``op="NodeDeleted"``); ``"connect"`` matches the server's side of the handshake.
         """
         return self._arm(Pair.drop_before_reply, TO_CLIENT, n, op, where)
 
     def drop_after_reply(
         self, n: int = 1, *, op: str | Collection[str] = (), where: _Match | None = None
     ) -> Fault:
-        """Arm: deliver the n-th matching reply, then close. As `drop_before_reply` otherwise."""
+        """Arm: deliver the n-th matching reply, then close. Otherwise as `drop_before_reply`."""
         return self._arm(Pair.drop_after_reply, TO_CLIENT, n, op, where)
 
     def hold_before_request(
         self, n: int = 1, *, op: str | Collection[str] = (), where: _Match | None = None
     ) -> Fault:
-        """Arm: `hold` what goes to the server, from the n-th matching request on.
+        """Arm: `hold` the direction to the server, from the n-th matching request on.
 
         Arguments as in `drop_before_request`.
         """
@@ -332,13 +335,13 @@ class FaultProxy:
     def hold_before_reply(
         self, n: int = 1, *, op: str | Collection[str] = (), where: _Match | None = None
     ) -> Fault:
-        """Arm: `hold` what goes to the client, from the n-th matching reply on.
+        """Arm: `hold` the direction to the client, from the n-th matching reply on.
 
         Arguments as in `drop_before_reply`.
         """
         return self._arm(Pair.hold_before_reply, TO_CLIENT, n, op, where)
 
-    # What went by
+    # What has passed through
 
     @property
     def counts(self) -> Counts:
@@ -376,8 +379,8 @@ class FaultProxy:
     def wait_for_frame(self, where: _Match, timeout: float, *, since: int = 0) -> Frame:
         """Return the first recorded frame after number ``since`` for which ``where`` is true.
 
-        Frames that went by before the call count too: take a `mark` before the action whose
-        frame you await. `TimeoutError` after so many seconds.
+        Frames from before the call count, too. So take a `mark` before the action whose frame you
+        await. `TimeoutError` after ``timeout`` seconds.
         """
         seen = since
         found: list[Frame] = []
@@ -393,10 +396,10 @@ class FaultProxy:
         return found[0]
 
     def wait_until(self, condition: Callable[[], bool], timeout: float) -> None:
-        """Return when ``condition()`` is true; it is looked at after every frame and connection.
+        """Return when ``condition()`` is true; it is checked after every frame and connection.
 
         For example ``proxy.wait_until(lambda: proxy.counts.events == 2, 5.0)``. `TimeoutError`
-        after so many seconds.
+        after ``timeout`` seconds.
         """
         with self._news:
             met = self._news.wait_for(condition, timeout)
@@ -457,10 +460,10 @@ class FaultProxy:
         await self._listen()
 
     def _accept(self, listener: socket.socket) -> bool:
-        # asyncio's own server loses what it accepts in the moment of its closing.
+        # asyncio's own server loses connections that it accepts while it closes.
         try:
             accepted, _ = listener.accept()
-        except OSError:  # there is none, or it has gone again
+        except OSError:  # there is no connection, or it has gone again
             return False
         self._accepted += 1
         pair = Pair(self, self._accepted)
@@ -480,10 +483,7 @@ class FaultProxy:
         op: str | Collection[str],
         where: _Match | None,
     ) -> Fault:
-        if isinstance(n, bool) or not isinstance(n, int):
-            raise TypeError(f"n must be an int, not {type(n).__name__}")
-        if n < 1:
-            raise ValueError(f"n counts from 1, not {n}")
+        check_int("n", n, 1)
         ops = frozenset([op] if isinstance(op, str) else op)
 
         def match(frame: Frame) -> bool:
@@ -507,15 +507,15 @@ class FaultProxy:
 
         self._run(step)
 
-    # What the connections tell (`Hub`)
+    # What the connections report (`Hub`)
 
     async def dial(self, end: End) -> None:
-        """Connect this end to the server; the connections' own."""
+        """Connect this end to the server; only connections call this."""
         host, port, _ = one_server(_text(self._server))
         await self._loop.create_connection(lambda: end, host, port)
 
     def saw(self, pair: Pair, direction: Direction, header: Header, size: int) -> Fault | None:
-        """Record a frame and return the fault that strikes at it; the connections' own."""
+        """Record a frame and return the fault that strikes at it; only connections call this."""
         with self._news:
             self._number += 1
             frame = Frame(
@@ -533,11 +533,11 @@ class FaultProxy:
         return struck
 
     def hold_all(self, direction: Direction) -> None:
-        """Hold a direction; the connections' own."""
+        """Hold a direction; only connections call this."""
         self.rules[direction].held = True
 
     def changed(self, pair: Pair) -> None:
-        """Hear that a connection has changed; the connections' own."""
+        """Receive the news that a connection has changed; only connections call this."""
         with self._news:
             if pair.gone.is_set() and self._open.pop(pair.number, None) is not None:
                 self._ended.append(_snapshot(pair))
@@ -569,10 +569,10 @@ def _text(server: str | HasHosts) -> str:
 
 
 def _socket() -> socket.socket:
-    # The port is reserved by a socket that is bound and never listens: the kernel refuses
-    # connections to it, and gives it to nobody else, while the proxy is cut. Linux lets another
-    # socket bind and listen beside it if both say SO_REUSEADDR.
-    # asyncio has small segments sent at once, but only by sockets that say they are TCP's.
+    # A socket that is bound and never listens reserves the port. While the proxy is cut, the
+    # kernel refuses connections to the port and gives it to nobody else. Linux lets another
+    # socket bind and listen beside it if both set SO_REUSEADDR.
+    # asyncio sends small segments at once, but only for sockets whose protocol is given as TCP.
     endpoint = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return endpoint

@@ -1,7 +1,7 @@
-"""Removes containers and networks that their test process has left behind.
+"""Removes containers and networks that a test process has left behind.
 
-``python -m zklock.testing.reaper GROUP`` removes those of one group; a shell that waits for the
-end of the test process runs it.
+``python -m zklock.testing.reaper GROUP`` removes those of one group. A shell runs it: the shell
+waits for the end of the test process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from zklock.testing.owner import Owner
 OWNER_LABEL = "zklock.testing.owner"
 GROUP_LABEL = "zklock.testing.group"
 
-# End of file without a word: the process that holds the pipe's other end is gone.
+# End of file without a word: the process with the other end of the pipe is gone.
 _WAIT = 'read -r word || exec "$@"'
 
 
 def remove_group(engine: Any, group: str) -> None:
-    """Remove what carries this group's label."""
+    """Remove everything with this group's label."""
     _remove(engine, GROUP_LABEL, lambda label: label == group)
 
 
@@ -48,7 +48,7 @@ def _remove(engine: Any, label: str, chosen: Callable[[str], bool]) -> None:
     wanted = {"label": label}
     for container in engine.containers.list(all=True, filters=wanted, ignore_removed=True):
         if chosen(container.labels.get(label, "")):
-            with contextlib.suppress(APIError):  # somebody else removes it at the same time
+            with contextlib.suppress(APIError):  # another process removes it at the same time
                 container.remove(force=True, v=True)
     for network in engine.networks.list(filters=wanted):
         if chosen((network.attrs.get("Labels") or {}).get(label, "")):

@@ -1,10 +1,10 @@
-"""Carries the peer connections of a local ensemble, so that they can be cut without root.
+"""Carries the connections between the peers of a local ensemble; they can be cut without root.
 
-Java's plain sockets, which ZooKeeper uses for both election and replication, honour Java's SOCKS
-proxy setting. Every server is given a proxy port of its own here, so each outgoing connection
-tells who connects (the proxy port) to whom (the port asked for). A server's configuration stays
-that of any ensemble, and an address that a peer announced in its messages leads through the
-relay like any other.
+ZooKeeper uses Java's plain sockets for both election and replication. These obey Java's SOCKS
+proxy setting. Here every server has its own proxy port. So each outgoing connection tells who
+connects (the proxy port) and to whom (the requested port). A server's configuration stays that of
+any ensemble. An address that a peer announces in its messages leads through the relay like any
+other.
 
 A cut link behaves as if packets vanished: nothing is read, nothing is closed, a new connection
 gets no answer. After healing, what was held back is delivered, as TCP would retransmit it.
@@ -29,7 +29,7 @@ _CALL_SECONDS = 10.0
 
 
 class PeerRelay:
-    """SOCKS proxies for the members of one ensemble, on a thread of their own.
+    """SOCKS proxies for the members of one ensemble, on their own thread.
 
     ``members`` maps each port on which a member listens for its peers to the member's index.
     ``ports[i]`` is the proxy port of member ``i``. Safe to use from any thread.
@@ -72,11 +72,11 @@ class PeerRelay:
         return [server.sockets[0].getsockname()[1] for server in self._servers]
 
     def cut(self, index: int) -> None:
-        """Hold back everything from and to this member; done when the call returns."""
+        """Hold back everything from and to this member; in effect when the call returns."""
         self._call(self._isolate(index, True))
 
     def heal(self, index: int) -> None:
-        """Let this member talk again to all that are not cut themselves."""
+        """Let this member talk again to all members that are not cut themselves."""
         self._call(self._isolate(index, False))
 
     async def _isolate(self, index: int, cut: bool) -> None:
@@ -101,7 +101,7 @@ class PeerRelay:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # aborted transports report their end in the next turn
+        await asyncio.sleep(0)  # aborted transports report their end in the next turn of the loop
 
     def _accept(
         self, source: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -134,7 +134,7 @@ class PeerRelay:
                             both.create_task(_pump(reader, far_writer, opened))
                             both.create_task(_pump(far_reader, writer, opened))
                     except* OSError:
-                        pass  # one end was reset: closing both tells the other
+                        pass  # one end was reset: closing both tells the other end
 
 
 async def _pump(
@@ -152,7 +152,7 @@ async def _pump(
 
 
 class _Closing:
-    """Closes a stream in the end; a cancelled task's at once, with what is still buffered."""
+    """Closes a stream at the end; for a cancelled task at once, dropping what is buffered."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -168,9 +168,9 @@ class _Closing:
 
 
 async def _requested_port(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
-    """Read the SOCKS 5 greeting and CONNECT request (RFC 1928); return the port asked for.
+    """Read the SOCKS 5 greeting and CONNECT request (RFC 1928); return the requested port.
 
-    The host is not looked at: all members live on loopback.
+    The host is ignored: all members are on loopback.
     """
     version, methods = struct.unpack("BB", await reader.readexactly(2))
     if version != 5:

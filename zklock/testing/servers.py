@@ -1,4 +1,4 @@
-"""ZooKeeper servers for tests: started when asked, gone afterwards."""
+"""ZooKeeper servers for tests: started on request, gone afterwards."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from zklock._ground.numbers import check_int
 from zklock.testing import snapshot
 from zklock.testing.backend import Backend, Capability, Node
 from zklock.testing.errors import NotServing, NotSupported, ServerError, StartFailed
@@ -32,15 +33,15 @@ class ZooKeeperServer:
         with ZooKeeperServer() as server:
             client = KazooClient(server.hosts)
 
-    ``tick_time`` and the session timeouts are milliseconds; a tick of 500 lets sessions be as
-    short as 1 s. ``backend`` is "container", "java", "hosts" or a ``Backend``; see
-    ``choose_backend`` for what is taken otherwise. ``config`` adds entries to ``zoo.cfg``,
+    ``tick_time`` and the session timeouts are milliseconds; a tick of 500 allows sessions as short
+    as 1 s. ``backend`` is "container", "java", "hosts", "embedded" or a ``Backend``;
+    ``choose_backend`` says what is used otherwise. ``config`` adds entries to ``zoo.cfg``.
     ``system_properties`` and ``java_options`` are for its Java. The data survive ``stop`` and
-    ``kill`` and go with ``close``, unless ``data_dir`` names a folder to keep them in.
+    ``kill``. ``close`` removes them, unless ``data_dir`` names a folder to keep them in.
 
-    Constructing one starts nothing. Left running, it ends with the process that started it,
-    however that ends. Not thread-safe. Data are not forced to disk: they survive a kill of the
-    server, not a crash of the machine.
+    The constructor starts nothing. A server that is left running ends with the process that started
+    it, however that process ends. Not thread-safe. Data are not forced to disk: they survive a kill
+    of the server, not a crash of the machine.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class ZooKeeperServer:
 
     @property
     def backend(self) -> str:
-        """The name of the backend: "container", "java" or "hosts"."""
+        """The name of the backend: "container", "java", "hosts" or "embedded"."""
         return self._backend.name
 
     @property
@@ -124,19 +125,19 @@ class ZooKeeperServer:
 
     @property
     def running(self) -> bool:
-        """Whether its process exists; a paused one runs."""
+        """Whether its process exists; a paused server counts as running."""
         return self._node.running()
 
     @property
     def data_dir(self) -> Path | None:
-        """The folder that holds ``version-2``, where the backend can show it."""
+        """The folder that contains ``version-2``, if the backend can show it."""
         return self._node.data_dir
 
     def start(self, timeout: float = START_SECONDS) -> None:
-        """Start it, unless it runs, and wait until it serves requests.
+        """Start the server unless it runs, and wait until it serves requests.
 
-        ``StartFailed`` with the end of the log when it ends or does not serve within ``timeout``
-        seconds; it is killed then. A member of an ensemble serves only with a quorum.
+        ``StartFailed``, with the end of the log, if it ends or does not serve within ``timeout``
+        seconds; then it is killed. A member of an ensemble serves only with a quorum.
         """
         self.launch()
         try:
@@ -151,12 +152,12 @@ class ZooKeeperServer:
         self._node.start()
 
     def wait_until_serving(self, timeout: float = START_SECONDS) -> ServerStatus:
-        """Wait until it serves requests and return what it says; ``StartFailed`` otherwise."""
+        """Wait until it serves requests and return its status; ``StartFailed`` otherwise."""
         deadline = time.monotonic() + timeout
         started = time.monotonic()
         while True:
             try:
-                # A server that is still loading accepts and then says nothing for a while.
+                # A server that is still loading accepts, and then says nothing for a while.
                 status = srvr(self.host, self.port, timeout=0.5)
             except (OSError, NotServing) as error:
                 reason = error
@@ -185,7 +186,7 @@ class ZooKeeperServer:
         return f"{text}; the end of its log:\n{self.log_tail() or '(empty)'}"
 
     def stop(self) -> None:
-        """End it orderly, keeping port and data. Its sessions live on in the data."""
+        """End it in order, keeping port and data. Its sessions live on in the data."""
         self._node.stop()
 
     def kill(self) -> None:
@@ -202,7 +203,7 @@ class ZooKeeperServer:
         self._node.pause()
 
     def resume(self) -> None:
-        """Let a frozen process go on; nothing if it is not frozen."""
+        """Let a frozen process go on; do nothing if it is not frozen."""
         self._node.resume()
 
     def close(self) -> None:
@@ -211,7 +212,7 @@ class ZooKeeperServer:
             self._node.close()
 
     def status(self, timeout: float = 3.0) -> ServerStatus:
-        """Return the answer to ``srvr``; errors as there."""
+        """Return the answer to ``srvr``; raises the same errors as ``srvr``."""
         return srvr(self.host, self.port, timeout=timeout)
 
     def version(self) -> str:
@@ -230,12 +231,12 @@ class ZooKeeperServer:
         return self._node.log_tail(lines)
 
     def set_child_counter(self, path: str, value: int) -> None:
-        """Let the next sequential child of ``path`` be numbered ``value``.
+        """Make the next sequential child of ``path`` get the number ``value``.
 
-        ``value`` is a signed 32-bit number. The server must be stopped, and standalone; it is
+        ``value`` is a signed 32-bit number. The server must be standalone and stopped. It is
         started and stopped once, which leaves a snapshot with all its transactions. ``KeyError``
-        if the znode does not exist. Every create counts, so the next child of any kind moves
-        the counter on.
+        if the znode does not exist. Every create counts, so the next child of any kind moves the
+        counter on.
         """
         if self._member:
             raise NotSupported("members of an ensemble must agree; use a standalone server")
@@ -243,6 +244,8 @@ class ZooKeeperServer:
             raise NotSupported(f"the {self.backend} backend does not show the server's data")
         if self.running:
             raise ServerError(f"{self.hosts} runs: stop it first")
+        if self._node.set_child_counter(path, value):
+            return
         self.start()
         self.stop()
         name, content = self._node.read_snapshot()
@@ -258,8 +261,8 @@ class Ensemble:
             client = KazooClient(ensemble.hosts)
             ensemble.cut_from_peers(ensemble.leader())
 
-    Settings are as for ``ZooKeeperServer``; ``init_limit`` and ``sync_limit`` count ticks: a
-    follower that does not hear its leader for ``sync_limit`` ticks goes. Not thread-safe.
+    Settings are as for ``ZooKeeperServer``. ``init_limit`` and ``sync_limit`` count ticks. If a
+    follower does not hear its leader for ``sync_limit`` ticks, it stops following. Not thread-safe.
     """
 
     def __init__(
@@ -277,9 +280,7 @@ class Ensemble:
         java_options: Sequence[str] = (),
         data_dir: str | Path | None = None,
     ) -> None:
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"size must be an int, not {type(size).__name__}")
-        if size < 2:
+        if check_int("size", size) < 2:
             raise ValueError("an ensemble has at least two servers; use ZooKeeperServer for one")
         settings = Settings(
             tick_time=tick_time,
@@ -353,7 +354,7 @@ class Ensemble:
     def wait_until_serving(self, timeout: float = START_SECONDS) -> None:
         """Wait until all members that run and are not cut serve under a single leader.
 
-        ``StartFailed`` with the log of one that does not.
+        ``StartFailed``, with the log of one that does not.
         """
         deadline = time.monotonic() + timeout
         joined = [
@@ -373,7 +374,7 @@ class Ensemble:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End all members orderly, keeping ports and data."""
+        """End all members in order, keeping ports and data."""
         for server in self.servers:
             server.stop()
 
@@ -382,10 +383,11 @@ class Ensemble:
         self._group.close()
 
     def leader(self, timeout: float = START_SECONDS) -> ZooKeeperServer:
-        """Return the member that leads; waits for one, ``TimeoutError`` if none comes.
+        """Return the member that leads; wait for one, ``TimeoutError`` if none comes.
 
-        During a partition the old leader may still call itself one: the member with the newest
-        epoch (the upper half of its zxid) is returned, and a cut one only if no other leads.
+        During a partition the old leader may still call itself leader. So the member with the
+        newest epoch (the upper half of its zxid) is returned. A cut member is returned only if no
+        other member leads.
         """
         return wait_for(self._find_leader, timeout, "a leader")
 
@@ -405,7 +407,7 @@ class Ensemble:
         return [server for server in self.servers if server.mode() == "follower"]
 
     def cut_from_peers(self, server: ZooKeeperServer) -> None:
-        """Let all packets between this member and the others vanish; its clients stay connected.
+        """Drop all packets between this member and the others; its clients stay connected.
 
         Nothing is closed or refused: both sides must notice the silence by themselves, after up
         to ``sync_limit`` ticks.
@@ -415,7 +417,7 @@ class Ensemble:
         self._cut.add(index)
 
     def heal(self, server: ZooKeeperServer) -> None:
-        """Undo ``cut_from_peers``; nothing if the member is not cut."""
+        """Undo ``cut_from_peers``; do nothing if the member is not cut."""
         index = self.servers.index(server)
         if index in self._cut:
             self._group.heal(index)

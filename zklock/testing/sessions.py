@@ -1,4 +1,4 @@
-"""Ends sessions from the server's side, as their timing out would."""
+"""Ends sessions on the server, in the same way as a timeout would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT_MS = 10_000
 
 
 class HasSession(Protocol):
-    """A started ``KazooClient``, as far as this module is concerned."""
+    """The part of a started ``KazooClient`` that this module needs."""
 
     @property
     def client_id(self) -> tuple[int, bytes] | None:
@@ -31,19 +31,19 @@ class HasSession(Protocol):
 def expire_session(
     session: HasSession | tuple[int, bytes], hosts: str | None = None, timeout: float = 10.0
 ) -> int:
-    """End a client's session on the server, without the client's doing, and return its id.
+    """End a client's session on the server, without the client's help; return the session's id.
 
-    ``session`` is the client, connected (kazoo does not tell its session otherwise), or a
-    ``client_id`` of it that was noted before.
+    ``session`` is the client, which must be connected (otherwise kazoo does not tell its session).
+    Or it is a ``client_id`` of the client that was noted before.
 
-    A second connection takes the session over by its id and password and closes it. When this
-    returns, the session's ephemeral nodes are gone on the server that was asked. The client
-    learns of it as of any expiry: its connection drops, it connects again, and is told (LOST);
-    wait for that where it matters.
+    A second connection takes over the session by its id and password, and closes it. When this
+    returns, the session's ephemeral nodes are gone on the server that was asked. For the client
+    this is like any expiry: its connection drops, it connects again, and it is told (LOST). Wait
+    for that if it matters.
 
-    ``hosts`` is ``"host:port"`` of one server, the client's own first host unless given.
-    ``timeout`` is in seconds; ``TimeoutError`` after it.
-    ``ServerError`` if the client has no session that the server knows. Plain TCP only, no TLS.
+    ``hosts`` is ``"host:port"`` of one server; by default, the client's own first host.
+    ``timeout`` is in seconds; after it, ``TimeoutError``. ``ServerError`` if the client has no
+    session that the server knows. Plain TCP only, no TLS.
     """
     if isinstance(session, tuple):
         client_id = session
@@ -66,12 +66,17 @@ def expire_session(
             return session_id
         # The client took its session back in between.
         tried = True
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"session 0x{session_id:x} did not end in {timeout:g} s: its client takes it "
+                f"back, or {hosts} does not serve"
+            )
 
 
 def serves_sessions(hosts: str, timeout: float = 3.0) -> bool:
-    """Say whether this one server begins and ends a session, within so many seconds for each.
+    """Say whether this one server begins and ends a session, within ``timeout`` seconds for each.
 
-    Both are writes, so it is a member of a working quorum, whatever it calls itself.
+    Both are writes. So the server is a member of a working quorum, whatever it calls itself.
     """
     try:
         return _take_and_close(0, bytes(16), hosts, timeout)[1]
@@ -82,15 +87,17 @@ def serves_sessions(hosts: str, timeout: float = 3.0) -> bool:
 def _take_and_close(
     session_id: int, password: bytes, hosts: str, timeout: float
 ) -> tuple[int, bool]:
-    """Connect to this session, 0 being a new one, and close it.
+    """Connect to this session (0: a new one), and close it.
 
-    Return its id, 0 if the server knows it not, and whether the server has said it is closed.
+    Return its id (0: the server does not know it), and whether the server confirmed the close. The
+    server may close the connection before: another connection may take the session at any moment.
     """
     connect = _CONNECT.pack(0, 0, _TIMEOUT_MS, session_id, 16, password, False)
     with socket.create_connection(one_server(hosts)[:2], timeout) as link:
         link.sendall(struct.pack(">i", len(connect)) + connect + _CLOSE)
-        granted: int = _CONNECTED.unpack_from(_frame(link))[2]
+        granted = session_id
         try:
+            granted = _CONNECTED.unpack_from(_frame(link))[2]
             return granted, bool(granted and _frame(link))
         except ConnectionError:
             return granted, False

@@ -1,4 +1,4 @@
-"""What a test server is configured with, whichever backend runs it."""
+"""The configuration of a test server, for every backend."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from zklock._ground.numbers import check_int
 
 _KEY = re.compile(r"[A-Za-z0-9_.\-]+", re.ASCII)
 _VALUE = re.compile(r"\S+")
@@ -15,10 +17,10 @@ _VALUE = re.compile(r"\S+")
 class Settings:
     """Configuration common to the servers of one test.
 
-    Times are milliseconds, limits are ticks, as in ``zoo.cfg``. ``config`` are further entries
-    of ``zoo.cfg`` and win over everything else; ``system_properties`` are Java's ``-D``;
-    ``java_options`` follow the backend's own options and so override them. Values must not be
-    empty nor contain white space.
+    Times are milliseconds and limits are ticks, as in ``zoo.cfg``. ``config`` has further entries
+    of ``zoo.cfg``; they override everything else. ``system_properties`` are Java's ``-D``.
+    ``java_options`` come after the backend's own options, so they override these. Values must not
+    be empty and must not contain white space.
     """
 
     tick_time: int = 500
@@ -33,10 +35,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("tick_time", "init_limit", "sync_limit"):
-            _positive(name, getattr(self, name))
+            check_int(name, getattr(self, name), 1)
         for name in ("min_session_timeout", "max_session_timeout"):
             if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
+                check_int(name, getattr(self, name), 1)
         for name in ("system_properties", "config"):
             for key, value in getattr(self, name).items():
                 _word(f"{name} key", key, _KEY)
@@ -45,7 +47,7 @@ class Settings:
             _word("java option", option, _VALUE)
 
     def extra_config(self) -> dict[str, str]:
-        """Return the entries of ``zoo.cfg`` that have no setting of their own."""
+        """Return the entries of ``zoo.cfg`` for which this class has no field."""
         entries = {}
         if self.min_session_timeout is not None:
             entries["minSessionTimeout"] = str(self.min_session_timeout)
@@ -57,13 +59,6 @@ class Settings:
         """Return the options that the caller wants for Java."""
         properties = [f"-D{key}={value}" for key, value in self.system_properties.items()]
         return [*properties, *self.java_options]
-
-
-def _positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 def _word(name: str, value: object, pattern: re.Pattern[str]) -> None:

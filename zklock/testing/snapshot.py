@@ -1,16 +1,20 @@
 """Edits a ZooKeeper snapshot: moves a znode's create counter, the source of sequence numbers.
 
-The counter is the ``cversion`` of the znode's persisted Stat. Reaching its end by creating
-children takes two thousand million requests; writing it into the snapshot of a stopped server
+The counter is the ``cversion`` of the znode's persisted Stat. To reach its end by creating
+children takes two thousand million requests. To write it into the snapshot of a stopped server
 takes none. Pure: bytes to bytes.
 
-Format, from ``FileSnap``, ``SerializeUtils`` and ``DataTree`` of ZooKeeper 3.5 to 3.9, all
-numbers big-endian: header (magic, version, database id); sessions (count, each id and timeout);
-ACL lists (count, each key and list of permissions, scheme, id); znodes (path, data, ACL key,
-Stat) up to the path "/", which ends them, the root being ""; a seal (Adler-32 of everything
-before it as a long, then "/"). Later versions append sealed sections that readers treat as
-optional; one of them is a digest of the tree, which no longer holds after an edit, so they are
-left out.
+The format is from ``FileSnap``, ``SerializeUtils`` and ``DataTree`` of ZooKeeper 3.5 to 3.9. All
+numbers are big-endian:
+
+- a header (magic, version, database id);
+- sessions (count, each id and timeout);
+- ACL lists (count, each key and list of permissions, scheme, id);
+- znodes (path, data, ACL key, Stat) up to the path "/", which ends them; the root is "";
+- a seal (Adler-32 of everything before it as a long, then "/").
+
+Later versions append sealed sections, which readers treat as optional. One of them is a digest of
+the tree, which is wrong after an edit. So these sections are left out.
 """
 
 from __future__ import annotations
@@ -37,8 +41,9 @@ def newest(names: Iterable[str]) -> str:
 def set_child_counter(content: bytes, path: str, value: int) -> bytes:
     """Return the snapshot with the counter of the znode at ``path`` set to ``value``.
 
-    The next sequential child is then numbered ``value``. ``KeyError`` if the snapshot has no such
-    znode, ``ValueError`` if it is no snapshot, damaged, or the value is not a 32-bit number.
+    The next sequential child then gets the number ``value``. ``KeyError`` if the snapshot has no
+    such znode. ``ValueError`` if the content is no snapshot, is damaged, or if the value is not a
+    32-bit number.
     """
     if not -(2**31) <= value < 2**31:
         raise ValueError(f"a child counter is a signed 32-bit number, not {value}")
@@ -54,7 +59,7 @@ def set_child_counter(content: bytes, path: str, value: int) -> bytes:
 
 
 def _locate(content: bytes, path: str) -> tuple[int | None, int]:
-    """Return where the znode's Stat starts, and where the first seal does."""
+    """Return the offset of the znode's Stat, and that of the first seal."""
     if content[:4] != _MAGIC:
         raise ValueError("not a ZooKeeper snapshot")
     cursor = _Cursor(content, struct.calcsize(">4siq"))
@@ -84,7 +89,7 @@ def _seal(body: bytes | bytearray) -> bytes:
 
 
 class _Cursor:
-    """Reads the jute encoding; a negative length stands for null."""
+    """Reads the jute encoding; a negative length means null."""
 
     def __init__(self, content: bytes, at: int) -> None:
         self._content = content

@@ -18,9 +18,9 @@ def wait_for(
 ) -> T:
     """Call ``predicate`` until it returns something true, and return that.
 
-    ``timeout`` and ``interval`` are seconds. The predicate is called at least once and once more
-    at the deadline; then ``TimeoutError`` with ``message``, which may be a function called only
-    then. An exception of the predicate ends the wait at once.
+    ``timeout`` and ``interval`` are seconds. The predicate is called at least once, and once more
+    at the deadline. Then ``TimeoutError`` is raised with ``message``. This may be a function, which
+    is called only then. An exception of the predicate ends the wait at once.
     """
     deadline = time.monotonic() + timeout
     while True:

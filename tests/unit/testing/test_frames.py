@@ -3,8 +3,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.unit.testing import wire
 from zklock.testing.frames import Dialogue, Direction, FrameKind, Header, Splitter

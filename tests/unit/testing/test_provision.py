@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import time
+from typing import IO
 
 import pytest
 
@@ -21,6 +22,7 @@ class Machine:
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
+        self.lasts = 0
         self.commands: list[list[str]] = []
         self.pauses: list[float] = []
 
@@ -29,17 +31,37 @@ class Machine:
             return SERVED
         raise BackendUnavailable("nothing here can run ZooKeeper")
 
-    def run(self, command: list[str], **options: object) -> None:
+    def start(self, command: list[str], *, stdout: IO[bytes], **options: object) -> Process:
         assert options["stdin"] is subprocess.DEVNULL
         if self.failures:
             self.failures -= 1
-            raise subprocess.CalledProcessError(100, command, "E: no network\n")
+            return Process(stdout, self.lasts, [b"E: no network\n"], 100)
         self.commands.append(command)
+        lines = [b"Get:%d http://deb.example/debian %s\n" % (n, b"x" * 99) for n in range(9)]
+        return Process(stdout, self.lasts, lines, 0)
+
+
+class Process:
+    """Prints a line whenever it is waited for, ``lasts`` times in vain."""
+
+    def __init__(self, stdout: IO[bytes], lasts: int, lines: list[bytes], code: int) -> None:
+        self.stdout = stdout
+        self.lasts = lasts
+        self.lines = lines
+        self.code = code
+
+    def wait(self, timeout: float) -> int:
+        if self.lines:
+            os.write(self.stdout.fileno(), self.lines.pop(0))
+        if not self.lasts:
+            return self.code
+        self.lasts -= 1
+        raise subprocess.TimeoutExpired("apt-get", timeout)
 
 
 def put(monkeypatch: pytest.MonkeyPatch, machine: Machine, *, apt: bool, root: bool) -> None:
     monkeypatch.setattr(module, "choose_backend", machine.choose_backend)
-    monkeypatch.setattr(subprocess, "run", machine.run)
+    monkeypatch.setattr(subprocess, "Popen", machine.start)
     monkeypatch.setattr(time, "sleep", machine.pauses.append)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if apt else None)
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
@@ -62,8 +84,21 @@ def test_root_on_debian_gets_the_packages_and_hears_of_it_first(
     said: list[tuple[str, int]] = []
     assert provision({}, say=lambda text: said.append((text, len(machine.commands)))) is SERVED
     assert [command[4:6] for command in machine.commands] == [["update"], ["install", "-y"]]
-    assert "installing default-jre-headless and libzookeeper-java" in said[0][0]
-    assert said[0][1] == 0
+    assert said == [
+        ("no ZooKeeper here, so apt-get is asked for one", 0),
+        ("installing default-jre-headless and libzookeeper-java", 0),
+        ("installed; ZooKeeper is served by given by ZKLOCK_TEST_HOSTS", 2),
+    ]
+
+
+def test_one_sees_that_it_goes_on_in_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    machine.lasts = 3
+    put(monkeypatch, machine, apt=True, root=True)
+    said: list[str] = []
+    provision({}, say=said.append)
+    assert said[2:5] == [f"0 s: Get:{n} http://deb.example/debian {'x' * 18}" for n in range(3)]
+    assert all(len(f"zklock demo: {line}") < 80 for line in said)
 
 
 @pytest.mark.parametrize(

@@ -538,7 +538,7 @@ class TestUse:
             FaultProxy(type("Target", (), {"hosts": None})())
 
     def test_bad_numbers(self, proxy: FaultProxy) -> None:
-        with pytest.raises(ValueError, match="from 1"):
+        with pytest.raises(ValueError, match="must be at least 1, not 0"):
             proxy.drop_before_reply(0)
         with pytest.raises(TypeError, match="int"):
             proxy.drop_before_reply(1.5)  # type: ignore[arg-type]

@@ -77,6 +77,8 @@ def test_nothing_here_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> N
     assert "apt-get install default-jre-headless libzookeeper-java" in text
     assert "ZOOKEEPER_HOME" in text
     assert "ZKLOCK_ZOOKEEPER_JARS" in text
+    assert 'backend="embedded"' in text
+    assert "ZKLOCK_TEST_BACKEND=embedded" in text
 
 
 class TestInstallation:
@@ -119,3 +121,35 @@ class TestInstallation:
         folder = self.jars(tmp_path / "jars")
         with pytest.raises(BackendUnavailable, match="no java command"):
             Installation.find({"ZKLOCK_ZOOKEEPER_JARS": str(folder), "PATH": "/nowhere"})
+
+
+class TestTheSubstitute:
+    def test_is_taken_where_nothing_else_is_and_says_so(
+        self, makers: dict[str, selection.Maker]
+    ) -> None:
+        makers["java"] = refusing("no jars")
+        said: list[str] = []
+        assert selection.choose_or_embed(said.append, {}).name == "embedded"
+        (text,) = said
+        assert "never for production" in text
+        assert "no engine" in text
+        assert "no jars" in text
+
+    def test_is_not_taken_where_a_real_one_is(self, makers: dict[str, selection.Maker]) -> None:
+        said: list[str] = []
+        assert selection.choose_or_embed(said.append, {}) is HERE
+        assert said == []
+
+    @pytest.mark.parametrize(
+        "wish", [{"ZKLOCK_TEST_BACKEND": "java"}, {"ZKLOCK_TEST_HOSTS": "no:port"}]
+    )
+    def test_is_not_taken_for_what_was_asked_for(
+        self, makers: dict[str, selection.Maker], wish: dict[str, str]
+    ) -> None:
+        makers["java"] = makers["hosts"] = refusing("not this one")
+        with pytest.raises(BackendUnavailable, match=r"not this one|ZKLOCK_TEST_HOSTS"):
+            selection.choose_or_embed(pytest.fail, wish)
+
+    def test_is_taken_if_it_is_named(self) -> None:
+        assert choose_backend("embedded").name == "embedded"
+        assert choose_backend(None, {"ZKLOCK_TEST_BACKEND": "embedded"}).name == "embedded"

@@ -12,7 +12,7 @@ from typing import Self
 OPS = {"create": 1, "delete": 2, "exists": 3, "getData": 4, "create2": 15, "closeSession": -11}
 PING, EVENT, AUTH, SET_WATCHES = -2, -1, -4, -8
 SESSION_ID, TIMEOUT_MS = 0x1234, 4000
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 def frame(body: bytes) -> bytes:

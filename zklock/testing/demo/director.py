@@ -1,4 +1,4 @@
-"""Plays the demo: who does what when, on workers that are processes of their own."""
+"""Plays the demo: tells the workers, each its own process, what to do and when."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 import zklock
-from zklock.cli.demo.events import DIRECTOR, Event
-from zklock.cli.demo.ledger import Ledger
-from zklock.cli.demo.log import Interrupted, Log
-from zklock.cli.demo.troupe import Player
-from zklock.clock import clock
+from zklock._ground.clock import clock
+from zklock.testing.demo.events import DIRECTOR, Event
+from zklock.testing.demo.ledger import Ledger
+from zklock.testing.demo.log import Interrupted, Log
+from zklock.testing.demo.processes import Player
 from zklock.testing.proxy import FaultProxy
 
 ROUNDS = 3
 WORK_SECONDS = 0.08
 _LIST_EVERY = 0.01
-_SLACK_SECONDS = 20.0
-"""Seconds that a step may take beyond three session timeouts before the demo is given up."""
+_SLACK_SECONDS = 60.0
+"""How many seconds a step may take beyond three session timeouts; then the demo is given up."""
 
 TITLES = (
     "six workers queue for one lock, and write under its tokens",
@@ -55,9 +55,9 @@ class Director:
         self._patience = _SLACK_SECONDS
 
     def play(self, zookeeper: str) -> None:
-        """Play all four acts and ask what is left. What happens is in the log.
+        """Play all four acts and check what is left. The log gets what happens.
 
-        Returns too when it cannot go on; the log then says why.
+        Returns even if it cannot go on; then the log says why.
         """
         try:
             self._open(zookeeper)
@@ -136,7 +136,7 @@ class Director:
     def _line_up(
         self, players: Sequence[Player], *, turns: int = 1, late: bool = False
     ) -> Sequence[Player]:
-        """Have the first acquire and hold until told, and the others queue behind it in order."""
+        """Make the first acquire and hold until told; make the others queue behind it in order."""
         for place, player in enumerate(players):
             player.send(
                 "work", act=self._act, turns=turns, seconds=WORK_SECONDS,
@@ -149,7 +149,7 @@ class Director:
         return players
 
     def _queued(self, count: int) -> list[dict[str, Any]]:
-        """Wait until so many stand in the queue, and return them."""
+        """Wait until this many stand in the queue, and return them."""
         deadline = clock() + self._patience
         while True:
             queue = self._lock.contenders()

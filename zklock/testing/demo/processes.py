@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import zklock
-from zklock.cli.demo import worker
-from zklock.cli.demo.events import Event
-from zklock.cli.demo.log import Log
-from zklock.clock import clock
+from zklock._ground.clock import clock
+from zklock.testing.demo import worker
+from zklock.testing.demo.events import Event
+from zklock.testing.demo.log import Log
 
 _ERROR_LINES = 15
 
 
 class Player:
-    """One worker process. What it reports goes to the log, its end as ``ended``."""
+    """One worker process. What it reports goes to the log; its end is the event ``ended``."""
 
     def __init__(
         self, log: Log, name: str, arguments: list[str], module: str = worker.__name__
     ) -> None:
         self.name = name
         self._log = log
-        self._mark = 0  # nothing before this place in the log is waited for
+        self._mark = 0  # expect() ignores what is before this place in the log
         self._seen: dict[str, int] = {}
         self._expected_end = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -39,8 +39,8 @@ class Player:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            # A group of its own: Ctrl-C is for the director, which ends its workers. When the
-            # director is gone, the kernel hangs up on the group if it is stopped.
+            # A group of its own: Ctrl-C goes to the director only, which ends its workers. If the
+            # director is gone while the group is stopped, the kernel sends the group a hang-up.
             process_group=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))},
         )
@@ -53,9 +53,9 @@ class Player:
         return self._process.pid
 
     def send(self, do: str, **command: Any) -> None:
-        """Give it a command; ``expect`` then looks only at what comes after it.
+        """Give it a command; ``expect`` then looks only at what comes after the command.
 
-        One that has ended meanwhile is told of by ``expect``.
+        If the process has ended meanwhile, ``expect`` raises ``Interrupted``.
         """
         assert self._process.stdin is not None
         self._mark = self._log.count()
@@ -69,7 +69,7 @@ class Player:
     def expect(self, what: str, timeout: float) -> Event:
         """Wait for its next event of this kind since the last command.
 
-        ``Interrupted`` as of ``Log.wait``.
+        Raises ``Interrupted`` in the same cases as ``Log.wait``.
         """
 
         def find(events: list[Event]) -> Event | None:
@@ -87,20 +87,20 @@ class Player:
         self.send("quit")
 
     def kill(self) -> float:
-        """End it with SIGKILL; the time when that was done."""
+        """End it with SIGKILL; return the time just before that."""
         self._expected_end = True
         at = clock()
         self._process.kill()
         return at
 
     def pause(self) -> float:
-        """Stop it with SIGSTOP; the time when all of it stands still."""
+        """Stop it with SIGSTOP; return the time when all of it stands still."""
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return clock()
 
     def resume(self) -> float:
-        """Let it go on; the time just before that."""
+        """Let it go on; return the time just before that."""
         at = clock()
         self._process.send_signal(signal.SIGCONT)
         return at
@@ -115,7 +115,7 @@ class Player:
             try:
                 stream.close()
             except BrokenPipeError:
-                continue  # a command that it never read
+                continue  # it never read the last command
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -123,7 +123,7 @@ class Player:
             try:
                 self._log.add(Event.from_json(line))
             except ValueError as error:
-                if line.endswith(b"\n"):  # else it was killed in the middle
+                if line.endswith(b"\n"):  # else it was killed in the middle of a line
                     self._log.fail(f"{self.name} reported what cannot be understood: {error}")
         code = self._process.wait()
         self._log.add(Event(clock(), 0, self.name, "ended", {"code": code}))

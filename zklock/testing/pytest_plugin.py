@@ -1,7 +1,7 @@
 """pytest fixtures for a real ZooKeeper, real faults and real session losses.
 
-Stands beside the package and imports it only inside fixtures, so that a test run that uses none
-of them does not pay for it. See ``docs/testing.md``.
+This module imports what needs kazoo only inside fixtures. So a test run that uses none of them
+does not pay for the import. See ``docs/testing.md``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    from zklock.connection import Client
+    from zklock._kazoo.connect import Client
     from zklock.testing import Ensemble, FaultProxy, ZooKeeperServer
 
 Connect: TypeAlias = "Callable[..., Client]"
@@ -29,7 +29,7 @@ _TRIES = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--zklock-strict`` and the ini option of the same meaning."""
+    """Add ``--zklock-strict`` and the ini option with the same meaning."""
     text = (
         f"let every skipped test fail, so that no missing server goes unnoticed; also {_STRICT}=1"
     )
@@ -70,21 +70,63 @@ def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
     report.longrepr = f"skipped, which strict mode does not allow: {reason}"
 
 
-@pytest.fixture(scope="session")
-def zklock_server() -> Iterator[ZooKeeperServer]:
-    """Return a running server that the whole run shares: leave it running as you found it."""
-    from zklock.testing import ZooKeeperServer  # noqa: PLC0415
+_SUBSTITUTE = pytest.StashKey[str]()
+"""Why this run plays with the embedded server, if it does."""
 
-    with _or_skip(ZooKeeperServer) as server:
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say that tests have run on the embedded server."""
+    if why := config.stash.get(_SUBSTITUTE, ""):
+        terminalreporter.section("zklock: not a real ZooKeeper")
+        terminalreporter.write_line(why)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the reason over to the process that reports."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["zklock_substitute"] = session.config.stash.get(_SUBSTITUTE, "")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take the reason over from one of several processes."""
+    del error
+    if why := getattr(node, "workeroutput", {}).get("zklock_substitute"):
+        node.config.stash[_SUBSTITUTE] = why
+
+
+def _server(config: pytest.Config) -> ZooKeeperServer:
+    """Make a real server; an embedded one where there is none, unless strict mode is on."""
+    from zklock.testing import ZooKeeperServer  # noqa: PLC0415
+    from zklock.testing.selection import choose_or_embed  # noqa: PLC0415
+
+    if _strict(config):
+        return _or_skip(ZooKeeperServer)
+
+    def note(why: str) -> None:
+        config.stash[_SUBSTITUTE] = why
+
+    return _or_skip(lambda: ZooKeeperServer(backend=choose_or_embed(note)))
+
+
+@pytest.fixture(scope="session")
+def zklock_server(pytestconfig: pytest.Config) -> Iterator[ZooKeeperServer]:
+    """Return a running server that the whole run shares: leave it running as you found it.
+
+    Where neither an engine nor Java can run ZooKeeper, it is the embedded server, and the run's
+    summary says so. Strict mode has no substitute.
+    """
+    with _server(pytestconfig) as server:
         yield server
 
 
 @pytest.fixture
-def zklock_own_server() -> Iterator[ZooKeeperServer]:
-    """Return a running server of this test's own, to stop, kill and pause."""
-    from zklock.testing import ZooKeeperServer  # noqa: PLC0415
-
-    with _or_skip(ZooKeeperServer) as server:
+def zklock_own_server(pytestconfig: pytest.Config) -> Iterator[ZooKeeperServer]:
+    """Return a running server for this test alone, to stop, kill and pause."""
+    with _server(pytestconfig) as server:
         yield server
 
 
@@ -95,13 +137,16 @@ def zklock_hosts(zklock_server: ZooKeeperServer) -> str:
 
 
 @pytest.fixture
-def zklock_connect(zklock_hosts: str) -> Iterator[Connect]:
-    """Return ``connect(hosts=None, **options)``: `zklock.connect`, stopped after the test.
+def zklock_connect(request: pytest.FixtureRequest, zklock_hosts: str) -> Iterator[Connect]:
+    """Return ``connect(hosts=None, **options)``: calls `zklock.connect`, stops it after the test.
 
-    ``hosts`` is the shared server unless given, the session timeout 4 s.
+    ``hosts`` defaults to the shared server; the session timeout defaults to 4 s. What is below
+    ``zklock_path`` is deleted when these clients are stopped: until then they may write.
     """
     from zklock import connect  # noqa: PLC0415
 
+    if "zklock_path" in request.fixturenames:
+        request.getfixturevalue("zklock_path")
     clients: list[Client] = []
 
     def connect_for_test(hosts: str | None = None, **options: Any) -> Client:
@@ -117,13 +162,13 @@ def zklock_connect(zklock_hosts: str) -> Iterator[Connect]:
 
 @pytest.fixture
 def zklock_client(zklock_connect: Connect) -> Client:
-    """Return a client with a session of its own on the shared server, stopped after the test."""
+    """Return a client with its own session on the shared server; stopped after the test."""
     return zklock_connect()
 
 
 @pytest.fixture
 def zklock_path(request: pytest.FixtureRequest, zklock_hosts: str) -> Iterator[str]:
-    """Return a path that no other test has, not created; what is below it is deleted after."""
+    """Return a path that no other test has; not created. Delete what is below it after the test."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
     path = f"/zklock-test-{name}-{uuid.uuid4().hex[:12]}"
     yield path
@@ -139,7 +184,7 @@ def zklock_path(request: pytest.FixtureRequest, zklock_hosts: str) -> Iterator[s
 
 @pytest.fixture
 def zklock_proxy(zklock_server: ZooKeeperServer) -> Iterator[FaultProxy]:
-    """Return a fault proxy of this test's own in front of the shared server."""
+    """Return a fault proxy for this test alone, in front of the shared server."""
     from zklock.testing import FaultProxy  # noqa: PLC0415
 
     with FaultProxy(zklock_server) as proxy:
@@ -183,7 +228,7 @@ def _whole(ensemble: Ensemble) -> bool:
     from zklock.testing import serves_sessions  # noqa: PLC0415
 
     modes = sorted(str(server.mode()) for server in ensemble.servers)
-    # A leader that was cut off calls itself one for a while: hence the look at sessions.
+    # A leader that was cut off still calls itself leader for a while; so test for sessions, too.
     return modes == [*["follower"] * (len(modes) - 1), "leader"] and all(
         serves_sessions(server.hosts) for server in ensemble.servers
     )
@@ -195,7 +240,7 @@ def _delete_tree(client: Client, path: str) -> None:
     for _ in range(_TRIES):
         try:
             client.delete(path, recursive=True)
-        except NotEmptyError:  # a contender that was dying has created once more
+        except NotEmptyError:  # a contender that was dying has created one more node
             continue
         return
     raise RuntimeError(f"{path} is still written to after its test: stop its clients in the test")

@@ -1,4 +1,4 @@
-"""Plays the demo of the pool: workers join, stop, drain, crash, stand still, are cut off."""
+"""Plays the demo of the pool: workers join, stop, drain, crash, are paused, are cut off."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 import zklock
-from zklock.cli.demo.events import DIRECTOR, Event
-from zklock.cli.demo.log import Interrupted, Log
-from zklock.cli.demo.troupe import Player
-from zklock.clock import clock
-from zklock.desks import Places
+from zklock._ground.clock import clock
+from zklock._pool.nodes import PoolPaths
+from zklock.testing.demo.events import DIRECTOR, Event
+from zklock.testing.demo.log import Interrupted, Log
+from zklock.testing.demo.processes import Player
 from zklock.testing.proxy import FaultProxy
 
-_SLACK_SECONDS = 20.0
-"""Seconds that a step may take beyond three session timeouts before the demo is given up."""
+_SLACK_SECONDS = 60.0
+"""How many seconds a step may take beyond three session timeouts; then the demo is given up."""
 
 _LOOK_EVERY = 0.02
 
 BEHIND_PROXY = "w5"
 
 ON_A_LOOP = {"w2", "w3", "w5", "w6"}
-"""The workers of asyncio: one leaves, one stands still, one is cut off, one works."""
+"""The workers that use asyncio: one leaves, one is paused, one is cut off, one works."""
 
 
 class PoolDirector:
@@ -54,9 +54,9 @@ class PoolDirector:
         self._owned: dict[str, dict[int, str]] = {}
 
     def play(self, zookeeper: str) -> None:
-        """Play all acts and ask what is left. What happens is in the log.
+        """Play all acts and check what is left. The log gets what happens.
 
-        Returns too when it cannot go on; the log then says why.
+        Returns even if it cannot go on; then the log says why.
         """
         try:
             self._open(zookeeper)
@@ -101,7 +101,7 @@ class PoolDirector:
         self._say("settled", after=name, shards=self._shards, owned=owned)
 
     def _settled(self) -> bool:
-        """Whether all shards are owned, in equal parts, by those who are to own them."""
+        """Whether the active workers own all shards, in equal parts to within one shard."""
         count = self._log.count()
         for event in self._log.arrived()[self._seen : count]:
             mine = self._owned.setdefault(event.who, {})
@@ -163,7 +163,7 @@ class PoolDirector:
             player.quit()
         for player in there:
             player.expect("ended", self._patience)
-        places = Places(self._path)
+        places = PoolPaths(self._path)
         parents = [places.leader, places.members, places.assigned, places.owned]
         parents += [places.shard(number) for number in range(self._shards)]
         nodes = [f"{parent}/{name}" for parent in parents for name in self._children(parent)]

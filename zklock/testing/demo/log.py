@@ -6,11 +6,11 @@ import heapq
 import threading
 from collections.abc import Callable
 
-from zklock.cli.demo.events import Event
-from zklock.clock import clock
+from zklock._ground.clock import clock
+from zklock.testing.demo.events import Event
 
 SETTLE = 0.1
-"""Seconds for which an event is kept back, so that one that happened before it can come first."""
+"""How many seconds an event is kept back, so that an earlier one can still come first."""
 
 
 class Interrupted(Exception):
@@ -18,7 +18,7 @@ class Interrupted(Exception):
 
 
 class Log:
-    """All events so far. ``tell(event)`` hears of each, in order of time, on the waiting thread."""
+    """All events so far. ``tell(event)`` gets each, in order of time, on the waiting thread."""
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
@@ -28,7 +28,7 @@ class Log:
         self._failure: str | None = None
 
     def add(self, event: Event) -> None:
-        """Take an event; from any thread."""
+        """Add an event; any thread may call this."""
         with self._changed:
             self._events.append(event)
             heapq.heappush(self._untold, (event.at, len(self._events), event))
@@ -40,7 +40,7 @@ class Log:
             return len(self._events)
 
     def fail(self, why: str) -> None:
-        """Have the waiting thread raise ``Interrupted``."""
+        """Make the waiting thread raise ``Interrupted``."""
         with self._changed:
             self._failure = self._failure or why
             self._changed.notify_all()
@@ -48,8 +48,8 @@ class Log:
     def wait(self, find: Callable[[list[Event]], Event | None], timeout: float, what: str) -> Event:
         """Return what ``find`` finds among all events, in the order in which they came in.
 
-        ``Interrupted`` after so many seconds, saying that ``what`` did not happen, or if the
-        demo has failed meanwhile.
+        ``Interrupted`` after ``timeout`` seconds, with a message that ``what`` did not happen; also
+        if the demo has failed meanwhile.
         """
         deadline = clock() + timeout
         while True:

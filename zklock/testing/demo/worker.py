@@ -1,12 +1,12 @@
 """A worker process of the demo.
 
-``python -m zklock.cli.demo.worker NAME HOSTS TIMEOUT PATH LEDGER`` takes commands, one JSON
+``python -m zklock.testing.demo.worker NAME HOSTS TIMEOUT PATH LEDGER`` takes commands, one JSON
 object a line, on its standard input, and reports events on its standard output. ``{"do":
-"work"}`` takes ``turns`` at the lock: wait for it, read the ledger's newest number, work for
+"work"}`` takes the lock ``turns`` times: wait for it, read the ledger's newest number, work for
 ``seconds``, append the next number, release. With ``gated`` the work of the first turn goes on
-until ``{"do": "go"}``. With ``late`` it writes although the lock was lost, as a program does that
-was paused between its last check and its write. ``{"do": "quit"}`` ends it in order; the end of
-its input without that ends it at once.
+until ``{"do": "go"}``. With ``late`` it writes although the lock was lost, like a program that
+was paused between its last check and its write. ``{"do": "quit"}`` ends it in order. If its input
+ends without that, it ends at once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import zklock
-from zklock.cli.demo.events import Event
-from zklock.cli.demo.ledger import Ledger
-from zklock.clock import clock
+from zklock._ground.clock import clock
+from zklock.testing.demo.events import Event
+from zklock.testing.demo.ledger import Ledger
 
 LOOK_EVERY = 0.01
 """Seconds between two looks at ``held``."""
@@ -99,14 +99,14 @@ class Worker:
             self._say("released", at=released, token=token)
 
     def _work(self, grant: zklock.Grant, seconds: float | None) -> bool:
-        """Work, looking whether the lock is still held; whether it was, to the end."""
+        """Work, and keep checking that the lock is held; return whether it was, to the end."""
         began = self._reported = clock()
         finished = False
         while self._look(grant, report=finished):
             if finished:
                 return True
             finished = self._finished(began, seconds)
-        self._look(grant)  # once more: a look that began before a pause has the time of then
+        self._look(grant)  # again: a look that began before a pause has the time from before it
         self._told.wait(_CALLBACK_SECONDS)
         return False
 
@@ -132,7 +132,14 @@ class Worker:
 
     def _lost(self, loss: zklock.Loss) -> None:
         at, token = clock(), str(loss.grant.token)
-        self._say("lost", at=at, token=token, reason=loss.reason.name, lease_end=loss.lease_end)
+        self._say(
+            "lost",
+            at=at,
+            token=token,
+            reason=loss.reason.name,
+            noticed=loss.noticed,
+            lease_end=loss.lease_end,
+        )
         self._told.set()
 
     def _say(self, what: str, *, at: float | None = None, **data: Any) -> None:

@@ -1,9 +1,9 @@
 """A worker process of the pool's demo.
 
-``python -m zklock.cli.demo.pool_worker NAME FRONT HOSTS TIMEOUT PATH SHARDS`` joins the pool, as a
-worker of threads or of asyncio, takes commands, one JSON object a line, on its standard input, and
-reports events on its standard output. ``{"do": "drain"}`` gives up all shards, ``{"do": "quit"}``
-leaves the pool and ends; the end of the input without that ends the process at once.
+``python -m zklock.testing.demo.pool_worker NAME FRONT HOSTS TIMEOUT PATH SHARDS`` joins the pool,
+as a worker of threads or of asyncio. It takes commands, one JSON object a line, on its standard
+input, and reports events on its standard output. ``{"do": "drain"}`` gives up all shards. ``{"do":
+"quit"}`` leaves the pool and ends. If the input ends without that, the process ends at once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import zklock
 from zklock import aio
-from zklock.cli.demo.events import Event
-from zklock.clock import clock
-from zklock.grant import GrantBase
+from zklock._engine.grant import GrantBase
+from zklock._ground.clock import clock
+from zklock.testing.demo.events import Event
 
 LOOK_EVERY = 0.05
 """Seconds between two looks at what is held."""
@@ -82,8 +82,20 @@ class PoolWorker:
         self._say("granted", shard=shard, token=str(grant.token), node=grant.path)
 
     def _revoked(self, shard: int, grant: GrantBase) -> None:
-        at = clock()
-        self._say("released" if grant.held else "lost", at=at, shard=shard, token=str(grant.token))
+        at, told = clock(), {"shard": shard, "token": str(grant.token)}
+        try:
+            grant.check()
+        except zklock.LockLost as lost:
+            loss = lost.loss
+            assert loss is not None
+            told |= {
+                "reason": loss.reason.name,
+                "noticed": loss.noticed,
+                "lease_end": loss.lease_end,
+            }
+            self._say("lost", at=at, **told)
+        else:
+            self._say("released", at=at, **told)
 
     def _say(self, what: str, *, at: float | None = None, **data: Any) -> None:
         event = Event(clock() if at is None else at, 0, self._name, what, data)
@@ -93,7 +105,7 @@ class PoolWorker:
 
 
 class AioPoolWorker(PoolWorker):
-    """One whose pool belongs to an event loop."""
+    """A member whose pool belongs to an event loop."""
 
     _join = aio.WorkerPool
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zklock.cli.demo.checks import Verdict
-from zklock.cli.demo.events import DIRECTOR, Event
-from zklock.cli.terminal import Colour, paint
+from zklock.testing.demo.checks import Verdict
+from zklock.testing.demo.events import DIRECTOR, Event
+from zklock.testing.demo.terminal import Colour, fold, paint
 
 _WORKERS = (Colour.CYAN, Colour.YELLOW, Colour.GREEN, Colour.MAGENTA, Colour.BLUE)
-_WIDTH = 88
+_TEXT_AT = 24
+"""The column at which the text of a line begins."""
 
 _TEXTS: dict[str, tuple[str, Callable[[Event], str], tuple[Colour, ...]]] = {
     "queue": ("queue", lambda e: " ← ".join(map(_place, e["contenders"])), ()),
@@ -23,7 +23,7 @@ _TEXTS: dict[str, tuple[str, Callable[[Event], str], tuple[Colour, ...]]] = {
     ),
     "refused": (
         "REFUSED",
-        lambda e: f"entry {e['number']}: the ledger has seen {e['highest']}",
+        lambda e: f"entry {e['number']}: the ledger saw {e['highest']}",
         (Colour.RED,),
     ),
     "released": ("released", lambda _: "", ()),
@@ -39,14 +39,14 @@ _FAULTS = {"killed": "SIGKILL", "paused": "SIGSTOP", "cut": "the cut"}
 
 
 class Timeline:
-    """Turns events, in order of time, into lines. ``colour`` says whether to use any."""
+    """Turns events, in order of time, into lines. ``colour`` says whether to use colours."""
 
     def __init__(self, colour: bool) -> None:
         self._colour = colour
         self._start = 0.0
         self._workers: list[str] = []
         self._wrote: dict[str, int] = {}  # the number of the entry, by worker
-        self._over: set[str] = set()  # tokens found not to be held any more
+        self._over: set[str] = set()  # tokens that were found to be no longer held
         self._fault: Event | None = None
 
     def line(self, event: Event) -> str | None:
@@ -69,16 +69,12 @@ class Timeline:
         return self._format(event, word, text(event) + self._aside(event), colours)
 
     def summary(self, verdicts: Sequence[Verdict], seconds: float) -> str:
-        """Return the summary of the checks, for a demo of so many seconds."""
+        """Return the summary of the checks; ``seconds`` is how long the demo took."""
         lines = ["", paint("Checked", Colour.BOLD, on=self._colour)]
         for verdict in verdicts:
             mark = ("ok", Colour.GREEN) if verdict.held else ("FAILED", Colour.RED)
             lines.append(f"  {paint(f'{mark[0]:6}', mark[1], on=self._colour)}  {verdict.title}")
-            for text in verdict.violations or (verdict.finding,):
-                lines += textwrap.wrap(
-                    text, _WIDTH, initial_indent=" " * 10, subsequent_indent=" " * 10,
-                    break_long_words=False, break_on_hyphens=False,
-                )  # fmt: skip
+            lines += [fold(text, " " * 10) for text in verdict.violations or (verdict.finding,)]
         failed = [verdict.name for verdict in verdicts if not verdict.held]
         if failed:
             end = paint(f"FAILED: {', '.join(failed)}", Colour.RED, Colour.BOLD, on=self._colour)
@@ -87,11 +83,12 @@ class Timeline:
         return "\n".join([*lines, "", f"{end} {len(verdicts)} checks, {seconds:.1f} s.", ""])
 
     def _opening(self, event: Event) -> str:
-        return (
-            f"ZooKeeper {event['zookeeper']} at {event['hosts']}\n"
-            f"session timeout {event['session_timeout']:g} s, lock {event['path']}, "
-            f"workers {' '.join(self._workers)}"
+        lines = (
+            f"ZooKeeper {event['zookeeper']} at {event['hosts']}",
+            f"session timeout {event['session_timeout']:g} s, lock {event['path']}",
+            f"workers {' '.join(self._workers)}",
         )
+        return "\n".join(map(fold, lines))
 
     def _look(self, event: Event) -> str | None:
         if event["held"] or event["token"] in self._over:
@@ -100,7 +97,7 @@ class Timeline:
         return self._format(event, "looks", "held is False", (Colour.RED,))
 
     def _aside(self, event: Event) -> str:
-        """Return what else to say: the entry written; how long after the act's fault it came."""
+        """Return what else to say: the entry written, or how long after the act's fault it came."""
         if event.what == "released":
             return f"having written entry {self._wrote.pop(event.who, None)}"
         if event.what in _FAULTS:
@@ -117,6 +114,7 @@ class Timeline:
         hue = _WORKERS[self._workers.index(who) % len(_WORKERS)] if who in self._workers else None
         name = paint(f"{who:3}", *([hue] if hue else []), on=self._colour)
         time = paint(f"{event.at - self._start:8.3f}", Colour.DIM, on=self._colour)
+        text = fold(text, " " * _TEXT_AT)[_TEXT_AT:]
         return f"{time}  {name} {paint(f'{word:10}', *colours, on=self._colour)}{text}"
 
 

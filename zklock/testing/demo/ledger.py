@@ -1,8 +1,8 @@
 """The resource that the demo's lock protects: a ledger in SQLite that enforces tokens.
 
-Entries are numbered by their writers, who read the newest number, work, and append the next one:
-a read-modify-write that two holders at once would get wrong. Nothing but the token guards it:
-the numbers are not declared unique.
+The writers number the entries. Each reads the newest number, works, and appends the next one. Two
+holders at once would get this read-modify-write wrong. Only the token guards it: the numbers are
+not declared unique.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CREATE TABLE fence (resource TEXT NOT NULL PRIMARY KEY, token TEXT NOT NULL);
 CREATE TABLE entry (number INTEGER NOT NULL, token TEXT NOT NULL, worker TEXT NOT NULL);
 """
 
-# Takes a token that is at least as high as any seen before, and remembers it, in one statement.
+# Accepts a token that is at least as high as any seen before, and stores it, in one statement.
 _ADVANCE = """
 INSERT INTO fence (resource, token) VALUES ('ledger', ?)
 ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= excluded.token
@@ -40,7 +40,7 @@ class Entry:
 
 
 class Ledger:
-    """A ledger in the file ``path``, which ``create`` makes."""
+    """A ledger in the file ``path``; ``create`` makes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,16 +1,16 @@
-"""Workers and their shards as a table, drawn again with every change where that is possible."""
+"""Workers and their shards as a table; drawn again with every change if that is possible."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TextIO
 
-from zklock.assignment import encode
-from zklock.cli.demo.checks import Verdict
-from zklock.cli.demo.events import Event
-from zklock.cli.demo.pool_checks import failovers
-from zklock.cli.demo.timeline import Timeline
-from zklock.cli.terminal import Colour, colourful, paint
+from zklock._pool.keys import encode
+from zklock.testing.demo.checks import Verdict
+from zklock.testing.demo.events import Event
+from zklock.testing.demo.pool_checks import failovers
+from zklock.testing.demo.terminal import Colour, colourful, fold, paint
+from zklock.testing.demo.timeline import Timeline
 
 _WIDTH = 48
 _STATES = {
@@ -26,7 +26,7 @@ _STATES = {
 
 
 class PoolTable:
-    """Tells a person; the table moves on a terminal, and is printed after each act elsewhere."""
+    """Tells a person: redraws the table in place on a terminal, else prints it after each act."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -64,7 +64,7 @@ class PoolTable:
             self._draw()
 
     def summary(self, verdicts: Sequence[Verdict], seconds: float) -> None:
-        """Write the failover times and one paragraph for each check."""
+        """Write the failover times, and one paragraph for each check."""
         self._drawn = 0
         lines = [
             "",
@@ -86,9 +86,9 @@ class PoolTable:
             title = f"Act {event.act}: {event['title']}"
             text = "\n" + paint(title, Colour.BOLD, on=self._colour)
         elif event.what == "broken":
-            text = paint(f"BROKEN: {event['why']}", Colour.RED, on=self._colour)
+            text = paint(fold(f"BROKEN: {event['why']}"), Colour.RED, on=self._colour)
         else:
-            text = (
+            text = fold(
                 f"ZooKeeper {event['zookeeper']}, session timeout {event['session_timeout']:g} s, "
                 f"pool {event['path']} of {event['shards']} shards"
             )

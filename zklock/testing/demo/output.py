@@ -1,4 +1,4 @@
-"""Tells the events and the summary to a person, or to a program."""
+"""Tells the events and the summary to a person or to a program."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 from collections.abc import Sequence
 from typing import Protocol, TextIO
 
-from zklock.cli.demo.checks import Verdict
-from zklock.cli.demo.events import Event
-from zklock.cli.demo.timeline import Timeline
-from zklock.cli.terminal import colourful
+from zklock.testing.demo.checks import Verdict
+from zklock.testing.demo.events import VERSION, Event
+from zklock.testing.demo.terminal import colourful
+from zklock.testing.demo.timeline import Timeline
 
 
 class Teller(Protocol):
-    """Hears of every event, in order of time, and of the verdicts in the end."""
+    """Gets every event, in order of time, and the verdicts at the end."""
 
     def tell(self, event: Event) -> None:
         """Take an event."""
 
     def summary(self, verdicts: Sequence[Verdict], seconds: float) -> None:
-        """Take the verdicts on a demo of so many seconds."""
+        """Take the verdicts; ``seconds`` is how long the demo took."""
 
 
 class ToPerson:
@@ -53,6 +53,7 @@ class ToProgram:
     def summary(self, verdicts: Sequence[Verdict], seconds: float) -> None:
         """Write the object with the verdicts."""
         summary = {
+            "version": VERSION,
             "event": "summary",
             "held": all(verdict.held for verdict in verdicts),
             "seconds": round(seconds, 3),

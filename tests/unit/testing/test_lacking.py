@@ -1,0 +1,33 @@
+"""What the embedded server lacks is the same in the tests and in the docs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.contract.lacking import LACKS, Lack
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_lists_what_it_lacks() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    table = page.partition("| it has no | because |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", table, re.MULTILINE)
+    assert rows == [(lack.what, lack.why) for lack in LACKS]
+
+
+@pytest.mark.parametrize("lack", LACKS, ids=lambda lack: str(lack.what))
+def test_each_entry_is_about_a_test(lack: Lack) -> None:
+    found = []
+    for file in (ROOT / "tests" / "contract").glob("test_*.py"):
+        inside, ids = "", [f"{file.name}::"]
+        for line in file.read_text().splitlines():
+            if match := re.match(r"class (Test\w+)", line):
+                inside = f"{match[1]}::"
+            elif match := re.match(r"( *)(?:async )?def (test_\w+)", line):
+                ids.append(f"{file.name}::{inside if match[1] else ''}{match[2]}[embedded")
+        found += [each for each in ids if re.search(lack.tests, each)]
+    assert found

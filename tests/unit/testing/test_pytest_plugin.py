@@ -1,0 +1,102 @@
+"""The pytest plugin in runs of its own, without a server."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = "zklock.testing.pytest_plugin"
+
+SKIPS = {
+    "a mark": "@pytest.mark.skip(reason='because')\ndef test_it(): ...",
+    "a condition": "@pytest.mark.skipif(True, reason='because')\ndef test_it(): ...",
+    "a call": "def test_it(): pytest.skip('because')",
+    "a fixture": "@pytest.fixture\ndef f(): pytest.skip('because')\ndef test_it(f): ...",
+    "a missing import": "def test_it(): pytest.importorskip('nosuch', reason='because')",
+    "unittest": (
+        "import unittest\nclass T(unittest.TestCase):\n"
+        "    @unittest.skip('because')\n    def test_it(self): ..."
+    ),
+    "the module": "pytest.skip('because', allow_module_level=True)",
+}
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.delenv("ZKLOCK_TEST_STRICT", raising=False)
+    monkeypatch.delenv("ZKLOCK_TEST_HOSTS", raising=False)
+    return pytester
+
+
+@pytest.mark.parametrize("skip", SKIPS.values(), ids=SKIPS)
+def test_a_skip_fails_the_run_in_strict_mode_only(run: pytest.Pytester, skip: str) -> None:
+    run.makepyfile(f"import pytest\n{skip}\ndef test_other(): ...")
+    assert run.runpytest().ret in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+    result = run.runpytest("--zklock-strict")
+    assert result.ret in {pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED}
+    result.stdout.fnmatch_lines(["*strict mode does not allow: *because*"])
+
+
+@pytest.mark.parametrize("value", ["1", "yes"])
+def test_strict_by_environment(
+    run: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    run.makepyfile(f"import pytest\n{SKIPS['a call']}")
+    monkeypatch.setenv("ZKLOCK_TEST_STRICT", value)
+    run.runpytest().assert_outcomes(failed=1)
+    monkeypatch.setenv("ZKLOCK_TEST_STRICT", "0")
+    run.runpytest().assert_outcomes(skipped=1)
+
+
+def test_strict_by_ini(run: pytest.Pytester) -> None:
+    run.makepyfile(f"import pytest\n{SKIPS['a call']}")
+    run.makeini("[pytest]\nzklock_strict = true")
+    run.runpytest().assert_outcomes(failed=1)
+
+
+def test_strict_mode_leaves_expected_failures_and_passes_alone(run: pytest.Pytester) -> None:
+    run.makepyfile(
+        """
+        import pytest
+        @pytest.mark.xfail(strict=True)
+        def test_wrong(): assert False
+        def test_right(): ...
+        """
+    )
+    result = run.runpytest("--zklock-strict")
+    result.assert_outcomes(passed=1, xfailed=1)
+    assert result.ret == 0
+
+
+def test_without_a_server_tests_are_skipped_with_what_would_help(
+    run: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZKLOCK_TEST_BACKEND", "hosts")
+    run.makepyfile("def test_it(zklock_client): ...")
+    result = run.runpytest("-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*set ZKLOCK_TEST_HOSTS*"])
+    run.runpytest("--zklock-strict").assert_outcomes(errors=1)
+
+
+def test_loading_the_plugin_imports_nothing_that_a_server_needs() -> None:
+    code = f"import sys, {PLUGIN}; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(out.stdout.split())
+    assert not {"kazoo", "docker", "yaml", "asyncio"} & {name.partition(".")[0] for name in loaded}
+    ours = {name for name in loaded if name.partition(".")[0] == "zklock"}
+    assert ours == {"zklock", "zklock._version", "zklock.testing", PLUGIN}
+
+
+def test_the_package_is_all_that_is_installed() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[3] / "setup.cfg")
+    assert "py_modules" not in setup["options"]
+    assert setup["options.packages.find"]["include"].split() == ["zklock", "zklock.*"]
+    assert setup["options.entry_points"]["pytest11"].strip() == f"zklock = {PLUGIN}"

@@ -1,0 +1,500 @@
+"""The server's state machine: one standalone ZooKeeper, without a socket, a thread or a clock.
+
+A driver tells the machine what arrives: `Machine.connect`, `Machine.request`, `Machine.lost`. It
+also tells it what time it is, in milliseconds of a clock that only goes forward. The machine puts
+its answers into `Machine.outbox`: messages for connections, in the order in which they must be
+sent. An event stands before the answer that shows its cause. A connection is any hashable object of
+the driver.
+
+Nothing happens by itself: `Machine.due` says when the driver has to call `Machine.advance`.
+
+Source: ``ZooKeeperServer``, ``PrepRequestProcessor``, ``FinalRequestProcessor`` and ``DataTree`` of
+Apache ZooKeeper 3.8. ``tests/contract/test_embedded_is_faithful.py`` holds this against a real one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+from zklock.testing.zookeeper import acl
+from zklock.testing.zookeeper.acl import Identity
+from zklock.testing.zookeeper.messages import (
+    EPHEMERAL,
+    SEQUENTIAL,
+    Acls,
+    Answer,
+    Auth,
+    Body,
+    Check,
+    Children,
+    Close,
+    Code,
+    Connect,
+    Connected,
+    Create,
+    Created,
+    Data,
+    Delete,
+    Done,
+    Event,
+    EventKind,
+    Exists,
+    GetAcl,
+    GetChildren,
+    GetData,
+    HangUp,
+    Message,
+    Multi,
+    NotDone,
+    Op,
+    Part,
+    Perms,
+    Ping,
+    RemoveWatches,
+    Request,
+    Results,
+    SetAcl,
+    SetData,
+    SetWatches,
+    Stat,
+    Sync,
+    Synced,
+    Unknown,
+    Unreadable,
+)
+from zklock.testing.zookeeper.sessions import Session, Sessions
+from zklock.testing.zookeeper.tree import (
+    CONTAINER_OWNER,
+    SPECIAL,
+    Refused,
+    Transaction,
+    Tree,
+    Znode,
+    expect,
+    is_valid,
+    parent_of,
+    signed,
+)
+from zklock.testing.zookeeper.watches import Watches
+
+C = TypeVar("C", bound=Hashable)
+T = TypeVar("T")
+
+_NO_PASSWORD = bytes(16)
+_MODES = range(5)
+_TTL_MODES = range(5, 7)
+Write: TypeAlias = Part | SetAcl | Multi
+_WRITES = (Create, Delete, SetData, Check, SetAcl, Multi)
+_TRANSACTIONS = frozenset(
+    {
+        Op.CREATE,
+        Op.CREATE2,
+        Op.CREATE_CONTAINER,
+        Op.DELETE,
+        Op.SET_DATA,
+        Op.SET_ACL,
+        Op.MULTI,
+        Op.CHECK,
+    }
+)
+_PING_XID = -2
+_FIRST_SESSION = 1 << 56
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a server is configured to do; times are in milliseconds.
+
+    By default a session lasts 2 to 20 ticks. A container that has had children and has none any
+    more is deleted at the next check.
+    """
+
+    tick_time: int = 500
+    min_session_timeout: int | None = None
+    max_session_timeout: int | None = None
+    container_check: int = 60_000
+
+    def timeout(self, wanted: int) -> int:
+        """Return the session timeout that a client gets."""
+        least = self.min_session_timeout or 2 * self.tick_time
+        most = self.max_session_timeout or 20 * self.tick_time
+        return min(max(wanted, least), most)
+
+
+@dataclass(slots=True)
+class _Link(Generic[C]):
+    """What a connection is to a session that lives; ``timeout`` is what it has negotiated."""
+
+    session: Session[C]
+    timeout: int
+    who: list[Identity] = field(default_factory=list)
+
+
+class Machine(Generic[C]):
+    """A standalone server. Not thread-safe.
+
+    ``since_epoch`` is what to add to its time for the dates of nodes. ``first_session`` is the id
+    of its first session; further ones count up.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        now: int,
+        *,
+        since_epoch: int = 0,
+        first_session: int = _FIRST_SESSION,
+    ) -> None:
+        self.rules = rules
+        self.read_only = False
+        self.zxid = 0
+        self.tree = Tree()
+        self.sessions: Sessions[C] = Sessions(rules.tick_time, first_session)
+        self.watches: Watches[C] = Watches()
+        self.outbox: deque[tuple[C, Message]] = deque()
+        self._since_epoch = since_epoch
+        self._links: dict[C, _Link[C]] = {}
+        self._containers_due = now + rules.container_check
+
+    # What arrives.
+
+    def connect(self, connection: C, request: Connect, now: int, address: str) -> None:
+        """Take the first frame of a connection that comes from this IP address."""
+        if request.last_zxid > self.zxid or (self.read_only and not request.read_only):
+            self._hang_up(connection)
+            return
+        timeout = self.rules.timeout(request.timeout)
+        if request.session == 0:
+            self.zxid += 1
+            session = self.sessions.open(timeout, now)
+        else:
+            found = self.sessions.find(request.session)
+            if found is not None:
+                self._drop(found)
+            if found is None or found.password != request.password:
+                self._send(connection, Connected(0, 0, _NO_PASSWORD, self.read_only, request.old))
+                self._hang_up(connection)
+                return
+            session = found
+            self.sessions.touch(session, timeout, now)
+        session.connection = connection
+        self._links[connection] = _Link(session, timeout, [Identity("ip", address)])
+        answer = Connected(timeout, session.id, session.password, self.read_only, request.old)
+        self._send(connection, answer)
+
+    def request(self, connection: C, xid: int, request: Request, now: int) -> None:
+        """Take any other frame. Nothing answers a session that has ended."""
+        link = self._links.get(connection)
+        if link is None:
+            return
+        if isinstance(request, Auth):
+            self._authenticate(connection, link, xid, request)
+            return
+        self.sessions.touch(link.session, link.timeout, now)
+        if isinstance(request, Unknown):
+            self._answer(connection, xid, Code.UNIMPLEMENTED)
+            self._hang_up(connection)
+        elif request == Unreadable(Op.AUTH):
+            self._hang_up(connection)
+        elif isinstance(request, Ping):
+            self._answer(connection, _PING_XID, Code.OK)
+        elif isinstance(request, Close):
+            self._close(link.session, now)
+            self._answer(connection, xid, Code.OK)
+            self._hang_up(connection)
+        else:
+            self._serve(connection, link, xid, request, now)
+
+    def throttle(self, connection: C, xid: int, now: int) -> None:
+        """Answer a request by ThrottledOp instead of carrying it out."""
+        link = self._links.get(connection)
+        if link is not None:
+            self.sessions.touch(link.session, link.timeout, now)
+            self._answer(connection, xid, Code.THROTTLED_OP)
+
+    def lost(self, connection: C) -> None:
+        """Note that a connection has ended; its session lives on."""
+        link = self._links.pop(connection, None)
+        self.watches.forget(connection)
+        if link is not None and link.session.connection == connection:
+            link.session.connection = None
+
+    # Time.
+
+    def due(self) -> int:
+        """Return when `advance` has something to do, if nothing arrives before."""
+        expiry = self.sessions.due()
+        return self._containers_due if expiry is None else min(expiry, self._containers_due)
+
+    def advance(self, now: int) -> None:
+        """End the sessions that have expired, and delete the containers that are through."""
+        for session in self.sessions.expired(now):
+            self.expire(session.id, now)
+        if now >= self._containers_due:
+            self._containers_due = now + self.rules.container_check
+            for path in list(self.tree.containers):
+                node = self.tree.nodes[path]
+                if node.counter > 0 and not node.children:
+                    self._transact(now, partial(Transaction.remove, path=path))
+
+    def expire(self, session_id: int, now: int) -> bool:
+        """End a session at once; whether it lived."""
+        session = self.sessions.find(session_id)
+        if session is None:
+            return False
+        connection = session.connection
+        self._close(session, now)
+        if connection is not None:
+            self._hang_up(connection)
+        return True
+
+    def restart(self, rules: Rules, now: int) -> None:
+        """Go on with the same data: connections are gone, sessions begin a whole timeout anew."""
+        self.rules = rules
+        self.watches = Watches()
+        self.outbox.clear()
+        self._links.clear()
+        self._containers_due = now + rules.container_check
+        self.sessions.restart(rules.tick_time, now)
+
+    def set_child_counter(self, path: str, value: int) -> None:
+        """Make the next sequential child of ``path`` get this number; `KeyError` without a node."""
+        self.tree.nodes[path].counter = signed(value)
+
+    def session_of(self, connection: C) -> int:
+        """Return the id of a connection's session."""
+        return self._links[connection].session.id
+
+    def linked(self, connection: C) -> int:
+        """Return the id of a connection's session, 0 if it has none."""
+        link = self._links.get(connection)
+        return 0 if link is None else link.session.id
+
+    # Connections.
+
+    def _send(self, connection: C, message: Message) -> None:
+        self.outbox.append((connection, message))
+
+    def _answer(self, connection: C, xid: int, code: int, body: Body = None) -> None:
+        self._send(connection, Answer(xid, self.zxid, code, body))
+
+    def _hang_up(self, connection: C) -> None:
+        self.lost(connection)
+        self._send(connection, HangUp())
+
+    def _drop(self, session: Session[C]) -> None:
+        if session.connection is not None:
+            self._hang_up(session.connection)
+
+    def _close(self, session: Session[C], now: int) -> None:
+        def bury(txn: Transaction) -> None:
+            for path in list(self.tree.ephemerals.get(session.id, ())):
+                txn.remove(path)
+
+        self.sessions.close(session)
+        self._transact(now, bury)
+
+    def _authenticate(self, connection: C, link: _Link[C], xid: int, request: Auth) -> None:
+        proven = acl.prove(request.scheme, request.data)
+        known = request.scheme == "ip"
+        code = Code.OK if proven or known else Code.AUTH_FAILED
+        if proven is not None and proven not in link.who:
+            link.who.append(proven)
+        self._send(connection, Answer(xid, 0, code, None))
+        if code is not Code.OK:
+            self._hang_up(connection)
+
+    # Requests.
+
+    def _serve(self, connection: C, link: _Link[C], xid: int, request: Request, now: int) -> None:
+        code = Code.OK
+        body: Body = None
+        try:
+            if isinstance(request, _WRITES):
+                if self.read_only:
+                    raise Refused(Code.NOT_READ_ONLY)
+                body = self._transact(now, lambda txn: self._write(txn, link, request))
+            else:
+                body = self._read(connection, link, request)
+        except Refused as refused:
+            code = refused.code
+        self._answer(connection, xid, code, body)
+
+    def _transact(self, now: int, work: Callable[[Transaction], T]) -> T:
+        """Carry out a transaction, and tell of it; one that is refused has its zxid, too."""
+        self.zxid += 1
+        txn = Transaction(self.tree, self.zxid, now + self._since_epoch)
+        try:
+            result = work(txn)
+        except Refused:
+            txn.undo()
+            raise
+        for change in txn.changes:
+            for connection, event in self.watches.fire(change):
+                self._send(connection, event)
+        return result
+
+    def _write(self, txn: Transaction, link: _Link[C], request: Write) -> Body:
+        match request:
+            case Multi(parts):
+                return self._multi(txn, link, parts)
+            case SetAcl(path, entries, version):
+                _valid(path)
+                settled = acl.settle(entries, link.who)
+                return txn.protect(self._permitted(link, path, Perms.ADMIN), settled, version)
+            case _:
+                return self._part(txn, link, request)
+
+    def _part(self, txn: Transaction, link: _Link[C], request: Part) -> Created | Stat | None:
+        match request:
+            case Create():
+                return self._create(txn, link, request)
+            case Delete():
+                self._delete(txn, link, request)
+                return None
+            case SetData(path, data, version):
+                node = self._permitted(link, path, Perms.WRITE)
+                return txn.write(node, path, data, version)
+            case Check(path, version):
+                expect(version, self._permitted(link, path, Perms.READ).version)
+                return None
+
+    def _permitted(self, link: _Link[C], path: str, wanted: int) -> Znode:
+        _valid(path)
+        node = self.tree.find(path)
+        acl.check(node, wanted, link.who)
+        return node
+
+    def _create(self, txn: Transaction, link: _Link[C], request: Create) -> Created:
+        path, mode = request.path, request.mode
+        if mode in _TTL_MODES:
+            raise Refused(Code.UNIMPLEMENTED)
+        if mode not in _MODES or "/" not in path or "\0" in path:
+            raise Refused(Code.BAD_ARGUMENTS)
+        settled = acl.settle(request.acl, link.who)
+        acl.check(self.tree.find(parent_of(path)), Perms.CREATE, link.who)
+        owner = 0
+        if request.op is Op.CREATE_CONTAINER:
+            owner = CONTAINER_OWNER
+        elif mode & EPHEMERAL:
+            owner = link.session.id
+        numbered = bool(mode & SEQUENTIAL)
+        path = txn.create(path, request.data, settled, owner, numbered=numbered)
+        return Created(path, None if request.op is Op.CREATE else self.tree.nodes[path].stat())
+
+    def _delete(self, txn: Transaction, link: _Link[C], request: Delete) -> None:
+        path = request.path
+        if "/" not in path or "\0" in path or path in SPECIAL:
+            raise Refused(Code.BAD_ARGUMENTS)
+        acl.check(self.tree.find(parent_of(path)), Perms.DELETE, link.who)
+        node = self.tree.find(path)
+        expect(request.version, node.version)
+        if node.children:
+            raise Refused(Code.NOT_EMPTY)
+        txn.remove(path)
+
+    def _multi(self, txn: Transaction, link: _Link[C], parts: Sequence[Part]) -> Results:
+        done: list[Done] = []
+        for part in parts:
+            try:
+                body = self._part(txn, link, part)
+            except Refused as refused:
+                txn.undo()
+                before = [NotDone(Code.OK)] * len(done)
+                after = [NotDone(Code.RUNTIME_INCONSISTENCY)] * (len(parts) - len(done) - 1)
+                return Results((*before, NotDone(refused.code), *after))
+            done.append(Done(part.op, body))
+        return Results(tuple(done))
+
+    def _read(self, connection: C, link: _Link[C], request: Request) -> Body:
+        match request:
+            case Exists(path, watch):
+                if "\0" in path:
+                    raise Refused(Code.BAD_ARGUMENTS)
+                if watch:
+                    self.watches.on_data(path, connection)
+                return self.tree.find(path).stat()
+            case GetData(path, watch):
+                node = self._readable(link, path, Perms.READ)
+                if watch:
+                    self.watches.on_data(path, connection)
+                return Data(node.data, node.stat())
+            case GetChildren(path, watch, op):
+                node = self._readable(link, path, Perms.READ)
+                if watch:
+                    self.watches.on_children(path, connection)
+                stat = node.stat() if op is Op.GET_CHILDREN2 else None
+                return Children(tuple(node.children), stat)
+            case GetAcl(path):
+                node = self._readable(link, path, Perms.READ | Perms.ADMIN)
+                return Acls(acl.shown(node, link.who), node.stat())
+        return self._other(connection, request)
+
+    def _readable(self, link: _Link[C], path: str, wanted: int) -> Znode:
+        node = self.tree.find(path)
+        acl.check(node, wanted, link.who)
+        return node
+
+    def _other(self, connection: C, request: Request) -> Body:
+        match request:
+            case Sync(path):
+                if self.read_only:
+                    raise Refused(Code.NOT_READ_ONLY)
+                return Synced(path)
+            case SetWatches():
+                self._set_watches(connection, request)
+                return None
+            case RemoveWatches(path, kind, op):
+                found = (
+                    self.watches.of(path, connection, kind)
+                    if op is Op.CHECK_WATCHES
+                    else self.watches.remove(path, connection, kind)
+                )
+                if not found:
+                    raise Refused(Code.NO_WATCHER)
+                return None
+            case Unreadable(op):
+                self.zxid += op in _TRANSACTIONS
+                raise Refused(Code.MARSHALLING_ERROR)
+        raise AssertionError(request)
+
+    def _set_watches(self, connection: C, request: SetWatches) -> None:
+        """Tell at once of what has changed since; watch the rest."""
+
+        def place(
+            paths: Iterable[str],
+            missed: Callable[[Znode | None], EventKind | None],
+            watch: Callable[[str, C], None],
+        ) -> None:
+            for path in paths:
+                kind = missed(self.tree.nodes.get(path))
+                if kind is None:
+                    watch(path, connection)
+                else:
+                    self._send(connection, Event(kind, path))
+
+        def written(node: Znode | None) -> EventKind | None:
+            if node is None:
+                return EventKind.DELETED
+            return EventKind.CHANGED if node.mzxid > request.zxid else None
+
+        def populated(node: Znode | None) -> EventKind | None:
+            if node is None:
+                return EventKind.DELETED
+            return EventKind.CHILD if node.pzxid > request.zxid else None
+
+        def made(node: Znode | None) -> EventKind | None:
+            return None if node is None else EventKind.CREATED
+
+        place(request.data, written, self.watches.on_data)
+        place(request.exists, made, self.watches.on_data)
+        place(request.children, populated, self.watches.on_children)
+
+
+def _valid(path: str) -> None:
+    if not is_valid(path):
+        raise Refused(Code.BAD_ARGUMENTS)
