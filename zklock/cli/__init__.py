@@ -1,4 +1,8 @@
-"""The ``zklock`` command; one subcommand a module."""
+"""The ``zklock`` command: one module for each subcommand.
+
+``parser`` finds the subcommand. ``view`` is what the subcommands that look know. ``supervisor``
+runs by itself, between ``zklock run`` and its command.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, ``sys.argv`` by default, and return the exit status."""
-    # Here, so that the demo's worker processes do not load every command.
+    # Imported here, so that the demo's worker processes do not load every command.
     from zklock.cli import parser  # noqa: PLC0415
 
     return parser.main(argv)

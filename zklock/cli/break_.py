@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
+from kazoo.client import KazooClient
+
+import zklock
 from zklock.cli import connection
-from zklock.cli.locks import Place, look
+from zklock.cli.saying import say
 from zklock.cli.status import Status
+from zklock.cli.view.model import Place, What
+from zklock.cli.view.reader import Reader
+from zklock.cli.view.text import named, plain
+
+VERSION = 1
+"""Of the shape of the JSON; a higher one may lack or rename what this one has."""
 
 
 def add(commands: Any) -> None:
@@ -40,15 +48,22 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Break it, and print whose it was."""
+    """Break the lock, and print who held it."""
     with connection.connected(options) as client:
-        lock, _ = look(client, options.path)
-        broken = lock.break_lock(options.token)
+        broken = _lock(client, options.path).break_lock(options.token)
     if broken is None:
-        print(f"zklock break: {options.path}: held by nobody", file=sys.stderr)
+        say("break", f"{options.path}: held by nobody")
         return Status.FAILED
     if options.json:
-        print(json.dumps({"path": options.path, "broken": Place(broken).to_json()}))
+        told = {"version": VERSION, "path": options.path, "broken": Place(broken).to_json()}
+        print(json.dumps(told))
     else:
-        print(f"{options.path} taken from {broken.identity} ({broken.token})")
+        print(f"{plain(options.path)} taken from {named(broken.identity)} ({broken.token})")
     return Status.OK
+
+
+def _lock(client: KazooClient, path: str) -> zklock.Lock | zklock.Semaphore:
+    """Return what is at the path; if that cannot be told, a lock."""
+    if Reader(client, path, alone=True).find().what is What.SEMAPHORE:
+        return zklock.Semaphore(client, path, limit=None)
+    return zklock.Lock(client, path)

@@ -1,18 +1,17 @@
-"""``zklock check``: whether a token is still that of a holder."""
+"""``zklock check``: tells whether a token still belongs to a holder."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any
 
 from zklock.cli import connection
-from zklock.cli.locks import places
+from zklock.cli.saying import say
 from zklock.cli.status import Status
-
-PATH_VARIABLE = "ZKLOCK_PATH"
-TOKEN_VARIABLE = "ZKLOCK_TOKEN"
+from zklock.cli.variables import PATH_VARIABLE, TOKEN_VARIABLE
+from zklock.cli.view.reader import Reader
+from zklock.cli.view.text import named
 
 
 def add(commands: Any) -> None:
@@ -43,13 +42,14 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare the token with those of the holders."""
+    """Compare the token with the holders' tokens."""
     if options.path is None or options.token is None:
         options.parser.error(f"give PATH and TOKEN, or set {PATH_VARIABLE} and {TOKEN_VARIABLE}")
     with connection.connected(options) as client:
-        holders = [it.contender for it in places(client, options.path) if it.contender.holds]
+        lock = Reader(client, options.path, alone=True).find().lock
+    holders = [] if lock is None else [place.contender for place in lock.holders]
     if any(it.token == options.token for it in holders):
         return Status.OK
-    now = ", ".join(f"{it.identity} ({it.token})" for it in holders) or "nobody"
-    print(f"zklock check: {options.path}: held by {now}", file=sys.stderr)
+    now = ", ".join(f"{named(it.identity)} ({it.token})" for it in holders) or "nobody"
+    say("check", f"{options.path}: held by {now}")
     return Status.FAILED

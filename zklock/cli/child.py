@@ -1,132 +1,241 @@
-"""A child process in a process group of its own, which can be ended with all that it started.
+"""A command in its own process group, and the supervisor that ends it where this process cannot.
 
-A group of its own needs the job control of a shell: the terminal is lent to the group, and when
-the group is stopped from there (Ctrl-Z), this process stops too (POSIX, general terminal
-interface; the GNU C library's manual, "Implementing a Job Control Shell").
+A process group of its own needs the job control of a shell. The terminal is lent to the group.
+When the terminal stops the group (Ctrl-Z), this process stops too. (POSIX, general terminal
+interface; the GNU C library's manual, "Implementing a Job Control Shell".)
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import os
 import queue
+import select
 import signal
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any
 
-from zklock.clock import clock
-from zklock.grant import Grant, Loss
+import zklock
+from zklock._ground.clock import clock
+from zklock.cli import supervisor
+from zklock.cli.happenings import Ends, Exited, Happenings, Stopped
+from zklock.cli.supervisor import Message
 
-_TURN_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """The child has ended; it is to be reaped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The child was stopped by this signal."""
-
-    number: int
+_LOOK_SECONDS = 0.05
+_PARTING_SECONDS = 2.0
+"""How long a supervisor has to end what is left, before this process does it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """This process was asked to end by this signal."""
+class Limits:
+    """Until when a command may run if nothing more is heard of its lease; times of ``clock``.
 
-    number: int
+    It gets SIGTERM at ``term_at`` and SIGKILL at ``kill_at``, from the supervisor. If it still runs
+    at ``act_at``, this process ends both. ``fresh``: for how many seconds this need not be renewed.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The lock has answered: with its grant, with ``None``, or with an error."""
-
-    grant: Grant | None = None
-    error: Exception | None = None
-
-
-Happening: TypeAlias = Exited | Stopped | Asked | Answered | Loss
-
-
-class Happenings:
-    """What is to be attended to, in order."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Happening] = queue.SimpleQueue()
-        self.put = self._queue.put
-
-    def next(self, until: float = math.inf) -> Happening | None:
-        """Wait for the next one; ``None`` if there is none by then (of ``clock``)."""
-        while True:
-            # In short turns: a signal that arrives just before a wait begins does not end it.
-            turn = max(0.0, min(_TURN_SECONDS, until - clock()))
-            with contextlib.suppress(queue.Empty):
-                return self._queue.get(timeout=turn)
-            if clock() >= until:
-                return None
+    term_at: float
+    kill_at: float
+    act_at: float
+    fresh: float
 
 
 class Child:
-    """Runs a command; what happens to it is put into ``happened``. ``OSError`` if it cannot."""
+    """Runs one command under a supervisor, and puts what happens to it into ``happened``.
 
-    def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], happened: Happenings
-    ) -> None:
-        self._process = subprocess.Popen(command, env=environ, process_group=0)
+    The constructor starts the supervisor (``OSError`` if the system cannot). If ``begin()`` raises,
+    nothing runs. ``close()`` it in the end: this ends whatever still runs.
+    """
+
+    def __init__(self, happened: Happenings) -> None:
         self._happened = happened
-        self._lend_terminal()
-        threading.Thread(target=self._watch, name="zklock-run-child", daemon=True).start()
+        # These children are not the command's: a shell that became this process by exec had started
+        # them, or an earlier command of an election has left them.
+        self._spare = supervisor.children_of(os.getpid())
+        supervisor.become_subreaper()
+        self._socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                # Above the standard ones: some of these may be closed.
+                fd = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", supervisor.__file__, str(fd)],
+                    pass_fds=[fd],
+                    process_group=0,
+                )
+            finally:
+                os.close(fd)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._wire = supervisor.Wire(self._socket.fileno())
+        self._watcher: threading.Thread | None = None
+        self._born: queue.SimpleQueue[int | OSError | None] = queue.SimpleQueue()
+        self._act_at = math.inf
+        self._begun = False
+        self._left = False
+        self.pid = 0  # of the command, and of its group
+        self.status: int | None = None
+        """The command's, as shells write it; ``None`` if the supervisor was killed before it."""
 
-    @property
-    def pid(self) -> int:
-        """The id of the process, and of its group until it is reaped."""
-        return self._process.pid
+    def begin(
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        first: Limits,
+        limits: Callable[[], Limits | None],
+    ) -> None:
+        """Start the command. ``OSError`` if it cannot be run.
+
+        ``first``: until when it may run. ``limits`` tells it anew; it is called again and again, on
+        another thread, for as long as the command runs. ``None``: the lease is over.
+        """
+        self._act_at = first.act_at
+        watcher = threading.Thread(
+            target=self._watch, args=(limits,), name="zklock-run-child", daemon=True
+        )
+        # The thread first: a command that nobody watches could not be ended when its lock is lost.
+        watcher.start()
+        self._watcher = watcher
+        argv = [os.fsencode(argument) for argument in command]
+        encoded = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+        with contextlib.suppress(ConnectionError):  # then the thread finds that it is gone
+            self._wire.send(supervisor.RUN, argv, encoded, first.term_at, first.kill_at)
+        self._socket.setblocking(False)
+        self._begun = True
+        born = self._born.get()
+        if isinstance(born, OSError):
+            raise born
+        if born is None:
+            raise zklock.ZkLockError("the command's supervisor was killed: run it again")
+        self.pid = born
 
     def signal(self, number: int) -> None:
-        """Send a signal to the group."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+        """Send a signal to the command's group."""
+        self._order(supervisor.SIGNAL, int(number))
 
-    def reap(self) -> int:
-        """Take leave of a child that has ended; its status as shells have it."""
-        code = self._process.wait()
+    def end(self, kill_at: float) -> None:
+        """Send SIGTERM to the command, and SIGKILL at ``kill_at`` to all that is left of it."""
+        self._act_at = kill_at + _LOOK_SECONDS
+        self._order(supervisor.END, kill_at)
+
+    def kill(self) -> None:
+        """Kill the command and all that it started."""
+        self._order(supervisor.KILL)
+
+    def reap(self, *, leave: bool) -> None:
+        """Wait until the command has ended, and all that it started too, unless ``leave``."""
         self._take_terminal()
-        return code if code >= 0 else 128 - code
+        self._left = leave
+        self._act_at = clock() + _PARTING_SECONDS
+        self._order(supervisor.LEAVE if leave else supervisor.KILL)
+        if self._watcher is not None:
+            self._watcher.join()
+
+    def close(self) -> None:
+        """End whatever still runs, and the supervisor."""
+        if self._watcher is not None and self._watcher.is_alive():
+            self.reap(leave=False)
+        self._process.kill()
+        self._process.wait()
+        self._socket.close()
+
+    def _order(self, *message: Any) -> None:
+        try:
+            self._wire.send(*message)
+        except BlockingIOError:
+            self._process.kill()  # it has been stopped for long; the command ends with it
+        except OSError:
+            return  # the supervisor is dead: the thread finds that
+
+    # The thread.
+
+    def _watch(self, limits: Callable[[], Limits | None]) -> None:
+        try:
+            self._follow(limits)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            if not self._left:
+                self._end_orphans()
+            self._born.put(None)
+            self._happened.put(Exited())
+
+    def _end_orphans(self) -> None:
+        """End what the dead supervisor has left: that has become children of this process."""
+        if self.pid and self.status is None:
+            with contextlib.suppress(OSError):  # all that can be done where there is no subreaper
+                os.killpg(self.pid, signal.SIGKILL)
+        supervisor.end_all(lambda *_: None, spare=self._spare)
+
+    def _follow(self, limits: Callable[[], Limits | None]) -> None:
+        """Renew the lease, and pass on what the supervisor tells, until that is gone."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        renew_at = clock()
+        while (now := clock()) < self._act_at:
+            if now >= renew_at:
+                renew_at = now + self._renew(limits())
+            left = min(renew_at, self._act_at) - clock()
+            if poll.poll(max(0.0, math.ceil(left * 1000))):
+                messages = self._wire.receive()
+                if messages is None:
+                    return
+                for message in messages:
+                    self._hear(message)
+
+    def _renew(self, limits: Limits | None) -> float:
+        """Pass on how long the lease lasts now; return after how long to ask again."""
+        if limits is None or not self._begun or self.status is not None:
+            return _LOOK_SECONDS
+        self._act_at = limits.act_at
+        with contextlib.suppress(OSError):
+            self._wire.send(supervisor.LEASE, limits.term_at, limits.kill_at)
+        return limits.fresh
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case (supervisor.BEGAN, pid):
+                self._born.put(pid)
+            case (supervisor.FAILED, number):
+                self._born.put(OSError(number, os.strerror(number)))
+            case (supervisor.STOPPED, number):
+                self._happened.put(Stopped(number))
+            case (supervisor.ENDS,):
+                self._happened.put(Ends())
+            case (supervisor.EXITED, status):
+                self.status, self._act_at = status, math.inf
+                self._happened.put(Exited())
+
+    # The terminal.
 
     def stop_with_it(self, number: int, *, go_on: Callable[[], bool]) -> None:
-        """Stop as the child did, and let it go on afterwards if ``go_on()``."""
-        if number in {signal.SIGTTIN, signal.SIGTTOU} and self._lend_terminal():
-            return  # it was faster to use the terminal than this process to lend it
+        """Stop this process as the child did; afterwards let the child go on if ``go_on()``."""
+        if number in {signal.SIGTTIN, signal.SIGTTOU} and self.lend_terminal():
+            return  # it used the terminal before this process had lent it
         self._take_terminal()
         os.kill(os.getpid(), signal.SIGSTOP)
         if go_on():
-            self._lend_terminal()
+            self.lend_terminal()
             self.signal(signal.SIGCONT)
 
-    def _watch(self) -> None:
-        while True:
-            # Left to be reaped, so that its id stays that of its group.
-            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
-            if found is None or found.si_code != os.CLD_STOPPED:
-                self._happened.put(Exited())
-                return
-            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
-            self._happened.put(Stopped(found.si_status))
-
-    def _lend_terminal(self) -> bool:
-        """Put the group into the foreground if this process is; whether it was."""
+    def lend_terminal(self) -> bool:
+        """Give the group the foreground if this process has it; return whether it had."""
+        lent = False
         with _terminal() as terminal:
-            if terminal is None or os.tcgetpgrp(terminal) not in {os.getpgrp(), self.pid}:
-                return False
-            os.tcsetpgrp(terminal, self.pid)
-            self.signal(signal.SIGCONT)
-            return True
+            lent = terminal is not None and os.tcgetpgrp(terminal) in {os.getpgrp(), self.pid}
+            if terminal is not None and lent:
+                os.tcsetpgrp(terminal, self.pid)
+                self.signal(signal.SIGCONT)
+        return lent
 
     def _take_terminal(self) -> None:
         with _terminal() as terminal:
@@ -136,16 +245,29 @@ class Child:
 
 @contextlib.contextmanager
 def _terminal() -> Iterator[int | None]:
-    """Open the controlling terminal, if there is one, for a process in the background too."""
+    """Open the controlling terminal, if there is one; works for a background process too.
+
+    If the terminal fails, the rest of the body is skipped: it may be gone at any moment.
+    """
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         yield None
         return
-    # Blocked, not ignored, which the child would inherit.
+    # Blocked, not ignored: the child would inherit an ignored signal.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
-        yield terminal
+        with contextlib.suppress(OSError):
+            yield terminal
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(terminal)
+
+
+def expect_children() -> None:
+    """Make the system keep the exit status of children. Call it in the main thread.
+
+    The system keeps no status if SIGCHLD is ignored. A process inherits that from its parent.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,74 +1,177 @@
-"""The options by which commands find ZooKeeper, and a connection for as long as one runs."""
+"""A connection that lasts as long as the command; and how the arguments of commands are read."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 from collections.abc import Iterator
-
-from kazoo.client import KazooClient
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import zklock
+from zklock._recipes import names
+from zklock.cli import settings
+from zklock.cli.settings import Misconfigured, seconds
 
-HOSTS_VARIABLE = "ZKLOCK_HOSTS"
-DEFAULT_HOSTS = "127.0.0.1:2181"
+if TYPE_CHECKING:
+    import ssl
+
+    from kazoo.client import KazooClient
+
+__all__ = ["add_options", "connected", "lock_path", "root", "seconds", "text", "token"]
+
+HOSTS_VARIABLE = settings.HOSTS.variable
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--hosts``, ``--session-timeout`` and ``--connect-timeout``."""
+    """Add ``-v``, and the settings of the connection."""
     parser.add_argument(
-        "--hosts",
-        default=os.environ.get(HOSTS_VARIABLE, DEFAULT_HOSTS),
-        help=f"host:port,…[/chroot]; default ${HOSTS_VARIABLE}, else {DEFAULT_HOSTS}",
+        "-v",
+        "--verbose",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="log what the libraries do, on standard error",
     )
-    parser.add_argument(
-        "--session-timeout",
-        type=seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="to ask ZooKeeper for; default 10",
-    )
-    parser.add_argument(
-        "--connect-timeout",
-        type=seconds,
-        default=15.0,
-        metavar="SECONDS",
-        help="to wait for the first connection; default 15",
-    )
+    settings.add_options(parser)
+    parser.set_defaults(settle=settings.settle)
 
 
 @contextlib.contextmanager
 def connected(options: argparse.Namespace) -> Iterator[KazooClient]:
-    """Return a client of the ZooKeeper that the options name, to be stopped in the end."""
+    """Yield a client of the ZooKeeper that the options name; stop it at the end."""
+    from kazoo.exceptions import WriterNotClosedException  # noqa: PLC0415 - nor '--help'
+
     client = zklock.connect(
-        options.hosts, options.session_timeout, start_timeout=options.connect_timeout
+        options.hosts,
+        options.session_timeout,
+        start_timeout=options.connect_timeout,
+        **kazoo_options(options),
     )
     try:
         yield client
     finally:
-        client.stop()
-        client.close()
+        # kazoo's connection thread may be busy for longer than stop() waits for it. That loses
+        # nothing: ZooKeeper ends the session by itself.
+        with contextlib.suppress(WriterNotClosedException):
+            client.stop()
+            client.close()
 
 
-def seconds(text: str) -> float:
-    """Read a number of seconds above 0; for ``argparse``."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: not a number of seconds above 0")
+def kazoo_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what kazoo is told of TLS, SASL, credentials and ACLs.
+
+    Raises ``Misconfigured``, and ``ZkLockError`` if a library is missing.
+    """
+    found: dict[str, Any] = {}
+    if tls_context(options) is not None:
+        found |= _tls(options)
+    if (credentials := _sasl(options)) is not None:
+        found["sasl_options"] = credentials
+    digest = settings.secret(options, "digest")
+    if digest is not None:
+        if not all(digest.partition(":")):
+            raise Misconfigured("the digest must be user:password")
+        found["auth_data"] = [("digest", digest)]
+    if options.acl == "creator":
+        if not found.keys() & {"sasl_options", "auth_data", "certfile"}:
+            raise Misconfigured(
+                "acl is creator, but there are no credentials: give those of SASL, a digest or a "
+                "certificate"
+            )
+        from kazoo.security import CREATOR_ALL_ACL  # noqa: PLC0415
+
+        found["default_acl"] = CREATOR_ALL_ACL
+    return found
+
+
+def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
+    """Return what speaks TLS as the options want it; ``None`` if they want none.
+
+    Raises ``Misconfigured`` if a file cannot be used. kazoo would try it for ever.
+    """
+    if not (options.tls or (options.tls is None and (options.tls_ca or options.tls_cert))):
+        return None
+    import ssl  # noqa: PLC0415
+
+    certificate, key = options.tls_cert, options.tls_key or options.tls_cert
+    password = settings.secret(options, "tls-key-password")
+    if certificate is None and key is not None:
+        raise Misconfigured("tls-key is given, but no certificate: give tls-cert, too")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # as kazoo makes it
+    context.check_hostname = options.tls_check_hostname
+    context.load_default_certs()
+    try:
+        place = options.tls_ca
+        if place is not None:
+            context.load_verify_locations(place)
+        if certificate is not None:
+            place = key
+            with Path(key).open("rb") as file:
+                settings.refuse_if_others_read(file, key)
+            place = f"{certificate}, {key}"
+            # A callable: without one, OpenSSL asks on the terminal for a password that it needs.
+            context.load_cert_chain(certificate, key, lambda: password or "")
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        raise Misconfigured(f"{place}: cannot be used for TLS: {reason}") from None
+    return context
+
+
+def _tls(options: argparse.Namespace) -> dict[str, Any]:
+    """Return kazoo's options for TLS."""
+    return {
+        "use_ssl": True,
+        "ca": options.tls_ca,
+        "certfile": options.tls_cert,
+        "keyfile": options.tls_key or options.tls_cert,
+        "keyfile_password": settings.secret(options, "tls-key-password"),
+        "check_hostname": options.tls_check_hostname,
+    }
+
+
+def _sasl(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return kazoo's ``sasl_options``, or ``None``."""
+    mechanism, user = options.sasl, options.sasl_user
+    password = settings.secret(options, "sasl-password")
+    if mechanism is None and user is None and password is None:
+        return None
+    if find_spec("puresasl") is None:
+        raise zklock.ZkLockError("SASL needs pure-sasl: pip install pure-sasl")
+    if mechanism == "GSSAPI":
+        return {"mechanism": mechanism} | ({} if user is None else {"principal": user})
+    if user is None or password is None:
+        raise Misconfigured(
+            "SASL by DIGEST-MD5 needs sasl-user and a password: give ZKLOCK_SASL_PASSWORD in the "
+            "environment, or sasl-password-file"
+        )
+    return {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+
+
+def text(value: str) -> str:
+    """Read text that others will see, for ``argparse``."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("not UTF-8 text") from None
     return value
 
 
 def lock_path(text: str) -> str:
-    """Read the path of a lock; for ``argparse``."""
+    """Read the path of a lock, for ``argparse``."""
     try:
-        return zklock.names.check_path(text)
+        return names.check_path(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def root(text: str) -> str:
+    """Read the path below which to look, for ``argparse``."""
+    return text if text == "/" else lock_path(text)
+
+
 def token(text: str) -> zklock.FencingToken:
-    """Read a fencing token; for ``argparse``."""
+    """Read a fencing token, for ``argparse``."""
     try:
         return zklock.FencingToken.parse(text)
     except ValueError as error:

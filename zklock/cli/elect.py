@@ -1,4 +1,4 @@
-"""``zklock elect``: a command that runs on one member of an election, and only while it leads."""
+"""``zklock elect``: runs a command on one member of an election, only while that member leads."""
 
 from __future__ import annotations
 
@@ -6,125 +6,178 @@ import argparse
 import math
 import os
 import signal
-import socket
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import zklock
-from zklock.cli import connection
-from zklock.cli.check import PATH_VARIABLE, TOKEN_VARIABLE
-from zklock.cli.child import Asked, Happenings
-from zklock.cli.ending import ends_on_signals
-from zklock.cli.run import GRACE_FRACTION, HELD_VARIABLE, command_of, environ_of, run_command
+from zklock._ground.clock import clock
+from zklock.cli import connection, supervisor
+from zklock.cli.child import Child, expect_children
+from zklock.cli.ending import Ending, ends_on_signals
+from zklock.cli.happenings import PARTING_SECONDS, Asked, Finished, Happenings
+from zklock.cli.run import (
+    Term,
+    add_command_options,
+    command_of,
+    environ_of,
+    identity_of,
+    run_command,
+)
+from zklock.cli.saying import say
 from zklock.cli.status import Status
+from zklock.cli.variables import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE
+
+_LOOK_SECONDS = 0.2
 
 _DESCRIPTION = f"""\
 Stand for election, and run the command while this member leads. The command finds the fencing token
 of the term in ${TOKEN_VARIABLE}, the path in ${PATH_VARIABLE}, 1 in ${HELD_VARIABLE}, the hosts in
-${connection.HOSTS_VARIABLE}. If the leadership is lost, its process group gets SIGTERM, after the
-grace SIGKILL, and this member stands again. When the command ends by itself, its status is that
-of 'zklock elect', 128 + n if signal n ended it; with --again this member stands again instead. The
-leadership is handed on only when the command has ended. 64 wrong usage, 69 no ZooKeeper, 126 the
-command cannot be run, 127 there is no such command."""
+${connection.HOSTS_VARIABLE}. When the lease of the leadership runs out, the command's process group
+gets SIGTERM, after the grace all its processes get SIGKILL, and this member stands again. The
+processes are gone before another can lead, also if 'zklock elect' itself is stopped or killed. When
+the command ends by itself, 'zklock elect' ends with its status, 128 + n if signal n ended it; with
+--again this member stands again instead. The leadership is handed on only when the command has
+ended. Other exit statuses: 64: wrong usage; 69: no ZooKeeper; 77: not permitted; 125: 'zklock
+elect' itself has failed; 126: the command cannot be run; 127: there is no such command."""
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser's."""
     parser = commands.add_parser(
         "elect", help="run a command while leading an election", description=_DESCRIPTION,
-        usage="zklock elect [options] PATH [--] COMMAND [ARGUMENT …]",
+        usage="zklock elect [options] PATH [--] COMMAND [ARGUMENT ...]\n"
+        "       zklock elect [options] PATH -c LINE",
     )  # fmt: skip
     parser.add_argument(
         "--again", action="store_true", help="stand again when the command has ended by itself"
     )
     parser.add_argument(
-        "--grace",
-        type=connection.seconds,
-        metavar="SECONDS",
-        help="between SIGTERM and SIGKILL when the leadership is lost; default a tenth of the "
-        "session timeout",
+        "--payload",
+        type=connection.text,
+        default="",
+        help="shown to others besides, such as an address",
     )
-    parser.add_argument("--identity", help="shown to others; default host:pid:COMMAND")
-    parser.add_argument("--payload", default="", help="shown to others besides, such as an address")
-    connection.add_options(parser)
-    parser.add_argument("path", metavar="PATH", type=connection.lock_path)
-    parser.add_argument("command", metavar="COMMAND …", nargs=argparse.REMAINDER)
+    add_command_options(parser, "leadership")
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Stand for election, and run the command in each term."""
     command = command_of(options)
-    identity = options.identity or f"{socket.gethostname()}:{os.getpid()}:{command[0]}"
-    with ends_on_signals() as ending, connection.connected(options) as client:
-        election = zklock.LeaderElection(
-            client, options.path, identity=identity, payload=options.payload, grace=math.inf
-        )
-        grace = options.grace or GRACE_FRACTION * client.handler.session_timeout
-        office = _Office(election, command, options, grace)
-        ending.divert(office.on_signal)
-        election.run(office.lead, on_error="raise")
-        return office.status
+    with ends_on_signals() as ending:
+        expect_children()
+        return _Office(command, options).attend(ending)
 
 
 class _Office:
-    """What is done in a term, and what the command has come to."""
+    """What happens in a term, and the result of the command.
 
-    def __init__(
-        self,
-        election: zklock.LeaderElection,
-        command: Sequence[str],
-        options: argparse.Namespace,
-        grace: float,
-    ) -> None:
-        self.status: int = Status.OK
-        self._election = election
+    The main thread attends to signals. The election, and everything else that waits for
+    ZooKeeper, runs on another thread.
+    """
+
+    def __init__(self, command: Sequence[str], options: argparse.Namespace) -> None:
+        self._status: int | None = None  # set when the last command has ended
         self._command = command
         self._options = options
-        self._grace = grace
+        self._election: zklock.LeaderElection | None = None
         self._asked: int | None = None
-        self._happened: Happenings | None = None
+        self._client: Any = None
+        self._foreign = supervisor.children_of(os.getpid())
+        self._signals = Happenings()
+        self._happened: Happenings | None = None  # those of the command, while it runs
 
-    def on_signal(self, number: int) -> None:
-        """Pass the signal on to the command, if it runs; in any case stand no more."""
+    def attend(self, ending: Ending) -> int:
+        """Do everything; return the exit status."""
+        ending.divert(lambda number: self._signals.put(Asked(number)))
+        self._signals.work(self._stand, "zklock-elect")
+        leave_at = math.inf
+        while True:
+            match self._signals.next(min(clock() + _LOOK_SECONDS, leave_at)):
+                case Finished() as finished:
+                    if finished.error is not None:
+                        raise finished.error
+                    return self._outcome()
+                case Asked(number):
+                    self._heed(number)
+            if self._asked is None or self._happened is not None:
+                leave_at = math.inf
+            elif clock() >= leave_at or self._election is None:
+                return self._outcome()
+            else:
+                leave_at = min(leave_at, clock() + PARTING_SECONDS)
+
+    def _outcome(self) -> int:
+        if self._status is not None:
+            return self._status
+        return Status.OK if self._asked is None else 128 + self._asked
+
+    def _stand(self) -> None:
+        options = self._options
+        with connection.connected(options) as client:
+            self._election = zklock.LeaderElection(
+                client,
+                options.path,
+                identity=options.identity or identity_of(self._command),
+                payload=options.payload,
+                grace=math.inf,
+            )
+            self._client = client
+            if self._asked is None:
+                self._election.run(self.lead, on_error="raise")
+
+    def _heed(self, number: int) -> None:
+        """Pass the signal on to the command if it runs; in any case end the candidacy."""
         self._asked = number
         happened = self._happened
         if happened is not None:
             happened.put(Asked(number))
-        else:
-            self._end(128 + number)
+        elif self._election is not None:
+            self._election.stop()
 
     def lead(self, leadership: zklock.Leadership) -> None:
         """Run the command; it has ended when this returns."""
         happened = self._happened = Happenings()
-        if self._asked is not None:  # before there was a command to pass it on to
-            self._end(128 + self._asked)
-            return
+        try:
+            # Checked only after _happened is set: so either the command gets a signal, or this
+            # check finds it.
+            if self._asked is None:
+                self._run(leadership, happened)
+            elif self._election is not None:
+                self._election.stop()
+        finally:
+            self._happened = None
+
+    def _run(self, leadership: zklock.Leadership, happened: Happenings) -> None:
         told = threading.Thread(
             target=_pass_on, args=(leadership, happened), name="zklock-elect-told", daemon=True
         )
         told.start()
-        environ = environ_of(leadership, self._options.hosts)
-        status = run_command(self._command, environ, happened, leadership, self._grace)
+        environ = environ_of(leadership, self._options)
+        supervisor.reap(lambda *_: None, spare=self._foreign)  # what an earlier command has left
+        child = Child(happened)
+        try:
+            term = Term(self._options, self._client, leadership)
+            outcome = run_command(self._command, environ, child, happened, term)
+        finally:
+            child.close()
+        status = outcome.status
         self._happened = None
-        over = not leadership.held or leadership.should_stop.is_set()
+        over = outcome.ended or leadership.should_stop.is_set()
         leadership.resign()
         told.join()
         cannot = status in {Status.NOT_FOUND, Status.NOT_EXECUTABLE}
         if self._asked is not None or cannot or not (over or self._options.again):
-            self._end(status)
+            self._status = status
+            if self._election is not None:
+                self._election.stop()
         else:
-            print(f"zklock elect: stands again, the status was {status}", file=sys.stderr)
-
-    def _end(self, status: int) -> None:
-        self.status = status
-        self._election.stop()
+            say("elect", f"stands again, the status was {status}")
 
 
 def _pass_on(leadership: zklock.Leadership, happened: Happenings) -> None:
-    """Have the command end when the leadership is to be given up; of a loss it is told anyway."""
+    """End the command when the leadership should end; a lost callback already tells of a loss."""
     leadership.should_stop.wait()
     if not leadership.lost.is_set():
         happened.put(Asked(signal.SIGTERM))

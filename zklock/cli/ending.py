@@ -1,32 +1,35 @@
-"""Ends a command in order when it is interrupted, terminated or hung up on."""
+"""Ends a command in order after an interrupt, a termination signal or a hang-up."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_SECONDS = 0.05
 
 
 class Ended(BaseException):
-    """A signal asked for the end; no error, so that nothing but the command itself handles it."""
+    """A signal asked for the end; not an error, so that only the command itself handles it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
+        self.number = number
         self.status = 128 + number
 
 
 class Ending:
-    """What such a signal does: raise ``Ended`` in the main thread, unless it is diverted."""
+    """Handles such a signal: raises ``Ended`` in the main thread, unless it is diverted."""
 
     def __init__(self) -> None:
         self._taker: Callable[[int], object] | None = None
 
     def divert(self, taker: Callable[[int], object]) -> None:
-        """Have ``taker(number)`` called from now on, instead of raising."""
+        """From now on call ``taker(number)`` instead of raising."""
         self._taker = taker
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -40,27 +43,51 @@ class Ending:
 
 @contextlib.contextmanager
 def ends_on_signals() -> Iterator[Ending]:
-    """Raise ``Ended`` in the body on the first such signal, and ignore those that follow.
+    """Raise ``Ended`` in the body on the first such signal, and ignore later ones.
 
     A signal that was ignored before stays ignored. Does nothing outside the main thread.
+
+    A signal may come while Python runs a ``__del__`` or a callback of a weak reference. Python only
+    prints what is raised there, by ``sys.unraisablehook``. Then it is raised again.
     """
     ending = Ending()
     if threading.current_thread() is not threading.main_thread():
         yield ending
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
+    hook = sys.unraisablehook
+
+    def unraisable(lost: sys.UnraisableHookArgs) -> None:
+        if isinstance(lost.exc_value, Ended):
+            _raise_again(lost.exc_value.number)
+        else:
+            hook(lost)
+
     try:
-        for number, handler in before.items():
-            if handler is not signal.SIG_IGN:
+        sys.unraisablehook = unraisable
+        for number in _SIGNALS:
+            if before[number] is not signal.SIG_IGN:
                 signal.signal(number, ending)
         yield ending
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = hook
+
+
+def _raise_again(number: int) -> None:
+    """Raise soon what was raised where it could not arrive."""
+
+    def handle(_: int, __: FrameType | None) -> None:
+        raise Ended(number)
+
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
 
 
 def ignore_signals() -> None:
-    """Let nothing cut short what clears away; ``ends_on_signals`` undoes it."""
+    """Ignore the signals, so that none interrupts the clean-up; ``ends_on_signals`` undoes it."""
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from zklock.cli import connection
-from zklock.cli.locks import below, places
+from zklock.cli.saying import say, say_limits, say_missing
 from zklock.cli.status import Status
+from zklock.cli.view.model import LockView, Picture, Place, PoolView
+from zklock.cli.view.reader import Reader
+from zklock.cli.view.text import aligned, many, named, plain, short
+
+VERSION = 1
+"""The version of the shape of the JSON. A higher version may drop or rename fields."""
 
 
 def add(commands: Any) -> None:
@@ -16,36 +23,85 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "ls",
         help="list the locks below a node",
-        description="Print the locks in use at and below a node: how many wait, and who holds. "
-        "A lock without contenders cannot be told from any other node.",
+        description="Print the locks and pools in use at and below a node: what each is, who "
+        "holds, since when the holder is there, and how many wait. A lock without contenders "
+        "cannot be told from any other node. Exit status 66 if there is no such node.",
     )
     parser.add_argument(
-        "root", metavar="ROOT", nargs="?", default="/", type=_root, help="where to look; default /"
+        "root",
+        metavar="ROOT",
+        nargs="?",
+        default="/",
+        type=connection.root,
+        help="where to look; default /",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each lock")
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON array with an object for each"
+    )
     connection.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the locks."""
+    """Print the locks and pools."""
     with connection.connected(options) as client:
-        for path in below(client, options.root, options.session_timeout):
-            queue = places(client, path)
-            holders = [it for it in queue if it.contender.holds]
-            waiting = len(queue) - len(holders)
-            if options.json:
-                line = {
-                    "path": path,
-                    "holders": [it.to_json() for it in holders],
-                    "waiting": waiting,
-                }
-                print(json.dumps(line))
-            elif queue:  # else the last one has left meanwhile
-                names = ", ".join(it.contender.identity for it in holders)
-                print(f"{path}  held by {names}  {waiting} waiting")
+        reader = Reader(client, options.root)
+        seen = reader.read()
+    if options.json:
+        found = [*map(_lock, seen.locks), *map(_pool, seen.pools)]
+        found.sort(key=lambda one: one["path"])
+        print("[", ",\n".join(map(json.dumps, found)), "]", sep="")
+    else:
+        print(*aligned(_rows(seen)), sep="\n", end="\n" if seen.locks or seen.pools else "")
+    if reader.missing:
+        return say_missing("ls", options.root)
+    say_limits("ls", reader)
+    if not seen.locks and not seen.pools:
+        say("ls", f"no lock is in use at or below {options.root}")
     return Status.OK
 
 
-def _root(text: str) -> str:
-    return text if text == "/" else connection.lock_path(text)
+def _rows(seen: Picture) -> list[list[str]]:
+    """Return the rows of the table; the locks of a pool are told by the row of the pool."""
+    rows = [
+        [
+            plain(lock.path),
+            lock.name,
+            f"held by {_who(lock.holders)}",
+            f"{len(lock.waiting)} waiting",
+        ]
+        for lock in seen.locks
+        if lock.pool is None
+    ]
+    for pool in seen.pools:
+        owned = pool.shards - pool.orphans
+        workers = many(len(pool.workers), "worker")
+        rows.append(
+            [plain(pool.path), "pool", f"{owned} of {pool.shards} shards owned by {workers}", ""]
+        )
+    return sorted(rows)
+
+
+def _who(holders: Sequence[Place]) -> str:
+    shown = []
+    for place in holders:
+        came = "" if place.age is None else f" (came {short(place.age)} ago)"
+        shown.append(f"{named(place.contender.identity)}{came}")
+    return ", ".join(shown) or "nobody"
+
+
+def _lock(lock: LockView) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "path": lock.path,
+        "kind": lock.what.value,
+        "limit": lock.limit,
+        "pool": lock.pool,
+        "holders": [place.to_json() for place in lock.holders],
+        "waiting": len(lock.waiting),
+    }
+
+
+def _pool(pool: PoolView) -> dict[str, Any]:
+    none: dict[str, Any] = {"limit": None, "pool": None, "holders": [], "waiting": 0}
+    return {"version": VERSION, "path": pool.path, "kind": "pool", **none, **pool.to_json()}

@@ -3,43 +3,79 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
-import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import zklock
-from zklock.cli import connection
-from zklock.cli.check import PATH_VARIABLE, TOKEN_VARIABLE
-from zklock.cli.child import Answered, Asked, Child, Exited, Happenings, Stopped
-from zklock.cli.ending import ends_on_signals
+from zklock._ground.clock import clock
+from zklock.cli import connection, settings
+from zklock.cli.child import Child, Limits, expect_children
+from zklock.cli.ending import Ending, ends_on_signals
+from zklock.cli.happenings import (
+    PARTING_SECONDS,
+    Asked,
+    Ends,
+    Exited,
+    Finished,
+    Granted,
+    Happenings,
+    Stopped,
+)
+from zklock.cli.saying import say
 from zklock.cli.status import Status
-from zklock.clock import clock
+from zklock.cli.variables import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE
 
-HELD_VARIABLE = "ZKLOCK_HELD"
+if TYPE_CHECKING:
+    from zklock.cli.standing import Lock
+
 GRACE_FRACTION = 0.1
-"""Of the session timeout T. The next grant comes 0.9 T less half a tick after the last proof at the
-earliest, the lease ends 2/3 T after it: what lies between is more where T is at least 4 ticks."""
+"""The default grace, as a fraction of the session timeout T.
+
+The lease ends 2/3 T after the last proof was sent, and always before the next grant may come. So
+the grace is taken out of the lease, not added to it. Heartbeats go out every T/10, and the
+supervisor hears of the lease every T/20: while they are answered at once, it knows at least 0.51 T
+of it. SIGTERM comes 0.15 T before the end. So answers may take 0.36 T, more than a session allows;
+with the longest grace, 0.13 T.
+"""
+_MOST_GRACE_FRACTION = 1 / 3
+_RESERVE_FRACTION = 1 / 20
+_MOST_RESERVE_SECONDS = 0.2
+"""SIGKILL is sent so long before the end of the lease: killing takes time, too."""
+_RENEWAL_FRACTION = 1 / 20
+_SETTLING_FRACTION = 1 / 5
+
+_TELL_SECONDS = 2.0
+_CANCEL_SECONDS = 0.1
+_NAME_LENGTH = 800  # characters of at most 4 bytes: an identity has room for 4096 bytes
+_SHELL = "/bin/sh"
 
 _DESCRIPTION = f"""\
-Wait for the lock, run the command while it is held, release. The command finds the fencing token
-in ${TOKEN_VARIABLE}, the path in ${PATH_VARIABLE}, 1 in ${HELD_VARIABLE}, the hosts in \
-${connection.HOSTS_VARIABLE}. If the lock is lost, its
-process group gets SIGTERM, after the grace SIGKILL, and 'zklock run' ends with status 75. The
-lock is released only when the command has ended. The exit status is that of the command, 128 + n
-if signal n ended it; CODE if the lock was not got; 64 wrong usage, 69 no ZooKeeper, 126 the command
-cannot be run, 127 there is no such command."""
+Wait for the lock, run the command while it is held, release the lock. The command finds the fencing
+token in ${TOKEN_VARIABLE}, the path in ${PATH_VARIABLE}, 1 in ${HELD_VARIABLE}, the hosts in \
+${connection.HOSTS_VARIABLE}. When the lease of the lock runs out, the command's process group gets
+SIGTERM, and after the grace all its processes get SIGKILL. They are gone before another can be
+granted the lock, also if 'zklock run' itself is stopped or killed. The lock is released only when
+the command has ended. The exit status is that of the command, 128 + n if signal n ended it; 75, or
+CODE, if the lock was not got; 79 if it was lost; 64: wrong usage; 69: no ZooKeeper; 77: not
+permitted; 125: 'zklock run' itself has failed; 126: the command cannot be run; 127: there is no
+such command."""
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser's."""
     parser = commands.add_parser(
         "run", help="run a command while holding a lock", description=_DESCRIPTION,
-        usage="zklock run [options] PATH [--] COMMAND [ARGUMENT …]",
+        usage="zklock run [options] PATH [--] COMMAND [ARGUMENT ...]\n"
+        "       zklock run [options] PATH -c LINE",
     )  # fmt: skip
     waiting = parser.add_mutually_exclusive_group()
     waiting.add_argument(
@@ -52,140 +88,367 @@ def add(commands: Any) -> None:
         "-E",
         "--conflict-exit-code",
         type=_code,
-        default=1,
+        default=Status.NOT_OBTAINED,
         metavar="CODE",
-        help="the status if the lock was not got, because of -n or -w; default 1",
+        help="the status if the lock was not got, because of -n or -w; default 75",
     )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "-s", "--shared", action="store_true", help="share the lock with others that do"
+    )
+    kind.add_argument(
+        "--limit",
+        type=_number,
+        metavar="M",
+        help="PATH is a semaphore of M permits: up to M commands run at a time",
+    )
+    parser.add_argument(
+        "--permits",
+        type=_number,
+        metavar="N",
+        help="take N permits of the semaphore; default 1. Without --limit its limit is known "
+        "from those that used it before",
+    )
+    parser.add_argument(
+        "--at-least",
+        type=connection.seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="keep the lock for so long after the grant, though the command ends earlier; so a "
+        "job that several hosts start, by clocks that differ, runs once",
+    )
+    add_command_options(parser, "lock")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def add_command_options(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add what 'run' and 'elect' have in common, and the command."""
     parser.add_argument(
         "--grace",
         type=connection.seconds,
         metavar="SECONDS",
-        help="between SIGTERM and SIGKILL when the lock is lost; default a tenth of the session "
-        "timeout, so that the command is gone before another can be granted the lock",
+        help=f"between SIGTERM and SIGKILL when the {what} is about to be lost; default a tenth "
+        "of the session timeout, at most a third of it",
     )
-    parser.add_argument("--identity", help="shown to others; default host:pid:COMMAND")
+    parser.add_argument(
+        "--identity", type=connection.text, help="shown to others; default host:pid:COMMAND"
+    )
+    parser.add_argument(
+        "-c",
+        "--command",
+        dest="line",
+        metavar="LINE",
+        help=f"run LINE by {_SHELL}, in place of COMMAND; may stand behind PATH",
+    )
     connection.add_options(parser)
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
-    parser.add_argument("command", metavar="COMMAND …", nargs=argparse.REMAINDER)
-    parser.set_defaults(run=run, parser=parser)
+    parser.add_argument("command", metavar="COMMAND ...", nargs=argparse.REMAINDER)
+    parser.set_defaults(failed=Status.ITSELF)
 
 
 def run(options: argparse.Namespace) -> int:
     """Acquire, run, release."""
     command = command_of(options)
-    identity = options.identity or f"{socket.gethostname()}:{os.getpid()}:{command[0]}"
-    happened = Happenings()
-    with ends_on_signals() as ending, connection.connected(options) as client:
-        lock = zklock.Lock(client, options.path, identity=identity)
-        ending.divert(lambda number: happened.put(Asked(number)))
-        answer = _acquire(lock, options, happened)
-        if isinstance(answer, Asked):
-            return 128 + answer.number
-        if answer.error is not None:
-            raise answer.error
-        if answer.grant is None:
-            return int(options.conflict_exit_code)
-        grace = options.grace or GRACE_FRACTION * client.handler.session_timeout
-        environ = environ_of(answer.grant, options.hosts)
-        status = run_command(command, environ, happened, answer.grant, grace)
+    if options.permits is not None and options.shared:
+        options.parser.error("argument --permits: not allowed with argument -s/--shared")
+    with ends_on_signals() as ending:
+        expect_children()
+        return _Run(command, options).attend(ending)
+
+
+class _Run:
+    """One ``zklock run``.
+
+    The main thread attends to signals and to the command. Everything that waits for ZooKeeper
+    runs on another thread. So a signal is heard, whatever that thread waits for.
+    """
+
+    def __init__(self, command: Sequence[str], options: argparse.Namespace) -> None:
+        self._command = command
+        self._options = options
+        self._tells = options.verbose or sys.stderr.isatty()
+        self._happened = Happenings()
+        self._asked: int | None = None
+        self._client: Any = None
+        self._lock: Lock | None = None
+        self._place: int | None = None  # this contender's sequence number, once it was seen
+        self._over = threading.Event()  # the command has ended, or must not begin
+
+    def attend(self, ending: Ending) -> int:
+        """Do everything; return the exit status."""
+        ending.divert(self._on_signal)
+        # Before it is needed: it starts while ZooKeeper is asked.
+        child = Child(self._happened)
         try:
-            answer.grant.release()
-        except zklock.LockLost:
-            return Status.LOST
-        return status
+            self._happened.work(self._hold, "zklock-run")
+            granted = self._await_grant()
+            if not isinstance(granted, Granted):
+                return _status(granted)
+            return self._run(granted, child)
+        finally:
+            child.close()
+
+    def _run(self, granted: Granted, child: Child) -> int:
+        grant, options = granted.grant, self._options
+        term = Term(options, self._client, grant)
+        environ = environ_of(grant, options)
+        try:
+            outcome = run_command(self._command, environ, child, self._happened, term)
+            if outcome.ran and not outcome.ended:
+                self._keep(grant, granted.at + options.at_least)
+        except BaseException:
+            self._part()
+            raise
+        status = _status(self._part(), outcome.status)
+        return Status.LOST if outcome.ended else status
+
+    def _on_signal(self, number: int) -> None:
+        self._asked = number
+        self._happened.put(Asked(number))
+
+    def _hold(self) -> int | None:
+        """Connect, acquire, release after the command; return a status other than the command's."""
+        options = self._options
+        with connection.connected(options) as self._client:
+            acquire = self._make_lock()
+            grant = acquire(blocking=not options.nonblock, timeout=options.wait)
+            if grant is None:
+                if self._tells:
+                    self._say("gives up")
+                return int(options.conflict_exit_code)
+            self._happened.put(Granted(grant, clock()))
+            self._over.wait()
+            try:
+                grant.release()
+            except zklock.LockLost:
+                return Status.LOST
+        return None
+
+    def _make_lock(self) -> Callable[..., zklock.Grant | None]:
+        """Make the lock that the options name; return what acquires it."""
+        options, client = self._options, self._client
+        identity = options.identity or identity_of(self._command)
+        if options.limit is None and options.permits is None:
+            kind = zklock.ReadLock if options.shared else zklock.Lock
+            self._lock = lock = kind(client, options.path, identity=identity)
+            return lock.acquire
+        self._lock = semaphore = zklock.Semaphore(
+            client, options.path, limit=options.limit, identity=identity
+        )
+        return partial(semaphore.acquire, permits=options.permits or 1)
+
+    def _await_grant(self) -> Granted | Finished:
+        """Wait for the lock or for a signal; after a signal no contender is left."""
+        # In any case before it gives up: then it knows its place.
+        pause = min(_TELL_SECONDS, (self._options.wait or math.inf) / 2)
+        tell_at, connects = (clock() + pause if self._tells else math.inf), False
+        while self._asked is None:
+            outcome = self._happened.next(tell_at)
+            if isinstance(outcome, Granted | Finished) and self._asked is None:
+                return outcome
+            if outcome is None:
+                told, connects = connects, self._lock is None
+                tell_at = clock() + pause if connects else math.inf
+                if told and connects:
+                    continue
+                tell = self._tell_silence if connects else self._tell
+                with contextlib.suppress(RuntimeError):  # no thread can start: nothing is told
+                    threading.Thread(target=tell, name="zklock-run-tell", daemon=True).start()
+        self._over.set()
+        until = clock() + PARTING_SECONDS
+        while (lock := self._lock) is not None and clock() < until:
+            lock.cancel()  # again and again: it may be just about to queue
+            if isinstance(self._happened.next(clock() + _CANCEL_SECONDS), Finished):
+                break
+        return Finished(128 + self._asked)
+
+    def _tell_silence(self) -> None:
+        """Tell that this process is not connected yet."""
+        say("run", f"no ZooKeeper server of {self._options.hosts} has answered yet")
+
+    def _tell(self) -> None:
+        """Tell what this process waits for."""
+        self._say("waits")
+
+    def _say(self, what: str) -> None:
+        from zklock.cli.standing import Standing  # noqa: PLC0415 - most get their lock at once
+
+        lock = self._lock
+        assert lock is not None
+        with contextlib.suppress(zklock.ZkLockError):  # no answer: nothing is told
+            queue = Standing.of(lock, self._client, self._place)
+            self._place = queue.place
+            say("run", f"{what}: {queue}")
+
+    def _keep(self, grant: zklock.Grant, until: float) -> None:
+        """Keep the lock until then, unless this process is asked to end."""
+        while self._asked is None and grant.held and clock() < until:
+            self._happened.next(min(until, clock() + grant.remaining()))
+
+    def _part(self) -> Finished:
+        """Have the lock released; wait until the client has left, but not long if asked to end."""
+        self._over.set()
+        until = math.inf
+        while True:
+            if self._asked is not None:
+                until = min(until, clock() + PARTING_SECONDS)
+            outcome = self._happened.next(until)
+            if outcome is None:
+                return Finished()
+            if isinstance(outcome, Finished):
+                return outcome
+
+
+def _status(finished: Finished, otherwise: int = Status.OK) -> int:
+    if finished.error is not None:
+        raise finished.error
+    return otherwise if finished.status is None else finished.status
 
 
 def command_of(options: argparse.Namespace) -> Sequence[str]:
-    """Return the command that is to be run; ends with a usage error if there is none."""
+    """Return the command to run; end with a usage error if there is none, or more than one."""
     command: Sequence[str] = options.command
+    line: str | None = options.line
+    if line is None and command[:1] == ["-c"] and len(command) == 2:
+        line, command = command[1], []
+    if line is not None:
+        if command:
+            options.parser.error("give a COMMAND or -c LINE, not both")
+        return [_SHELL, "-c", line]
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
         options.parser.error("give a COMMAND to run")
     return command
 
 
-def _acquire(
-    lock: zklock.Lock, options: argparse.Namespace, happened: Happenings
-) -> Answered | Asked:
-    """Wait for the lock, or for a signal; no contender is left after a signal."""
+def identity_of(command: Sequence[str]) -> str:
+    """Return the default identity; bytes of the command that are not text are replaced."""
+    name = os.fsencode(command[0]).decode(errors="replace")
+    return f"{socket.gethostname()}:{os.getpid()}:{name[:_NAME_LENGTH]}"
 
-    def acquire() -> None:
-        try:
-            grant = lock.acquire(blocking=not options.nonblock, timeout=options.wait)
-            happened.put(Answered(grant))
-        except zklock.ZkLockError as error:
-            happened.put(Answered(error=error))
 
-    asking = threading.Thread(target=acquire, name="zklock-run-acquire", daemon=True)
-    asking.start()
-    asked: Asked | None = None
-    while True:
-        match happened.next():
-            case Asked() as asked:
-                lock.cancel()
-            case Answered() as answer:
-                if asked is not None and answer.grant is not None:
-                    answer.grant.abandon()
-                return asked or answer
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command has ended: its status; whether it was run; whether it was told to end.
+
+    ``ended``: because the lock was lost, or about to be.
+    """
+
+    status: int
+    ran: bool = True
+    ended: bool = False
+
+
+class Term:
+    """How long a command may run: while a grant is held."""
+
+    def __init__(self, options: argparse.Namespace, client: Any, grant: zklock.Grant) -> None:
+        self.grant = grant
+        self._grace: float | None = options.grace
+        self._handler = client.handler
+
+    @property
+    def grace(self) -> float:
+        """How many seconds a command has between SIGTERM and SIGKILL; the timeout may shrink."""
+        return self._grace or GRACE_FRACTION * self._handler.session_timeout
+
+    def limits(self) -> Limits | None:
+        """Return until when the command may run as things stand; ``None`` if the grant is lost."""
+        now = clock()  # before the lease is asked: this process may be stopped between the two
+        left = self.grant.remaining()
+        if left <= 0:
+            return None
+        timeout = self._handler.session_timeout
+        reserve = min(_MOST_RESERVE_SECONDS, _RESERVE_FRACTION * timeout)
+        kill_at = now + left - reserve
+        return Limits(
+            term_at=kill_at - min(self.grace, _MOST_GRACE_FRACTION * timeout),
+            kill_at=kill_at,
+            act_at=kill_at + reserve / 2,
+            fresh=_RENEWAL_FRACTION * timeout,
+        )
+
+    def begin(self) -> Limits | None:
+        """Wait a little, until there is time for a heartbeat: a grant may have little left."""
+        until = clock() + _SETTLING_FRACTION * self._handler.session_timeout
+        while (now := self.limits()) is not None:
+            if now.term_at >= clock() + 2 * now.fresh or clock() >= until:
+                return now
+            time.sleep(now.fresh / 4)
+        return None
 
 
 def run_command(
     command: Sequence[str],
     environ: Mapping[str, str],
+    child: Child,
     happened: Happenings,
-    grant: zklock.Grant,
-    grace: float,
-) -> int:
-    """Run the command and return its status when nothing of it is left."""
+    term: Term,
+) -> Outcome:
+    """Run the command; return when nothing of it is left that must not be."""
+    first = term.begin()
+    if first is None:
+        return Outcome(Status.LOST, ran=False, ended=True)
     try:
-        child = Child(command, environ, happened)
+        child.begin(command, environ, first, term.limits)
     except OSError as error:
-        print(f"zklock: {command[0]}: {error.strerror}", file=sys.stderr)
+        say(None, f"{command[0]}: {error.strerror}")
         missing = isinstance(error, FileNotFoundError)
-        return Status.NOT_FOUND if missing else Status.NOT_EXECUTABLE
-    grant.add_lost_callback(happened.put)
+        return Outcome(Status.NOT_FOUND if missing else Status.NOT_EXECUTABLE, ran=False)
+    leave = False
     try:
-        _attend(child, happened, grant, grace)
-    except BaseException:
-        child.signal(signal.SIGKILL)
-        raise
+        child.lend_terminal()
+        term.grant.add_lost_callback(happened.put)
+        ended = _attend(child, happened, term)
+        leave = term.grant.held and not ended
     finally:
-        status = child.reap()
-    return status
+        child.reap(leave=leave)
+    if not leave:
+        return Outcome(Status.LOST, ended=True)
+    if child.status is None:
+        raise zklock.ZkLockError(
+            f"{term.grant.lock_path}: the command was killed, because its supervisor was: run it "
+            "again"
+        )
+    return Outcome(child.status)
 
 
-def environ_of(grant: zklock.Grant, hosts: str) -> dict[str, str]:
-    """Return what a command finds in its environment while the grant is held."""
+def environ_of(grant: zklock.Grant, options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment of a command that runs while the grant is held."""
     return {
-        **os.environ,
-        connection.HOSTS_VARIABLE: hosts,
+        **settings.environ_for(options, os.environ),
         PATH_VARIABLE: grant.lock_path,
         TOKEN_VARIABLE: str(grant.token),
         HELD_VARIABLE: "1",
     }
 
 
-def _attend(child: Child, happened: Happenings, grant: zklock.Grant, grace: float) -> None:
-    """Pass on what happens, until the child has ended."""
-    kill_at = math.inf
+def _attend(child: Child, happened: Happenings, term: Term) -> bool:
+    """Pass on what happens until the child has ended; return whether zklock told it to."""
+    ended = False
     while True:
-        match happened.next(kill_at):
-            case None:
-                child.signal(signal.SIGKILL)
-                kill_at = math.inf
+        match happened.next():
             case Exited():
-                if not grant.held:
-                    child.signal(signal.SIGKILL)  # what it started and left behind
-                return
+                return ended
             case Stopped(number):
-                child.stop_with_it(number, go_on=lambda: grant.held)
+                child.stop_with_it(number, go_on=lambda: term.grant.held)
             case Asked(number):
                 child.signal(number)
+            case Ends():
+                ended = True
+                say(
+                    None,
+                    f"{term.grant.lock_path}: the lock counts as lost: ZooKeeper has not "
+                    f"answered for long, and the lease of token {term.grant.token} runs out: "
+                    "the command is told to end",
+                )
             case zklock.Loss() as loss:
-                print(f"zklock: {loss}", file=sys.stderr)
-                child.signal(signal.SIGTERM)
-                child.signal(signal.SIGCONT)
-                kill_at = clock() + grace
+                ended = True
+                if loss.reason is zklock.LossReason.LEASE_LAPSED:
+                    child.kill()
+                else:  # somebody has taken it: the next may be granted already
+                    child.end(clock() + term.grace)
+                say(None, str(loss))
 
 
 def _code(text: str) -> int:
@@ -193,3 +456,10 @@ def _code(text: str) -> int:
     if not 0 <= code <= 255:
         raise argparse.ArgumentTypeError(f"{text}: not 0 to 255")
     return code
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: not a number of permits")
+    return number

@@ -1,14 +1,22 @@
-"""``zklock show``: who holds a lock, and who waits for it."""
+"""``zklock show``: what is at a path; who holds a lock, and who waits for it."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
+from collections.abc import Iterator
 from typing import Any
 
 from zklock.cli import connection
-from zklock.cli.locks import places
+from zklock.cli.saying import say_limits, say_missing
 from zklock.cli.status import Status
+from zklock.cli.view.model import Found, LockView, PoolView, What
+from zklock.cli.view.reader import Reader
+from zklock.cli.view.text import aligned, many, named, plain, short
+
+VERSION = 1
+"""The version of the shape of the JSON. A higher version may drop or rename fields."""
 
 
 def add(commands: Any) -> None:
@@ -16,8 +24,10 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "show",
         help="show the holder and the queue of a lock",
-        description="Print the contenders of a lock, of zklock and of other libraries, in queue "
-        "order, with token, session and identity.",
+        description="Print the contenders of a lock, a semaphore or an election, of zklock and of "
+        "other libraries, in queue order: whether it holds, its place, what it wants, token, "
+        "session, age, identity. Of a pool, its workers. Of any other node, what it is. Exit "
+        "status 66 if there is no such node.",
     )
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -26,17 +36,94 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the queue."""
+    """Print what is there."""
+    path = options.path
     with connection.connected(options) as client:
-        queue = places(client, options.path)
+        reader = Reader(client, path, alone=True)
+        found = reader.find()
+    if found.what is What.MISSING:
+        return say_missing("show", path, ": look for it with 'zklock ls'")
+    say_limits("show", reader)
     if options.json:
-        print(json.dumps({"path": options.path, "contenders": [it.to_json() for it in queue]}))
-    elif not queue:
-        print(f"{options.path} is free")
+        print(json.dumps(_told(found)))
     else:
-        width = max(len(str(it.session)) for it in queue)
-        for place in queue:
-            it = place.contender
-            state = "holds" if place.contender.holds else "waits"
-            print(f"{state}  {it.token!s:27}  {place.session!s:>{width}}  {it.identity}")
+        print(*_lines(found), sep="\n")
     return Status.OK
+
+
+def _told(found: Found) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "path": found.path,
+        "kind": found.what.value,
+        "limit": None if found.lock is None else found.lock.limit,
+        "contenders": [] if found.lock is None else found.lock.to_json(),
+        **({} if found.pool is None else found.pool.to_json()),
+    }
+
+
+def _lines(found: Found) -> Iterator[str]:
+    path, parent = found.path, found.path.rpartition("/")[0]
+    name = plain(path)
+    if found.lock is not None and found.lock.places:
+        yield from _queue(found.lock)
+        return
+    if found.pool is not None:
+        yield from _pool(found.pool)
+        return
+    match found.what:
+        case What.PART | What.POOL_PART:
+            yield f"{name} is {found.what.value}: '{_command('show', parent)}'"
+        case What.CONTENDER:
+            yield f"{name} is a contender, not a lock: '{_command('show', parent)}'"
+        case What.FOLDER:
+            yield (
+                f"{name} is a folder, not a lock: it has {many(found.children, 'node')}, none of "
+                f"them a contender; '{_command('ls', path)}' lists the locks below it"
+            )
+        case What.EMPTY:
+            yield f"{name} is empty: a lock that was never used, or any other node"
+        case _:
+            yield f"{name} is free"
+
+
+def _queue(lock: LockView) -> Iterator[str]:
+    holding, waiting = len(lock.holders), len(lock.waiting)
+    article = "an" if lock.what is What.ELECTION else "a"
+    yield (
+        f"{plain(lock.path)} is {article} {lock.name}: {holding} hold{'s' * (holding == 1)}, "
+        f"{waiting} wait{'s' * (waiting == 1)}"
+    )
+    yield from aligned(
+        [
+            (
+                "waits" if number else "holds",
+                str(number or "-"),
+                place.kind,
+                str(place.contender.token or "-"),
+                place.session or "-",
+                short(place.age),
+                named(place.contender.identity),
+            )
+            for number, place in lock.numbered()
+        ]
+    )
+
+
+def _pool(pool: PoolView) -> Iterator[str]:
+    orphans = f", {pool.orphans} without an owner" if pool.orphans else ""
+    yield (
+        f"{plain(pool.path)} is a pool of {many(pool.shards, 'shard')}{orphans}, with "
+        f"{many(len(pool.workers), 'worker')}; '{_command('show', f'{pool.path}/leader')}' shows "
+        "its leader"
+    )
+    for one in pool.workers:
+        draining = "  draining" if one.draining else ""
+        yield (
+            f"owns {one.owned} of {one.assigned} assigned shards{draining}  {named(one.identity)}"
+        )
+
+
+def _command(name: str, path: str) -> str:
+    """Return the command line for this path."""
+    return f"zklock {name} {plain(shlex.quote(path))}"

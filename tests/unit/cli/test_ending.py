@@ -1,0 +1,95 @@
+"""A signal ends a command, wherever it strikes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import weakref
+
+import pytest
+
+from zklock.cli.ending import Ended, ends_on_signals
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+SOON = 20.0
+
+
+class Dropped:
+    """Signals its own process when it is dropped."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._number)
+
+
+class Thing:
+    """Something that can be referred to weakly."""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_the_body_and_later_ones_do_not_strike_its_clean_up(
+    number: signal.Signals,
+) -> None:
+    before = [signal.getsignal(each) for each in (*SIGNALS, signal.SIGALRM)]
+    cleaned = False
+    with pytest.raises(Ended) as ended, ends_on_signals():
+        try:
+            signal.raise_signal(number)
+        finally:
+            for each in SIGNALS:
+                signal.raise_signal(each)
+            cleaned = True
+    assert cleaned
+    assert ended.value.status == 128 + number
+    assert [signal.getsignal(each) for each in (*SIGNALS, signal.SIGALRM)] == before
+
+
+def test_a_signal_that_was_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ends_on_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.hazard("H55")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_in_the_end_of_an_object_ends_the_body(number: signal.Signals) -> None:
+    hook = sys.unraisablehook
+    went_on = []
+    with pytest.raises(Ended) as ended, ends_on_signals():
+        dropped = Dropped(number)
+        del dropped
+        went_on.append(True)
+        threading.Event().wait(SOON)
+    assert went_on
+    assert ended.value.status == 128 + number
+    assert sys.unraisablehook is hook
+
+
+def test_a_signal_in_the_callback_of_a_weak_reference_ends_the_body() -> None:
+    thing = Thing()
+    known = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(Ended), ends_on_signals():
+        del thing
+        assert known() is None
+        threading.Event().wait(SOON)
+
+
+def test_what_else_is_lost_is_told_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: told.append(lost.exc_value))
+
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("broken")
+
+    with ends_on_signals():
+        broken = Broken()
+        del broken
+    assert [str(each) for each in told] == ["broken"]

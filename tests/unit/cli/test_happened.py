@@ -1,0 +1,137 @@
+"""What happened in a queue between two looks, and which nodes nobody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+
+from tests.unit.cli.views import World
+from zklock.cli.view.happened import between, first
+from zklock.cli.view.model import Folder, LockView, garbage
+
+
+def view(world: World) -> LockView | None:
+    return next(iter(world.picture().locks), None)
+
+
+def happens(
+    world: World, play: Callable[[World], object], alive: bool | None = True
+) -> list[tuple[str, str]]:
+    """Return what happens, and to whom, when the world changes."""
+    before = view(deepcopy(world))
+    play(world)
+    found = between(before, view(world), lambda _: alive)
+    return [(event.what.value, event.place.contender.identity) for event in found]
+
+
+def test_a_first_look() -> None:
+    world = World()
+    for name in "ab":
+        world.queue("/x", 1, name)
+    assert [(event.what.value, event.holders, event.waiting) for event in first(view(world))] == [
+        ("holds", 1, 1),
+        ("waits", 1, 1),
+    ]
+    assert list(first(None)) == []
+
+
+def test_from_queued_to_released() -> None:
+    world = World()
+    nodes: dict[str, str] = {}
+
+    def comes(name: str) -> Callable[[World], object]:
+        return lambda it: nodes.__setitem__(name, it.queue("/x", 1, name))
+
+    assert happens(world, comes("a")) == [("granted", "a")]
+    assert happens(world, comes("b")) == [("queued", "b")]
+    assert happens(world, comes("c")) == [("queued", "c")]
+    assert happens(world, lambda it: it.gone(nodes["c"])) == [("withdrawn", "c")]
+    assert happens(world, lambda it: it.gone(nodes["a"])) == [("released", "a"), ("granted", "b")]
+    assert happens(world, lambda it: it.gone(nodes["b"])) == [("released", "b")]
+    assert happens(world, lambda _: None) == []
+
+
+@pytest.mark.parametrize(("alive", "what"), [(False, "gone"), (None, "left")])
+def test_an_end_with_the_session_or_of_an_unknown_kind(alive: bool | None, what: str) -> None:
+    world = World()
+    holder, waiter = world.queue("/x", 1, "a"), world.queue("/x", 1, "b")
+
+    def end(it: World) -> None:
+        it.gone(holder)
+        it.gone(waiter)
+
+    assert happens(world, end, alive) == [(what, "a"), (what, "b")]
+
+
+def test_permits() -> None:
+    world = World()
+    world.semaphore("/p", 1, [(1, "a")], [])
+    waiter = ""
+
+    def asks(it: World) -> None:
+        nonlocal waiter
+        waiter = it.queue("/p/locks", 2, "b")
+        it.queue("/p/leases", 2, "b", "lease")
+
+    assert happens(world, asks) == [("queued", "b")]
+    (holder,) = (seen for seen in world.facts.seen if world.facts.seen[seen].data == b"a")
+
+    def passes(it: World) -> None:
+        it.gone(holder)
+        it.gone(waiter)
+
+    assert happens(world, passes) == [("released", "a"), ("granted", "b")]
+
+
+def test_readers_come_in_together() -> None:
+    world = World()
+    writer = world.queue("/x", 1, "w", "write")
+    for name in "ab":
+        world.queue("/x", 1, name, "read")
+    assert happens(world, lambda it: it.gone(writer)) == [
+        ("released", "w"), ("granted", "a"), ("granted", "b")
+    ]  # fmt: skip
+
+
+# What may be removed.
+
+
+def used(world: World, path: str, *, owner: int = 0, size: int = 0) -> None:
+    """Add a node that had children before, and has none now."""
+    world.folder(path)
+    before = world.facts.folders[path]
+    world.facts.folders[path] = Folder(before.names, 7, changes=2, owner=owner, size=size)
+
+
+def test_what_nobody_uses_goes_children_first() -> None:
+    world = World()
+    used(world, "/locks")
+    used(world, "/locks/deep")
+    used(world, "/locks/deep/er")
+    used(world, "/locks/free")
+    for path in ("/locks", "/locks/deep"):
+        before = world.facts.folders[path]
+        world.facts.folders[path] = Folder(before.names, 7, changes=2)
+    assert garbage(world.facts, "/locks") == ["/locks/deep/er", "/locks/deep", "/locks/free"]
+    assert garbage(world.facts, "/locks/deep/er") == ["/locks/free"]
+
+
+def test_what_stays() -> None:
+    world = World()
+    used(world, "/locks/owned", owner=5)
+    used(world, "/locks/data", size=1)
+    world.folder("/locks/never-used")
+    world.queue("/locks/held", 1, "a")
+    world.semaphore("/locks/permits", 3, [], [])
+    for part in ("", "/locks", "/leases"):
+        before = world.facts.folders[f"/locks/permits{part}"]
+        world.facts.folders[f"/locks/permits{part}"] = Folder(
+            before.names, 7, changes=4, data=before.data
+        )
+    for part in ("leader", "members", "assigned", "owned", "shards", "shards/0"):
+        used(world, f"/locks/pool/{part}")
+    before = world.facts.folders["/locks/pool/shards"]
+    world.facts.folders["/locks/pool/shards"] = Folder(("0",), 7, changes=2)
+    assert garbage(world.facts, "/locks") == []

@@ -1,0 +1,60 @@
+"""The metrics of a look."""
+
+from __future__ import annotations
+
+from tests.unit.cli.views import World
+from zklock._pool.nodes import WorkerRecord, owned_data
+from zklock.cli.view.live import Look
+from zklock.cli.view.metrics import metrics
+from zklock.cli.view.model import Seen
+from zklock.cli.view.waits import graph
+from zklock.token import FencingToken
+
+
+def told(look: Look) -> dict[str, dict[tuple[str, ...], float]]:
+    found = list(metrics(look))
+    assert all(len(values) == len(it.labels) for it in found for values, _ in it.samples)
+    return {it.name: {tuple(values): number for values, number in it.samples} for it in found}
+
+
+def look_at(world: World) -> Look:
+    picture = world.picture()
+    return Look(picture, tuple(graph(picture.locks).deadlocks))
+
+
+def test_locks_sessions_and_deadlocks() -> None:
+    world = World()
+    for path, session in (("/a", 1), ("/b", 2), ("/b", 1), ("/a", 2), ("/a", 3)):
+        world.queue(path, session, f"h:1:t{session}")
+    world.semaphore("/p", 2, [(4, "x")], [])
+    found = told(look_at(world))
+    assert found["zklock_up"] == {(): 1}
+    lock, permits = ("/a", "lock"), ("/p", "semaphore")
+    assert found["zklock_holders"] == {lock: 1, ("/b", "lock"): 1, permits: 1}
+    assert found["zklock_waiting"] == {lock: 2, ("/b", "lock"): 1, permits: 0}
+    assert found["zklock_longest_wait_seconds"][permits] == 0
+    assert found["zklock_longest_wait_seconds"][lock] > 0
+    assert found["zklock_oldest_holder_age_seconds"][lock] > 0
+    assert found["zklock_sessions"] == {(): 4}
+    assert found["zklock_deadlocks"] == {("certain",): 1, ("possible",): 0}
+
+
+def test_a_pool() -> None:
+    world = World()
+    for part in ("leader", "members", "assigned", "owned", "shards"):
+        world.folder(f"/pool/{part}")
+    world.facts.seen["/pool/shards"] = Seen(b"3", 0)
+    record = WorkerRecord("w1", 1.0, assigned="a-1", owned="o-1")
+    world.node("/pool/members/m-1", bytes(record))
+    world.node("/pool/assigned/a-1", b"")
+    world.node("/pool/owned/o-1", owned_data({0: FencingToken(1, 1), 2: FencingToken(1, 2)}))
+    found = told(look_at(world))
+    assert found["zklock_pool_shards"] == {("/pool",): 3}
+    assert found["zklock_pool_workers"] == {("/pool",): 1}
+    assert found["zklock_pool_shards_without_owner"] == {("/pool",): 1}
+
+
+def test_without_a_connection_nothing_old_is_told() -> None:
+    world = World()
+    world.queue("/a", 1, "x")
+    assert told(Look(world.picture(), connected=False)) == {"zklock_up": {(): 0}}

@@ -1,0 +1,161 @@
+"""What is at a path: made of listings and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.cli.views import World
+from zklock._pool.nodes import WorkerRecord
+from zklock.cli.view import model
+from zklock.cli.view.model import Folder, Place, Times, What, find
+
+
+def pool(world: World, path: str) -> None:
+    for part in model.POOL:
+        world.folder(f"{path}/{part}")
+    world.node(f"{path}/members/m", bytes(WorkerRecord("w1", 2.5, assigned="a", owned="o")))
+
+
+def used(world: World) -> None:
+    world.facts.folders["/a"] = Folder((), changes=2)
+
+
+def node_of_a_contender(world: World) -> None:
+    world.folder("/locks")
+    world.folder("/locks/_c_0-lock-0000000001")
+
+
+CASES: list[tuple[str, Callable[[World], object], What]] = [
+    ("/a", lambda world: world.folder("/b"), What.MISSING),
+    ("/a", lambda world: world.folder("/a"), What.EMPTY),
+    ("/a", used, What.FREE),
+    ("/a", lambda world: world.folder("/a/b"), What.FOLDER),
+    ("/a", lambda world: world.queue("/a", 1, "x"), What.LOCK),
+    ("/a", lambda world: world.queue("/a", 1, "x", "read"), What.READ_WRITE),
+    ("/a", lambda world: world.queue("/a", 1, "x", "latch"), What.ELECTION),
+    ("/a", lambda world: world.semaphore("/a", 1, [], []), What.SEMAPHORE),
+    ("/a/locks", lambda world: world.semaphore("/a", 1, [], []), What.PART),
+    ("/a/leases", lambda world: world.semaphore("/a", 1, [(1, "x")], []), What.PART),
+    ("/a/locks", lambda world: world.folder("/a/locks/b"), What.FOLDER),
+    ("/p", lambda world: pool(world, "/p"), What.POOL),
+    ("/p/members", lambda world: pool(world, "/p"), What.POOL_PART),
+    ("/p/shards", lambda world: pool(world, "/p"), What.POOL_PART),
+    ("/p/leader", lambda world: pool(world, "/p"), What.EMPTY),
+    ("/", lambda world: pool(world, ""), What.FOLDER),
+    ("/members", lambda world: pool(world, ""), What.FOLDER),
+    ("/members", lambda world: world.folder("/members"), What.EMPTY),
+    ("/locks/_c_0-lock-0000000001", node_of_a_contender, What.CONTENDER),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "play", "what"),
+    CASES,
+    ids=[f"{what.value}-{at}" for at, (_, _, what) in enumerate(CASES)],
+)
+def test_what_is_at_a_path(path: str, play: Callable[[World], object], what: What) -> None:
+    world = World()
+    play(world)
+    found = find(path, world.facts)
+    assert found.what is what
+    assert (found.lock is not None) is (what in {
+        What.LOCK, What.READ_WRITE, What.ELECTION, What.SEMAPHORE
+    })  # fmt: skip
+    assert (found.pool is not None) is (what is What.POOL)
+    in_picture = {lock.path: lock.what for lock in world.picture().locks}
+    assert in_picture.get(path, what) is what, "the look at all agrees with the look at one"
+
+
+def test_a_pool_and_its_workers() -> None:
+    world = World()
+    pool(world, "/p")
+    found = find("/p", world.facts).pool
+    assert found is not None
+    assert [worker.to_json() for worker in found.workers] == [
+        {"identity": "w1", "capacity": 2.5, "draining": False, "assigned": 0, "owned": 0}
+    ]
+
+
+def test_a_client_whose_root_is_a_pool_sees_no_pool() -> None:
+    world = World()
+    pool(world, "")
+    world.queue("/leader", 1, "w1", "latch")
+    assert world.picture().pools == []
+    assert [lock.path for lock in world.picture().locks] == ["/leader"]
+    assert "/members" not in model.garbage(world.facts, "/")
+
+
+def test_places_are_counted_among_those_who_wait() -> None:
+    world = World()
+    world.semaphore("/s", 2, [(1, "a"), (2, "b")], [(3, "c"), (4, "d")])
+    lock = find("/s", world.facts).lock
+    assert lock is not None
+    assert lock.name == "semaphore of 2"
+    assert [(one["identity"], one["place"]) for one in lock.to_json()] == [
+        ("a", None), ("b", None), ("c", 1), ("d", 2)
+    ]  # fmt: skip
+
+
+class Clocks:
+    """This machine's clock, which may be set, and one that nobody sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.machine = self.steady = 1000.0
+        monkeypatch.setattr(model, "time", SimpleNamespace(time=lambda: self.machine))
+        monkeypatch.setattr(model, "clock", lambda: self.steady)
+
+    def go_on(self, seconds: float) -> None:
+        self.machine += seconds
+        self.steady += seconds
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    return Clocks(monkeypatch)
+
+
+def test_a_clock_that_is_behind(clocks: Clocks) -> None:
+    times = Times()
+    assert (times.now(), times.behind) == (1000.0, 0.0)
+    times.note(990.0)
+    assert (times.now(), times.behind) == (1000.0, 0.0)
+    times.note(1060.0)
+    assert (times.now(), times.behind) == (1060.0, 60.0)
+    clocks.go_on(5.0)
+    times.note(1061.0)  # older than what is known by now
+    assert (times.now(), times.behind) == (1065.0, 60.0)
+
+
+def test_a_clock_that_is_set_right_is_believed_again(clocks: Clocks) -> None:
+    times = Times()
+    times.note(1060.0)
+    clocks.machine += 60.0
+    assert (times.now(), times.behind) == (1060.0, 0.0)
+    clocks.go_on(5.0)
+    assert times.now() == 1065.0
+
+
+def test_an_age_is_never_negative(clocks: Clocks) -> None:
+    world = World()
+    world.queue("/a", 1, "x")
+    (place,) = world.picture().locks[0].places
+    times = Times()
+    assert Place(place.contender, 990.0, times).age == 10.0
+    assert Place(place.contender, 1010.0, times).age == 0.0
+    times.note(1012.0)
+    assert Place(place.contender, 1010.0, times).age == 2.0
+    assert Place(place.contender).age is None
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0x100000C5A8A0001, "0x100000c5a8a0001"), (0xFF0000C5A8A0001 - 2**60, "0xfff0000c5a8a0001")],
+)
+def test_a_session_is_written_as_zookeeper_writes_it(number: int, text: str) -> None:
+    """kazoo's number is negative where the server's id is 128 or more."""
+    assert model.session_text(number) == text
+    assert model.signed(int(text, 16)) == number
+    assert model.signed(number) == number

@@ -1,0 +1,164 @@
+"""What is made of the parser for shells and for man, tried by those who read it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from zklock.cli import parser, settings, shipped
+
+ROOT = Path(__file__).parents[3]
+WHOLE = parser.build(*parser.COMMANDS)
+COMMANDS = shipped.commands_of(WHOLE)
+
+
+def options_of(command: argparse.ArgumentParser) -> list[str]:
+    shown = (action for action in command._actions if action.help != argparse.SUPPRESS)
+    return sorted(option for action in shown for option in action.option_strings)
+
+
+@pytest.fixture(scope="module")
+def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shipped")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "40")
+        shipped.write(folder)
+    return folder / "share"
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"there is no {name}")
+    return found
+
+
+BASH = """\
+source "$1"
+shift
+while read -r -a COMP_WORDS; do
+  COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+  [ "${COMP_WORDS[COMP_CWORD]}" = '""' ] && COMP_WORDS[COMP_CWORD]=
+  COMPREPLY=()
+  "$(complete -p zklock | sed 's/.*-F \\([^ ]*\\) .*/\\1/')"
+  echo "${COMPREPLY[@]}"
+done
+"""
+
+
+def completed(share: Path, lines: Sequence[str]) -> list[list[str]]:
+    """Return what bash offers at the end of each line."""
+    script = share / "bash-completion" / "completions" / "zklock"
+    done = subprocess.run(
+        [tool("bash"), "--norc", "-c", BASH, "bash", script],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True, text=True, check=True, cwd=share,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return [sorted(line.split()) for line in done.stdout.splitlines()]
+
+
+def test_bash_offers_every_command_and_every_option(share: Path) -> None:
+    lines = ['zklock ""', *(f"zklock {name} -" for name in COMMANDS)]
+    found = completed(share, lines)
+    assert found[0] == sorted(parser.COMMANDS)
+    offered = dict(zip(COMMANDS, found[1:], strict=True))
+    assert offered == {name: options_of(command) for name, command in COMMANDS.items()}
+
+
+def test_bash_offers_files_and_choices(share: Path) -> None:
+    (share / "ca.pem").touch()
+    found = completed(
+        share,
+        ["zklock ls --tls-ca ca", "zklock run --sasl D", "zklock demo --replay ca", "zklock ru"],
+    )
+    assert found == [["ca.pem"], ["DIGEST-MD5"], ["ca.pem"], ["run"]]
+
+
+def test_zsh_takes_the_script(share: Path) -> None:
+    script = share / "zsh" / "site-functions" / "_zklock"
+    done = subprocess.run([tool("zsh"), "-n", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_zsh_knows_every_command_and_every_option(share: Path) -> None:
+    script = (share / "zsh" / "site-functions" / "_zklock").read_text()
+    assert script.startswith("#compdef zklock\n")
+    for name, command in COMMANDS.items():
+        (body,) = re.findall(rf"^_shtab_zklock_{name}_options=\((.*?)^\)", script, re.M | re.S)
+        for option in options_of(command):
+            assert re.search(rf"[\"',{{]{option}[\[\"',}}]", body), f"{name} {option}"
+
+
+def test_there_is_a_page_for_each_command(share: Path) -> None:
+    pages = {file.name for file in (share / "man" / "man1").iterdir()}
+    assert pages == {"zklock.1", *(f"zklock-{name}.1" for name in parser.COMMANDS)}
+
+
+def words(text: str) -> str:
+    """Return a text without line breaks, and without a hyphen where a word was broken."""
+    return " ".join(re.sub(r"\N{HYPHEN}\s+", "", text).split())
+
+
+@pytest.mark.parametrize("name", [None, *parser.COMMANDS])
+def test_a_page_says_all_that_help_says(name: str | None, share: Path) -> None:
+    page = share / "man" / "man1" / (f"zklock-{name}.1" if name else "zklock.1")
+    done = subprocess.run(
+        [tool("groff"), "-man", "-Tutf8", "-ww", "-P-c", page],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = words(re.sub(r"\x1b\[[0-9]*m|.\x08", "", done.stdout))
+    command = COMMANDS[name] if name else parser.frame()
+    assert words(command.description or "") in shown
+    for option in options_of(command):
+        if option not in {"-h", "--help"}:
+            assert re.search(rf"(?<!\S){option}[ ,]", shown), option
+    for action in command._actions:
+        if (
+            action.help
+            and action.help != argparse.SUPPRESS
+            and "--help" not in action.option_strings
+            and "%" not in action.help
+        ):
+            assert words(action.help) in shown
+    for each in parser.COMMANDS if name is None else ():
+        assert f"{each} {parser.COMMANDS[each]}" in shown
+
+
+def test_what_a_terminal_is_changes_nothing(
+    share: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for file in shipped.write(tmp_path):
+        assert file.read_text() == (share.parent / file.relative_to(tmp_path)).read_text()
+
+
+def test_making_them_needs_no_more_than_the_build_declares(tmp_path: Path) -> None:
+    program = (
+        "import sys; before = {*sys.modules}; from pathlib import Path\n"
+        "from zklock.cli import shipped; shipped.write(Path(sys.argv[1]))\n"
+        "print(*{name.partition('.')[0] for name in {*sys.modules} - before})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program, tmp_path], capture_output=True, text=True, check=True
+    )
+    foreign = set(done.stdout.split()) - sys.stdlib_module_names - {"zklock"}
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    names = {re.split(r"\W*>=", each)[0].replace("-", "_") for each in declared}
+    assert foreign - {"kerberos", "puresasl"} == names - {"setuptools"}  # kazoo does without these
+
+
+def test_nothing_offers_the_option_of_a_secret(share: Path) -> None:
+    secrets = "|".join(it.option for it in settings.SETTINGS if it.secret)
+    for file in filter(Path.is_file, share.rglob("*")):
+        assert not re.search(rf"({secrets})(?![-\w\\])", file.read_text()), file
+    assert completed(share, ["zklock ls --dig"]) == [["--digest-file"]]

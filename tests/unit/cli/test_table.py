@@ -1,0 +1,114 @@
+"""The rows of a table of locks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from tests.unit.cli.views import World
+from zklock.cli.view.live import Look
+from zklock.cli.view.table import (
+    COLUMNS,
+    QUEUE_COLUMNS,
+    Order,
+    heads,
+    queue_rows,
+    rows,
+    summary,
+    to_json,
+)
+from zklock.cli.view.waits import graph
+
+
+def seen(world: World, connected: bool = True) -> Look:
+    picture = world.picture()
+    return Look(picture, tuple(graph(picture.locks).deadlocks), connected)
+
+
+def some() -> World:
+    world = World()
+    world.queue("/old", 1, "host-7")
+    world.queue("/busy", 2, "host-8")
+    for _ in range(2):
+        world.queue("/busy", 3, "host-9")
+    world.queue("/late", 4, "host-7")
+    world.queue("/late", 3, "host-9")
+    world.semaphore("/permits", 2, [(5, "a"), (6, "b")], [])
+    return world
+
+
+def test_orders() -> None:
+    look = seen(some())
+
+    def order(by: Order) -> list[str]:
+        return [row.path for row in rows(look, by)]
+
+    assert order(Order.WAITING) == ["/busy", "/late", "/old", "/permits"]
+    assert order(Order.PATH) == ["/busy", "/late", "/old", "/permits"]
+    assert order(Order.HELD) == ["/old", "/busy", "/late", "/permits"]
+    assert order(Order.WAIT) == ["/busy", "/late", "/old", "/permits"]
+
+
+def test_a_filter_looks_at_path_kind_and_holder() -> None:
+    look = seen(some())
+    assert [row.path for row in rows(look, part="LATE")] == ["/late"]
+    assert [row.path for row in rows(look, part="semaphore of 2")] == ["/permits"]
+    assert [row.path for row in rows(look, part="host-7")] == ["/late", "/old"]
+    assert rows(look, part="no such") == []
+
+
+def test_cells() -> None:
+    look = seen(some())
+    busy, *_, permits = rows(look)
+    assert len(busy.cells()) == len(COLUMNS)
+    assert busy.cells()[:3] == ["/busy", "lock", "host-8"]
+    assert (busy.cells()[4], busy.cells()[6:]) == ("2", ["0000000000000007-0000000000", "0x2"])
+    assert permits.cells()[1:3] == ["semaphore of 2", "a and 1 more"]
+    assert permits.cells()[5:] == ["-", "-", "-"]
+
+
+def test_a_queue() -> None:
+    world = some()
+    (busy,) = (lock for lock in world.picture().locks if lock.path == "/busy")
+    found = queue_rows(busy, {})
+    assert all(len(row) == len(QUEUE_COLUMNS) for row in found)
+    assert [row[:4] for row in found] == [
+        ["-", "holds", "lock", "host-8"],
+        ["1", "waits", "lock", "host-9"],
+        ["2", "waits", "lock", "host-9"],
+    ]
+
+
+def test_the_addresses_of_clients_are_the_last_column() -> None:
+    look = replace(seen(some()), addresses={2: "10.0.0.8:4711", 3: "\x1b:1"})
+    assert heads(COLUMNS, look) == [*COLUMNS, "client"]
+    assert heads(COLUMNS, seen(some())) == [*COLUMNS]
+    cells = {row.path: row.cells() for row in rows(look)}
+    assert all(len(row) == len(COLUMNS) + 1 for row in cells.values())
+    assert {path: row[-1] for path, row in cells.items()} == {
+        "/busy": "10.0.0.8:4711", "/late": "-", "/old": "-", "/permits": "-"
+    }  # fmt: skip
+    (busy,) = (lock for lock in look.picture.locks if lock.path == "/busy")
+    queue = [row[-1] for row in queue_rows(busy, look.addresses)]
+    assert queue == ["10.0.0.8:4711", "\\x1b:1", "\\x1b:1"]
+    told = to_json(look, "/", Order.PATH, "")["locks"][0]["contenders"]
+    assert [one["address"] for one in told] == ["10.0.0.8:4711", "\x1b:1", "\x1b:1"]
+
+
+def test_the_line_above() -> None:
+    assert summary(seen(some())) == "4 locks, 3 waiting"
+    assert summary(seen(some(), connected=False)).endswith("NOT CONNECTED: this is how it was")
+    assert summary(Look(missing=True)) == "0 locks, 0 waiting, the path does not exist"
+    world = World()
+    for path, session in (("/a", 1), ("/b", 2), ("/b", 1), ("/a", 2)):
+        world.queue(path, session, f"h:1:t{session}")
+    assert summary(seen(world)) == "2 locks, 2 waiting, 1 DEADLOCKS: see 'zklock graph'"
+
+
+def test_json() -> None:
+    told = json.loads(json.dumps(to_json(seen(some()), "/", Order.PATH, "host")))
+    assert (told["version"], told["path"]) == (1, "/")
+    assert [lock["path"] for lock in told["locks"]] == ["/busy", "/late", "/old"]
+    assert told["locks"][0]["contenders"][0]["holds"] is True
+    assert told["locks"][0]["contenders"][0]["address"] is None
+    assert told["deadlocks"] == {"certain": 0, "possible": 0}

@@ -1,0 +1,23 @@
+"""The option that says where the servers' admin servers answer."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--admin-port``."""
+    parser.add_argument(
+        "--admin-port",
+        type=port,
+        default=8080,
+        metavar="PORT",
+        help="of the servers' admin servers, which answer over HTTP; 0: do not ask; default 8080",
+    )
+
+
+def port(text: str) -> int:
+    """Read the number of a port or 0, for ``argparse``."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text}: not a port")
+    return int(text)

@@ -1,0 +1,58 @@
+"""``zklock dev``: a ZooKeeper in pure Python, for a first try."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from typing import Any
+
+from zklock.cli.ending import ends_on_signals
+from zklock.cli.saying import say
+from zklock.cli.status import Status
+
+_DESCRIPTION = """\
+Run a ZooKeeper server in pure Python, until Ctrl-C. It needs neither Java nor containers, and
+starts in milliseconds. It is for tests, demos and a first try, never for production: it is one
+process, and keeps nothing on disk. Exit status 71: the port is taken."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    parser = commands.add_parser(
+        "dev",
+        help="run a ZooKeeper for a first try, never for production",
+        description=_DESCRIPTION,
+    )
+    parser.add_argument(
+        "--port", type=_port, default=2181, help="of 127.0.0.1; 0 takes a free one; default 2181"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal ends it; return the exit status."""
+    # Imported here, so that the other commands do not load the server.
+    from zklock.testing.errors import StartFailed  # noqa: PLC0415
+    from zklock.testing.zookeeper.server import NOTICE, embedded  # noqa: PLC0415
+
+    server = embedded(port=options.port or None)
+    with ends_on_signals():
+        try:
+            server.start()
+        except StartFailed as error:
+            say("dev", f"{error}: name another --port")
+            return Status.SYSTEM
+        try:
+            say("dev", f"a ZooKeeper on {server.hosts}, {NOTICE}")
+            print(server.hosts, flush=True)
+            while True:
+                signal.pause()
+        finally:
+            server.stop()
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 65536:
+        raise argparse.ArgumentTypeError(f"{text}: not 0 to 65535")
+    return number

@@ -1,0 +1,102 @@
+"""``zklock exporter``: metrics of what is below a path, for Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from zklock.cli import connection
+from zklock.cli.ending import ends_on_signals
+from zklock.cli.saying import say
+from zklock.cli.status import Status
+from zklock.cli.view.live import Look, looks
+from zklock.cli.view.metrics import metrics
+from zklock.cli.view.reader import Reader
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily
+
+_DEFAULT = "127.0.0.1:9642"
+
+_DESCRIPTION = """\
+Serve metrics of all locks, semaphores, elections and pools at and below a node, for Prometheus. It
+follows them by watches, and reads only after a change, at most once every --interval. It needs
+prometheus-client."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    parser = commands.add_parser(
+        "exporter", help="serve metrics for Prometheus", description=_DESCRIPTION
+    )
+    parser.add_argument(
+        "root", metavar="PATH", nargs="?", default="/", type=connection.root, help="default /"
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        type=_address,
+        default=_address(_DEFAULT),
+        help=f"where to serve /metrics; port 0: any free port; default {_DEFAULT}",
+    )
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=connection.seconds,
+        default=1.0,
+        help="between two looks at what has changed, at least; default 1",
+    )
+    connection.add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415
+    except ImportError:
+        say("exporter", "needs prometheus-client: pip install prometheus-client")
+        return Status.USAGE
+    collector = _Collector()
+    with ends_on_signals(), connection.connected(options) as client:
+        seen = looks(Reader(client, options.root, follow=True), options.interval)
+        collector.look = next(seen)
+        registry = CollectorRegistry()
+        registry.register(collector)
+        host, port = options.listen
+        server, thread = start_http_server(port, host, registry)
+        try:
+            address = f"http://{host}:{server.server_port}/metrics"
+            say("exporter", f"serves {address}")
+            for collector.look in seen:
+                pass
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+    return Status.OK
+
+
+class _Collector:
+    """Hands the newest look to whoever asks for metrics, on the server's threads."""
+
+    def __init__(self) -> None:
+        self.look = Look()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics, as Prometheus' client wants them."""
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+
+        for metric in metrics(self.look):
+            family = GaugeMetricFamily(metric.name, metric.text, labels=list(metric.labels))
+            for values, number in metric.samples:
+                family.add_metric(list(values), number)
+            yield family
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text}: not HOST:PORT")
+    return host.strip("[]") or "0.0.0.0", int(port)

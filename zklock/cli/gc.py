@@ -1,0 +1,117 @@
+"""``zklock gc``: removes the nodes of locks that nobody uses."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError, NotEmptyError
+
+from zklock.cli import connection
+from zklock.cli.ending import ends_on_signals
+from zklock.cli.saying import say, say_missing
+from zklock.cli.status import Status
+from zklock.cli.view.model import Facts, garbage
+from zklock.cli.view.reader import Reader
+from zklock.cli.view.text import plain
+
+VERSION = 1
+"""The version of the shape of the JSON. A higher version may drop or rename fields."""
+
+_DESCRIPTION = """\
+Remove the nodes below PATH that had children, have none now, and have no data: locks that nobody
+uses, and folders that become empty by that. PATH itself stays, and so do semaphores and pools. It
+lists the nodes and asks first. Tokens stay safe: they begin with the transaction that made the
+lock's node, and a node that is made again is made by a later one. But a Lock object of kazoo's does
+not make its node again: do not remove the nodes of running programs that use kazoo's own locks.
+Exit status 0: done, or nothing to do; 1: not all, or the answer was no; 66: PATH does not exist."""
+
+_SAFE = (
+    "Tokens stay safe: a lock's node that is made again has a later epoch, so its tokens are "
+    "greater. Programs with kazoo's own Lock objects fail if their node is removed."
+)
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    parser = commands.add_parser(
+        "gc", help="remove the nodes of locks that nobody uses", description=_DESCRIPTION
+    )
+    parser.add_argument("root", metavar="PATH", type=connection.root)
+    sure = parser.add_mutually_exclusive_group()
+    sure.add_argument("--yes", action="store_true", help="do not ask")
+    sure.add_argument("--dry-run", action="store_true", help="only list the nodes")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object; with --yes or --dry-run"
+    )
+    connection.add_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """List, ask, remove."""
+    asks = not (options.yes or options.dry_run)
+    if asks and (options.json or not sys.stdin.isatty()):
+        options.parser.error("there is nobody to ask: pass --yes or --dry-run")
+    with ends_on_signals(), connection.connected(options) as client:
+        reader = Reader(client, options.root)
+        reader.read()
+        if reader.missing:
+            return say_missing("gc", options.root)
+        found = garbage(reader.facts, options.root)
+        if not options.json and (asks or options.dry_run):
+            for path in found:
+                print(plain(path))
+        if asks and found and not _agreed(len(found)):
+            return Status.FAILED
+        kept = {} if options.dry_run else _remove(client, reader.facts, found)
+    _report(options, found, kept)
+    return Status.FAILED if kept else Status.OK
+
+
+def _agreed(count: int) -> bool:
+    print(_SAFE)
+    print(f"Remove these {count} nodes? [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _remove(client: KazooClient, facts: Facts, paths: list[str]) -> dict[str, str]:
+    """Remove the nodes, children first; return those that were kept, and why."""
+    kept: dict[str, str] = {}
+    for path in paths:
+        try:
+            client.delete(path, version=facts.folders[path].version)
+        except NotEmptyError:
+            kept[path] = "it is in use again"
+        except BadVersionError:
+            kept[path] = "it was written meanwhile"
+        except NoAuthError:
+            kept[path] = "ACLs forbid it"
+        except NoNodeError:
+            continue  # somebody else has removed it
+    return kept
+
+
+def _report(options: argparse.Namespace, found: list[str], kept: dict[str, str]) -> None:
+    removed = [] if options.dry_run else [path for path in found if path not in kept]
+    if options.json:
+        told = {
+            "version": VERSION,
+            "path": options.root,
+            "found": found,
+            "removed": removed,
+            "kept": [{"path": path, "why": why} for path, why in kept.items()],
+        }
+        print(json.dumps(told))
+        return
+    for path, why in kept.items():
+        say("gc", f"{path} stays: {why}")
+    if not found:
+        print(f"nothing below {plain(options.root)} is to be removed")
+    elif options.dry_run:
+        print(f"{len(found)} nodes would be removed")
+    else:
+        print(f"{len(removed)} nodes removed")

@@ -1,0 +1,55 @@
+"""What commands say on standard error: their lines, and those of the log under ``-v``.
+
+Identities and paths come from others. What would steer a terminal, or begin another line, is
+escaped in each of these lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from zklock.cli.status import Status
+from zklock.cli.view.text import lines, plain, rough, some
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from zklock.cli.view.reader import Reader
+
+
+def say(command: str | None, what: str) -> None:
+    """Say a sentence in the name of a command, or of zklock."""
+    name = "zklock" if command is None else f"zklock {command}"
+    print(f"{name}: {plain(what)}", file=sys.stderr, flush=True)
+
+
+def say_missing(command: str, path: str, todo: str = "") -> Status:
+    """Say that there is no such node; return the exit status for that."""
+    say(command, f"{path} does not exist{todo}")
+    return Status.MISSING
+
+
+def say_limits(command: str, reader: Reader) -> None:
+    """Say what a picture lacks: nodes that ACLs hide, and ages that are not exact."""
+    if reader.hidden:
+        say(command, f"ACLs forbid to look at {some(reader.hidden)}")
+    if why := rough(reader.facts.times.behind):
+        say(command, f"ages are rough: {why}")
+
+
+class LogFormatter(logging.Formatter):
+    """A record is one line; the traceback below it keeps its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the line."""
+        return plain(super().formatMessage(record))
+
+    def formatException(  # noqa: N802 - logging's name
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None]
+        | tuple[None, None, None],
+    ) -> str:
+        """Return the traceback."""
+        return lines(super().formatException(ei))

@@ -1,0 +1,224 @@
+"""The live screen of ``zklock top``, made with Textual."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, Input, Static
+from textual.worker import get_current_worker
+
+from zklock.cli.view import table
+from zklock.cli.view.live import Look
+from zklock.cli.view.text import plain
+
+_ORDERS = list(table.Order)
+_STDIN = 0
+_LOOK_AT_TERMINAL = 1.0
+"""Seconds between two looks whether the terminal is still there."""
+
+
+class _Table(DataTable[Text]):
+    """A table that keeps its cursor on the same row when its rows change."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
+
+    def __init__(self, name: str) -> None:
+        super().__init__(id=name, cursor_type="row", zebra_stripes=True)
+
+    def show(
+        self, heads: Sequence[str], rows: Sequence[Sequence[str]], keys: Sequence[str]
+    ) -> None:
+        """Show these rows below the heads; the keys name them."""
+        before = self.chosen()
+        at = self.cursor_row
+        top = self.scroll_offset.y
+        # With widths of its own a column is right at once; otherwise lines that were drawn before
+        # the widths were measured may stay as they are.
+        self.clear(columns=True)
+        for number, head in enumerate(heads):
+            longest = max((cell_len(row[number]) for row in rows), default=0)
+            self.add_column(head.upper(), width=max(len(head), longest))
+        for key, row in zip(keys, rows, strict=True):
+            self.add_row(*map(Text, row), key=key)
+        if before is not None and before in keys:
+            at = list(keys).index(before)
+        if keys:
+            self.move_cursor(row=min(at, len(keys) - 1), scroll=False)
+            self.scroll_to(y=top, animate=False)
+
+    def chosen(self) -> str | None:
+        """Return the key of the row under the cursor."""
+        if not self.row_count:
+            return None
+        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
+
+
+class _Queue(Screen[None]):
+    """One queue, or the workers of one pool."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "Back")]
+
+    def __init__(self, path: str, newest: Callable[[], Look]) -> None:
+        super().__init__()
+        self._path = path
+        self._newest = newest
+
+    def compose(self) -> ComposeResult:
+        """Yield the widgets."""
+        yield Static(id="head", markup=False)
+        yield _Table("queue")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Show what is known."""
+        self.refresh_rows()
+
+    def refresh_rows(self) -> None:
+        """Show the newest look."""
+        look = self._newest()
+        rows: list[list[str]] = []
+        keys: list[str] = []
+        heads = table.heads(table.QUEUE_COLUMNS, look)
+        head = "nobody holds or waits"
+        for lock in look.picture.locks:
+            if lock.path == self._path:
+                rows = table.queue_rows(lock, look.addresses)
+                keys = [place.contender.path for place in lock.places]
+                head = f"{lock.what.value}, {len(lock.holders)} hold, {len(lock.waiting)} wait"
+        for pool in look.picture.pools:
+            if pool.path == self._path:
+                heads = list(table.WORKER_COLUMNS)
+                rows = table.worker_rows(pool)
+                keys = [str(number) for number in range(len(rows))]
+                head = f"pool, {pool.shards} shards, {pool.orphans} without an owner"
+        if not look.connected:
+            head += ", NOT CONNECTED: this is how it was"
+        self.query_one("#head", Static).update(f"{plain(self._path)}: {head}")
+        self.query_one(_Table).show(heads, rows, keys)
+
+
+class Top(App[None]):
+    """The screen: it shows each look as it comes."""
+
+    TITLE = "zklock top"
+    CSS = """
+    #head { height: 1; background: $primary; color: $text; padding: 0 1; }
+    #filter { display: none; }
+    #filter.open { display: block; }
+    DataTable { height: 1fr; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("s", "sort", "Sort"),
+        Binding("slash", "filter", "Filter"),
+        Binding("escape", "all", "All", show=False),
+    ]
+
+    def __init__(self, seen: Iterator[Look], root: str, order: table.Order, part: str = "") -> None:
+        super().__init__()
+        self._seen = seen
+        self._root = root
+        self._order = order
+        self._part = part
+        self._look = Look()
+        self.failed: Exception | None = None
+        self.hung_up = False
+
+    def compose(self) -> ComposeResult:
+        """Yield the widgets."""
+        yield Static(id="head", markup=False)
+        yield _Table("locks")
+        yield Input(self._part, placeholder="text in path, kind or holder", id="filter")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to follow."""
+        self.query_one("#locks").focus()
+        self.set_interval(_LOOK_AT_TERMINAL, self._end_without_terminal)
+        self._follow()
+
+    def _end_without_terminal(self) -> None:
+        """End when the terminal has gone: a signal tells so only where it controls the session."""
+        if _hung_up():
+            self.hung_up = True
+            self.exit()
+
+    @work(thread=True)
+    def _follow(self) -> None:
+        worker = get_current_worker()
+        try:
+            for look in self._seen:
+                if worker.is_cancelled:
+                    return
+                if look is not self._look:
+                    self.call_from_thread(self.show, look)
+        except Exception as error:
+            self.failed = error
+            self.call_from_thread(self.exit)
+
+    def show(self, look: Look) -> None:
+        """Show a look."""
+        self._look = look
+        self._draw()
+
+    def _draw(self) -> None:
+        rows = table.rows(self._look, self._order, self._part)
+        head = f"{plain(self._root)}: {table.summary(self._look)}; by {self._order.value}"
+        if self._part:
+            head += f"; with {self._part!r}"
+        main = self.screen_stack[0]
+        main.query_one("#head", Static).update(head)
+        heads = table.heads(table.COLUMNS, self._look)
+        cells, keys = [row.cells() for row in rows], [row.path for row in rows]
+        main.query_one(_Table).show(heads, cells, keys)
+        if isinstance(self.screen, _Queue):
+            self.screen.refresh_rows()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self._order = _ORDERS[(_ORDERS.index(self._order) + 1) % len(_ORDERS)]
+        self._draw()
+
+    def action_filter(self) -> None:
+        """Ask for a text."""
+        entry = self.query_one("#filter", Input)
+        entry.add_class("open")
+        entry.focus()
+
+    def action_all(self) -> None:
+        """Show everything again."""
+        self.query_one("#filter", Input).value = ""
+        self._close_filter()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while the text is typed."""
+        self._part = event.value
+        self._draw()
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter."""
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter", Input).remove_class("open")
+        self.query_one("#locks").focus()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Open the queue of a lock."""
+        if event.data_table.id == "locks" and event.row_key.value is not None:
+            self.push_screen(_Queue(event.row_key.value, lambda: self._look))
+
+
+def _hung_up() -> bool:
+    poll = select.poll()
+    poll.register(_STDIN, 0)
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))

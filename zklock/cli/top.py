@@ -1,0 +1,111 @@
+"""``zklock top``: all locks below a path, on a live screen or once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from zklock.cli import admin, connection
+from zklock.cli.ending import Ended, ends_on_signals
+from zklock.cli.saying import say, say_missing
+from zklock.cli.status import Status
+from zklock.cli.view import table
+from zklock.cli.view.clients import Clients, addressed, sessions_of
+from zklock.cli.view.live import look, looks
+from zklock.cli.view.reader import Reader
+from zklock.cli.view.text import aligned
+
+_DESCRIPTION = """\
+Show all locks, semaphores, elections and pools at and below a node: who holds and for how long, how
+many wait and for how long. On a terminal it is a live screen that follows by watches, for which it
+needs textual; --once and --json print what is there now. Exit status 66: with --once or --json,
+there is no such node."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    parser = commands.add_parser(
+        "top", help="show all locks on a live screen", description=_DESCRIPTION
+    )
+    parser.add_argument(
+        "root", metavar="PATH", nargs="?", default="/", type=connection.root, help="default /"
+    )
+    parser.add_argument("--once", action="store_true", help="print a table, and end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, and end")
+    parser.add_argument(
+        "--sort",
+        type=table.Order,
+        choices=list(table.Order),
+        default=table.Order.WAITING,
+        metavar="BY",
+        help="'waiting' (the default), 'longest wait', 'time held', 'path'",
+    )
+    parser.add_argument(
+        "--filter",
+        default="",
+        metavar="TEXT",
+        help="only what has this text in its path, kind or holder",
+    )
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=connection.seconds,
+        default=1.0,
+        help="between two looks at what has changed, at least; default 1",
+    )
+    admin.add_option(parser)
+    connection.add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the locks."""
+    if options.json or options.once:
+        return _once(options)
+    try:
+        from zklock.cli.screen import Top  # noqa: PLC0415
+    except ImportError:
+        say("top", "the live screen needs textual: pip install textual; or pass --once")
+        return Status.USAGE
+    with ends_on_signals(), connection.connected(options) as client:
+        reader = Reader(client, options.root, follow=True)
+        seen = addressed(looks(reader, options.interval), _clients(client, options))
+        screen = Top(seen, options.root, options.sort, options.filter)
+        screen.run()
+        if screen.failed is not None:
+            raise screen.failed
+        if screen.hung_up:
+            raise Ended(signal.SIGHUP)
+    return Status.OK
+
+
+def _once(options: argparse.Namespace) -> int:
+    with connection.connected(options) as client:
+        reader = Reader(client, options.root)
+        seen = look(reader, reader.read())
+        clients = _clients(client, options)
+        clients.ask(sessions_of(seen))
+        seen = replace(seen, addresses=clients.addresses)
+    if seen.missing:
+        return say_missing("top", options.root)
+    if options.json:
+        print(json.dumps(table.to_json(seen, options.root, options.sort, options.filter)))
+        return Status.OK
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
+    print(table.summary(seen))
+    found = [row.cells() for row in table.rows(seen, options.sort, options.filter)]
+    heads = list(map(str.upper, table.heads(table.COLUMNS, seen)))
+    for line in aligned([heads, *found] if found else [], width):
+        print(line)
+    return Status.OK
+
+
+def _clients(client: KazooClient, options: argparse.Namespace) -> Clients:
+    return Clients(client.hosts, options.admin_port, connection.tls_context(options))

@@ -1,0 +1,565 @@
+"""What would hurt: findings on servers, the session, and what is below a path. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from zklock._recipes import names
+from zklock.cli.view.model import Facts, LockView, Picture, below
+from zklock.cli.view.text import CLOCKS_DIFFER
+from zklock.cli.view.waits import Graph
+
+VERSION = 1
+"""The version of the shape of the JSON. A higher version may drop or rename fields."""
+
+LEASE = 2 / 3
+HEARTBEAT = 1 / 10
+SILENCE = 1 / 3
+"""Fractions of the session timeout: the lease, the time between heartbeats, and the time after
+which a heartbeat without an answer breaks the connection."""
+
+OLDEST = (3, 5)
+"""The oldest ZooKeeper that zklock is tested with is later than this."""
+
+
+class Level(IntEnum):
+    """How bad a finding is; the worst is the exit status."""
+
+    OK = -2
+    UNKNOWN = -1  # it could not be learnt
+    NOTE = 0
+    WARNING = 1
+    PROBLEM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``about``: a word for programs. ``todo``: what to do, empty if there is nothing to do."""
+
+    level: Level
+    about: str
+    what: str
+    todo: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its fields, for ``json.dumps``."""
+        return {
+            "level": self.level.name.lower(),
+            "about": self.about,
+            "what": self.what,
+            "do": self.todo or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One of the servers: what it says of itself, or why it does not.
+
+    ``ahead``: the least and the greatest number of seconds by which its clock may be ahead of this
+    machine's.
+    """
+
+    name: str
+    mode: str | None = None
+    version: str | None = None
+    trouble: str | None = None
+    outstanding: int = 0
+    ahead: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server grants, in seconds; ``source``: how that is known; ``None``: it is not.
+
+    ``voters``: how many voters its ensemble has, 0 if it stands alone.
+    """
+
+    source: str
+    tick: float | None = None
+    shortest: float | None = None
+    longest: float | None = None
+    sync_ticks: int | None = None
+    voters: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What somebody may do on the node at ``path``. ``None``: that is not known."""
+
+    path: str
+    create: bool
+    delete: bool | None
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """All that was learnt. Times are in seconds.
+
+    ``rights``: those of everybody, by the ACL, ``None`` if it may not be read. ``own``: those of
+    this command, by trial, ``None`` if nothing could be tried.
+    """
+
+    path: str
+    asked: float
+    granted: float
+    servers: Sequence[Server]
+    limits: Limits | None
+    reads: Sequence[float]
+    writes: Sequence[float]
+    boottime: bool
+    chroot: str
+    chroot_exists: bool
+    rights: Rights | None
+    own: Rights | None
+    exists: bool
+    picture: Picture
+    graph: Graph
+    remedies: Sequence[str | None]
+    facts: Facts = field(default_factory=Facts)
+    versions: str = ""
+
+
+def findings(it: Examined) -> list[Finding]:
+    """Return all findings, the worst first."""
+    found = [
+        *_servers(it.servers),
+        *_ensemble(it.servers, None if it.limits is None else it.limits.voters),
+        *_session(it),
+        *_speed(it),
+        *_clock(it),
+        *_clocks(it),
+        *_access(it),
+        *_rights(it),
+        *_contenders(it.picture),
+        *_numbers(it.facts),
+        *_pools(it.picture),
+        *_deadlocks(it),
+    ]
+    return sorted(found, key=lambda finding: -finding.level)
+
+
+def worst(found: Sequence[Finding]) -> int:
+    """Return the exit status: 2 for a problem, 1 for a warning, else 0."""
+    return max([0, *(finding.level for finding in found)])
+
+
+def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
+    for server in servers:
+        about = "server"
+        if server.trouble is not None:
+            yield Finding(
+                Level.WARNING,
+                about,
+                f"{server.name} {server.trouble}",
+                "look at its log; if it left for good, take it out of --hosts",
+            )
+        elif server.mode == "read-only":
+            yield Finding(
+                Level.PROBLEM,
+                about,
+                f"{server.name} has no quorum, and serves reads only: nobody gets a lock there",
+                "start the other servers of the ensemble, or mend the network between them",
+            )
+        elif server.mode == "observer":
+            yield Finding(
+                Level.NOTE,
+                about,
+                f"{server.name} is an observer: a heartbeat through it makes one more hop",
+                "let programs with short session timeouts connect to voters",
+            )
+        elif server.outstanding > 100:
+            yield Finding(
+                Level.WARNING,
+                about,
+                f"{server.name} has {server.outstanding} requests that wait",
+                "look at its disk: a slow transaction log delays all writes",
+            )
+        elif server.mode is None:
+            yield Finding(
+                Level.UNKNOWN,
+                about,
+                f"{server.name} serves, but does not say its version, nor whether it leads, "
+                "follows or observes",
+                "put 'srvr' on its whitelist of four-letter words, or see --admin-port",
+            )
+        else:
+            yield Finding(
+                Level.OK,
+                about,
+                f"{server.name}: {server.mode}, "
+                f"ZooKeeper {server.version or 'of an unknown version'}",
+            )
+    serving = [server for server in servers if server.trouble is None]
+    versions = sorted({server.version for server in serving if server.version})
+    if len(versions) > 1:
+        yield Finding(
+            Level.NOTE,
+            "version",
+            f"the servers run different versions: {', '.join(versions)}",
+            "finish the upgrade",
+        )
+    for version in versions:
+        if _number(version) <= OLDEST:
+            yield Finding(
+                Level.WARNING,
+                "version",
+                f"ZooKeeper {version} is not maintained any more",
+                "upgrade to 3.8 or later",
+            )
+
+
+def _ensemble(servers: Sequence[Server], known: int | None) -> Iterator[Finding]:
+    about = "ensemble"
+    serving = [server for server in servers if server.trouble is None]
+    named = sum(server.mode in {"leader", "follower"} for server in servers)
+    if known == 1 or (serving and all(server.mode == "standalone" for server in serving)):
+        yield Finding(
+            Level.NOTE,
+            about,
+            "there is one server only: while it is down, nobody gets a lock, and leases lapse",
+            "run three servers where that matters",
+        )
+    elif known:
+        if len(servers) < known:
+            yield Finding(
+                Level.NOTE,
+                about,
+                f"the ensemble has {known} voters, and --hosts names {len(servers)} of its "
+                "servers: a client that knows no more cannot go to the others",
+                "name all servers in --hosts, and in the hosts of the programs",
+            )
+        if known % 2 == 0:
+            yield Finding(
+                Level.NOTE,
+                about,
+                f"{known} voters bear no more failures than {known - 1} would",
+                "use an odd number of voters",
+            )
+    elif named and named == len(servers) and named % 2 == 0:
+        yield Finding(
+            Level.NOTE,
+            about,
+            f"--hosts names {named} voters: if these are all, they bear no more failures than "
+            f"{named - 1} would",
+            "name all servers in --hosts; use an odd number of voters",
+        )
+
+
+def _number(version: str) -> tuple[int, ...]:
+    parts = version.split(".")[:2]
+    return tuple(int(part) for part in parts) if all(map(str.isdigit, parts)) else (99,)
+
+
+def _session(it: Examined) -> Iterator[Finding]:
+    timeout, limits = it.granted, it.limits
+    if abs(timeout - it.asked) > 0.001:
+        bounds = ""
+        if limits and limits.shortest is not None and limits.longest is not None:
+            bounds = f" (it grants {limits.shortest:g} to {limits.longest:g} s)"
+        yield Finding(
+            Level.WARNING,
+            "session",
+            f"a session timeout of {it.asked:g} s was asked for, and {timeout:g} s granted{bounds}",
+            "ask for what is granted, or change minSessionTimeout or maxSessionTimeout",
+        )
+    else:
+        yield Finding(Level.OK, "session", f"the session timeout is {timeout:g} s, as asked")
+    if limits is None or limits.tick is None:
+        yield Finding(
+            Level.UNKNOWN,
+            "lease",
+            "the servers' tickTime is not known, so the room between a lost lease and the next "
+            "grant is not known either",
+            "put 'conf' on the servers' whitelist of four-letter words, or see --admin-port",
+        )
+        return
+    tick = limits.tick
+    room = (1 - HEARTBEAT - LEASE) * timeout - tick / 2
+    arithmetic = f"session timeout {timeout:g} s, tickTime {tick:g} s ({limits.source})"
+    if room <= 0:
+        yield Finding(
+            Level.PROBLEM,
+            "lease",
+            f"another may be granted a lock before its holder knows that it lost it: {arithmetic}",
+            f"ask for a session timeout of {4 * tick:g} s or more, or lower tickTime",
+        )
+    elif room < HEARTBEAT * timeout:
+        yield Finding(
+            Level.WARNING,
+            "lease",
+            f"a holder knows of its loss only {room:.2f} s before the next grant: {arithmetic}",
+            f"ask for a session timeout of {4 * tick:g} s or more, or lower tickTime",
+        )
+    else:
+        yield Finding(
+            Level.OK,
+            "lease",
+            f"a holder knows of its loss at least {room:.2f} s before the next grant: {arithmetic}",
+        )
+    if len(it.servers) == 1 and not limits.voters:
+        return
+    if limits.sync_ticks is None:
+        yield Finding(
+            Level.UNKNOWN,
+            "cut off",
+            "syncLimit is not known, so for how long a server that is cut off from its leader "
+            "answers reads is not known either",
+            "put 'conf' on the servers' whitelist of four-letter words",
+        )
+    else:
+        cut_off = limits.sync_ticks * tick
+        yield Finding(
+            Level.NOTE,
+            "cut off",
+            f"a server that is cut off from its leader answers reads for up to {cut_off:g} s "
+            f"(syncLimit {limits.sync_ticks}): what it says may be that old",
+            "decide by grant.check(), and by tokens, not by what a look at ZooKeeper shows",
+        )
+
+
+def _speed(it: Examined) -> Iterator[Finding]:
+    yield Finding(
+        Level.OK, "speed", f"a read takes {_times(it.reads)}, a write {_times(it.writes)}"
+    )
+    slowest, beat = max(it.writes), HEARTBEAT * it.granted
+    if slowest > SILENCE * it.granted:
+        yield Finding(
+            Level.PROBLEM,
+            "speed",
+            f"a write took {_ms(slowest)}: a heartbeat that takes longer than "
+            f"{_ms(SILENCE * it.granted)} costs the connection, and soon the locks",
+            "give the transaction log a disk of its own, or ask for a longer session timeout",
+        )
+    elif slowest > beat:
+        yield Finding(
+            Level.WARNING,
+            "speed",
+            f"a write took {_ms(slowest)}: a heartbeat is sent every {_ms(beat)}",
+            "give the transaction log a disk of its own, or ask for a longer session timeout",
+        )
+
+
+def _times(seconds: Sequence[float]) -> str:
+    return f"{_ms(statistics.median(seconds))} (at most {_ms(max(seconds))})"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
+
+
+def _clock(it: Examined) -> Iterator[Finding]:
+    if it.boottime:
+        yield Finding(Level.OK, "clock", "leases are kept by CLOCK_BOOTTIME")
+    else:
+        yield Finding(
+            Level.WARNING,
+            "clock",
+            "this system has no CLOCK_BOOTTIME: a lease seems live after the machine slept",
+            "do not suspend the machine while a lock is held",
+        )
+    if it.versions:
+        yield Finding(Level.OK, "version", it.versions)
+
+
+def _clocks(it: Examined) -> Iterator[Finding]:
+    """Whether ages can be believed. Locks and leases need no clock that is right."""
+    todo = "keep all clocks by NTP; locks and leases do not depend on them, but ages do"
+    compared = [server for server in it.servers if server.ahead is not None]
+    wrong = 0
+    for server in compared:
+        assert server.ahead is not None
+        least, most = server.ahead
+        if least <= CLOCKS_DIFFER and most >= -CLOCKS_DIFFER:
+            continue
+        wrong += 1
+        far = f"{least:.0f} s ahead of" if least > 0 else f"{-most:.0f} s behind"
+        yield Finding(
+            Level.NOTE, "clocks", f"the clock of {server.name} is {far} this machine's", todo
+        )
+    if compared and not wrong:
+        some = ", ".join(server.name for server in compared)
+        yield Finding(Level.OK, "clocks", f"this machine's clock agrees with that of {some}")
+    behind = it.facts.times.behind
+    if not wrong and behind > CLOCKS_DIFFER:
+        yield Finding(
+            Level.NOTE,
+            "clocks",
+            f"this machine's clock is {behind:.0f} s behind that of ZooKeeper's leader, or more",
+            todo,
+        )
+    elif not compared:
+        yield Finding(
+            Level.UNKNOWN,
+            "clocks",
+            "whether this machine's clock agrees with the servers' is not known: ages may be wrong",
+            "an admin server would tell: see --admin-port",
+        )
+
+
+def _access(it: Examined) -> Iterator[Finding]:
+    if not it.chroot_exists:
+        yield Finding(
+            Level.PROBLEM,
+            "chroot",
+            f"the chroot {it.chroot} does not exist: every request fails",
+            f"create it: zkCli.sh create {it.chroot}",
+        )
+    elif not it.exists:
+        yield Finding(
+            Level.NOTE,
+            "path",
+            f"{it.path} does not exist yet: the first contender makes it",
+            "if there should be locks, look for them with 'zklock ls'",
+        )
+    if it.facts.denied:
+        some = ", ".join(sorted(it.facts.denied)[:3])
+        yield Finding(
+            Level.WARNING,
+            "acl",
+            f"ACLs forbid to look at {len(it.facts.denied)} nodes, such as {some}",
+            "ask from where the permission is",
+        )
+
+
+def _rights(it: Examined) -> Iterator[Finding]:
+    own, rights = it.own, it.rights
+    if own is not None:
+        wanted = [
+            ("create", own.create),
+            *([("delete", own.delete), ("read", own.read)] if it.exists else []),
+        ]
+        lacking = [name for name, granted in wanted if granted is False]
+        if lacking:
+            yield Finding(
+                Level.WARNING,
+                "acl",
+                f"as this command connects, it has no {' and '.join(lacking)} permission on "
+                f"{own.path}: a lock there needs create, delete and read",
+                "give it the credentials of the programs (see 'TLS, SASL, ACLs' in the docs), or "
+                "set the ACL",
+            )
+        elif rights is not None and not rights.delete:
+            yield Finding(
+                Level.OK,
+                "acl",
+                f"nobody without credentials can take locks on {own.path}, and this command can",
+            )
+    if rights is not None and rights.delete:
+        yield Finding(
+            Level.NOTE,
+            "acl",
+            f"whoever reaches ZooKeeper may delete contenders on {rights.path}, and so take locks",
+            "set an ACL, if not everybody who reaches ZooKeeper is trusted",
+        )
+    elif rights is None and own is not None:
+        yield Finding(
+            Level.UNKNOWN,
+            "acl",
+            f"the ACL of {own.path} may not be read, so what others may do there is not known",
+            "look with credentials that have read or admin permission",
+        )
+
+
+def _contenders(picture: Picture) -> Iterator[Finding]:
+    waiting = sum(len(lock.waiting) for lock in picture.locks)
+    yield Finding(
+        Level.OK, "locks", f"{len(picture.locks)} locks are in use, and {waiting} contenders wait"
+    )
+    for lock in picture.locks:
+        for place in lock.places:
+            if place.contender.session_id == 0:
+                yield Finding(
+                    Level.PROBLEM,
+                    "orphan",
+                    f"{place.contender.path} belongs to no session: no end of a process removes "
+                    "it, and whoever comes later waits for ever",
+                    "if it is nobody's, delete it: "
+                    + (
+                        f"zklock break {lock.path} {place.contender.token}"
+                        if place.contender.holds and place.contender.token
+                        else f"zkCli.sh delete {place.contender.path}"
+                    ),
+                )
+        if _mixed(lock):
+            yield Finding(
+                Level.WARNING,
+                "kazoo",
+                f"{lock.path} has contenders of kazoo and of others: kazoo's do not wait for the "
+                'others unless they are made with extra_lock_patterns=["-lock-"]',
+                "use zklock there, or pass that argument to each of kazoo's locks",
+            )
+
+
+def _mixed(lock: LockView) -> bool:
+    kazoo = ["__lock__" in place.name.text or "__rlock__" in place.name.text
+             for place in lock.places]  # fmt: skip
+    return any(kazoo) and not all(kazoo)
+
+
+def _numbers(facts: Facts) -> Iterator[Finding]:
+    for path, folder in sorted(facts.folders.items()):
+        if path == "/":  # no lock; the count of its changes begins at -1
+            continue
+        queue = names.Queue(folder.names).contenders
+        number = max((name.sequence & 0xFFFFFFFF for name in queue), default=0)
+        if not queue:  # how many children were ever made; ZooKeeper lets the changes wrap
+            number = ((folder.changes & 0xFFFFFFFF) + len(folder.names)) // 2
+        if number >= names.EXHAUSTED_AT:
+            yield Finding(
+                Level.PROBLEM,
+                "numbers",
+                f"{path}: its sequence numbers are used up: no new contender is granted",
+                "let its queue drain; zklock then renews it. Contenders of others have to be ended",
+            )
+        elif number >= names.RENEW_AT:
+            yield Finding(
+                Level.WARNING,
+                "numbers",
+                f"{path}: more than half of its sequence numbers are used up",
+                "see that nobody holds or waits for a moment: zklock's release then renews it",
+            )
+
+
+def _pools(picture: Picture) -> Iterator[Finding]:
+    for pool in picture.pools:
+        if pool.orphans:
+            yield Finding(
+                Level.WARNING,
+                "pool",
+                f"{pool.path}: {pool.orphans} of {pool.shards} shards have no owner, with "
+                f"{len(pool.workers)} workers",
+                "start workers" if not pool.workers else "look again; if it lasts, see the "
+                f"workers' logs, and 'zklock show {pool.path}'",
+            )  # fmt: skip
+
+
+def _deadlocks(it: Examined) -> Iterator[Finding]:
+    for deadlock, remedy in zip(it.graph.deadlocks, it.remedies, strict=True):
+        locks = ", ".join(dict.fromkeys(link.lock.path for link in deadlock.chain))
+        yield Finding(
+            Level.PROBLEM if deadlock.certain else Level.WARNING,
+            "deadlock",
+            f"{'a certain' if deadlock.certain else 'a possible'} deadlock over {locks}",
+            f"see 'zklock graph'; this would break it: {remedy}",
+        )
+
+
+def nearest(path: str, exists: Sequence[str]) -> str:
+    """Return the nearest ancestor of ``path``, or itself, that is among ``exists``."""
+    while path != "/" and path not in exists:
+        path = path.rpartition("/")[0] or "/"
+    return path
+
+
+def ancestors(path: str) -> list[str]:
+    """Return the path and its ancestors, from the root down."""
+    found = ["/"]
+    for part in path.strip("/").split("/"):
+        if part:
+            found.append(below(found[-1], part))
+    return found

@@ -1,0 +1,87 @@
+"""What happened in a queue between two looks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from zklock.cli.view.model import LockView, Place, What
+
+
+class Happened(Enum):
+    """What a contender did."""
+
+    HOLDS = "holds"  # it held at the first look
+    WAITS = "waits"  # it waited at the first look
+    QUEUED = "queued"
+    GRANTED = "granted"
+    RELEASED = "released"
+    WITHDRAWN = "withdrawn"
+    GONE = "gone"  # with its session
+    LEFT = "left"  # by itself or with its session: that cannot be told
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event, and how many held and waited after all that happened at that look."""
+
+    what: Happened
+    place: Place
+    holders: int
+    waiting: int
+
+
+def first(view: LockView | None) -> Iterator[Event]:
+    """Yield what the first look shows."""
+    for place in view.places if view else ():
+        what = Happened.HOLDS if place.contender.holds else Happened.WAITS
+        yield _event(what, place, view)
+
+
+def between(
+    before: LockView | None, after: LockView | None, lives: Callable[[int], bool | None]
+) -> Iterator[Event]:
+    """Yield what happened between two looks: first who left, then who came, in queue order.
+
+    ``lives`` tells whether a session still exists; ``None``: that cannot be told.
+    """
+    was = {place.contender.path: place for place in (before.places if before else ())}
+    now = {place.contender.path: place for place in (after.places if after else ())}
+    holding = {_owner(place) for place in now.values() if place.contender.holds}
+    for path, place in was.items():
+        if path in now:
+            continue
+        if not place.contender.holds and _is_semaphore(before) and _owner(place) in holding:
+            continue  # a waiter for permits leaves the queue when it has them
+        yield _event(_leaving(place, lives), place, after)
+    for path, place in now.items():
+        known = was.get(path)
+        if place.contender.holds:
+            if known is None or not known.contender.holds:
+                yield _event(Happened.GRANTED, place, after)
+        elif known is None:
+            yield _event(Happened.QUEUED, place, after)
+
+
+def _leaving(place: Place, lives: Callable[[int], bool | None]) -> Happened:
+    session = place.contender.session_id
+    alive = lives(session) if session is not None else None
+    if alive is None:
+        return Happened.LEFT
+    if not alive:
+        return Happened.GONE
+    return Happened.RELEASED if place.contender.holds else Happened.WITHDRAWN
+
+
+def _event(what: Happened, place: Place, view: LockView | None) -> Event:
+    holders, waiting = (len(view.holders), len(view.waiting)) if view else (0, 0)
+    return Event(what, place, holders, waiting)
+
+
+def _owner(place: Place) -> tuple[int | None, str]:
+    return place.contender.session_id, place.contender.identity
+
+
+def _is_semaphore(view: LockView | None) -> bool:
+    return view is not None and view.what is What.SEMAPHORE

@@ -1,0 +1,75 @@
+"""What is below a path, again and again as it changes: for a screen, and for an exporter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from zklock._ground.clock import clock
+from zklock.cli.view.model import Picture, picture
+from zklock.cli.view.reader import DROPPED, Reader
+from zklock.cli.view.waits import Deadlock, Graph, graph
+
+_TURN_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen. ``connected``: whether changes are told; if not, it may be out of date.
+
+    ``behind``: seconds by which this machine's clock is behind ZooKeeper's, at least.
+    ``addresses``: of the clients of sessions, as far as they are known.
+    """
+
+    picture: Picture = field(default_factory=Picture)
+    deadlocks: tuple[Deadlock, ...] = ()
+    connected: bool = True
+    missing: bool = False
+    denied: tuple[str, ...] = ()
+    behind: float = 0.0
+    addresses: Mapping[int, str] = field(default_factory=dict)
+
+
+def looks(reader: Reader, interval: float) -> Iterator[Look]:
+    """Yield what is there, and again after changes, but not more often than every ``interval``.
+
+    While nothing changes, the same look is yielded twice a second, so that the caller may stop. A
+    watch tells of one change only. So each node is read once, however often it has changed.
+    """
+    found = look(reader, reader.read())
+    yield found
+    next_at = clock() + interval
+    while True:
+        left = next_at - clock()
+        if left > 0:
+            time.sleep(min(left, _TURN_SECONDS))
+            yield found
+            continue
+        try:
+            if reader.refresh(_TURN_SECONDS) or not found.connected:
+                found = look(reader, picture(reader.facts))
+                next_at = clock() + interval
+        except (ConnectionError, *DROPPED):
+            found = replace(found, connected=False)
+        yield found
+
+
+def look(reader: Reader, seen: Picture) -> Look:
+    """Return what was seen, with the deadlocks that a second look confirms."""
+    deadlocks = confirmed(graph(seen.locks), reader).deadlocks
+    facts = reader.facts
+    hidden = tuple(sorted(facts.denied))
+    return Look(seen, tuple(deadlocks), True, reader.missing, hidden, facts.times.behind)
+
+
+def confirmed(found: Graph, reader: Reader) -> Graph:
+    """Return the graph without the deadlocks that a second look does not confirm.
+
+    The locks were read one after the other, so a circle may be made of what was never at one time.
+    A contender never comes back once it has gone. So if all of a circle is still there after the
+    whole was read, there was a moment at which all of it was there.
+    """
+    nodes = {node for deadlock in found.deadlocks for node in deadlock.involved}
+    there = reader.still_there(nodes) if nodes else set()
+    return found.without(one for one in found.deadlocks if not there.issuperset(one.involved))

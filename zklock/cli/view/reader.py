@@ -1,0 +1,345 @@
+"""Reads everything below a path, once or again wherever a watch tells of a change.
+
+Every node that has no contender's name is listed. Contenders are read once: their names never
+recur. So a change costs one listing of the node where it happened, and one read for each newcomer.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    NoAuthError,
+    NoNodeError,
+    SessionExpiredError,
+)
+from kazoo.protocol.states import EventType, KazooState
+
+import zklock
+from zklock._ground.clock import clock
+from zklock._recipes import names
+from zklock.cli.view.model import (
+    LEASES,
+    LOCKS,
+    OWN,
+    POOL_PARTS,
+    WORKERS,
+    Facts,
+    Folder,
+    Found,
+    Picture,
+    Seen,
+    below,
+    find,
+    is_pool,
+    may_be_semaphore,
+    picture,
+)
+
+_WINDOW = 256
+"""The most requests that are under way at a time."""
+
+DROPPED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
+"""kazoo's errors for a connection or a session that has ended meanwhile."""
+
+
+class _Job(Enum):
+    LIST = "list"  # the children
+    READ = "read"  # a node whose data may change
+    READ_ONCE = "read once"  # a contender
+    DATA = "data"  # of a node with children
+
+
+@dataclass(slots=True)
+class Cost:
+    """What was asked of ZooKeeper so far: listings, reads, and events that came."""
+
+    listings: int = 0
+    reads: int = 0
+    events: int = 0
+
+
+class Reader:
+    """Knows what is at and below ``root``. For one thread.
+
+    With ``follow`` it leaves a watch wherever something may change, and ``refresh`` reads what has
+    changed since. With ``alone`` it reads no more than says what the root is. ``missing``: the root
+    does not exist.
+    """
+
+    def __init__(
+        self, client: KazooClient, root: str, *, follow: bool = False, alone: bool = False
+    ) -> None:
+        self.root = root
+        self.facts = Facts()
+        self.missing = False
+        self.cost = Cost()
+        self._client = client
+        self._follow = follow
+        self._alone = alone
+        parent, _, name = root.rpartition("/")
+        self._above = parent if name in {LOCKS, LEASES} | POOL_PARTS else ""
+        self._changed: queue.SimpleQueue[tuple[_Job, str] | None] = queue.SimpleQueue()
+        self._todo: dict[tuple[_Job, str], None] = {}
+        self._on_child = self._told(_Job.LIST)
+        self._on_data = self._told(_Job.READ)
+        self._on_folder_data = self._told(_Job.DATA)
+        self._dropped = False
+        if follow:
+            client.add_listener(self._on_state)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._client.remove_listener(self._on_state)
+
+    def read(self) -> Picture:
+        """Read everything, as the leader knows it. ``NoAnswer`` if an answer does not come."""
+        self._read()
+        return picture(self.facts)
+
+    def find(self) -> Found:
+        """Read, and return what is at the root. ``NoAuthError`` if ACLs hide it."""
+        self._read()
+        if self.root in self.facts.denied:
+            raise NoAuthError
+        return find(self.root, self.facts)
+
+    @property
+    def hidden(self) -> list[str]:
+        """The nodes at and below the root that ACLs hide."""
+        return sorted(path for path in self.facts.denied if path != self._above)
+
+    def refresh(self, timeout: float) -> bool:
+        """Wait for a change and read what has changed; whether there was any within ``timeout``.
+
+        ``ConnectionError`` while there is no connection. Everything is read again afterwards.
+        """
+        if self._dropped or self._client.state != KazooState.CONNECTED:
+            self._read_again(timeout)
+            return True
+        try:
+            told = self._changed.get(timeout=timeout) if timeout else self._changed.get_nowait()
+        except queue.Empty:
+            return False
+        self._take_told(told)
+        try:
+            self._settle()
+        except (*DROPPED, zklock.NoAnswer) as error:
+            self._dropped = True
+            raise ConnectionError("the connection to ZooKeeper is interrupted") from error
+        return True
+
+    def still_there(self, paths: Iterable[str]) -> set[str]:
+        """Return which of these nodes are still the ones that were read."""
+        there, left = set(), list(paths)
+        while left:
+            batch, left = left[:_WINDOW], left[_WINDOW:]
+            asked = [self._client.exists_async(path) for path in batch]
+            self.cost.reads += len(batch)
+            for path, answer in zip(batch, asked, strict=True):
+                stat = self._wait(answer, path)
+                seen = self.facts.seen.get(path)
+                if stat is not None and (seen is None or seen.born == stat.creation_transaction_id):
+                    there.add(path)
+        return there
+
+    def _read(self) -> None:
+        self._wait(self._client.sync_async(self.root), self.root)
+        self._todo[_Job.LIST, self.root] = None
+        if self._alone and self._above:
+            self._todo[_Job.LIST, self._above] = None
+        self._settle()
+
+    def _read_again(self, timeout: float) -> None:
+        until = clock() + timeout
+        while self._client.state != KazooState.CONNECTED:
+            if clock() >= until:
+                raise ConnectionError("the connection to ZooKeeper is interrupted")
+            try:
+                self._changed.get(timeout=max(0.0, until - clock()))
+            except queue.Empty:
+                continue
+        while not self._changed.empty():
+            self._changed.get_nowait()
+        self._todo.clear()
+        self._dropped = False
+        for path, folder in self.facts.folders.items():
+            # The listing tells of newcomers; contenders that are known need no watch.
+            self._todo[_Job.LIST, path] = None
+            for name in folder.names:
+                if self._job(path, name) is _Job.READ:
+                    self._todo[_Job.READ, below(path, name)] = None
+            self._read_data(path, folder.names, set())
+        try:
+            self.read()
+        except (*DROPPED, zklock.NoAnswer) as error:
+            self._dropped = True
+            raise ConnectionError("the connection to ZooKeeper is interrupted") from error
+
+    def _told(self, job: _Job) -> Callable[[Any], None]:
+        def on_event(event: Any) -> None:
+            self.cost.events += 1
+            self._changed.put(None if event.type == EventType.NONE else (job, event.path))
+
+        return on_event
+
+    def _on_state(self, state: str) -> None:
+        if state != KazooState.CONNECTED:
+            self._dropped = True  # all watches are gone
+        self._changed.put(None)
+
+    def _take_told(self, first: tuple[_Job, str] | None) -> None:
+        told = first
+        while True:
+            if told is not None:
+                self._todo[told] = None
+            try:
+                told = self._changed.get_nowait()
+            except queue.Empty:
+                return
+
+    def _settle(self) -> None:
+        """Carry out what is to be done, until nothing is."""
+        while self._todo:
+            batch = [job for job, _ in zip(self._todo, range(_WINDOW), strict=False)]
+            asked = [(job, path, self._ask(job, path)) for job, path in batch]
+            for job, path, answer in asked:
+                try:
+                    got = self._wait(answer, path)
+                except NoNodeError:
+                    got = None
+                except NoAuthError:
+                    self.facts.denied.add(path)
+                    del self._todo[job, path]
+                    continue
+                del self._todo[job, path]
+                self._take(job, path, got)
+
+    def _ask(self, job: _Job, path: str) -> Any:
+        client, follow = self._client, self._follow
+        if job is _Job.LIST:
+            self.cost.listings += 1
+            watch = self._on_child if follow else None
+            return client.get_children_async(path, watch=watch, include_data=True)
+        self.cost.reads += 1
+        if not follow or job is _Job.READ_ONCE:
+            return client.get_async(path)
+        return client.get_async(
+            path, watch=self._on_data if job is _Job.READ else self._on_folder_data
+        )
+
+    def _take(self, job: _Job, path: str, got: Any) -> None:
+        if got is None:
+            if job is _Job.LIST:
+                self._forget(path)
+                if path == self.root:
+                    self._await_root()
+            else:
+                self.facts.seen.pop(path, None)
+        elif job is _Job.LIST:
+            self._listed(path, *got)
+        elif job is _Job.DATA:
+            folder = self.facts.folders.get(path)
+            if folder is not None:
+                self.facts.folders[path] = replace(folder, data=got[0])
+        else:
+            data, stat = got
+            owner, born = stat.ephemeralOwner, stat.creation_transaction_id
+            self.facts.seen[path] = Seen(data, owner, stat.created, born)
+            if owner:  # what stays may have its time from a clock that was wrong long ago
+                self.facts.times.note(stat.created)
+
+    def _await_root(self) -> None:
+        self.missing = True
+        if self._follow:
+            asked = self._client.exists_async(self.root, watch=self._on_child)
+            if self._wait(asked, self.root) is not None:
+                self._todo[_Job.LIST, self.root] = None
+
+    def _listed(self, path: str, children: list[str], stat: Any) -> None:
+        facts, before = self.facts, self.facts.folders.get(path)
+        if before is not None and before.epoch != stat.creation_transaction_id:
+            self._forget(path)
+            before = None
+        self.missing &= path != self.root
+        facts.denied.discard(path)
+        facts.folders[path] = Folder(
+            children,
+            stat.creation_transaction_id,
+            stat.children_version,
+            None if before is None else before.data,
+            stat.ephemeralOwner,
+            stat.data_length,
+            stat.version,
+        )
+        known = set(before.names) if before is not None else set()
+        for name in known - set(children):
+            self._forget(below(path, name))
+        for name in children:
+            node = below(path, name)
+            if name not in known and self._wanted(path, name):
+                self._todo[self._job(path, name), node] = None
+        self._read_data(path, children, known)
+
+    def _wanted(self, parent: str, name: str) -> bool:
+        """Whether to look at this child."""
+        if not self._alone:
+            return below(parent, name) != OWN
+        root, children = self.root, self.facts.folders[parent].names
+        if names.parse(name) is not None:
+            return parent in {root, below(root, LOCKS), below(root, LEASES)}
+        if self._is_worker(parent):
+            return parent != root
+        if parent == root and is_pool(parent, children):
+            return name in WORKERS
+        is_top = parent in {root, self._above}
+        return is_top and name in {LOCKS, LEASES} and may_be_semaphore(parent, children)
+
+    def _job(self, parent: str, name: str) -> _Job:
+        found = names.parse(name)
+        if found is not None:
+            # A writer may let readers in: its data then change.
+            return _Job.READ if found.kind is names.Kind.WRITE else _Job.READ_ONCE
+        return _Job.READ if self._is_worker(parent) else _Job.LIST
+
+    def _is_worker(self, parent: str) -> bool:
+        """Whether the children of this node are those of a pool's workers."""
+        root, _, part = parent.rpartition("/")
+        pool = self.facts.folders.get(root)
+        return part in WORKERS and pool is not None and is_pool(root, pool.names)
+
+    def _read_data(self, path: str, children: Sequence[str], known: set[str]) -> None:
+        if may_be_semaphore(path, children) and not may_be_semaphore(path, list(known)):
+            self._todo[_Job.DATA, path] = None
+        if self._alone and path != self.root:
+            return
+        if is_pool(path, children) and not is_pool(path, list(known)):
+            self._todo[_Job.READ, f"{path}/shards"] = None
+            for part in sorted(WORKERS):
+                if (folder := self.facts.folders.get(f"{path}/{part}")) is not None:
+                    for name in folder.names:
+                        self._todo[_Job.READ, f"{path}/{part}/{name}"] = None
+
+    def _forget(self, path: str) -> None:
+        facts = self.facts
+        facts.seen.pop(path, None)
+        facts.denied.discard(path)
+        folder = facts.folders.pop(path, None)
+        for name in folder.names if folder is not None else ():
+            self._forget(below(path, name))
+
+    def _wait(self, asked: Any, path: str) -> Any:
+        timeout = self._client.handler.session_timeout
+        try:
+            return asked.get(timeout=timeout)
+        except self._client.handler.timeout_exception as error:
+            raise zklock.NoAnswer(
+                f"{path}: no answer within {timeout:g} s: check that a quorum is up, and try again"
+            ) from error

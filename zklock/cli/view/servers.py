@@ -1,0 +1,295 @@
+"""Asks the servers themselves: what they are, what they grant, and how fast they answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import struct
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException
+from ssl import SSLContext, SSLError
+from typing import Any
+from uuid import uuid4
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError, RolledBackError
+from kazoo.security import Permissions
+
+import zklock
+from zklock._ground.clock import clock
+from zklock.cli.view.checkup import Limits, Rights, Server
+from zklock.cli.view.model import below, signed
+from zklock.testing.errors import NotServing
+from zklock.testing.status import ServerStatus, connected, four_letter
+
+_SECONDS = 3.0
+_SAMPLES = 20
+
+_CONNECT = struct.Struct(">iiqiqi16s?")  # length, version, zxid, timeout, session, password, r/o
+_ANSWER = struct.Struct(">iii")  # length, version, timeout
+_CLOSE = struct.pack(">iii", 8, 1, -11)  # length, number of the request, closeSession
+_LONGEST = 2**31 - 1
+_LONGEST_ANSWER = 2**26  # bytes
+QUICK = 1.0
+"""Seconds to wait for what is nice to know."""
+
+_SESSIONS = "SessionTracker dump:"
+_CONNECTION = re.compile(r"^ ?[^\s/]*/(\S+)\[[0-9a-f]+\]\(.*,sid=0x([0-9a-f]+)", re.MULTILINE)
+
+
+class Admin:
+    """A server's admin server, which answers over HTTP; asked no more after the first failure.
+
+    Hosts may run several servers, and ports may be those of other programs. So only a server with
+    the ``client_port`` is believed; any, if that is ``None``. ``port`` 0: there is none.
+    """
+
+    def __init__(
+        self, host: str, port: int, client_port: int | None, seconds: float = _SECONDS
+    ) -> None:
+        self.configuration: Mapping[str, Any] = {}
+        self.ahead: tuple[float, float] | None = None
+        """Seconds by which the server's clock is ahead of this machine's, at least and at most."""
+        self._host = host
+        self._port = port
+        self._seconds = seconds
+        self.configuration = self.ask("configuration")
+        if client_port is not None and client_port != self.configuration.get("client_port"):
+            self._port, self.configuration, self.ahead = 0, {}, None
+
+    def ask(self, command: str) -> Mapping[str, Any]:
+        """Return the answer to a command, empty if there is none."""
+        if not self._port:
+            return {}
+        connection = HTTPConnection(self._host, self._port, timeout=self._seconds)
+        try:
+            began = time.time()
+            connection.request("GET", f"/commands/{command}")
+            answer = connection.getresponse()
+            told = json.loads(answer.read(_LONGEST_ANSWER))
+            if told["command"] != command:
+                raise ValueError
+            date = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+            # A date is cut to whole seconds, and may have been made up to a second before.
+            self.ahead = date - time.time(), date + 2.0 - began
+        except (OSError, HTTPException, ValueError, TypeError, LookupError, RecursionError):
+            self._port = 0
+            return {}
+        finally:
+            connection.close()
+        return told if isinstance(told, dict) and not told.get("error") else {}
+
+
+def server(host: str, port: int, admin: Admin, tls: SSLContext | None = None) -> Server:
+    """Return what a server says of itself, or its admin server of it. ``tls``: how to ask it."""
+    name = f"{host}:{port}"
+    try:
+        text = four_letter(host, port, "srvr", timeout=_SECONDS, tls=tls)
+        if "not in the whitelist" not in text:
+            status = ServerStatus.parse(text)
+            return Server(
+                name,
+                status.mode,
+                status.version,
+                outstanding=status.outstanding,
+                ahead=admin.ahead,
+            )
+        trouble = None
+    except NotServing:
+        trouble = "serves no requests now: it has no quorum, or elects a leader"
+    except TimeoutError:
+        trouble = f"is silent for {_SECONDS:g} s" + _perhaps(tls)
+    except SSLError as error:
+        trouble = f"cannot be asked over TLS: {error.reason or error}"
+    except OSError as error:
+        trouble = f"cannot be reached: {error.strerror or error}"
+    except ValueError:
+        trouble = "does not answer as ZooKeeper does" + _perhaps(tls)
+    told = admin.ask("server_stats")
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        said = told["server_stats"]
+        mode, version = str(said["server_state"]), str(told["version"]).partition("-")[0]
+        waiting = int(said["outstanding_requests"])
+        return Server(name, mode, version, outstanding=waiting, ahead=admin.ahead)
+    return Server(name, trouble=trouble, ahead=admin.ahead)
+
+
+def _perhaps(tls: SSLContext | None) -> str:
+    """Return what else may be wrong: behind TLS, a plain question is waited for to its end."""
+    return ": perhaps it wants TLS" if tls is None else ""
+
+
+def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) -> Limits | None:
+    """Return what a server grants.
+
+    It is in its configuration, which the server or its admin server tells. If they do not, it
+    follows from what it grants two sessions.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        lines = four_letter(host, port, "conf", timeout=_SECONDS, tls=tls).splitlines()
+        said = dict(line.partition("=")[::2] for line in lines if "=" in line)
+        if "tickTime" in said:
+            return Limits(
+                "from its configuration",
+                int(said["tickTime"]) / 1000,
+                int(said["minSessionTimeout"]) / 1000 if "minSessionTimeout" in said else None,
+                int(said["maxSessionTimeout"]) / 1000 if "maxSessionTimeout" in said else None,
+                int(said["syncLimit"]) if "syncLimit" in said else None,
+                # Old servers do not name their ensemble.
+                sum(_is_voter(*pair) for pair in said.items())
+                or (None if "syncLimit" in said else 0),
+            )
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        told = admin.configuration
+        view = admin.ask("voting_view").get("current_config")
+        return Limits(
+            "from its admin server",
+            float(told["tick_time"]) / 1000,
+            float(told["min_session_timeout"]) / 1000,
+            float(told["max_session_timeout"]) / 1000,
+            voters=len(view) if isinstance(view, dict) else None,
+        )
+    with contextlib.suppress(OSError, struct.error):
+        shortest, longest = (_granted(host, port, asked, tls) for asked in (1, _LONGEST))
+        return Limits("half of the shortest session timeout, as is the default",
+                      shortest / 2, shortest, longest)  # fmt: skip
+    return None
+
+
+def connections(
+    host: str, port: int, admin: Callable[[], Admin], tls: SSLContext | None = None
+) -> dict[int, str] | None:
+    """Return the addresses of a server's clients by session; ``None`` if it does not tell.
+
+    ``admin`` makes its admin server, which is asked if the server does not obey ``cons``.
+    """
+    with contextlib.suppress(OSError):
+        text = four_letter(host, port, "cons", timeout=QUICK, tls=tls)
+        if "(queued=" in text:
+            return {signed(int(sid, 16)): address for address, sid in _CONNECTION.findall(text)}
+    told, found = admin().ask("connections"), {}
+    if "connections" not in told:
+        return None
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        for one in [*told["connections"], *told.get("secure_connections", [])]:
+            address = str(one["remote_socket_address"]).rpartition("/")[2]
+            found[signed(int(one["session_id"]))] = address
+    return found
+
+
+def sessions(host: str, port: int, tls: SSLContext | None = None) -> set[int] | None:
+    """Return the sessions that live; ``None`` if the server does not obey ``dump``.
+
+    ``OSError`` if it gives no answer, or none now.
+    """
+    text = four_letter(host, port, "dump", timeout=_SECONDS, tls=tls)
+    if "not in the whitelist" in text:
+        return None
+    if not text.startswith(_SESSIONS):
+        raise ConnectionError(f"{host}:{port} does not tell of its sessions now")
+    return {signed(int(found, 16)) for found in re.findall("0x([0-9a-f]+)", text)}
+
+
+def _is_voter(key: str, value: str) -> bool:
+    """Whether a line of the configuration names a voter, and not an observer."""
+    return key.startswith("server.") and not value.partition(";")[0].endswith(":observer")
+
+
+def _granted(host: str, port: int, asked: int, tls: SSLContext | None) -> float:
+    """Return the session timeout that is granted to a session that is ended at once."""
+    with connected(host, port, _SECONDS, tls) as connection:
+        size = _CONNECT.size - 4
+        connection.sendall(_CONNECT.pack(size, 0, 0, asked, 0, 16, bytes(16), False))
+        answer = b""
+        while len(answer) < _ANSWER.size:
+            part = connection.recv(_ANSWER.size - len(answer))
+            if not part:
+                raise ConnectionResetError
+            answer += part
+        connection.sendall(_CLOSE)
+        _, _, milliseconds = _ANSWER.unpack(answer)
+        return float(milliseconds) / 1000
+
+
+def read_times(client: KazooClient) -> list[float]:
+    """Return how long some reads take, in seconds, one after the other."""
+    return _timed(client, lambda: client.exists_async("/"))
+
+
+def write_times(client: KazooClient) -> list[float]:
+    """Return how long some writes take that change nothing: a heartbeat is such a write."""
+
+    def check() -> Any:
+        transaction = client.transaction()
+        transaction.check("/", -1)
+        return transaction.commit_async()
+
+    return _timed(client, check)
+
+
+def _timed(client: KazooClient, ask: Callable[[], Any]) -> list[float]:
+    times = []
+    for _ in range(_SAMPLES):
+        began = clock()
+        try:
+            ask().get(timeout=client.handler.session_timeout)
+        except client.handler.timeout_exception as error:
+            raise zklock.NoAnswer(
+                "ZooKeeper does not answer within a session timeout: check that a quorum is up"
+            ) from error
+        times.append(clock() - began)
+    return times
+
+
+def rights(client: KazooClient, path: str) -> Rights | None:
+    """Return what a node's ACL grants to everybody; ``None`` if it may not be read."""
+    try:
+        acls, _ = client.get_acls(path)
+    except NoNodeError:
+        return None
+    except (NoAuthError, KazooException):
+        return None
+    granted = 0
+    for acl in acls:
+        if (acl.id.scheme, acl.id.id) == ("world", "anyone"):
+            granted |= acl.perms
+    return Rights(
+        path,
+        create=bool(granted & Permissions.CREATE),
+        delete=bool(granted & Permissions.DELETE),
+        read=bool(granted & Permissions.READ),
+    )
+
+
+def own_rights(client: KazooClient, path: str) -> Rights | None:
+    """Return what this client may do on a node, found out by a transaction that cannot succeed.
+
+    ZooKeeper tries its parts in order, and takes all of them back. Whether this client may delete
+    is not known if it may not create. ``None`` if nothing could be tried.
+    """
+    name = below(path, f"zklock-doctor-{uuid4().hex}")
+    transaction = client.transaction()
+    transaction.create(name)
+    transaction.delete(name)
+    transaction.check(f"{name}-that-is-not-there", -1)
+    seconds = client.handler.session_timeout
+    try:
+        created, deleted, _ = transaction.commit_async().get(timeout=seconds)
+        if not isinstance(created, RolledBackError | NoAuthError):
+            return None
+        creates = isinstance(created, RolledBackError)
+        deletes = isinstance(deleted, RolledBackError) if creates else None
+        return Rights(path, creates, deletes, _reads(client, path, seconds))
+    except (KazooException, client.handler.timeout_exception):
+        return None
+
+
+def _reads(client: KazooClient, path: str, seconds: float) -> bool:
+    try:
+        client.get_children_async(path).get(timeout=seconds)
+    except NoAuthError:
+        return False
+    return True

@@ -1,0 +1,205 @@
+"""The rows of a table of locks and pools, sorted and filtered; and of one queue. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from zklock.cli.view.live import Look
+from zklock.cli.view.model import LockView, Place, PoolView
+from zklock.cli.view.text import named, plain, rough, short
+
+VERSION = 1
+"""The version of the shape of the JSON. A higher version may drop or rename fields."""
+
+
+class Order(Enum):
+    """What a table of locks is sorted by; the greatest first, but paths from a to z."""
+
+    WAITING = "waiting"
+    WAIT = "longest wait"
+    HELD = "time held"
+    PATH = "path"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A lock, a semaphore, an election or a pool."""
+
+    path: str
+    kind: str
+    holder: str
+    held: float | None
+    waiting: int
+    wait: float | None
+    token: str
+    session: str
+    client: str | None = None
+    """``None`` if there is no such column."""
+
+    def cells(self) -> list[str]:
+        """Return the texts of the columns."""
+        return [
+            plain(self.path),
+            self.kind,
+            plain(self.holder),
+            short(self.held),
+            str(self.waiting),
+            short(self.wait),
+            self.token,
+            self.session,
+            *([] if self.client is None else [self.client]),
+        ]
+
+
+COLUMNS = ("path", "kind", "holder", "held", "waiting", "wait", "token", "session")
+QUEUE_COLUMNS = ("place", "state", "kind", "identity", "age", "token", "session")
+WORKER_COLUMNS = ("worker", "owns", "assigned", "state")
+CLIENT = "client"
+"""The last column of locks and queues, if the address of any client is known."""
+
+
+def heads(columns: Sequence[str], look: Look) -> list[str]:
+    """Return the columns of ``COLUMNS`` or ``QUEUE_COLUMNS`` that this look fills."""
+    return [*columns, CLIENT] if look.addresses else [*columns]
+
+
+def rows(look: Look, order: Order = Order.WAITING, part: str = "") -> list[Row]:
+    """Return the rows whose path, kind or holder has ``part`` in it, sorted."""
+    found = [_lock(lock, look.addresses) for lock in look.picture.locks]
+    found += [_pool(pool, look.addresses) for pool in look.picture.pools]
+    wanted = part.casefold()
+    found = [row for row in found if wanted in f"{row.path}\0{row.kind}\0{row.holder}".casefold()]
+    keys: dict[Order, Any] = {
+        Order.WAITING: lambda row: (-row.waiting, row.path),
+        Order.WAIT: lambda row: (-(row.wait or 0.0), row.path),
+        Order.HELD: lambda row: (-(row.held or 0.0), row.path),
+        Order.PATH: lambda row: row.path,
+    }
+    return sorted(found, key=keys[order])
+
+
+def queue_rows(lock: LockView, addresses: Mapping[int, str]) -> list[list[str]]:
+    """Return the rows of one queue."""
+    return [
+        [
+            "-" if number is None else str(number),
+            "waits" if number else "holds",
+            place.kind,
+            named(place.contender.identity),
+            short(place.age),
+            "-" if place.contender.token is None else str(place.contender.token),
+            place.session or "-",
+            *([_client(place, addresses)] if addresses else []),
+        ]
+        for number, place in lock.numbered()
+    ]
+
+
+def worker_rows(pool: PoolView) -> list[list[str]]:
+    """Return the rows of a pool's workers."""
+    return [
+        [
+            plain(worker.identity),
+            str(worker.owned),
+            str(worker.assigned),
+            "drains" if worker.draining else "works",
+        ]
+        for worker in pool.workers
+    ]
+
+
+def summary(look: Look) -> str:
+    """Return the line above the table."""
+    locks = look.picture.locks
+    waiting = sum(len(lock.waiting) for lock in locks)
+    parts = [f"{len(locks)} locks", f"{waiting} waiting"]
+    if look.picture.pools:
+        parts.append(f"{len(look.picture.pools)} pools")
+    certain = sum(one.certain for one in look.deadlocks)
+    for count, word in ((certain, "DEADLOCKS"), (len(look.deadlocks) - certain, "possible deadlocks")):  # fmt: skip # noqa: E501
+        if count:
+            parts.append(f"{count} {word}: see 'zklock graph'")
+    if look.denied:
+        parts.append(f"{len(look.denied)} nodes hidden by ACLs")
+    if look.missing:
+        parts.append("the path does not exist")
+    if rough(look.behind):
+        parts.append(f"ages are rough: this clock is {short(look.behind)} behind")
+    if not look.connected:
+        parts.append("NOT CONNECTED: this is how it was")
+    return ", ".join(parts)
+
+
+def to_json(look: Look, path: str, order: Order, part: str) -> dict[str, Any]:
+    """Return what is there, for ``json.dumps``."""
+    locks = {lock.path: lock for lock in look.picture.locks}
+    pools = {pool.path: pool for pool in look.picture.pools}
+    shown = [row.path for row in rows(look, order, part)]
+    return {
+        "version": VERSION,
+        "path": path,
+        "locks": [
+            {
+                "path": lock.path,
+                "kind": lock.what.value,
+                "limit": lock.limit,
+                "pool": lock.pool,
+                "contenders": [
+                    {**told, "address": look.addresses.get(place.contender.session_id or 0)}
+                    for told, place in zip(lock.to_json(), lock.places, strict=True)
+                ],
+            }
+            for lock in (locks[at] for at in shown if at in locks)
+        ],
+        "pools": [
+            {"path": pool.path, **pool.to_json()}
+            for pool in (pools[at] for at in shown if at in pools)
+        ],
+        "deadlocks": {
+            "certain": sum(one.certain for one in look.deadlocks),
+            "possible": sum(not one.certain for one in look.deadlocks),
+        },
+    }
+
+
+def _client(place: Place, addresses: Mapping[int, str]) -> str:
+    return plain(addresses.get(place.contender.session_id or 0, "-"))
+
+
+def _lock(lock: LockView, addresses: Mapping[int, str]) -> Row:
+    holders, waiting = lock.holders, lock.waiting
+    names = _names([place.contender.identity for place in holders])
+    first = holders[0] if len(holders) == 1 else None
+    token = first.contender.token if first is not None else None
+    return Row(
+        lock.path,
+        lock.name,
+        names,
+        _oldest(holders),
+        len(waiting),
+        _oldest(waiting),
+        "-" if token is None else str(token),
+        "-" if first is None else first.session or "-",
+        (_client(first, addresses) if first else "-") if addresses else None,
+    )
+
+
+def _pool(pool: PoolView, addresses: Mapping[int, str]) -> Row:
+    owned = pool.shards - pool.orphans
+    said = f"{len(pool.workers)} workers own {owned} of {pool.shards} shards"
+    client = "-" if addresses else None
+    return Row(pool.path, "pool", said, None, 0, None, "-", "-", client)
+
+
+def _names(identities: Sequence[str]) -> str:
+    if not identities:
+        return "nobody"
+    first = named(identities[0])
+    return first if len(identities) == 1 else f"{first} and {len(identities) - 1} more"
+
+
+def _oldest(places: Sequence[Place]) -> float | None:
+    return max((place.age for place in places if place.age is not None), default=None)

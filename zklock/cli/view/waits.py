@@ -1,0 +1,318 @@
+"""Who waits for whom, over all locks; deadlocks. Pure.
+
+A *contender* that waits needs others to go: the nearest before it that block it, or some permits of
+a semaphore. A contender that holds goes when its owner goes on; so it needs the contenders with
+which the same owner waits elsewhere. A contender that gets what it needs goes. Those that never go
+are in a deadlock, or behind one. A deadlock is a circle of such needs.
+
+Who is the owner? The identity may name a thread or a task (``host:pid:name``, the default of a
+lock). Then two contenders of one session belong together if their identities are equal: this is
+*certain*. Otherwise the identity names a process at best, and the session tells the process: its
+contenders for different locks *possibly* belong to one thread. Members of an election, and workers
+of a pool, wait in the background. These waits keep no thread from going on, and do not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zklock._recipes import names
+from zklock.cli.view.model import LockView, Place, What
+
+_THREAD = re.compile(r"[^:]+:[0-9]+:.+", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one waits for: ``count`` of ``others`` must go."""
+
+    others: Sequence[int] = ()
+    count: int = 0
+
+
+def never(needs: Sequence[Need]) -> set[int]:
+    """Return those who never get what they need, if everybody else goes once it has it."""
+    left = [need.count for need in needs]
+    users: list[list[int]] = [[] for _ in needs]
+    for at, need in enumerate(needs):
+        for other in need.others:
+            users[other].append(at)
+    going = [at for at, count in enumerate(left) if count <= 0]
+    gone = set(going)
+    while going:
+        for user in users[going.pop()]:
+            left[user] -= 1
+            if left[user] <= 0 and user not in gone:
+                gone.add(user)
+                going.append(user)
+    return set(range(len(needs))) - gone
+
+
+def circles(needs: Sequence[Need], among: set[int]) -> list[list[int]]:
+    """Return the groups in which each one needs, directly or not, each other.
+
+    The algorithm is Tarjan's.
+    """
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on: set[int] = set()
+    found: list[list[int]] = []
+    for root in sorted(among):
+        if root in index:
+            continue
+        work: list[tuple[int, Iterator[int]]] = [(root, _near(needs, root, among))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on.add(root)
+        while work:
+            at, near = work[-1]
+            for other in near:
+                if other not in index:
+                    index[other] = low[other] = len(index)
+                    stack.append(other)
+                    on.add(other)
+                    work.append((other, _near(needs, other, among)))
+                    break
+                if other in on:
+                    low[at] = min(low[at], index[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[at])
+                if low[at] == index[at]:
+                    group = [stack.pop()]
+                    while group[-1] != at:
+                        group.append(stack.pop())
+                    on.difference_update(group)
+                    if len(group) > 1:
+                        found.append(sorted(group))
+    return found
+
+
+def _near(needs: Sequence[Need], at: int, among: set[int]) -> Iterator[int]:
+    return (other for other in needs[at].others if other in among)
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A contender in the graph, with its lock, and those that block it (their numbers)."""
+
+    lock: LockView
+    place: Place
+    behind: Sequence[int] = ()
+    count: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds."""
+        return self.place.contender.holds
+
+    @property
+    def owner(self) -> tuple[int | None, str]:
+        """What tells contenders of one owner from others."""
+        return self.place.contender.session_id, self.place.contender.identity
+
+    @property
+    def thread(self) -> bool:
+        """Whether its identity names a thread or a task."""
+        named = _THREAD.fullmatch(self.place.contender.identity) is not None
+        return named and self.place.name.kind is not names.Kind.LATCH
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its owner does not go on before this wait is over."""
+        if self.lock.what is What.ELECTION or self.lock.pool is not None:
+            return False
+        return not self.holds and bool(self.place.contender.session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A step of a chain: ``waiter`` waits for ``lock``, where ``blocker`` stands before it."""
+
+    waiter: Place
+    lock: LockView
+    blocker: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    """Contenders that wait for each other: ``chain`` is a shortest circle of them.
+
+    ``involved``: all nodes of the group. ``breaks``: a holder, the youngest of the chain, without
+    whose node the chain is open, and its lock.
+    """
+
+    certain: bool
+    chain: Sequence[Link]
+    involved: Sequence[str]
+    breaks: tuple[LockView, Place] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """All contenders of some locks, who waits behind whom, and the deadlocks."""
+
+    stands: Sequence[Stand]
+    deadlocks: Sequence[Deadlock] = field(default=())
+
+    def without(self, deadlocks: Iterable[Deadlock]) -> Graph:
+        """Return the graph without these deadlocks."""
+        gone = list(deadlocks)
+        return Graph(self.stands, [one for one in self.deadlocks if one not in gone])
+
+
+def graph(locks: Sequence[LockView]) -> Graph:
+    """Return the graph of these locks."""
+    stands: list[Stand] = []
+    for lock in locks:
+        stands += _stands(lock, len(stands))
+    certain = _deadlocks(stands, certain=True)
+    taken = {node for one in certain for node in one.involved}
+    possible = [one for one in _deadlocks(stands, certain=False) if not taken & set(one.involved)]
+    return Graph(stands, [*certain, *possible])
+
+
+def _stands(lock: LockView, first: int) -> Iterator[Stand]:
+    """Yield the contenders of a lock, each with the nearest before it that block it.
+
+    The nearest are enough: they need those before them in turn.
+    """
+    numbers = {place.contender.path: first + at for at, place in enumerate(lock.places)}
+    if lock.what is What.SEMAPHORE:
+        holders = [numbers[place.contender.path] for place in lock.holders]
+        before: list[int] | None = None
+        for place, at in zip(lock.places, numbers.values(), strict=True):
+            if place.contender.holds:
+                yield Stand(lock, place)
+            elif before is None:
+                yield Stand(lock, place, holders, min(lock.short, len(holders)))
+                before = [at]
+            else:
+                yield Stand(lock, place, before, 1)
+                before = [at]
+        return
+    queue = sorted(lock.places, key=lambda place: place.name.order)
+    behind: dict[str, list[int]] = {}
+    last: int | None = None  # the nearest that blocks a reader, unless it lets readers in
+    since: list[int] = []  # the nearest before, back to the nearest that is no reader
+    for place in queue:
+        at, reads = numbers[place.contender.path], place.name.kind is names.Kind.READ
+        if place.contender.holds:
+            behind[place.contender.path] = []
+        elif reads:
+            behind[place.contender.path] = [] if last is None else [last]
+        else:
+            behind[place.contender.path] = list(since)
+        if reads:
+            since.append(at)
+        else:
+            since, last = [at], at
+    for place in lock.places:
+        nearest = behind[place.contender.path]
+        yield Stand(lock, place, nearest, len(nearest))
+
+
+def _deadlocks(stands: Sequence[Stand], *, certain: bool) -> list[Deadlock]:
+    needs = _needs(stands, certain=certain)
+    found = []
+    for group in circles(needs, never(needs)):
+        chain = _chain(needs, stands, group)
+        holders = [
+            (stands[at].lock, stands[at].place)
+            for at in chain
+            if at < len(stands) and stands[at].holds
+        ]
+        youngest = max(holders, key=lambda it: it[1].created or 0.0, default=None)
+        involved = sorted(stands[at].place.contender.path for at in group if at < len(stands))
+        found.append(Deadlock(certain, _links(stands, chain), involved, youngest))
+    return found
+
+
+def _needs(stands: Sequence[Stand], *, certain: bool) -> list[Need]:
+    """Return what each contender needs; behind them, what waits of a session need together."""
+    needs = [Need(stand.behind, stand.count) for stand in stands]
+    threads: dict[tuple[int | None, str], list[int]] = defaultdict(list)
+    waits: dict[tuple[int | None, bool], dict[str, list[int]]] = defaultdict(dict)
+    for at, stand in enumerate(stands):
+        if stand.keeps:
+            session, identity = stand.owner
+            waits[session, stand.thread].setdefault(stand.lock.path, []).append(at)
+            if stand.thread:
+                threads[session, identity].append(at)
+    elsewhere = {} if certain else {key: _Elsewhere(needs, those) for key, those in waits.items()}
+    for at, stand in enumerate(stands):
+        if not stand.holds:
+            continue
+        others = list(threads.get(stand.owner, ())) if stand.thread else []
+        for of_threads in (False,) if stand.thread else (False, True):
+            if (waiting := elsewhere.get((stand.owner[0], of_threads))) is not None:
+                others += waiting.than(stand.lock.path)
+        needs[at] = Need(others, len(others))
+    return needs
+
+
+class _Elsewhere:
+    """The waits of a session for other locks than a given one, without a list for each lock.
+
+    One thread of a process may hold a lock while another one waits for it: that is no sign of a
+    deadlock. So a lock's own waits are left out: those for the locks before it in the list are one
+    need, those for the locks behind it are another.
+    """
+
+    def __init__(self, needs: list[Need], waits: Mapping[str, Sequence[int]]) -> None:
+        self._before: dict[str, list[int]] = {}
+        self._behind: dict[str, list[int]] = {}
+        self._all: list[int] = []
+        for found, paths in ((self._before, list(waits)), (self._behind, list(waits)[::-1])):
+            so_far: list[int] = []
+            for path in paths:
+                found[path] = so_far
+                those = [*so_far, *waits[path]]
+                needs.append(Need(those, len(those)))
+                so_far = [len(needs) - 1]
+            self._all = so_far
+
+    def than(self, path: str) -> list[int]:
+        """Return what a holder of this lock needs."""
+        if path not in self._before:
+            return self._all
+        return [*self._before[path], *self._behind[path]]
+
+
+def _chain(needs: Sequence[Need], stands: Sequence[Stand], group: Sequence[int]) -> list[int]:
+    """Return a shortest circle within the group that has the oldest waiter in it."""
+    among = set(group)
+    start = min(
+        (at for at in group if at < len(stands) and not stands[at].holds),
+        key=lambda at: (stands[at].place.created or 0.0, at),
+    )
+    came: dict[int, int] = {}
+    level = [start]
+    while level:
+        further = []
+        for at in level:
+            for other in needs[at].others:
+                if other == start:
+                    path = [at]
+                    while path[-1] != start:
+                        path.append(came[path[-1]])
+                    return path[::-1]
+                if other in among and other not in came:
+                    came[other] = at
+                    further.append(other)
+        level = further
+    raise AssertionError("each one of a group needs each other")
+
+
+def _links(stands: Sequence[Stand], chain: Sequence[int]) -> list[Link]:
+    there = [at for at in chain if at < len(stands)]
+    return [
+        Link(stands[at].place, stands[at].lock, stands[after].place)
+        for at, after in zip(there, [*there[1:], there[0]], strict=True)
+        if not stands[at].holds
+    ]

@@ -1,0 +1,69 @@
+"""``zklock wait``: until a lock is free."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+from zklock._ground.clock import clock
+from zklock.cli import connection
+from zklock.cli.ending import ends_on_signals
+from zklock.cli.saying import say
+from zklock.cli.status import Status
+from zklock.cli.view.model import LockView, picture
+from zklock.cli.view.reader import Reader
+from zklock.cli.view.text import named
+from zklock.cli.watch import view_of
+
+_TURN_SECONDS = 0.5
+
+_DESCRIPTION = """\
+Wait until nobody holds a lock, or until a permit of a semaphore is free and nobody waits for it. It
+does not queue, and takes nothing: another may take the lock at once. Exit status 0: it was free;
+1: not within --wait."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    parser = commands.add_parser("wait", help="wait until a lock is free", description=_DESCRIPTION)
+    parser.add_argument("path", metavar="PATH", type=connection.lock_path)
+    parser.add_argument(
+        "-w", "--wait", type=connection.seconds, metavar="SECONDS", help="wait no longer than this"
+    )
+    connection.add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Wait."""
+    until = clock() + (options.wait or math.inf)
+    with ends_on_signals(), connection.connected(options) as client:
+        reader = Reader(client, options.path, follow=True)
+        view = view_of(reader.read(), options.path)
+        while not is_free(view):
+            left = until - clock()
+            if left <= 0:
+                names = ", ".join(named(place.contender.identity) for place in holders(view))
+                say("wait", f"{options.path} is held by {names}")
+                return Status.FAILED
+            try:
+                reader.refresh(min(left, _TURN_SECONDS))
+            except ConnectionError:
+                continue  # what is free is learnt from ZooKeeper alone
+            view = view_of(picture(reader.facts), options.path)
+    return Status.OK
+
+
+def holders(view: LockView | None) -> list[Any]:
+    """Return who holds."""
+    return view.holders if view is not None else []
+
+
+def is_free(view: LockView | None) -> bool:
+    """Whether one that came now would be granted."""
+    if view is None:
+        return True
+    if view.limit is not None:
+        return len(view.holders) < view.limit and not view.waiting
+    return not view.places
