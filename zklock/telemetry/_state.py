@@ -1,0 +1,162 @@
+"""What both adapters know of this process: what is held now, and how near it was to being lost."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from zklock._ground.clock import clock
+from zklock._ground.happened import (
+    Connected,
+    Disconnected,
+    Event,
+    Granted,
+    Lost,
+    Proof,
+    Released,
+    SessionEnded,
+    ShardMoved,
+)
+from zklock._ground.loss import LossReason
+
+WINDOW = 300.0
+"""For how many seconds the low-water mark looks back."""
+
+_STEP = 10.0
+_EMPTY = math.inf
+
+Place: TypeAlias = tuple[str, str]
+"""The label and the kind of a lock."""
+
+
+def itself(path: str) -> str:
+    """Return the path: the label of a lock, unless its user wants another."""
+    return path
+
+
+class LowWater:
+    """The least of the numbers of the last ``WINDOW`` seconds, to within ten seconds."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, float] = {}
+
+    def note(self, at: float, number: float) -> None:
+        """Note a number."""
+        step = int(at // _STEP)
+        self._steps[step] = min(number, self._steps.get(step, _EMPTY))
+        for old in [each for each in self._steps if each < step - WINDOW // _STEP]:
+            del self._steps[old]
+
+    def least(self, now: float) -> float | None:
+        """Return the least one; ``None`` if there is none."""
+        first = (now - WINDOW) // _STEP
+        return min((it for step, it in self._steps.copy().items() if step >= first), default=None)
+
+
+class _Pulse:
+    """The newest proof of a session: when it was sent, until when it gives a lease; its timeout."""
+
+    def __init__(self, proof: Proof) -> None:
+        self.sent = proof.at - proof.age
+        self.end = proof.at + proof.lease
+        self.timeout = proof.timeout
+
+
+class State:
+    """Follows the events. One thread notes; any thread reads.
+
+    ``label`` makes the label of a path; locks of one label are counted together. Each change of a
+    collection is one step, and so is each copy: no lock is needed.
+    """
+
+    def __init__(self, label: Callable[[str], str]) -> None:
+        self._label = label
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._process = os.getpid()
+        self._held: dict[tuple[int, str], Place] = {}
+        self._places: dict[Place, None] = {}
+        self._connected: dict[int, bool] = {}
+        self._pulses: dict[int, _Pulse] = {}
+        self._shards: dict[tuple[str, Any, str], str] = {}
+        self._pools: dict[str, None] = {}
+        self._low = LowWater()
+
+    def _here(self) -> None:
+        if self._process != os.getpid():  # a forked child holds nothing
+            self._start_over()
+
+    def note(self, event: Event) -> None:
+        """Take an event in."""
+        self._here()
+        match event:
+            case Granted():
+                place = self._label(event.path), event.kind
+                self._places[place] = None
+                self._held[event.session_id, event.node] = place
+            case Released() | Lost():
+                self._held.pop((event.session_id, event.node), None)
+                if isinstance(event, Lost) and event.reason is LossReason.LEASE_LAPSED:
+                    self._low.note(event.at, 0.0)
+            case Connected():
+                self._connected[event.session_id] = True
+            case Disconnected():
+                self._connected[event.session_id] = False
+            case SessionEnded():
+                self._connected.pop(event.session_id, None)
+                self._pulses.pop(event.session_id, None)
+            case Proof():
+                self._connected.setdefault(event.session_id, True)
+                self._pulses[event.session_id] = _Pulse(event)
+                if event.held:
+                    self._low.note(event.at, event.margin / event.timeout)
+            case ShardMoved():
+                shard, pool = (event.path, event.shard, event.identity), self._label(event.path)
+                self._pools[pool] = None
+                if event.owned:
+                    self._shards[shard] = pool
+                else:
+                    self._shards.pop(shard, None)
+
+    def holders(self) -> dict[Place, int]:
+        """Return how many grants of each lock are held; 0 for those that were held before."""
+        self._here()
+        counts = Counter(self._held.copy().values())
+        return {place: counts[place] for place in self._places.copy()}
+
+    def sessions(self) -> dict[str, int]:
+        """Return how many sessions are connected and disconnected."""
+        self._here()
+        states = list(self._connected.copy().values())
+        return {"connected": states.count(True), "disconnected": states.count(False)}
+
+    def shards(self) -> dict[str, int]:
+        """Return how many shards of each pool are owned."""
+        self._here()
+        counts = Counter(self._shards.copy().values())
+        return {pool: counts[pool] for pool in self._pools.copy()}
+
+    def proof_age(self) -> float | None:
+        """Return the age of the oldest newest proof of a session with grants, in seconds."""
+        now = clock()
+        return max((now - pulse.sent for pulse in self._at_stake()), default=None)
+
+    def low_water(self) -> float | None:
+        """Return how small the lease was lately, as a part of the session timeout.
+
+        It is the least that was left when a proof came, in the last ``WINDOW`` seconds, and what is
+        left now. ``None`` if nothing was held.
+        """
+        now = clock()
+        left = [max(0.0, pulse.end - now) / pulse.timeout for pulse in self._at_stake()]
+        before = self._low.least(now)
+        return min(left if before is None else [*left, before], default=None)
+
+    def _at_stake(self) -> list[_Pulse]:
+        self._here()
+        held = {session for session, _ in self._held.copy()}
+        return [pulse for session, pulse in self._pulses.copy().items() if session in held]

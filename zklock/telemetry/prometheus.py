@@ -1,0 +1,241 @@
+"""Metrics of the locks of this process, for Prometheus. Needs prometheus-client.
+
+``pip install ".[prometheus]"`` from a checkout brings it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from zklock._ground.happened import (
+    EpochChanged,
+    Event,
+    Granted,
+    HeartbeatAnswered,
+    HeartbeatLate,
+    HeartbeatSent,
+    LeaderChanged,
+    LockEvent,
+    Lost,
+    Queued,
+    Released,
+    SessionEnded,
+    ShardMoved,
+    StaleTokenRefused,
+    Suspended,
+    Withdrawn,
+)
+from zklock._ground.loss import LossReason
+from zklock.telemetry import subscribe
+from zklock.telemetry._state import State, itself
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+__all__ = ["LockMetrics"]
+
+_SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LONG = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+_PLACES = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+class LockMetrics(Collector):
+    """Metrics of all locks, elections, pools and sessions of this process.
+
+    ``registry``: where to register, by default Prometheus' own. ``label``: makes the label of a
+    path, by default the path itself. Each label is a set of time series: if the program makes a
+    lock for every job, have ``label`` return the part that stays, such as ``/jobs``.
+
+    Make it before the first lock: what was granted before is not counted as held. docs/telemetry.md
+    lists the metrics. A token is never a label.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        label: Callable[[str], str] = itself,
+    ) -> None:
+        self._registry = REGISTRY if registry is None else registry
+        self._label = label
+        self._state = State(label)
+        lock = ("path", "kind")
+        self._waits = _histogram("wait_seconds", "From the acquire to its grant.", lock, _LONG)
+        self._holds = _histogram("hold_seconds", "From a grant to its end.", lock, _LONG)
+        self._ahead = _histogram(
+            "queue_ahead", "Contenders before a new one, holders included.", lock, _PLACES
+        )
+        self._gaps = _histogram(
+            "handover_gap_seconds",
+            "From the news that the contender before was gone to the grant.",
+            lock,
+            _SHORT,
+        )
+        self._withdrawn = _counter(
+            "withdrawn", "Acquires that ended without a grant.", (*lock, "reason")
+        )
+        self._losses = _counter("losses", "Grants that were lost.", (*lock, "reason"))
+        self._suspensions = _counter(
+            "suspensions", "Grants whose connection was lost while the lease ran.", lock
+        )
+        self._epochs = _counter("epoch_changes", "Locks whose znode was made anew.", ("path",))
+        self._beats = _histogram("heartbeat_seconds", "Until a heartbeat's answer.", (), _SHORT)
+        self._sent = _counter("heartbeats", "Heartbeats that were sent.", ())
+        self._late = _counter("heartbeats_late", "Times that answers became late.", ())
+        self._ended = _counter("sessions_ended", "Sessions that are over.", ("reason",))
+        self._stale = _counter(
+            "stale_tokens_refused", "Near misses: stale tokens that guards refused.", ("resource",)
+        )
+        self._moves = _counter("shard_moves", "Shards taken and given up.", ("pool", "direction"))
+        self._leaders = _counter(
+            "leader_changes", "Changes of leader that observers heard of.", ("path",)
+        )
+        for reason in LossReason:
+            self._ended.labels(_word(reason))
+        self._parts: tuple[Counter | Histogram, ...] = (
+            self._waits,
+            self._holds,
+            self._ahead,
+            self._gaps,
+            self._withdrawn,
+            self._losses,
+            self._suspensions,
+            self._epochs,
+            self._beats,
+            self._sent,
+            self._late,
+            self._ended,
+            self._stale,
+            self._moves,
+            self._leaders,
+        )
+        self._registry.register(self)
+        try:
+            self._subscription = subscribe(self._note)
+        except BaseException:
+            self._registry.unregister(self)
+            raise
+
+    def close(self) -> None:
+        """Count no more, and leave the registry."""
+        self._subscription.close()
+        self._registry.unregister(self)
+
+    def flush(self, timeout: float = 1.0) -> bool:
+        """Wait until all events so far are counted, at most ``timeout`` seconds."""
+        return self._subscription.flush(timeout)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the names of all metrics."""
+        return self._collect(dropped=0)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics, for a scrape."""
+        return self._collect(self._subscription.dropped)
+
+    def _collect(self, dropped: int) -> Iterator[Metric]:
+        for part in self._parts:
+            yield from part.collect()
+        holders = _gauge("holders", "Grants that are held by this process.", "path", "kind")
+        for labels, count in self._state.holders().items():
+            holders.add_metric(labels, count)
+        yield holders
+        sessions = _gauge("sessions", "Sessions of this process.", "state")
+        for state, count in self._state.sessions().items():
+            sessions.add_metric([state], count)
+        yield sessions
+        shards = _gauge("shards", "Shards of a pool that workers of this process own.", "pool")
+        for pool, count in self._state.shards().items():
+            shards.add_metric([pool], count)
+        yield shards
+        for name, text, number in (
+            (
+                "lease_low_water_ratio",
+                "The least lease of the last 5 minutes while something was held, as a part of the "
+                "session timeout.",
+                self._state.low_water(),
+            ),
+            (
+                "proof_age_seconds",
+                "The age of the newest proof, of the session with grants that waits longest.",
+                self._state.proof_age(),
+            ),
+        ):
+            gauge = _gauge(name, text)
+            if number is not None:
+                gauge.add_metric([], number)
+            yield gauge
+        yield CounterMetricFamily(
+            "zklock_client_events_dropped",
+            "Events that were not counted, as too many waited.",
+            value=dropped,
+        )
+
+    def _note(self, event: Event) -> None:
+        self._state.note(event)
+        if isinstance(event, LockEvent):
+            self._note_lock(event, (self._label(event.path), event.kind))
+            return
+        match event:
+            case HeartbeatSent():
+                self._sent.inc()
+            case HeartbeatAnswered():
+                self._beats.observe(event.took)
+            case HeartbeatLate():
+                self._late.inc()
+            case SessionEnded():
+                self._ended.labels(_word(event.reason)).inc()
+            case EpochChanged():
+                self._epochs.labels(self._label(event.path)).inc()
+            case StaleTokenRefused():
+                self._stale.labels(event.resource).inc()
+            case ShardMoved():
+                direction = "taken" if event.owned else "given_up"
+                self._moves.labels(self._label(event.path), direction).inc()
+            case LeaderChanged():
+                self._leaders.labels(self._label(event.path)).inc()
+
+    def _note_lock(self, event: LockEvent, lock: tuple[str, str]) -> None:
+        match event:
+            case Queued():
+                self._ahead.labels(*lock).observe(event.ahead)
+                for reason in LossReason:  # there from the start: so a first loss is an increase
+                    self._losses.labels(*lock, _word(reason))
+            case Granted():
+                if event.waited is not None:
+                    self._waits.labels(*lock).observe(event.waited)
+                if event.gap is not None:
+                    self._gaps.labels(*lock).observe(event.gap)
+            case Released() | Lost():
+                if event.lasted is not None:
+                    self._holds.labels(*lock).observe(event.lasted)
+                if isinstance(event, Lost):
+                    self._losses.labels(*lock, _word(event.reason)).inc()
+            case Suspended():
+                self._suspensions.labels(*lock).inc()
+            case Withdrawn():
+                self._withdrawn.labels(*lock, event.error or "timeout").inc()
+
+
+def _word(reason: LossReason) -> str:
+    return reason.name.lower()
+
+
+def _counter(name: str, text: str, labels: Iterable[str]) -> Counter:
+    return Counter(f"zklock_client_{name}", text, tuple(labels), registry=None)
+
+
+def _histogram(
+    name: str, text: str, labels: Iterable[str], buckets: tuple[float, ...]
+) -> Histogram:
+    name = f"zklock_client_{name}"
+    return Histogram(name, text, tuple(labels), registry=None, buckets=buckets)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"zklock_client_{name}", text, labels=labels)
