@@ -1,0 +1,27 @@
+import os
+
+SECRET_KEY = "of a test"
+USE_TZ = True
+INSTALLED_APPS = ["zklock.contrib.django", "shop"]
+ZKLOCK = {
+    "HOSTS": os.environ.get("SHOP_HOSTS", ""),
+    "ROOT": os.environ.get("SHOP_ROOT", "/shop"),
+    "TIMEOUT": 4.0,
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ["SHOP_DATABASE"],
+        "OPTIONS": {"timeout": 30},
+    }
+}
+if port := os.environ.get("SHOP_POSTGRESQL"):
+    DATABASES["default"] = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "postgres",
+        "USER": "zklock",
+        "HOST": "127.0.0.1",
+        "PORT": port,
+        "OPTIONS": {},
+    }

@@ -1,0 +1,49 @@
+"""Applications for the tests of background work; the environment says where ZooKeeper is.
+
+``plain`` is for gunicorn, with ``served_conf``; ``fast`` is for uvicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from fastapi import FastAPI
+
+import zklock
+from zklock import aio
+from zklock.contrib import asgi, wsgi
+
+HOSTS = os.environ["SERVED_HOSTS"]
+PATH = os.environ["SERVED_PATH"]
+RECORD = os.environ["SERVED_RECORD"]
+
+
+def note(leadership: zklock.Leadership | aio.Leadership) -> None:
+    """Record who works, in one write."""
+    descriptor = os.open(RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{os.getpid()} {leadership.token}\n".encode())
+    os.close(descriptor)
+
+
+def work(leadership: zklock.Leadership) -> None:
+    """Work until told to stop."""
+    while not leadership.should_stop.wait(0.02):
+        if leadership.held:
+            note(leadership)
+
+
+async def work_async(leadership: aio.Leadership) -> None:
+    """Work until cancelled, or told to stop."""
+    while not leadership.should_stop.is_set():
+        if leadership.held:
+            note(leadership)
+        await asyncio.sleep(0.02)
+
+
+background = wsgi.Background(HOSTS, PATH, work, timeout=4.0)
+tasks = asgi.Background(HOSTS, PATH, work_async, timeout=4.0)
+
+plain = background
+fast = FastAPI(lifespan=tasks.lifespan)
+fast.mount("/zklock", tasks)

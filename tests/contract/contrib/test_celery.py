@@ -1,0 +1,229 @@
+"""Celery beat: several run, one sends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import celery
+import pytest
+from celery.beat import BeatLazyFunc
+from celery.exceptions import ImproperlyConfigured
+
+import zklock
+from tests.contract.support import ROOT, SOON, children, gone, queued
+from zklock.contrib.celery import LeaderScheduler
+from zklock.testing import FaultProxy, wait_for
+
+
+class Beats:
+    """Processes of ``celery beat``, and the folder into which they send.
+
+    Each reaches ZooKeeper through a proxy of its own.
+    """
+
+    def __init__(self, hosts: str, path: str, folder: Path) -> None:
+        self.hosts = hosts
+        self.folder = folder / "sent"
+        self.folder.mkdir()
+        self.log = folder / "log"
+        self.environment = {"BEATS_PATH": path, "BEATS_FOLDER": str(self.folder)}
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.proxies: dict[int, FaultProxy] = {}
+
+    def start(self) -> None:
+        command = ["celery", "-A", "tests.contract.contrib.beats", "-q", "beat", "--pidfile="]
+        command += ["-S", "zklock.contrib.celery:LeaderScheduler", "-l", "WARNING"]
+        proxy = FaultProxy(self.hosts)
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                cwd=ROOT,
+                env={**os.environ, **self.environment, "BEATS_HOSTS": proxy.hosts},
+                stdout=log,
+                stderr=log,
+            )
+        self.processes[process.pid] = process
+        self.proxies[process.pid] = proxy
+
+    def close(self) -> None:
+        for pid, process in self.processes.items():
+            process.kill()
+            process.wait()
+            self.proxies[pid].close()
+
+    def sent(self) -> list[tuple[int, str]]:
+        """Return which process has sent which task, in order."""
+        found = []
+        for file in sorted(self.folder.glob("*.msg"), key=lambda file: file.stat().st_mtime_ns):
+            with contextlib.suppress(ValueError, FileNotFoundError):  # it is being written
+                headers = json.loads(file.read_text())["headers"]
+                sender = int(headers["origin"].partition("@")[0].removeprefix("gen"))
+                found.append((sender, headers["task"]))
+        return found
+
+    def senders(self, count: int) -> list[int]:
+        """Wait until so many processes have sent; return them in order."""
+
+        def look() -> list[int] | None:
+            found = list(dict.fromkeys(sender for sender, _ in self.sent()))
+            return found if len(found) >= count else None
+
+        return wait_for(
+            look, 3 * SOON, lambda: f"{count} senders: {self.sent()[-3:]}\n{self.log.read_text()}"
+        )
+
+
+@pytest.fixture
+def beats(zklock_hosts: str, zklock_path: str, tmp_path: Path) -> Iterator[Beats]:
+    made = Beats(zklock_hosts, zklock_path, tmp_path)
+    yield made
+    made.close()
+
+
+class Fault(NamedTuple):
+    """What happens to a beat, and how it ends; a beat that is killed has no way back.
+
+    A beat that is paused between the record of a run and its message sends this one late.
+    """
+
+    strike: Callable[[Beats, int], object]
+    mend: Callable[[Beats, int], object] | None
+    late: int = 0
+
+
+def signalled(number: signal.Signals) -> Callable[[Beats, int], object]:
+    return lambda beats, pid: beats.processes[pid].send_signal(number)
+
+
+def healed(beats: Beats, pid: int) -> None:
+    beats.proxies[pid].restore()
+
+
+FAULTS = {
+    "killed": Fault(signalled(signal.SIGKILL), None),
+    "paused": Fault(signalled(signal.SIGSTOP), signalled(signal.SIGCONT), late=1),
+    "cut": Fault(lambda beats, pid: beats.proxies[pid].cut(), healed),
+    "black hole": Fault(lambda beats, pid: beats.proxies[pid].blackhole(), healed),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_another_beat_sends_when_the_first_one_cannot(
+    fault: Fault, beats: Beats, zklock_client: Any, zklock_path: str
+) -> None:
+    for _ in range(2):
+        beats.start()
+    queued(zklock_client, f"{zklock_path}/beat", 2, 3 * SOON)
+    (first,) = beats.senders(1)
+    runs = f"{zklock_path}/beat-runs"
+    wait_for(lambda: len(children(zklock_client, runs)) == 2, SOON, "the record")
+    assert [task for _, task in beats.sent() if task == "daily"] == []
+    # The second one takes over what is recorded: a run that is due is sent, and once.
+    long_ago = datetime.now().astimezone() - timedelta(days=2)
+    zklock_client.set(f"{runs}/daily", long_ago.isoformat().encode())
+
+    fault.strike(beats, first)
+    assert beats.senders(2)[0] == first
+    wait_for(lambda: "daily" in {task for _, task in beats.sent()}, SOON, "the daily run")
+    if fault.mend is None:
+        beats.processes[first].wait()
+    else:
+        fault.mend(beats, first)
+        queued(zklock_client, f"{zklock_path}/beat", 2, 3 * SOON)  # it stands again
+    before = len(beats.sent())
+    wait_for(lambda: len(beats.sent()) > before + 5, SOON, "more")
+
+    senders = [sender for sender, _ in beats.sent()]
+    turn = senders.index(next(sender for sender in senders if sender != first))
+    assert senders[turn:].count(first) <= fault.late, "the one that leads no more begins no run"
+    assert [task for _, task in beats.sent()].count("daily") == 1
+
+    alive = [process for process in beats.processes.values() if process.poll() is None]
+    for process in alive:
+        process.terminate()
+    for process in alive:
+        assert process.wait(SOON) == 0, beats.log.read_text()
+    assert len(alive) == 2 - (fault.mend is None)
+    gone(zklock_client, f"{zklock_path}/beat")
+
+
+@pytest.fixture
+def app(zklock_hosts: str, zklock_path: str, tmp_path: Path) -> Any:
+    folder = str(tmp_path)
+    made = celery.Celery("one", set_as_current=False)
+    made.conf.update(
+        broker_url="filesystem://",
+        broker_transport_options={
+            "data_folder_in": folder,
+            "data_folder_out": folder,
+            "control_folder": folder,
+        },
+        zklock_hosts=zklock_hosts,
+        zklock_path=f"{zklock_path}/beat",
+        zklock_timeout=30.0,
+    )
+    return made
+
+
+def test_a_signal_in_the_middle_of_a_tick_leaves_the_closing_to_the_end(app: Any) -> None:
+    """beat's handler of SIGTERM closes the scheduler; a tick that waits for itself would hang."""
+    closed: list[bool] = []
+
+    def close() -> str:
+        scheduler.close()
+        closed.append(scheduler._background.health.leads)
+        return "sent"
+
+    entry = {"task": "one", "schedule": 0.001, "args": [BeatLazyFunc(close)]}
+    app.conf.beat_schedule = {"one": entry}
+    scheduler = LeaderScheduler(app)
+    try:
+        wait_for(lambda: scheduler.tick() is not None and closed, SOON, "an entry that is sent")
+        assert closed[0], "it leads until the tick is over"
+    finally:
+        scheduler.close()
+    assert not scheduler._background.health.leads
+
+
+def test_nothing_is_sent_that_cannot_be_recorded(
+    app: Any, zklock_client: Any, zklock_path: str, tmp_path: Path
+) -> None:
+    """The leader's own znode is gone, and it does not know yet: ZooKeeper refuses the record."""
+    app.conf.beat_schedule = {"one": {"task": "one", "schedule": 86400.0}}
+    scheduler = LeaderScheduler(app)
+    try:
+        wait_for(lambda: scheduler.tick() is not None and scheduler._loaded, SOON, "the leadership")
+        entry = scheduler.schedule["one"]
+        over: Any = SimpleNamespace(
+            path=f"{zklock_path}/beat/gone",
+            held=True,
+            lock_path=f"{zklock_path}/beat",
+            token=zklock.FencingToken(7, 33),
+            session_id=0x1000A,
+            identity="host-7",
+        )
+        scheduler._loaded = over
+        scheduler.apply_entry(entry)
+        assert scheduler._loaded is None
+        assert list(tmp_path.glob("*.msg")) == []
+        wait_for(lambda: scheduler.tick() is not None and scheduler._loaded, SOON, "the next look")
+        scheduler.apply_entry(entry, producer=scheduler.producer)
+        assert len(list(tmp_path.glob("*.msg"))) == 1
+    finally:
+        scheduler.close()
+
+
+def test_it_says_which_setting_is_missing() -> None:
+    with pytest.raises(ImproperlyConfigured, match="zklock_hosts"):
+        LeaderScheduler(celery.Celery("none", set_as_current=False), lazy=True)

@@ -1,0 +1,201 @@
+"""requests and httpx send the token, and hear the middleware's refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import httpx
+import pytest
+import requests
+
+import zklock
+from tests.contract.support import LASTING, SOON, granted
+from zklock import aio
+from zklock.contrib.httpx import AsyncFencedTransport, FencedTransport
+from zklock.contrib.requests import FencedAdapter
+from zklock.errors import LockLost, NotHeld, StaleToken
+from zklock.fencing import AsgiFencing, MemoryGuards, WsgiFencing
+
+pytestmark = LASTING
+
+
+class Quiet(WSGIRequestHandler):
+    """Logs nothing."""
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing."""
+
+
+class Service:
+    """A fenced service on loopback; it keeps what it has been asked."""
+
+    def __init__(self, elsewhere: str = "") -> None:
+        self.elsewhere = elsewhere
+        self.asked: list[tuple[str, str, str | None]] = []
+        self.guards = MemoryGuards(capacity=10)
+        fenced = WsgiFencing(self.answer, lambda environ: "report", self.guards)
+        app = fenced if elsewhere else self.answer
+        self.server: WSGIServer = make_server("127.0.0.1", 0, app, handler_class=Quiet)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Note the request."""
+        self.asked.append(
+            (environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("HTTP_FENCING_TOKEN"))
+        )
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        status, headers = {
+            "/away": ("307 Temporary Redirect", [("Location", f"{self.elsewhere}/there")]),
+            "/changed": ("412 Precondition Failed", []),
+        }.get(environ["PATH_INFO"], ("200 OK", []))
+        start_response(status, [*headers, ("Content-Length", str(len(body)))])
+        return [body]
+
+
+@contextlib.contextmanager
+def serving(service: Service) -> Iterator[Service]:
+    thread = threading.Thread(target=service.server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield service
+    finally:
+        service.server.shutdown()
+        thread.join()
+        service.server.server_close()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Service]:
+    """A service that checks no tokens."""
+    with serving(Service()) as started:
+        yield started
+
+
+@pytest.fixture
+def service(elsewhere: Service) -> Iterator[Service]:
+    with serving(Service(elsewhere.url)) as started:
+        yield started
+
+
+Ask = Callable[..., tuple[int, bytes]]
+
+
+@contextlib.contextmanager
+def with_requests(grant: zklock.Grant, url: str) -> Iterator[Ask]:
+    with requests.Session() as session:
+        session.mount(url, FencedAdapter(grant))
+
+        def ask(method: str, path: str, body: bytes = b"", **options: Any) -> tuple[int, bytes]:
+            with session.request(
+                method, url + path, data=body, timeout=SOON, **options
+            ) as response:
+                return response.status_code, response.content
+
+        yield ask
+
+
+@contextlib.contextmanager
+def with_httpx(grant: zklock.Grant, url: str) -> Iterator[Ask]:
+    with httpx.Client(
+        mounts={url: FencedTransport(grant)}, timeout=SOON, follow_redirects=True
+    ) as client:
+
+        def ask(method: str, path: str, body: bytes = b"", **options: Any) -> tuple[int, bytes]:
+            response = client.request(method, url + path, content=body, **options)
+            return response.status_code, response.content
+
+        yield ask
+
+
+BOTH = pytest.mark.parametrize("library", [with_requests, with_httpx])
+
+
+@BOTH
+def test_each_request_of_a_holder_bears_its_token(
+    library: Any, service: Service, elsewhere: Service, make_lock: Callable[..., zklock.Lock]
+) -> None:
+    with make_lock() as grant, library(grant, service.url) as ask:
+        token = str(grant.token)
+        assert ask("PUT", "/report", b"text") == (200, b"text")
+        assert ask("GET", "/report")[0] == 200
+        assert ask("PUT", "/away")[0] == 200
+        assert service.asked == [
+            ("PUT", "/report", token),
+            ("GET", "/report", token),
+            ("PUT", "/away", token),
+        ]
+        assert elsewhere.asked == [("PUT", "/there", None)], "no token for another host"
+        # The application's own 412 is not a refusal of the token.
+        assert ask("PUT", "/changed", headers={"If-Match": '"1"'})[0] == 412
+    with pytest.raises(NotHeld), library(grant, service.url) as ask:
+        ask("PUT", "/report")
+    assert len(service.asked) == 4
+
+
+@BOTH
+def test_a_refused_token_is_told(
+    library: Any, service: Service, make_lock: Callable[..., zklock.Lock]
+) -> None:
+    with make_lock() as grant:
+        later = zklock.FencingToken(grant.token.epoch, grant.token.sequence + 1)
+        service.guards["report"].claim(later)
+        url = service.url.replace("//", "//user:secret@")
+        with library(grant, url) as ask, pytest.raises(StaleToken) as told:
+            ask("PUT", "/report?key=1", b"late")
+        assert told.value.token == grant.token
+        assert told.value.path == grant.lock_path
+        assert told.value.resource == f"{service.url.removeprefix('http://')}/report"
+        assert "stop its work" in str(told.value)
+        assert str(later) in str(told.value), "what the service says"
+        assert "secret" not in str(told.value)
+    assert service.asked == []
+
+
+@BOTH
+def test_nothing_is_sent_without_the_lease(
+    library: Any, service: Service, make_lock: Callable[..., zklock.Lock]
+) -> None:
+    lock = make_lock()
+    grant = granted(lock)
+    with library(grant, service.url) as ask:
+        lock.break_lock()
+        assert grant.lost.wait(SOON)
+        with pytest.raises(LockLost):
+            ask("PUT", "/report")
+    assert service.asked == []
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_the_same_for_asyncio(zklock_hosts: str, zklock_path: str, session_seconds: float) -> None:
+    asked = []
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["zklock.token"])
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async def main() -> None:
+        guards = MemoryGuards(capacity=10)
+        service = AsgiFencing(answer, lambda scope: "report", guards)
+        async with (
+            aio.connect(zklock_hosts, timeout=session_seconds) as client,
+            aio.Lock(client, zklock_path) as grant,
+        ):
+            transport = AsyncFencedTransport(grant, httpx.ASGITransport(service))
+            async with httpx.AsyncClient(transport=transport, base_url="http://store") as http:
+                assert (await http.put("/report", content=b"text")).text == "done"
+                assert asked == [grant.token]
+                later = zklock.FencingToken(grant.token.epoch, grant.token.sequence + 1)
+                await asyncio.to_thread(guards["report"].claim, later)
+                with pytest.raises(StaleToken, match="store/report refused"):
+                    await http.put("/report", content=b"late")
+        assert asked == [grant.token]
+
+    asyncio.run(asyncio.wait_for(main(), SOON))

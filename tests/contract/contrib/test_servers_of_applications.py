@@ -1,0 +1,221 @@
+"""One of the worker processes of gunicorn and uvicorn does the background work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import ROOT, SOON, gone, queued
+from zklock import aio
+from zklock.contrib import asgi, wsgi
+from zklock.testing import FaultProxy, wait_for
+from zklock.testing.ports import free_ports
+
+WORKERS = 3
+COMMANDS = {
+    "gunicorn": [
+        *("gunicorn", "-c", "python:tests.contract.contrib.served_conf"),
+        *("-b", "127.0.0.1:{port}", "tests.contract.contrib.served:plain"),
+    ],
+    "uvicorn": [
+        *("uvicorn", "--host", "127.0.0.1", "--port", "{port}", "--workers", str(WORKERS)),
+        *("--log-level", "warning", "tests.contract.contrib.served:fast"),
+    ],
+}
+
+
+class Service:
+    """A server with its worker processes."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], record: Path) -> None:
+        (self.port,) = free_ports()
+        self.record = record
+        self.log = record.with_suffix(".log")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *(word.format(port=self.port) for word in command)],
+                cwd=ROOT,
+                env={**os.environ, **environment, "SERVED_RECORD": str(record)},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def terms(self) -> list[tuple[int, str]]:
+        """Return who has worked, with which token, in order, each term once."""
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        found = [(int(pid), token) for pid, token in map(str.split, lines)]
+        return [term for at, term in enumerate(found) if at == 0 or found[at - 1] != term]
+
+    def new_term(self, count: int) -> int:
+        """Wait for this many terms; return the process of the last one."""
+        terms = wait_for(
+            lambda: terms if len(terms := self.terms()) >= count else None,
+            3 * SOON,
+            lambda: f"{count} terms, but {self.terms()}\n{self.log.read_text()[-4000:]}",
+        )
+        return terms[-1][0]
+
+    def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=SOON) as got:
+                return got.status, json.load(got)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, json.load(refused)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(params=COMMANDS)
+def serve(
+    request: pytest.FixtureRequest, zklock_path: str, tmp_path: Path
+) -> Iterator[Callable[[str], Service]]:
+    services = []
+
+    def start(hosts: str) -> Service:
+        environment = {"SERVED_HOSTS": hosts, "SERVED_PATH": zklock_path}
+        service = Service(COMMANDS[request.param], environment, tmp_path / "record")
+        services.append(service)
+        return service
+
+    yield start
+    for service in services:
+        service.close()
+
+
+@pytest.mark.slow
+def test_one_worker_works_and_another_one_when_it_is_killed(
+    serve: Callable[[str], Service], zklock_hosts: str, zklock_client: Any, zklock_path: str
+) -> None:
+    service = serve(zklock_hosts)
+    first = service.new_term(1)
+    queued(zklock_client, zklock_path, WORKERS, 3 * SOON)
+
+    assert service.get("/zklock/live")[0] == 200
+    assert service.get("/zklock/elsewhere")[0] == 404
+
+    def leader_known() -> Any:
+        status, told = service.get("/zklock/leader")  # of any worker: it may not know yet
+        assert status == 200
+        return told if told["leader"] is not None else None
+
+    told = wait_for(leader_known, SOON, service.log.read_text)
+    assert f":{first}:" in told["leader"]
+    assert told["leads"] == (told["identity"] == told["leader"])
+    assert (told["token"] is not None) == told["leads"]
+
+    os.kill(first, signal.SIGKILL)
+    second = service.new_term(2)
+    assert second != first
+
+    service.process.terminate()
+    assert service.process.wait(3 * SOON) is not None
+    gone(zklock_client, zklock_path)  # given back, not expired: the sessions outlast this wait
+    terms = service.terms()
+    assert len({token for _, token in terms}) == len(terms), "nobody works in another's term"
+    assert [token for _, token in terms] == sorted(token for _, token in terms)
+
+
+@pytest.mark.slow
+def test_a_service_is_up_before_zookeeper_is(
+    serve: Callable[[str], Service], zklock_hosts: str
+) -> None:
+    with FaultProxy(zklock_hosts) as proxy:
+        proxy.cut()
+        service = serve(proxy.hosts)
+
+        def answers(path: str, wanted: int) -> bool:
+            try:
+                return service.get(path)[0] == wanted
+            except OSError:
+                return False
+
+        wait_for(lambda: answers("/zklock/ready", 503), SOON, service.log.read_text)
+        assert service.get("/zklock/live")[0] == 200
+        proxy.restore()
+        service.new_term(1)
+        wait_for(lambda: answers("/zklock/ready", 200), SOON, service.log.read_text)
+        service.process.terminate()
+        service.process.wait(3 * SOON)
+
+
+def test_work_that_outlives_its_lease_is_not_live(
+    zklock_connect: Callable[..., Any],
+    zklock_proxy: FaultProxy,
+    zklock_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connect(hosts: str, timeout: float, **options: Any) -> Any:
+        return zklock_connect(hosts, timeout=timeout, **options)
+
+    monkeypatch.setattr(zklock, "connect", connect)  # nobody else stops the client of stuck work
+    began, end = threading.Event(), threading.Event()
+
+    def work(leadership: zklock.Leadership) -> None:
+        began.set()
+        end.wait(3 * SOON)  # deaf: it does not look at should_stop
+
+    background = wsgi.Background(zklock_proxy.hosts, zklock_path, work, timeout=2.0, grace=0.2)
+    background.start()
+    try:
+        assert began.wait(SOON)
+        good = background.health
+        assert (good.live, good.leads, good.token is None) == (True, True, False)
+        with pytest.raises(RuntimeError, match="runs already"):
+            background.start()
+        zklock_proxy.blackhole()
+        wait_for(lambda: not background.health.live, SOON, "the end of the lease")
+        bad = background.health
+        assert (bad.live, bad.leads, bad.token) == (False, False, None)
+        wait_for(background.stop, SOON, "LeaderStuck")
+        assert not background.health.live, "the work still runs: the process must be replaced"
+    finally:
+        end.set()
+        zklock_proxy.restore()
+
+
+def test_the_same_for_asyncio(zklock_proxy: FaultProxy, zklock_path: str) -> None:
+    async def main() -> None:
+        began = asyncio.Event()
+
+        async def work(leadership: aio.Leadership) -> None:
+            began.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(3 * SOON)
+            raise OSError("cancelled")
+
+        background = asgi.Background(zklock_proxy.hosts, zklock_path, work, timeout=2, grace=0.5)
+        async with background:
+            await asyncio.wait_for(began.wait(), SOON)
+            assert background.health.live
+            with pytest.raises(RuntimeError, match="runs already"):
+                await background.__aenter__()
+            zklock_proxy.blackhole()
+            while background.health.leads:
+                await asyncio.sleep(0.02)
+            while background.health.token is not None or not background.health.live:
+                await asyncio.sleep(0.02)  # until the work is cancelled
+            zklock_proxy.restore()
+            began.clear()
+            await asyncio.wait_for(began.wait(), 3 * SOON)  # it leads again
+        assert not background.health.ready
+
+    asyncio.run(asyncio.wait_for(main(), 5 * SOON))

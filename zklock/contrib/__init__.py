@@ -1,0 +1,9 @@
+"""zklock inside of frameworks: one adapter a module, each with an extra of its own.
+
+For: teams that have a framework already, and need one of their processes to do the work.
+
+May come in: the framework that the module is named for; public names of zklock.
+
+Must never: import a private room of zklock, or be imported by the rest of zklock. Nothing is
+imported here: a module is loaded when it is asked for.
+"""

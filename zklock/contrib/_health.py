@@ -1,0 +1,149 @@
+"""What background work is like in a worker process, whichever way it waits; what it tells."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from typing import Any, Generic, TypeVar
+
+import zklock
+from zklock import aio
+from zklock.telemetry import log_fields
+
+log = logging.getLogger("zklock")
+
+Work = TypeVar("Work", bound=Callable[..., Any])
+
+START_SECONDS = 5.0
+"""For how long a try to connect waits."""
+
+PAUSE_SECONDS = 1.0
+"""Between two tries to connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the background work of one worker process is.
+
+    ``live``: it can go on. It is ``False`` if the work still runs without a lease, or if standing
+    for election has ended with an error: the process should be replaced. ``ready``: ZooKeeper is
+    connected. ``leads``: this process does the work now, with ``token``, for at least ``remaining``
+    seconds. ``identity``: of this process. ``leader``: the identity of the process that leads, as
+    far as this one knows.
+    """
+
+    live: bool
+    ready: bool
+    leads: bool
+    token: str | None
+    remaining: float
+    identity: str | None
+    leader: str | None
+
+
+class Reporter:
+    """The state that both fronts keep, and what follows from it."""
+
+    def __init__(self) -> None:
+        self.client: Any = None
+        self.identity: str | None = None
+        self.leader: str | None = None
+        self.leadership: zklock.Leadership | aio.Leadership | None = None
+        self.failure: Exception | None = None
+        self.standing = False
+
+    def heard(self, change: zklock.LeaderChange) -> None:
+        """Note who leads."""
+        self.leader = None if change.leader is None else change.leader.identity
+
+    def health(self) -> Health:
+        """Return the state at this moment."""
+        term = self.leadership
+        remaining = 0.0 if term is None else term.remaining()
+        return Health(
+            live=self.failure is None and (term is None or remaining > 0),
+            ready=self.standing and bool(self.client.connected),
+            leads=remaining > 0,
+            token=None if term is None or remaining <= 0 else str(term.token),
+            remaining=round(remaining, 3),
+            identity=self.identity,
+            leader=self.leader,
+        )
+
+    def answer(self, method: str, path: str) -> tuple[HTTPStatus, bytes]:
+        """Return the status and the body (JSON) of an answer to a request."""
+        if method not in {"GET", "HEAD"}:
+            return HTTPStatus.METHOD_NOT_ALLOWED, b'{"error": "GET or HEAD"}'
+        health = self.health()
+        good = {"live": health.live, "ready": health.ready, "leader": True}
+        name = path.rstrip("/").rpartition("/")[2]
+        if name not in good:
+            return HTTPStatus.NOT_FOUND, b'{"error": "live, ready or leader"}'
+        status = HTTPStatus.OK if good[name] else HTTPStatus.SERVICE_UNAVAILABLE
+        told = asdict(health) | {"failure": None if self.failure is None else str(self.failure)}
+        return status, b"" if method == "HEAD" else json.dumps(told).encode()
+
+
+class BackgroundBase(Generic[Work]):
+    """What runs work while this process leads; see ``Background`` of either front."""
+
+    def __init__(
+        self,
+        hosts: str,
+        path: str,
+        work: Work,
+        *,
+        timeout: float = 10.0,
+        identity: str | None = None,
+        grace: float = 10.0,
+        **options: Any,
+    ) -> None:
+        self._hosts = hosts
+        self._path = path
+        self._work = work
+        self._timeout = timeout
+        self._identity = identity
+        self._grace = grace
+        self._options = {"start_timeout": START_SECONDS, **options}
+        self._report = Reporter()
+
+    @property
+    def health(self) -> Health:
+        """The state of the work in this process, at this moment."""
+        return self._report.health()
+
+    @contextlib.contextmanager
+    def _reporting(self, report: Reporter) -> Iterator[None]:
+        """Note and log the error with which standing for election ends."""
+        try:
+            yield
+        except Exception as error:
+            report.failure = error
+            log.exception(
+                "%s: nothing is led here any more: replace this process",
+                self._path,
+                extra=log_fields(path=self._path, identity=report.identity),
+            )
+
+    @contextlib.contextmanager
+    def _led_by(
+        self, report: Reporter, leadership: zklock.Leadership | aio.Leadership
+    ) -> Iterator[None]:
+        """Note who does the work, for as long as it runs."""
+        report.leadership = leadership
+        try:
+            yield
+        finally:
+            report.leadership = None
+
+    def _waits_for_zookeeper(self, error: Exception) -> None:
+        log.warning(
+            "%s: the background work waits for ZooKeeper: %s",
+            self._path,
+            error,
+            extra=log_fields(path=self._path, identity=self._identity),
+        )

@@ -1,0 +1,152 @@
+"""APScheduler 3: the jobs run on the leader only.
+
+Needs the extra ``apscheduler``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from apscheduler.events import EVENT_SCHEDULER_SHUTDOWN, EVENT_SCHEDULER_STARTED
+from apscheduler.schedulers import SchedulerNotRunningError
+from apscheduler.schedulers.base import BaseScheduler
+
+import zklock
+from zklock.contrib import wsgi
+from zklock.contrib._health import Health
+from zklock.telemetry import log_fields
+
+__all__ = ["LeaderJobs"]
+
+log = logging.getLogger("zklock")
+
+Job = TypeVar("Job", bound=Callable[..., Any])
+
+
+class LeaderJobs:
+    """Lets schedulers of many processes run their jobs in one: the one that leads the election.
+
+    Make it before the scheduler is started. The scheduler is paused from its start on, and runs
+    while this process leads. When it is shut down, the leadership is handed over.
+
+    ``hosts``, ``timeout`` and further options are those of ``zklock.connect()``; ``path`` is the
+    election's znode; ``identity`` and ``grace`` are those of ``LeaderElection``. ``grace`` is the
+    time that running jobs have to end when the leadership is to be handed over.
+
+    Decorate the jobs by :meth:`only`: then each looks at the lease when it begins, and a hand-over
+    waits for those that run.
+
+    APScheduler treats what fell due while it was paused as misfired: a job that is late by no more
+    than its ``misfire_grace_time`` (1 second by default) runs when this process takes over.
+
+    *Not guaranteed:* that a job runs exactly once. With job stores in memory, a process does not
+    know what another one has run: let every ``misfire_grace_time`` be shorter than the session
+    timeout, or let all processes share a persistent job store. Nor is it guaranteed that two never
+    run a job at the same instant: hand ``leadership.token`` to what the job writes.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        hosts: str,
+        path: str,
+        *,
+        timeout: float = 10.0,
+        identity: str | None = None,
+        grace: float = 10.0,
+        **options: Any,
+    ) -> None:
+        if scheduler.running:
+            raise ValueError("the scheduler runs already: make LeaderJobs before its start()")
+        self._scheduler = scheduler
+        self._path = path
+        self._background = wsgi.Background(
+            hosts, path, self._lead, timeout=timeout, identity=identity, grace=grace, **options
+        )
+        self._leadership: zklock.Leadership | None = None
+        self._running = 0
+        self._changed = threading.Condition()
+        scheduler.add_listener(self._started, EVENT_SCHEDULER_STARTED)
+        scheduler.add_listener(self._shut_down, EVENT_SCHEDULER_SHUTDOWN)
+
+    @property
+    def leadership(self) -> zklock.Leadership | None:
+        """The term in which this process runs the jobs, ``None`` while it does not lead."""
+        term = self._leadership
+        return term if term is not None and term.held else None
+
+    @property
+    def health(self) -> Health:
+        """The state of this process, as for web servers."""
+        return self._background.health
+
+    def only(self, job: Job) -> Job:
+        """Decorate a job, a function or a coroutine function: it begins only under the lease.
+
+        If the lease has lapsed by then, the job is left out: ``None`` is returned, and a warning is
+        logged. The result can be kept in a persistent job store, if it is a name of a module.
+        """
+        if inspect.iscoroutinefunction(job):
+
+            @functools.wraps(job)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with self._counted() as leads:
+                    return await job(*args, **kwargs) if leads else None
+
+            return awaited  # type: ignore[return-value]
+
+        @functools.wraps(job)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self._counted() as leads:
+                return job(*args, **kwargs) if leads else None
+
+        return called  # type: ignore[return-value]
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[bool]:
+        """Count a job as running, if this process leads."""
+        with self._changed:
+            leads = self.leadership is not None
+            self._running += leads
+        if not leads:
+            log.warning(
+                "%s: a job is left out, as this process does not lead now",
+                self._path,
+                extra=log_fields(path=self._path),
+            )
+        try:
+            yield leads
+        finally:
+            with self._changed:
+                self._running -= leads
+                self._changed.notify_all()
+
+    def _started(self, event: Any) -> None:
+        del event
+        self._scheduler.pause()
+        self._background.start()
+
+    def _shut_down(self, event: Any) -> None:
+        del event
+        self._background.stop()
+        if self._scheduler.running:  # a pause() or resume() from here has crossed the shutdown()
+            BaseScheduler.shutdown(self._scheduler, wait=False)
+
+    def _lead(self, leadership: zklock.Leadership) -> None:
+        with self._changed:
+            self._leadership = leadership
+        # Stopped in the meantime: the election is told as well.
+        with contextlib.suppress(SchedulerNotRunningError):
+            self._scheduler.resume()
+        leadership.should_stop.wait()
+        with contextlib.suppress(SchedulerNotRunningError):
+            self._scheduler.pause()
+        with self._changed:
+            self._leadership = None
+            self._changed.wait_for(lambda: not self._running)

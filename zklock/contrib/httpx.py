@@ -1,0 +1,121 @@
+"""httpx: a client sends the token of a grant, and stops when the service refuses it.
+
+For services with ``zklock.fencing.WsgiFencing`` or ``AsgiFencing``. Needs the extra ``httpx``.
+"""
+
+from __future__ import annotations
+
+import httpx
+
+import zklock
+from zklock import aio
+from zklock.contrib import _http
+
+__all__ = ["AsyncFencedTransport", "FencedTransport"]
+
+
+class FencedTransport(httpx.BaseTransport):
+    """Sends each request with the token of ``grant``, while the grant is held.
+
+    ::
+
+        with zklock.Lock(client, "/locks/report") as grant:
+            mounts = {"https://store.example": FencedTransport(grant)}
+            with httpx.Client(mounts=mounts) as http:
+                http.put("https://store.example/report", content=text)
+
+    Mount it at the address of the service that checks tokens: requests to others, by a redirect
+    too, do not get the token. Make one for each grant. ``header`` is the name of the header.
+    ``transport`` does the sending, by default an ``httpx.HTTPTransport``; it is closed with this.
+
+    Before a request is sent, the lease is looked at: ``LockLost`` or ``NotHeld`` is raised, and
+    nothing is sent. If the service answers 412, ``StaleToken`` is raised: the grant is over. Stop
+    its work; the request has changed nothing. ``highest`` of the error is ``None``: it is not
+    known. A 412 to a request with a condition of its own (``If-Match`` and others) is returned as
+    it is, because it may be the answer to that.
+
+    *Not guaranteed:* that the request arrives in time. What was sent may arrive late, and
+    ``retries`` of the transport connects again without another look. That is what the service
+    checks tokens for.
+    """
+
+    def __init__(
+        self,
+        grant: zklock.Grant | aio.Grant,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        header: str = _http.HEADER,
+    ) -> None:
+        self._grant = grant
+        self._transport = transport or httpx.HTTPTransport()
+        self._header = header
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request; called by the client."""
+        fenced = _fenced(request, self._grant, self._header)
+        response = self._transport.handle_request(fenced)
+        if _http.refuses(response.status_code, request.headers):
+            try:
+                response.read()
+            finally:
+                response.close()
+            raise _stale(self._grant, request, response)
+        return response
+
+    def close(self) -> None:
+        """Close the transport that sends."""
+        self._transport.close()
+
+
+class AsyncFencedTransport(httpx.AsyncBaseTransport):
+    """:class:`FencedTransport` for ``httpx.AsyncClient``.
+
+    ``transport`` is by default an ``httpx.AsyncHTTPTransport``.
+    """
+
+    def __init__(
+        self,
+        grant: zklock.Grant | aio.Grant,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        header: str = _http.HEADER,
+    ) -> None:
+        self._grant = grant
+        self._transport = transport or httpx.AsyncHTTPTransport()
+        self._header = header
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request; called by the client."""
+        fenced = _fenced(request, self._grant, self._header)
+        response = await self._transport.handle_async_request(fenced)
+        if _http.refuses(response.status_code, request.headers):
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+            raise _stale(self._grant, request, response)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the transport that sends."""
+        await self._transport.aclose()
+
+
+def _fenced(request: httpx.Request, grant: zklock.Grant | aio.Grant, header: str) -> httpx.Request:
+    """Return the request with the token: a redirect to another host is made of the client's own."""
+    headers = httpx.Headers(request.headers)
+    headers.update(_http.bearing(grant, header))
+    return httpx.Request(
+        request.method,
+        request.url,
+        headers=headers,
+        stream=request.stream,
+        extensions=request.extensions,
+    )
+
+
+def _stale(
+    grant: zklock.Grant | aio.Grant, request: httpx.Request, response: httpx.Response
+) -> zklock.StaleToken:
+    url = request.url
+    return _http.stale(grant, request.method, url.netloc.decode(), url.path, response.text)

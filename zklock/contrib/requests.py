@@ -1,0 +1,65 @@
+"""requests: a session sends the token of a grant, and stops when the service refuses it.
+
+For services with ``zklock.fencing.WsgiFencing`` or ``AsgiFencing``. Needs the extra ``requests``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from requests.adapters import HTTPAdapter
+
+import zklock
+from zklock import aio
+from zklock.contrib import _http
+
+__all__ = ["FencedAdapter"]
+
+
+class FencedAdapter(HTTPAdapter):
+    """Sends each request with the token of ``grant``, while the grant is held.
+
+    ::
+
+        with zklock.Lock(client, "/locks/report") as grant, requests.Session() as session:
+            session.mount("https://store.example/", FencedAdapter(grant))
+            session.put("https://store.example/report", data=text)
+
+    Mount it below the address of the service that checks tokens: requests to others, by a redirect
+    too, do not get the token. Make one for each grant. ``header`` is the name of the header;
+    further options are those of ``requests.adapters.HTTPAdapter``.
+
+    Before a request is sent, the lease is looked at: ``LockLost`` or ``NotHeld`` is raised, and
+    nothing is sent. If the service answers 412, ``StaleToken`` is raised: the grant is over. Stop
+    its work; the request has changed nothing. ``highest`` of the error is ``None``: it is not
+    known. A 412 to a request with a condition of its own (``If-Match`` and others) is returned as
+    it is, because it may be the answer to that.
+
+    *Not guaranteed:* that the request arrives in time. What was sent may arrive late, and
+    ``max_retries`` sends again without another look. That is what the service checks tokens for.
+    """
+
+    def __init__(
+        self, grant: zklock.Grant | aio.Grant, *, header: str = _http.HEADER, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._grant = grant
+        self._header = header
+
+    def send(self, request: Any, *args: Any, **options: Any) -> Any:
+        """Send one request; called by the session."""
+        fenced = request.copy()  # a redirect to another host is made of the session's own
+        fenced.headers.update(_http.bearing(self._grant, self._header))
+        response = super().send(fenced, *args, **options)
+        if _http.refuses(response.status_code, fenced.headers):
+            with response:
+                address = urlsplit(fenced.url)
+                raise _http.stale(
+                    self._grant, fenced.method, _host(address.netloc), address.path, response.text
+                )
+        return response
+
+
+def _host(netloc: str) -> str:
+    return netloc.rpartition("@")[2]  # without a password
