@@ -1,0 +1,496 @@
+"""Every interleaving of a few contenders and a few faults: the recipe's own code, exhaustively.
+
+What is explored is the real `Attempt` with the real recipe, on the in-memory ZooKeeper of
+`tests.fakes`. A *state* is a whole `World`. From each state, each step is taken that can be taken
+there: a server carries out one request, or applies one transaction; a client hears one message,
+loses its connection or its session; a caller gives up or gives back; an operator deletes. A state
+that was reached before, on whatever way, is not entered again. So all executions are covered,
+within the bounds of a `Bounds`.
+
+**States.** Two worlds are the same state if everything that decides how they go on is the same: the
+log of transactions, what each server has applied, what is under way, and for each suspended
+generator its frames: the instruction and all local variables (`spelled`). Nothing is left out but
+trees, which follow from the log, and notes that nobody reads.
+
+**Replays.** A suspended generator cannot be copied. So a state is reached again by taking the same
+steps in a new world, which is why nothing here may depend on chance, addresses or the clock.
+
+**Reductions**, none of which loses a violation:
+
+1. *Clients are alike.* A client takes its first step only after the one before it in the list has
+   taken its own. Any execution becomes such a one when the clients are renamed.
+2. *A reconnection is to the server that lags most.* It may catch up before it does anything else,
+   so what any other server does, it does too.
+3. *A loss of the connection carries out nothing.* That requests were carried out, and their replies
+   lost, is: they are carried out, and then the connection is lost.
+4. *When no fault is left*, a client that holds nothing hears what was sent to it, and runs what it
+   has put off, before anything else happens. Such a step changes that client alone, appends to its
+   own requests, and nothing that others do can disable it or change what it does: the death of a
+   session, the one thing that could, is a fault. A claim is made earlier by this, never later. If a
+   later claim breaks a promise, the earlier one does, too: whoever stands before it then has stood
+   before it all along, as numbers grow; and whoever holds beside it then is granted beside it now.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import marshal
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tests.fakes import Client, FakeGrant, Server, Tree, outcome, uuids
+from zklock._engine.attempt import Attempt
+from zklock._recipes import lock as lock_recipe, names
+
+PATH = "/lock"
+EVERYTHING = 10**9
+Step: TypeAlias = tuple[str, int]
+"""What is done, and to which client or node."""
+
+FAULTS = ("connection", "late state", "session", "give up", "node", "tree", "lease")
+"""The kinds of faults. "late state": the connection is lost, and its client shows it later than its
+requests fail. "node", "tree": an operator deletes one node, or all and the parent. "lease": the
+lease is not live when the lock is claimed."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much is explored: contenders, and how many faults of these kinds happen at most."""
+
+    contenders: int = 2
+    faults: int = 1
+    kinds: tuple[str, ...] = FAULTS
+    made: bool = True
+    """Whether the parent is there from the start."""
+    depth: int = 400
+    """An execution of more steps than this goes on and on."""
+
+
+class World:
+    """Contenders, each with a client of its own, which have just asked for one lock."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.server = Server()
+        if bounds.made:
+            self.server.make_path(PATH)
+        self.left = bounds.faults
+        self.acting = 0  # clients that have taken a step
+        self.judged = 0  # grants that were found right
+        self.top: Any = None  # the greatest token granted
+        self.clients = [Client(self.server) for _ in range(bounds.contenders)]
+        self.attempts: list[Attempt[FakeGrant | None]] = []
+        self.gave_up: set[int] = set()
+        self.chopped: set[str] = set()  # what an operator has deleted
+        for number, client in enumerate(self.clients):
+            entry = lock_recipe.Entry(
+                PATH,
+                b"",
+                names.Kind.EXCLUSIVE,
+                new_uuid=functools.partial(next, uuids(str(number))),
+                asked=number,
+            )
+            self.attempts.append(client.acquire(entry))
+        for attempt in self.attempts:
+            attempt.start()
+
+    def grant(self, number: int) -> FakeGrant | None:
+        """Return what a contender holds."""
+        held = outcome(self.attempts[number])
+        return held if isinstance(held, FakeGrant) and not held.over else None
+
+    # Which steps there are.
+
+    def steps(self) -> list[Step]:
+        """Return the steps that can be taken; none if all is at rest and no fault is left."""
+        if not self.left:
+            for number, client in enumerate(self.clients):
+                if number <= self.acting and (soon := self._soon(number, client)):
+                    return [soon]
+        found = [step for each in self._acting() for step in self._of(*each)]
+        if self.server.dying:
+            found.append(("bury", -1))
+        if self.left:
+            found += self._faults()
+        return found
+
+    def _acting(self) -> Iterator[tuple[int, Client]]:
+        """Yield the clients that may take a step: see reduction 1."""
+        yield from list(enumerate(self.clients))[: self.acting + 1]
+
+    def _soon(self, number: int, client: Client) -> Step | None:
+        """Return a step that comes before anything else: see reduction 4."""
+        if self.grant(number) is not None:
+            return None
+        if client.jobs:
+            return "job", number
+        if client.link is not None and client.link.inbox:
+            return "deliver", number
+        if client.link is None and client.alive:
+            return "reconnect", number
+        if client.awaiting and client.alive and client.connected:
+            return "renew", number
+        return None
+
+    def _of(self, number: int, client: Client) -> Iterator[Step]:
+        """Yield what a client, its server and its caller can do without a fault."""
+        link = client.link
+        if link is None:
+            yield "reconnect", number
+        else:
+            if link.asked and not link.closed:
+                yield "serve", number
+            if link.inbox:
+                yield "deliver", number
+            if link.lag:
+                yield "advance", number
+            if link.closed or not client.alive:
+                yield "hang_up", number
+        if client.jobs:
+            yield "job", number
+        if client.awaiting and client.alive and client.connected:
+            yield "renew", number
+        if self.grant(number) is not None:
+            yield "release", number
+
+    def _faults(self) -> Iterator[Step]:
+        kinds = self.bounds.kinds
+        for number, client in self._acting():
+            waits = not self.attempts[number].done
+            if client.link is not None and client.alive and not client.link.closed:
+                if "connection" in kinds:
+                    yield "lose", number
+                if "late state" in kinds and client.unanswered:
+                    yield "lose_late", number
+            if "session" in kinds and client.alive:
+                yield "expire", number
+            if "give up" in kinds and waits:
+                yield "give_up", number
+            if "lease" in kinds and waits and not client.refusals:
+                yield "refuse", number
+        if "node" in kinds:
+            for number in range(len(self.server.tree.names(PATH))):
+                yield "chop", number
+        if "tree" in kinds and PATH in self.server.tree.nodes:
+            yield "fell", -1
+
+    # What they do.
+
+    def take(self, step: Step) -> None:
+        """Take a step, and look whether all is right."""
+        what, number = step
+        self.left -= what in _FAULTS
+        if what not in ("bury", "chop", "fell"):
+            self.acting = max(self.acting, number + 1)
+        _STEPS[what](self, number)
+        self.judge()
+
+    # What must hold.
+
+    def judge(self) -> None:
+        """Fail if a promise is broken in this state."""
+        grants = self.server.grants
+        believers = [grant for grant in grants if self._believes(grant)]
+        assert len(believers) <= 1, f"two believers: {[grant.path for grant in believers]}"
+        for grant in believers:
+            assert grant.path in self.server.tree.nodes, f"{grant.path} is gone, and is believed in"
+        for grant in grants[self.judged :]:
+            self._judge(grant)
+        self.judged = len(grants)
+        for attempt in self.attempts:
+            error = outcome(attempt)
+            assert not isinstance(error, BaseException), f"an error: {error!r}"
+
+    def _believes(self, grant: FakeGrant) -> bool:
+        """Whether a holder believes, and is right to: a watch tells it of what operators do."""
+        client = grant.client
+        return (
+            not grant.over
+            and client.session == grant.session
+            and client.alive
+            and grant.path not in self.chopped
+        )
+
+    def _judge(self, grant: FakeGrant) -> None:
+        if not grant.stood:
+            seen = Tree()
+            for txn in self.server.log[: grant.client.seen]:
+                seen.apply(txn)
+            told = f"granted on {grant.path}, and its client was told that it is gone"
+            assert grant.path in seen.nodes, told
+            return
+        assert self.top is None or self.top < grant.token, f"{grant.token} after {self.top}"
+        self.top = grant.token
+        parent = self.server.tree.nodes[PATH]
+        if parent.czxid == grant.token.epoch:
+            earlier = [
+                name
+                for name in self.server.tree.names(PATH)
+                if int(name[-10:]) < grant.token.sequence
+            ]
+            assert not earlier, f"{grant.path} was granted while {earlier} stood"
+
+    def rest(self) -> None:
+        """Fail if something is left where nothing can happen any more without a fault."""
+        for number, attempt in enumerate(self.attempts):
+            assert attempt.done, f"contender {number} is left waiting for a free lock"
+            if outcome(attempt) is None:
+                assert number in self.gave_up, f"contender {number} got nothing"
+        assert self.server.tree.names(PATH) == [], "a node was left behind"
+        assert not any(client.attempts for client in self.clients), "an attempt goes on"
+
+
+def _advance(world: World, number: int) -> None:
+    link = world.clients[number].link
+    assert link is not None
+    link.advance(1)
+
+
+def _renew(world: World, number: int) -> None:
+    world.clients[number].refusals = 0
+    world.clients[number].renew_lease()
+
+
+def _release(world: World, number: int) -> None:
+    grant = world.grant(number)
+    assert grant is not None
+    world.clients[number].release(grant)
+
+
+def _give_up(world: World, number: int) -> None:
+    world.gave_up.add(number)
+    world.attempts[number].give_up()
+
+
+def _refuse(world: World, number: int) -> None:
+    world.clients[number].refusals = 1
+
+
+def _chop(world: World, number: int) -> None:
+    path = f"{PATH}/{world.server.tree.names(PATH)[number]}"
+    world.chopped.add(path)
+    world.server.delete(path)
+
+
+def _fell(world: World, number: int) -> None:
+    del number
+    while world.server.tree.names(PATH):
+        _chop(world, 0)
+    world.server.delete(PATH)
+
+
+_FREE: dict[str, Callable[[World, int], object]] = {
+    "serve": lambda world, number: world.clients[number].serve(),
+    "deliver": lambda world, number: world.clients[number].deliver(),
+    "advance": _advance,
+    "reconnect": lambda world, number: world.clients[number].reconnect(lag=EVERYTHING),
+    "hang_up": lambda world, number: world.clients[number].lose_connection(),
+    "job": lambda world, number: world.clients[number].run_job(),
+    "renew": _renew,
+    "release": _release,
+    "bury": lambda world, number: world.server.bury(),
+}
+_FAULTS: dict[str, Callable[[World, int], object]] = {
+    "lose": lambda world, number: world.clients[number].lose_connection(),
+    "lose_late": lambda world, number: world.clients[number].lose_connection(state_first=False),
+    "expire": lambda world, number: world.server.expire(
+        world.clients[number].session, lingering=True
+    ),
+    "give_up": _give_up,
+    "refuse": _refuse,
+    "chop": _chop,
+    "fell": _fell,
+}
+_STEPS = _FREE | _FAULTS
+
+
+# Which states are the same.
+
+_PLAIN = (int, str, bytes, bool, float, type(None))
+_LEFT_OUT = {"tree", "sent", "bounds", "judged", "server", "clients"}
+"""Attributes that follow from others, or that nobody reads."""
+
+
+def spelled(world: World) -> bytes:
+    """Return what is the same for two worlds if, and only if, they go on in the same way."""
+    spelling = _Spelling()
+    server = world.server
+    spelling.add((server.log, sorted(server.sessions), server.dying, server.grants))
+    spelling.add([client.link.tree.zxid if client.link else None for client in world.clients])
+    spelling.add(
+        (world.clients, world.attempts, world.left, world.acting, world.gave_up, world.chopped)
+    )
+    return hashlib.blake2b(marshal.dumps(spelling.words, 2), digest_size=12).digest()
+
+
+class _Spelling:
+    """Things written as plain words; one that was met before is written as its number."""
+
+    def __init__(self) -> None:
+        self.words: list[Any] = []
+        self._met: dict[int, int] = {}
+        self._kept: list[Any] = []
+
+    def add(self, thing: Any) -> None:
+        if isinstance(thing, enum.Enum):
+            self.words += [type(thing).__name__, thing.name]
+        elif isinstance(thing, _PLAIN):
+            self.words.append(thing)
+        elif isinstance(thing, tuple):
+            self._all("(", thing)
+        elif (number := self._met.get(id(thing))) is not None:
+            self.words += ["met", number]
+        else:
+            kind: Any = type(thing)
+            if not _is_value(kind):
+                self._met[id(thing)] = len(self._met)
+                self._kept.append(thing)  # so that its id is not used again
+            self._add(thing)
+
+    def _all(self, what: str, things: Any) -> None:
+        self.words += [what, len(things)]
+        for each in things:
+            self.add(each)
+
+    def _add(self, thing: Any) -> None:
+        match thing:
+            case list() | deque():
+                self._all("[", thing)
+            case set() | frozenset():
+                self._all("{", sorted(thing))
+            case dict():
+                self._all("{:", [each for item in thing.items() for each in item])
+            case types.GeneratorType():
+                self._frames(thing)
+            case functools.partial():
+                self._all("partial", (thing.func, thing.args, thing.keywords))
+            case types.MethodType():
+                self._all("method", (thing.__func__.__qualname__, thing.__self__))
+            case types.FunctionType():
+                cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+                self._all("function", (thing.__qualname__, *cells))
+            case types.BuiltinMethodType():
+                self._all("built in", (thing.__qualname__, thing.__self__))
+            case type():
+                self.words.append(thing.__qualname__)
+            case types.ModuleType():
+                self.words.append(thing.__name__)
+            case BaseException():
+                self._all(type(thing).__qualname__, thing.args)
+            case _:
+                self._object(thing)
+
+    def _frames(self, generator: Any) -> None:
+        """Write where a suspended generator is, and what it remembers."""
+        frame = generator.gi_frame
+        if frame is None:
+            self.words.append("over")
+            return
+        names_ = dict(frame.f_locals)  # since Python 3.13 it is a view
+        self._all(generator.__qualname__, (frame.f_lasti, names_, generator.gi_yieldfrom))
+
+    def _object(self, thing: Any) -> None:
+        kind: Any = type(thing)
+        self.words.append(kind.__qualname__)
+        for name in _attributes(kind):
+            self.words.append(name)
+            self.add(getattr(thing, name, None))
+        for name, value in getattr(thing, "__dict__", {}).items():
+            if name not in _LEFT_OUT:
+                self.words.append(name)
+                self.add(value)
+
+
+@functools.cache
+def _attributes(kind: Any) -> tuple[str, ...]:
+    slots = [getattr(each, "__slots__", ()) for each in kind.__mro__]
+    return tuple(
+        name
+        for each in slots
+        for name in ([each] if isinstance(each, str) else each)
+        if name not in _LEFT_OUT and name not in ("__weakref__", "__dict__")
+    )
+
+
+@functools.cache
+def _is_value(kind: Any) -> bool:
+    """Whether which one it is does not matter, but only what is in it."""
+    params = getattr(kind, "__dataclass_params__", None)
+    return params is not None and params.frozen and kind.__eq__ is not object.__eq__
+
+
+# The search.
+
+
+@dataclass
+class Found(Exception):
+    """A promise was broken, after these steps."""
+
+    why: str
+    trace: list[Step]
+    states: int
+
+    def __str__(self) -> str:
+        steps = "\n".join(f"  {what} {number}" for what, number in self.trace)
+        return f"{self.why}, in state {self.states}, after\n{steps}"
+
+
+@dataclass
+class Covered:
+    """What was explored without finding anything: distinct states, steps, ends, longest way."""
+
+    states: int = 1
+    steps: int = 0
+    ends: int = 0
+    deepest: int = 0
+    taken: set[str] = field(default_factory=set)
+
+
+def explore(bounds: Bounds, make: Callable[[Bounds], World] = World) -> Covered:
+    """Take every step from every state, once; raise `Found` if a promise is broken."""
+    covered = Covered()
+    trace: list[Step] = []
+    world = make(bounds)
+    seen = {spelled(world)}
+    waiting = [world.steps()]  # the steps still to be taken, from each state on the way
+    fresh = True  # whether the world is the state at the end of the trace
+    while waiting:
+        if not waiting[-1]:
+            waiting.pop()
+            if trace:
+                trace.pop()
+            fresh = False
+            continue
+        step = waiting[-1].pop()
+        try:
+            if not fresh:
+                world = make(bounds)
+                for each in trace:
+                    world.take(each)
+            trace.append(step)
+            world.take(step)
+            covered.taken.add(step[0])
+            covered.steps += 1
+            key = spelled(world)
+            if key in seen:
+                trace.pop()
+                fresh = False
+                continue
+            seen.add(key)
+            covered.states += 1
+            covered.deepest = max(covered.deepest, len(trace))
+            assert len(trace) < bounds.depth, "it goes on and on"
+            steps = world.steps()
+            if not any(what in _FREE for what, _ in steps):
+                covered.ends += 1
+                world.rest()
+            waiting.append(steps)
+            fresh = True
+        except AssertionError as error:
+            raise Found(str(error), trace, covered.states) from error
+    return covered

@@ -1,0 +1,306 @@
+"""A leader and two followers, made of the embedded server's state machine.
+
+Each follower notes whom it has heard of. The leader asks for that every half tick, counts a whole
+timeout from then, and ends sessions at its ticks. A follower that is cut off from the leader
+answers pings, and nothing else. After ``SYNC_LIMIT`` ticks it gives up, and closes its connections.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from tests.unit.simulator.network import Link, Network
+from tests.unit.simulator.system import System
+from zklock.testing.zookeeper import jute, words
+from zklock.testing.zookeeper.machine import Machine, Rules
+from zklock.testing.zookeeper.messages import Answer, HangUp, Message, Ping, Request
+from zklock.testing.zookeeper.sessions import Session, Sessions
+from zklock.testing.zookeeper.tree import Transaction
+
+ADDRESSES = ("10.0.0.1", "10.0.0.2")
+HOSTS = ",".join(f"{address}:2181" for address in ADDRESSES)
+SYNC_LIMIT = 5
+
+
+class Touches(Sessions[Link]):
+    """The leader's sessions. While ``noting`` is a follower's table, touches go there."""
+
+    noting: dict[int, int] | None = None
+
+    def touch(self, session: Session[Link], timeout: int, now: int) -> None:
+        if self.noting is None:
+            super().touch(session, timeout, now)
+        else:
+            self.noting[session.id] = timeout
+
+
+class Follower:
+    """A server that clients connect to."""
+
+    def __init__(self, ensemble: Ensemble, address: str) -> None:
+        self._ensemble = ensemble
+        self.address = address
+        self.up = True
+        self.mute = False
+        self.isolated: float | None = None  # since when it is cut off from the leader
+        self.given_up = False
+        self.touched: dict[int, int] = {}
+        self.waiting: list[Callable[[], object]] = []  # what it does when it hears of the leader
+        self._unread: list[tuple[Link, bytes | None]] = []  # while it is mute
+        self._inboxes: dict[Link, bytearray] = {}
+        self.known: dict[Link, int] = {}  # the session of each connection
+
+    @property
+    def accepts(self) -> bool | None:
+        if self.mute:
+            return None
+        return self.up
+
+    def take(self, link: Link, data: bytes | None) -> None:
+        if self.mute:
+            self._unread.append((link, data))
+            return
+        if link.over:
+            return
+        if not self.up:
+            link.down.send(None)
+            return
+        if data is None:
+            self.end(link)
+            return
+        inbox = self._inboxes.setdefault(link, bytearray())
+        inbox += data
+        while len(inbox) >= 4 and not link.over:
+            if link not in self.known and words.is_word(bytes(inbox[:4])):
+                serves = not self.given_up
+                answer = b"Zookeeper version: 3.8\n" if serves else b"not currently serving\n"
+                link.down.send(answer)
+                link.down.send(None)
+                del inbox[:]
+                return
+            length = int.from_bytes(inbox[:4], "big")
+            if len(inbox) < 4 + length:
+                return
+            frame = bytes(inbox[4 : 4 + length])
+            del inbox[: 4 + length]
+            self._take(link, frame)
+
+    def _take(self, link: Link, frame: bytes) -> None:
+        if link not in self.known:
+            self.known[link] = 0
+            self._ask(lambda: self._ensemble.connect(self, link, frame))
+            return
+        xid, request = jute.read_request(frame)
+        if isinstance(request, Ping) and self.known[link] and self.isolated is not None:
+            self.touched[self.known[link]] = self._ensemble.timeout_of(link)
+            link.down.send(jute.frame(Answer(-2, self._ensemble.machine.zxid, 0, None)))
+        else:
+            self._ask(lambda: self._ensemble.request(self, link, xid, request))
+
+    def _ask(self, call: Callable[[], object]) -> None:
+        if self.isolated is None:
+            call()
+        else:
+            self.waiting.append(call)
+
+    def pause(self) -> None:
+        """Stop this server's process."""
+        self.mute = True
+
+    def resume(self) -> None:
+        """Let it go on: it reads what has come meanwhile."""
+        self.mute = False
+        unread, self._unread = self._unread, []
+        for each in unread:
+            self.take(*each)
+
+    def end(self, link: Link) -> None:
+        """Note that a connection has ended."""
+        link.over = True
+        self._inboxes.pop(link, None)
+        if self.known.pop(link, None) is not None:
+            self._ensemble.lost(link)
+
+    def close_all(self) -> None:
+        """Close all connections, and forget what was to be done."""
+        for link in list(self.known):
+            link.down.send(None)
+            self.end(link)
+        self._inboxes.clear()
+        self.waiting.clear()
+        self.touched.clear()
+
+
+class Ensemble:
+    """The leader, and its followers."""
+
+    def __init__(self, system: System, network: Network, rules: Rules) -> None:
+        self._system = system
+        self._rng = random.Random(f"ensemble {system.seed}")
+        self.rules = rules
+        self.machine: Machine[Link] = Machine(rules, self._now(), since_epoch=1_000_000)
+        self._sessions = Touches(rules.tick_time, 1 << 56)
+        self.machine.sessions = self._sessions
+        self.followers = [Follower(self, address) for address in ADDRESSES]
+        self._home: dict[Link, Follower] = {}
+        self._timeouts: dict[Link, int] = {}
+        self.throttles = 0.0  # how often a request is throttled
+        self.loses = 0.0  # how often a request, or its reply, is lost with the connection
+        for follower in self.followers:
+            network.listeners[follower.address] = follower
+        system.after(rules.tick_time / 2000, self._tick)
+
+    def _now(self) -> int:
+        return round(self._system.now * 1000)
+
+    def timeout_of(self, link: Link) -> int:
+        return self._timeouts[link]
+
+    # What arrives.
+
+    def connect(self, follower: Follower, link: Link, frame: bytes) -> None:
+        if link not in follower.known:
+            return
+        request = jute.read_connect(frame)
+        self._home[link] = follower
+        self._timeouts[link] = self.machine.rules.timeout(request.timeout)
+        self.machine.connect(link, request, self._now(), "10.0.0.9")
+        follower.known[link] = self.machine.linked(link)
+        self._post()
+
+    def request(self, follower: Follower, link: Link, xid: int, request: Request) -> None:
+        if link not in follower.known:
+            return
+        rolled = self._rng.random()
+        self._sessions.noting = follower.touched
+        try:
+            if rolled < self.throttles:
+                self.machine.throttle(link, xid, self._now())
+            elif rolled < self.throttles + self.loses:
+                carried_out = self._rng.random() < 0.7
+                if carried_out:
+                    self.machine.request(link, xid, request, self._now())
+                self._post(silent=link)
+                link.down.send(None)
+                follower.end(link)
+            else:
+                self.machine.request(link, xid, request, self._now())
+        finally:
+            self._sessions.noting = None
+        self._post()
+
+    def lost(self, link: Link) -> None:
+        self.machine.lost(link)
+        self._home.pop(link, None)
+        self._timeouts.pop(link, None)
+
+    def _post(self, silent: Link | None = None) -> None:
+        while self.machine.outbox:
+            link, message = self.machine.outbox.popleft()
+            follower = self._home.get(link)
+            if follower is None or link is silent:
+                continue
+            if follower.isolated is None:
+                self._say(follower, link, message)
+            else:
+                follower.waiting.append(partial(self._say, follower, link, message))
+
+    def _say(self, follower: Follower, link: Link, message: Message) -> None:
+        if isinstance(message, HangUp):
+            link.down.send(None)
+            follower.end(link)
+        else:
+            link.down.send(jute.frame(message))
+
+    # Time.
+
+    def _tick(self) -> None:
+        now = self._now()
+        for follower in self.followers:
+            if follower.isolated is None:
+                self._learn(follower, now)
+            elif not follower.mute and self._waits_too_long(follower):
+                follower.given_up = True
+                follower.close_all()
+        if now >= self.machine.due():
+            self.machine.advance(now)
+            self._post()
+        self._system.after(self.machine.rules.tick_time / 2000, self._tick)
+
+    def _waits_too_long(self, follower: Follower) -> bool:
+        since = follower.isolated
+        limit = SYNC_LIMIT * self.machine.rules.tick_time
+        return since is not None and self._now() - since >= limit
+
+    def _learn(self, follower: Follower, now: int) -> None:
+        for session_id, timeout in follower.touched.items():
+            session = self._sessions.find(session_id)
+            if session is not None:
+                self._sessions.touch(session, timeout, now)
+        follower.touched.clear()
+
+    # Faults.
+
+    def isolate(self, follower: Follower) -> None:
+        """Cut a follower off from the leader."""
+        if follower.isolated is None:
+            follower.isolated = self._now()
+
+    def rejoin(self, follower: Follower) -> None:
+        """Let it hear of the leader again."""
+        if self._waits_too_long(follower):
+            follower.close_all()
+        follower.isolated = None
+        follower.given_up = False
+        waiting, follower.waiting = follower.waiting, []
+        for call in waiting:
+            call()
+
+    def pause(self, follower: Follower) -> None:
+        """Stop the process of a follower."""
+        self.isolate(follower)
+        follower.pause()
+
+    def resume(self, follower: Follower) -> None:
+        """Let it go on. The leader has dropped it if it was away for long."""
+        self.rejoin(follower)
+        follower.resume()
+
+    def restart(self, rules: Rules, seconds: float) -> None:
+        """Restart all servers, with other settings."""
+        for follower in self.followers:
+            follower.up = False
+            follower.close_all()
+
+        def begin() -> None:
+            self.machine.restart(rules, self._now())
+            for follower in self.followers:
+                follower.up = True
+
+        self._system.after(seconds, begin)
+
+    def expire(self, session_id: int) -> None:
+        """End a session at once."""
+        self.machine.expire(session_id, self._now())
+        self._post()
+
+    def delete(self, path: str) -> None:
+        """Delete a node, as an operator does."""
+        self.machine._transact(self._now(), partial(Transaction.remove, path=path))
+        self._post()
+
+    def names(self, path: str) -> list[str]:
+        """Return the children of a node."""
+        node = self.machine.tree.nodes.get(path)
+        return [] if node is None else list(node.children)
+
+    def data(self, path: str) -> bytes:
+        """Return the data of a node."""
+        node = self.machine.tree.nodes.get(path)
+        return b"" if node is None or node.data is None else node.data
+
+    def ephemerals(self) -> list[str]:
+        """Return the nodes that belong to sessions."""
+        return [path for mine in self.machine.tree.ephemerals.values() for path in mine]

@@ -1,0 +1,547 @@
+"""Faults that the simulator has to find: a line or two of the code, bent.
+
+Each names the kinds of plans and of faults that can show it. ``detect`` draws plans of these until
+something does not hold.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from tests.unit.bends import Bend, bent
+from tests.unit.simulator.plans import FAULTS, Plan, plan_of
+from tests.unit.simulator.system import Violation
+from tests.unit.simulator.world import World
+from zklock._election.threads import Leadership
+from zklock._engine.attempt import Attempt
+from zklock._engine.callers import Callers
+from zklock._engine.lease import Lease
+from zklock._engine.session import Session
+from zklock._kazoo import store
+from zklock._locks import base, kinds
+from zklock._locks.multi_base import MultiBase, MultiGrantBase
+from zklock._pool import nodes as pool_nodes
+from zklock._pool.member import Membership
+from zklock._pool.rebalancer import Rebalancer
+from zklock._pool.returning import Absences
+from zklock._pool.slot import Slot
+from zklock._pool.submitted import Submitted
+from zklock._recipes import lock, names, semaphore, steps, together
+from zklock._recipes.candidate import Candidacy
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Bent code, and the plans that can show it: their kind, and their faults."""
+
+    bends: tuple[Bend, ...]
+    kind: str = "lock"
+    faults: tuple[str, ...] = ()
+    troubles: int = 3
+    found: str = ""  # a part of what is then said
+    quick: bool = True  # whether it is looked for in each run of the tests
+
+    def put_in(self) -> AbstractContextManager[None]:
+        """Have the bent code run."""
+        return bent(self.bends, _HOMES)
+
+
+MUTATIONS = {
+    "the lease keeps the first timeout of its session": Mutation(
+        (
+            Bend(Lease, "negotiated", "if timeout < self.timeout:", "if False:"),
+            Bend(Session, "_new_lease", "self._wire[1]", "self.timeout"),
+        ),
+        faults=("restart shorter",),
+        found="believed in",
+    ),
+    "the lease runs for the whole timeout": Mutation(
+        (
+            Bend(
+                Lease,
+                "proved",
+                "min(sent + self.fraction * self.timeout, known + (1 - _SLOW) * self.timeout)",
+                "sent + 1.25 * self.timeout",
+            ),
+        ),
+        faults=("cut off", "freeze"),
+        found="believed in",
+        quick=False,
+    ),
+    "nobody ends the lease": Mutation(
+        (
+            Bend(Session, "_turn", "due = min(due, self._lease.end)", "pass"),
+            Bend(Session, "_lapse", "not self._late:", "not self._late or True:"),
+        ),
+        faults=("cut off",),
+        found="nobody notices",
+    ),
+    "lost callbacks need a new thread each": Mutation(
+        (
+            Bend(
+                Callers,
+                "run",
+                "crew.queue.put(calls)",
+                "for call in calls:\n"
+                "        with contextlib.suppress(RuntimeError):\n"
+                "            threading.Thread(target=call, name='call').start()\n"
+                "    return",
+            ),
+        ),
+        faults=("no threads", "expire"),
+        troubles=6,
+        found="nobody is told",
+    ),
+    "a lost grant is not told": Mutation(
+        (Bend(Session, "_lose", "self._outbox.add(grant._tell_loss)", "pass"),),
+        faults=("cut off",),
+        found="nobody is told",
+    ),
+    "a node is kept when its lease has lapsed": Mutation(
+        (
+            Bend(
+                Session,
+                "_lose",
+                "if reason is LossReason.LEASE_LAPSED or several:",
+                "if several:",
+            ),
+        ),
+        faults=("cut off", "freeze"),
+        found="left",
+        quick=False,
+    ),
+    "ThrottledOp is taken for the answer to a deletion": Mutation(
+        (
+            Bend(
+                steps,
+                "delete",
+                "result.why is Failure.MISSING:",
+                "result.why is Failure.MISSING or result.busy:",
+            ),
+            Bend(
+                Attempt,
+                "_landed",
+                "any(isinstance(result, Failed) and result.busy for result in results)",
+                "False",
+            ),
+        ),
+        faults=("throttle",),
+        found="left",
+        quick=False,
+    ),
+    "an unanswered deletion is taken for done": Mutation(
+        (
+            Bend(
+                steps,
+                "delete",
+                "result.why is Failure.MISSING:",
+                "result.why in (Failure.MISSING, Failure.DROPPED):",
+            ),
+        ),
+        faults=("lose", "cut off"),
+        found="left",
+        quick=False,
+    ),
+    "an unanswered create is taken for not done": Mutation(
+        (Bend(lock, "enter", "entry.node = yield from find(entry.path, entry.uuid)", "pass"),),
+        faults=("lose",),
+        found="left",
+        quick=False,
+    ),
+    "who gives up leaves its node": Mutation(
+        (Bend(lock, "acquire", "yield from leave(entry)\n            raise", "raise"),),
+        faults=("cancel",),
+        found="left",
+    ),
+    "a lost watch is not placed again": Mutation(
+        (Bend(Session, "_on_suspended", "attempt.watched(None, deleted=False)", "pass"),),
+        faults=("cut", "restart"),
+        found="left waiting",
+        quick=False,
+    ),
+    "its turn comes when its blocker goes": Mutation(
+        (
+            Bend(
+                lock,
+                "_take_turn",
+                "match decide(standing, event):",
+                "match Decision.TAKE_TURN if event is Event.BLOCKER_GONE"
+                " else decide(standing, event):",
+            ),
+        ),
+        faults=("cancel", "expire"),
+        troubles=6,
+        found="stands before it",
+    ),
+    "what waits for the connection is forgotten": Mutation(
+        (
+            Bend(
+                Session,
+                "_turn",
+                "parked, self._parked = self._parked, {}",
+                "parked = {}",
+            ),
+        ),
+        faults=("cut off", "restart"),
+        found="left waiting",
+    ),
+    "a stopped client believes until it is answered": Mutation(
+        (Bend(Session, "on_close", "self._lose(self._nodes.held()", "self._lose(()"),),
+        faults=("stop client",),
+        troubles=2,
+        found="believed in",
+    ),
+    "a server that hangs is kept": Mutation(
+        (Bend(Session, "_turn", "self._handler.drop()", "pass"),),
+        kind="semaphore",
+        faults=("pause server",),
+        troubles=1,
+        found="is lost",
+        quick=False,
+    ),
+    "a re-entrant lock forgets that it was lost": Mutation(
+        (
+            Bend(
+                kinds.Reentrant,
+                "_again",
+                "grants[-1].check()",
+                "return None if not grants[-1].held else grants[-1]",
+            ),
+        ),
+        kind="re-entrant",
+        faults=("expire", "freeze"),
+        troubles=6,
+        found="another grant",
+    ),
+    "a semaphore with permits left is refused": Mutation(
+        (
+            Bend(
+                semaphore.Entry,
+                "wait_behind",
+                "if self.patient:",
+                "if not self.patient:\n        return Event.UNWATCHED\n    else:",
+            ),
+        ),
+        kind="burst",
+        found="enough permits",
+    ),
+    "a caller waits until it has withdrawn": Mutation(
+        (
+            Bend(
+                base,
+                "outcome",
+                "if not await front.finished(attempt, limit, unheard) and attempt.give_up():",
+                "if not await front.finished(attempt, limit, unheard):\n"
+                "        await front.finished(attempt, None, unheard)",
+            ),
+        ),
+        faults=("cut off", "pause server"),
+        found="too long",
+    ),
+    "a reader passes a writer": Mutation(
+        (
+            Bend(
+                names,
+                "blocks",
+                "not (before is Kind.READ and me is Kind.READ)",
+                "me is not Kind.READ",
+            ),
+        ),
+        kind="read and write",
+        found="stands before it",
+    ),
+    "a leader is not told to stop": Mutation(
+        (
+            Bend(
+                Leadership,
+                "_set_lost",
+                "super()._set_lost()\n    self.should_stop.set()",
+                "self.lost.set()",
+            ),
+        ),
+        kind="election",
+        faults=("expire", "cut off"),
+        found="nobody is told",
+    ),
+    "a semaphore counts one permit too many": Mutation(
+        (
+            Bend(
+                semaphore.Entry,
+                "turn",
+                "if len(listing.names) <= self._kept.limit:",
+                "if len(listing.names) <= self._kept.limit + 1:",
+            ),
+        ),
+        kind="semaphore",
+        found="permits",
+    ),
+    "a token has no epoch": Mutation(
+        (
+            Bend(
+                lock,
+                "_take_turn",
+                "FencingToken(listing.epoch, me.sequence)",
+                "FencingToken(0, me.sequence)",
+            ),
+        ),
+        found="no higher token",
+    ),
+    "a grant needs no lease": Mutation(
+        (Bend(Session, "_may_grant", "self._live()", "True"),),
+        faults=("freeze", "cut off"),
+        troubles=5,
+        found="without a lease",
+    ),
+    "a MultiLock acquires in the order given": Mutation(
+        (
+            Bend(MultiBase, "__init__", "sorted(found, key=full_path)", "found"),
+            Bend(
+                MultiBase,
+                "_order",
+                "sorted(range(len(keys)), key=keys.__getitem__)",
+                "list(range(len(keys)))",
+            ),
+        ),
+        kind="several",
+        found="left waiting",
+    ),
+    "a MultiLock that is not granted keeps what it has": Mutation(
+        (
+            Bend(
+                MultiBase,
+                "_acquire",
+                "self._drop(grants)\n        except",
+                "pass\n        except",
+            ),
+        ),
+        kind="several",
+        found="has not got all",
+    ),
+    "an error of a MultiLock leaves it with what it has": Mutation(
+        (Bend(MultiBase, "_acquire", "self._drop(grants)\n            raise", "raise"),),
+        kind="several",
+        faults=("cancel",),
+        found="has not got all",
+    ),
+    "a MultiLock does not look back at what it has": Mutation(
+        (
+            Bend(
+                MultiBase,
+                "_acquire",
+                "complete and all(each.held for each in grants.values())",
+                "complete",
+            ),
+        ),
+        kind="several",
+        faults=("expire", "delete node"),
+        troubles=6,
+        found="was lost before",
+        quick=False,
+    ),
+    "the loss of one of several locks is not told": Mutation(
+        (Bend(MultiGrantBase, "__init__", "grant.add_lost_callback(self._lose)", "pass"),),
+        kind="several",
+        faults=("expire",),
+        found="a part of",
+    ),
+    "a MultiLock gives back the first of its locks alone": Mutation(
+        (
+            Bend(
+                MultiGrantBase,
+                "_calls",
+                "zip(self._locks, self.grants, strict=True)",
+                "[(self._locks[0], self.grants[0])]",
+            ),
+        ),
+        kind="several",
+        found="has given all back",
+    ),
+    "a ticket waits with contenders after the one that waits": Mutation(
+        (Bend(together, "_take_turns", "if behind:", "if False:"),),
+        kind="several",
+        found="left",
+    ),
+    "a ticket whose answer is lost is taken for not carried out": Mutation(
+        (Bend(together, "_enter", "if made.why in _NOTHING_DONE:", "if True:"),),
+        kind="several",
+        faults=("lose",),
+        found="left",
+        quick=False,
+    ),
+    "only the first contender of a ticket is looked for": Mutation(
+        (
+            Bend(
+                together,
+                "leave",
+                "[partial(lock.leave, entry) for entry in entries]",
+                "[partial(lock.leave, entries[0])]",
+            ),
+        ),
+        kind="several",
+        faults=("lose",),
+        found="left",
+        quick=False,
+    ),
+    "the first of several nodes is given back alone": Mutation(
+        (Bend(Session, "let_go", "if len(grants) > 1:", "if False:"),),
+        kind="several",
+        found="left",
+    ),
+    "a ticket passes who stands before it": Mutation(
+        (
+            Bend(
+                together,
+                "_free",
+                "standing is None or standing.nearest is not None",
+                "standing is None",
+            ),
+        ),
+        kind="several",
+        found="stands before it",
+    ),
+    "a semaphore's waiter does not give back what it has gathered": Mutation(
+        (
+            Bend(
+                semaphore.Entry,
+                "before_leaving",
+                "yield from lock_recipe.leave(self._leases[-1])\n        self._leases.pop()",
+                "self._leases.pop()\n        yield from ()",
+            ),
+        ),
+        kind="semaphore",
+        faults=("cancel",),
+        found="left",
+    ),
+    "a shard is given back while it is worked on": Mutation(
+        (Bend(Slot, "_look", "if not self._running:", "if True:"),),
+        kind="pool",
+        found="the shard is given back",
+    ),
+    "the handler of a lost shard is not told": Mutation(
+        (
+            Bend(Slot, "_take_loss", "self._task.lose()", "pass"),
+            Bend(Slot, "_end", "self._task.tell()", "pass"),
+        ),
+        kind="pool",
+        faults=("expire",),
+        found="not told that the shard is lost",
+    ),
+    "a handler that was refused runs later": Mutation(
+        (Bend(Submitted, "_run", "not self._begins.setdefault(None, True)", "False"),),
+        kind="pool",
+        faults=("no threads",),
+        found="given back",
+    ),
+    "a shard whose handler fails is left alone": Mutation(
+        (Bend(Slot, "_handled", "if self._slots.duties.again:", "if False:"),),
+        kind="pool",
+        found="nobody handles",
+        quick=False,
+    ),
+    "a worker does not join again after its session": Mutation(
+        (
+            Bend(
+                pool_nodes,
+                "attend",
+                "desk.forget()\n                if replaced.final is not None:\n"
+                "                    raise replaced.final from None",
+                "return",
+            ),
+        ),
+        kind="pool",
+        faults=("expire",),
+        found="come to rest",
+        quick=False,
+    ),
+    "a worker that leaves forgets a node": Mutation(
+        (
+            Bend(
+                pool_nodes,
+                "_clear",
+                "for path in (desk.assigned, desk.owned):",
+                "for path in (desk.assigned,):",
+            ),
+        ),
+        kind="pool",
+        found="left behind",
+    ),
+    "a shard that is given up is not revoked": Mutation(
+        (Bend(Slot, "_end", "self._revoke()", "pass"),),
+        kind="pool",
+        found="was not revoked",
+    ),
+    "a writer is let in by one that has become a reader": Mutation(
+        (Bend(lock, "_take_turn", "me.kind is names.Kind.READ", "True"),),
+        kind="read and write",
+        found="stands before it",
+    ),
+    "a request to release reaches whoever leads": Mutation(
+        (Bend(Candidacy, "asked_by", "if name in asked", "if asked"),),
+        kind="election",
+        faults=("expire",),
+        found="nobody has asked",
+    ),
+    "a leader does not look who is asked later": Mutation(
+        (
+            Bend(
+                Session,
+                "_beside",
+                "if own is not None and grant._terms.asked_by is not None:",
+                "if own is None:",
+            ),
+        ),
+        kind="election",
+        found="is not told",
+    ),
+    "shards are not kept for who is away": Mutation(
+        (Bend(Rebalancer, "_writes", "away = self._away()", "away = []"),),
+        kind="pool",
+        found="a shard has moved",
+    ),
+    "a worker does not say what is to be kept for it": Mutation(
+        (Bend(Membership, "_heed", "self._place.say(bytes(place))", "pass"),),
+        kind="pool",
+        found="a shard has moved",
+    ),
+    "who is away is given no time": Mutation(
+        (Bend(Absences, "look", "now + places[identity].delay", "now"),),
+        kind="pool",
+        found="a shard has moved",
+    ),
+}
+"""What is wrong in each is said by its name."""
+
+_HOMES = (steps, lock, together, semaphore, store, pool_nodes)
+
+
+@dataclass(frozen=True)
+class Detected:
+    """What was found, after how many plans and steps."""
+
+    seed: int
+    steps: int
+    violation: Violation
+
+
+def detect(mutation: Mutation, most: int) -> Detected | None:
+    """Play plans with bent code until something does not hold."""
+    steps_taken = 0
+    with mutation.put_in():
+        for seed in range(most):
+            world = World(seed, _plan(mutation, seed))
+            try:
+                world.run()
+            except Violation as violation:
+                return Detected(seed, steps_taken + world.system.steps, violation)
+            steps_taken += world.system.steps
+    return None
+
+
+def _plan(mutation: Mutation, seed: int) -> Plan:
+    assert set(mutation.faults) <= set(FAULTS)
+    return replace(
+        plan_of(seed, (mutation.kind,)),
+        faults=mutation.faults,
+        troubles=mutation.troubles if mutation.faults else 0,
+    )

@@ -1,0 +1,288 @@
+"""Sockets of the simulated system, and the network between processes and servers.
+
+What is sent arrives after a time that the seed chooses, in order. Where the network is cut, it
+arrives after the cut has healed, as with TCP.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol
+
+from tests.unit.simulator import system
+from tests.unit.simulator.system import Module, Process, System
+
+
+class Listener(Protocol):
+    """A server's end."""
+
+    @property
+    def accepts(self) -> bool | None:
+        """Whether it accepts a connection now; ``None``: it does not even refuse."""
+
+    def take(self, link: Link, data: bytes | None) -> None:
+        """Take bytes, or ``None``: the connection has ended."""
+
+
+class Direction:
+    """What is on its way in one direction: bytes, or ``None`` for the end."""
+
+    def __init__(self, link: Link, arrive: Callable[[bytes | None], object]) -> None:
+        self._link = link
+        self._arrive = arrive
+        self._queue: deque[tuple[float, bytes | None]] = deque()
+        self._newest = 0.0
+
+    def send(self, data: bytes | None) -> None:
+        network = self._link.network
+        self._newest = max(self._newest, network.system.now + network.delay())
+        self._queue.append((self._newest, data))
+        network.system.at(self._newest, self.pump)
+
+    def pump(self) -> None:
+        """Have what is due arrive."""
+        network = self._link.network
+        while self._queue and self._queue[0][0] <= network.system.now:
+            if network.is_cut(self._link):
+                return
+            self._arrive(self._queue.popleft()[1])
+
+
+class Link:
+    """One connection of a process to a server."""
+
+    def __init__(self, network: Network, process: Process, address: str, end: Socket) -> None:
+        self.network = network
+        self.process = process
+        self.address = address
+        listener = network.listeners[address]
+        self.up = Direction(self, lambda data: listener.take(self, data))
+        self.down = Direction(self, end.take)
+        self.over = False  # the server has closed it
+
+
+class Network:
+    """All connections, and what is cut: pairs of a process and an address."""
+
+    def __init__(self, running: System) -> None:
+        self.system = running
+        self.rng = random.Random(f"network {running.seed}")
+        self.listeners: dict[str, Listener] = {}
+        self.links: list[Link] = []
+        self.cuts: set[tuple[str, str]] = set()
+        self.slow = 0.0  # seconds that everything takes longer
+        self.sockets: dict[int, Socket] = {}
+        self._numbers = count(100)
+
+    def delay(self) -> float:
+        usual = self.rng.choice((0.0005, 0.002, 0.01))
+        return usual * (0.5 + self.rng.random()) + self.slow
+
+    def is_cut(self, link: Link) -> bool:
+        return (link.process.name, link.address) in self.cuts
+
+    def heal(self) -> None:
+        """Let everything arrive again that waits."""
+        self.cuts.clear()
+        for link in self.links:
+            for direction in (link.up, link.down):
+                self.system.after(self.delay(), direction.pump)
+
+    def add(self, end: Socket) -> int:
+        number = next(self._numbers)
+        self.sockets[number] = end
+        return number
+
+    def connect(self, address: tuple[str, int], timeout: float | None = None) -> Socket:
+        """As ``socket.create_connection``."""
+        me = self.system.current
+        assert me is not None
+        host = address[0]
+        listener = self.listeners[host]
+        cut = (me.process.name, host)
+        took = self.delay()
+        if timeout is not None and took > timeout:
+            system.sleep(timeout)
+            raise TimeoutError("timed out")
+        system.sleep(took)
+
+        def answers() -> bool:
+            return cut not in self.cuts and listener.accepts is not None
+
+        if not self.system.block(answers, timeout):
+            raise TimeoutError("timed out")
+        if not listener.accepts:
+            raise ConnectionRefusedError(111, "Connection refused")
+        end = Socket(self)
+        end.link = Link(self, me.process, host, end)
+        self.links.append(end.link)
+        return end
+
+    def pair(self) -> tuple[Socket, Socket]:
+        """As ``socket.socketpair``."""
+        one, other = Socket(self), Socket(self)
+        one.peer, other.peer = other, one
+        return one, other
+
+    def kill(self, process: Process) -> None:
+        """End all connections of a process."""
+        for end in list(self.sockets.values()):
+            if end.link is not None and end.link.process is process:
+                end.close()
+
+    def modules(self) -> dict[str, Module]:
+        """Return ``socket``, ``select`` and ``fcntl`` as zklock and kazoo see them."""
+        network = self
+
+        class Poll:
+            """As ``select.poll()``."""
+
+            def __init__(self) -> None:
+                self._wanted: dict[int, int] = {}
+
+            def register(self, each: Any, flags: int) -> None:
+                self._wanted[each if isinstance(each, int) else each.fileno()] = flags
+
+            def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
+                seconds = None if milliseconds is None else milliseconds / 1000
+                if milliseconds != 0:
+                    ends = [
+                        network.sockets[number]
+                        for number in self._wanted
+                        if number in network.sockets
+                    ]
+                    if len(ends) < len(self._wanted) or select.POLLOUT in self._wanted.values():
+                        return self._ready()
+                    network.system.block(lambda: any(end.readable for end in ends), seconds)
+                return self._ready()
+
+            def _ready(self) -> list[tuple[int, int]]:
+                return [
+                    (number, flags)
+                    for number, flags in self._wanted.items()
+                    if flags & select.POLLOUT
+                    or number not in network.sockets
+                    or network.sockets[number].readable
+                ]
+
+        return {
+            "socket": Module(
+                socket,
+                socket=Socket,
+                create_connection=self.connect,
+                socketpair=self.pair,
+                getaddrinfo=lambda host, port, *_: [(2, 1, 6, "", (host, port))],
+                gethostname=lambda: "host",
+            ),
+            "select": Module(select, poll=Poll),
+            "fcntl": Module(fcntl, fcntl=lambda *_: 0),
+        }
+
+
+class Socket:
+    """As a connected ``socket.socket``."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._number = network.add(self)
+        self._inbox = bytearray()
+        self._ended = False
+        self._closed = False
+        self._timeout: float | None = None
+        self.readable = False
+        self.link: Link | None = None
+        self.peer: Socket | None = None
+
+    def take(self, data: bytes | None) -> None:
+        """Have bytes arrive, or the end."""
+        if data is None:
+            self._ended = True
+        else:
+            self._inbox += data
+        self.readable = True
+
+    def fileno(self) -> int:
+        return -1 if self._closed else self._number
+
+    def setblocking(self, blocking: bool) -> None:
+        self._timeout = None if blocking else 0.0
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._timeout = seconds
+
+    def setsockopt(self, *_: object) -> None:
+        """There is nothing to tune."""
+
+    def recv(self, size: int) -> bytes:
+        if not self.readable:
+            if self._timeout == 0:
+                raise BlockingIOError
+            if not self._network.system.block(lambda: self.readable, self._timeout):
+                raise TimeoutError("timed out")
+        if self._closed:
+            raise OSError(9, "Bad file descriptor")
+        data = bytes(self._inbox[:size])
+        del self._inbox[:size]
+        self.readable = bool(self._inbox) or self._ended
+        return data
+
+    def send(self, data: Any) -> int:
+        if self._closed:
+            raise OSError(9, "Bad file descriptor")
+        if self.link is not None:
+            self.link.up.send(bytes(data))
+        elif self.peer is not None:
+            self.peer.take(bytes(data))
+        return len(data)
+
+    def sendall(self, data: Any) -> None:
+        self.send(data)
+
+    def makefile(self, mode: str) -> Lines:
+        return Lines(self)
+
+    def shutdown(self, how: int) -> None:
+        self._ended = self.readable = True
+        if self.link is not None:
+            self.link.up.send(None)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = self.readable = True
+            self._network.sockets.pop(self._number, None)
+            if self.link is not None:
+                self.link.up.send(None)
+
+    def __enter__(self) -> Socket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Lines:
+    """As much of a socket's file as zklock uses."""
+
+    def __init__(self, end: Socket) -> None:
+        self._end = end
+
+    def readline(self, limit: int) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            data = self._end.recv(limit)
+            if not data:
+                break
+            line += data
+        return line
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It has nothing of its own."""

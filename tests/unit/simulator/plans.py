@@ -1,0 +1,127 @@
+"""What one seed plays: who asks for what, and what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tests.unit.simulator.system import Process
+from zklock.testing.zookeeper.machine import Rules
+
+PATHS = ("/app/lock", "/app/other", "/app/permits")
+POOL = "/app/pool"
+RULES = Rules(tick_time=500)
+"""What the servers are configured to do at first."""
+
+MOMENT = 1.0
+SOON = 0.5
+"""How late something may be, in seconds, that should happen at once."""
+
+KINDS = (
+    "lock",
+    "lock",
+    "lock",
+    "read and write",
+    "semaphore",
+    "semaphore",
+    "burst",
+    "re-entrant",
+    "election",
+    "several",
+    "several",
+    "pool",
+    "pool",
+)
+"""What users ask for. In a burst, everybody asks for one of enough permits, and may not wait."""
+
+FAULTS = (
+    "cut",
+    "cut off",
+    "expire",
+    "isolate",
+    "pause server",
+    "restart",
+    "restart shorter",
+    "throttle",
+    "lose",
+    "freeze",
+    "stall",
+    "no threads",
+    "kill",
+    "delete node",
+    "stop client",
+    "slow",
+    "cancel",
+)
+
+ONE_SERVER = {"cut", "isolate", "pause server"}
+"""Faults of one server: the client has to find the other one in time."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one seed plays. ``rounds``: how often each user asks, unless that is not limited."""
+
+    kind: str
+    timeout: float
+    processes: int
+    users: int
+    faults: tuple[str, ...]
+    troubles: int
+    noise: float
+    permits: int = 2
+    rounds: int | None = None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether no grant may be lost: nothing is wrong, or one server, for once."""
+        return self.troubles == 0 or (self.troubles == 1 and ONE_SERVER.issuperset(self.faults))
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """Return the plan of which this is the text."""
+        said = json.loads(text)
+        return cls(**{**said, "faults": tuple(said["faults"])})
+
+
+@dataclass(eq=False)
+class Member:
+    """A process of users, its client, and what its users were told of lost grants."""
+
+    process: Process
+    client: Any = None
+    told: dict[Any, list[float]] = field(default_factory=dict)
+    stopped: bool = False
+    crashed: bool = False  # on purpose, to see what its users find when they come back
+
+
+def plan_of(seed: int, kinds: tuple[str, ...] = KINDS) -> Plan:
+    """Draw a plan: a few kinds of faults, so that some plans have one kind alone."""
+    rng = random.Random(f"plan {seed}")
+    kind = rng.choice(kinds)
+    faults = tuple(rng.sample(FAULTS, rng.choice((0, 1, 1, 2, 2, 3, 5))))
+    if kind == "burst":
+        faults = ()
+    elif rng.random() < 0.1:
+        faults = tuple(sorted(ONE_SERVER))
+    timeout = rng.choice((4.0, 4.0, 6.0))
+    processes = rng.choice((2, 2, 3))
+    users = rng.choice((1, 1, 2))
+    troubles = rng.choice((1, 2, 4)) if faults else 0
+    if faults and ONE_SERVER.issuperset(faults):
+        troubles = 1
+    return Plan(
+        kind=kind,
+        timeout=timeout,
+        processes=processes,
+        users=users,
+        faults=faults,
+        troubles=troubles,
+        noise=rng.choice((0.0, 0.03, 0.1, 0.3)),
+        permits=processes * users if kind == "burst" else 2,
+    )

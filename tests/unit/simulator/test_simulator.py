@@ -1,0 +1,228 @@
+"""zklock and kazoo on a simulated system: seeds that hold, and faults that the simulator finds.
+
+Most seeds are the same in each run. ``make test`` plays new ones for a minute of a processor, and
+``make simulate`` for longer: which they were is told at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.modes import strict
+from tests.unit.simulator.coverage import (
+    LEGAL,
+    OFTEN,
+    SELDOM,
+    Seen,
+    gone,
+    listed,
+    table,
+)
+from tests.unit.simulator.mutations import MUTATIONS, detect
+from tests.unit.simulator.plans import FAULTS, KINDS, Plan, plan_of
+from tests.unit.simulator.shrinking import fails, manner, shrink
+from tests.unit.simulator.world import World
+from zklock._kazoo.riders import Rider
+from zklock._kazoo.riding import RidingSocket
+
+ROOT = Path(__file__).parents[3]
+
+SEEDS = 48
+EACH = 8
+"""Seeds for each test."""
+FEW = 2 * EACH
+"""Seeds before each commit."""
+MORE = 300
+"""More seeds, for changes of the core."""
+FOUND = [
+    (829033932, Plan("lock", 4.0, 2, 2, ("pause server", "expire"), 4, 0.1)),
+    (5, Plan("pool", 4.0, 2, 2, ("no threads", "kill"), 4, 0.0)),
+    (37, Plan("pool", 4.0, 3, 2, ("stop client", "stall", "delete node"), 2, 0.03)),
+    (151, Plan("pool", 4.0, 3, 1, ("no threads", "kill"), 1, 0.0)),
+    (928291856, Plan("pool", 6.0, 2, 2, ("stop client",), 2, 0.1)),
+    (5170, Plan("election", 6.0, 2, 1, ("no threads", "restart"), 4, 0.0)),
+]
+"""What has found a fault."""
+
+MOST = 60
+"""A fault must be found in so many plans."""
+
+
+def play(seed: int, plan: Plan | None = None) -> World:
+    """Play a seed; how to replay it is a note on what it raises."""
+    world = World(seed, plan)
+    try:
+        world.run()
+    except BaseException as error:
+        error.add_note(f"replay: python -m tests.unit.simulator {seed} '{world.plan}'")
+        raise
+    return world
+
+
+LENGTHY = pytest.mark.lengthy("seeds of the simulator beyond the first: for changes of the core")
+FIRSTS = [pytest.param(first, marks=[LENGTHY] * (first >= FEW)) for first in range(0, SEEDS, EACH)]
+
+
+@pytest.mark.parametrize("first", range(0, FEW, EACH))
+def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "off")
+    for seed in range(first, first + EACH):
+        play(seed)
+
+
+@LENGTHY
+def test_it_holds_and_states_meet_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "off")
+    seen = Seen()
+    for seed in range(SEEDS):
+        with seen.watching():
+            play(seed)
+    assert gone(seen, OFTEN) == []
+
+
+@pytest.mark.parametrize("first", FIRSTS)
+def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "on")
+    rode: list[int] = []
+    write = RidingSocket.write
+
+    def counted(self: RidingSocket, riders: list[Rider]) -> None:
+        rode.append(len(riders))
+        write(self, riders)
+
+    monkeypatch.setattr(RidingSocket, "write", counted)
+    for seed in range(first, first + EACH):
+        play(seed)
+    assert sum(rode) > 100 * EACH
+
+
+SLOW = pytest.mark.thorough(
+    "more seeds, and seeded faults that take many plans: minutes of a core, for changes of the core"
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[SLOW] * (not each.quick)) for name, each in MUTATIONS.items()],
+)
+def test_a_seeded_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "off")  # other requests, other moments, another violation
+    mutation = MUTATIONS[name]
+    detected = detect(mutation, MOST)
+    assert detected is not None, f"not found in {MOST} plans"
+    assert mutation.found in str(detected.violation), detected
+
+
+@pytest.mark.parametrize(("seed", "plan"), FOUND)
+def test_what_has_found_a_fault(seed: int, plan: Plan) -> None:
+    play(seed, plan)
+
+
+@pytest.mark.lengthy("a failure of the simulator cut down: it plays dozens of plans")
+def test_a_failure_is_cut_down_and_replays() -> None:
+    plan = Plan("semaphore", 6.0, 3, 2, ("cancel", "freeze", "stall"), 2, 0.1)
+    with MUTATIONS["a semaphore counts one permit too many"].put_in():
+        found = fails(0, plan)
+        assert found is not None
+        small = shrink(found)
+        assert "permits" in manner(small.violation)
+        assert manner(small.violation) == manner(found.violation)
+        assert (small.plan.faults, small.plan.troubles, small.plan.noise) == ((), 0, 0.0)
+        assert small.plan.processes * small.plan.users < 6
+        assert small.steps < found.steps
+        again = fails(small.seed, Plan.parse(str(small.plan)))
+        assert again is not None
+        assert (again.steps, str(again.violation)) == (small.steps, str(small.violation))
+
+
+@SLOW
+def test_more_seeds(monkeypatch: pytest.MonkeyPatch, told_in_the_end: list[str]) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "off")
+    seen = Seen()
+    for seed in range(SEEDS + MORE):
+        with seen.watching():
+            play(seed)
+    told_in_the_end.append(f"the simulator: {seen.summary}")
+    assert gone(seen, OFTEN, SELDOM) == []
+
+
+def seed_of_sources() -> int:
+    """Return a number that changes with any module of zklock."""
+    digest = hashlib.sha256()
+    for module in sorted((ROOT / "zklock").rglob("*.py")):
+        digest.update(module.read_bytes())
+    return int.from_bytes(digest.digest()[:4], "big") % 10**9
+
+
+@pytest.mark.lengthy("new seeds of the simulator: a minute of a processor")
+def test_new_seeds(told_in_the_end: list[str]) -> None:
+    """In each run, for a minute of a processor, or for the seconds in ``ZKLOCK_SIMULATE``.
+
+    On a busy machine they are fewer. In CI they change with zklock alone, so that a second run of
+    one commit has the same verdict. Which states have met which events is told in the end.
+    """
+    seconds = float(os.environ.get("ZKLOCK_SIMULATE", "60"))
+    seed = first = seed_of_sources() if strict() else random.SystemRandom().randrange(10**9)
+    print(f"seeds from {first} on")
+    seen, begin, clock = Seen(), time.process_time(), time.monotonic() + 3 * seconds
+    while (spent := time.process_time() - begin) < seconds and time.monotonic() < clock:
+        with seen.watching():
+            failure = fails(seed, plan_of(seed))
+        if failure is not None:
+            print(f"cut down: {shrink(failure)}")
+            pytest.fail(str(failure))
+        seed += 1
+    speed = f"{seen.played / spent:.1f} in a second of a processor"
+    told_in_the_end.append(f"the simulator: {seen.played} new seeds, from {first} on; {speed}")
+    told_in_the_end.append(f"the simulator: {seen.summary}")
+
+
+def test_the_list_has_every_pair() -> None:
+    assert list(listed()) == list(LEGAL)
+
+
+def test_the_docs_say_which_pairs_are_never_met() -> None:
+    page = (ROOT / "docs/evidence.md").read_text()
+    assert (
+        page.partition("<!-- pairs: begin -->\n")[2].partition("<!-- pairs: end -->")[0] == table()
+    )
+
+
+@pytest.mark.parametrize("kind", ["lock", "election", "pool"])
+def test_a_seed_replays_exactly(kind: str) -> None:
+    """In another process, too, where objects and strings have other hashes."""
+    plan = plan_of(0, (kind,))
+    world = play(0, plan)
+    program = (
+        "import sys\n"
+        "from tests.unit.simulator.plans import Plan\n"
+        "from tests.unit.simulator.world import World\n"
+        "world = World(0, Plan.parse(sys.argv[1]))\n"
+        "world.run()\n"
+        "print(world.system.history, *world.story, sep='\\n')\n"
+    )
+    command = [sys.executable, "-c", program, str(plan)]
+    there = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert there.stdout.splitlines() == [str(world.system.history), *world.story]
+    assert "granted" in there.stdout
+
+
+def test_the_table_lists_every_seeded_fault() -> None:
+    page = (ROOT / "docs/evidence.md").read_text()
+    table = page.partition("<!-- mutations: begin -->")[2].partition("<!-- mutations: end -->")[0]
+    listed = [row.split("|")[1].strip() for row in table.strip().splitlines()[2:]]
+    assert listed == list(MUTATIONS)
+
+
+def test_every_kind_and_every_fault_is_drawn() -> None:
+    plans = [plan_of(seed) for seed in range(SEEDS)]
+    assert {plan.kind for plan in plans} == set(KINDS)
+    assert {fault for plan in plans for fault in plan.faults} == set(FAULTS)

@@ -1,0 +1,683 @@
+"""What users do with locks, what goes wrong meanwhile, and what must hold at each step.
+
+``World(seed).run()`` draws a plan, and plays it. It raises ``Violation``, with the seed:
+
+- *Two believers*: grants that exclude each other, whose leases run, and none of whose nodes an
+  operator has deleted.
+- *Tokens*: a grant's token is higher than those of all grants before it that exclude it.
+- *Order*: nobody is granted while a node stands before it in the queue.
+- *Loss*: a lost grant is told once, and soon; a lease that is over is noticed soon.
+- *Time*: a call with a limit returns within it, and a release within a second.
+- *Rest*: once nothing goes wrong any more, everybody is granted or in error, no node is left, and a
+  stopped client leaves no thread.
+- *Reach*: where one of two servers is out of reach, or none, no grant is lost.
+- *Errors*: no thread ends by an error, no error is logged as unexpected, and users see only the
+  errors that the documentation names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import logging
+import math
+import queue
+import random
+import select
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import thread as executors
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+from unittest import mock
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.retry import KazooRetry
+
+import zklock
+from tests.unit.simulator import system as simulated
+from tests.unit.simulator.elections import Elections
+from tests.unit.simulator.ensemble import HOSTS, Ensemble
+from tests.unit.simulator.network import Network
+from tests.unit.simulator.plans import (
+    MOMENT,
+    PATHS,
+    POOL,
+    RULES,
+    SOON,
+    Member,
+    Plan,
+    plan_of,
+)
+from tests.unit.simulator.pools import Planned, Workers
+from tests.unit.simulator.several import Several
+from tests.unit.simulator.system import Over, Process, System, Violation
+from zklock._election.base import pause_after
+from zklock._engine import nodes, runtime, sessions
+from zklock._engine.grant import GrantBase
+from zklock._ground import mutexes
+from zklock._ground.clock import clock
+from zklock._recipes import names
+from zklock.errors import (
+    AcquireCancelled,
+    ClientClosed,
+    LockLost,
+    NoAnswer,
+    ZkLockError,
+)
+from zklock.testing.zookeeper.machine import Rules
+
+
+class World:
+    """One run."""
+
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        self.plan = plan or plan_of(seed)
+        self.system = System(seed)
+        self.system.noise = self.plan.noise
+        self.system.each_step = self._check
+        self.rng = random.Random(f"world {seed}")
+        self.network = Network(self.system)
+        self.ensemble: Ensemble
+        self.members = [Member(Process(f"p{number}")) for number in range(self.plan.processes)]
+        self.story: list[str] = []
+        self.grants: list[GrantBase] = []
+        self.given_at: dict[GrantBase, float] = {}
+        self.struck: Counter[str] = Counter()
+        self.cancelled: dict[str, float] = {}  # when the acquire of a user was cancelled last
+        self.several = Several(self)
+        self.elections = Elections(self)
+        self.workers = Workers(self)
+        self._active: list[tuple[GrantBase, Member]] = []
+        self._deleted: set[str] = set()
+        self._reading: set[GrantBase] = set()  # write locks that were downgraded, or perhaps
+        self._pending: dict[str, Any] = {}  # the locks that are being acquired
+        self.left = 0  # users that are not through
+        self.calm: Any = simulated.Event()  # nothing goes wrong any more
+
+    def run(self) -> None:
+        """Play the plan; raise ``Violation`` if something does not hold."""
+        collects = gc.isenabled()
+        gc.disable()  # what a collection ends, it ends at another step each time
+        try:
+            with _substituted(self), simulated.running(self.system):
+                self.ensemble = Ensemble(self.system, self.network, RULES)
+                self.system.run(self._script)
+        finally:
+            if collects:
+                gc.enable()
+
+    def say(self, what: str) -> None:
+        """Note what happens."""
+        self.story.append(f"{self.system.now - simulated.BEGIN:9.4f}  {what}")
+
+    # The script.
+
+    def _script(self) -> None:
+        plan, rng = self.plan, self.rng
+        for member in self.members:
+            self.system.spawn(
+                f"{member.process.name} main", partial(self._main, member), member.process
+            )
+            self.left += 1
+        for _ in range(plan.troubles):
+            simulated.sleep(rng.uniform(0.1, 1.5) * plan.timeout)
+            self._trouble(rng.choice(plan.faults))
+        simulated.sleep(rng.uniform(0.3, 2.0) * plan.timeout)
+        self._mend()
+        self.calm.set()
+        self.workers.rest()
+        if not self.system.block(lambda: not self.left, 40 * plan.timeout + 60):
+            raise Violation("somebody is left waiting")
+        simulated.sleep(2 * plan.timeout + 5)
+        self._check_rest()
+        self._stop_all()
+
+    def _main(self, member: Member) -> None:
+        while member.client is None:
+            try:
+                member.client = zklock.connect(HOSTS, self.plan.timeout)
+            except NoAnswer:
+                self.say(f"{member.process.name} does not connect")
+        for number in range(self.plan.users):
+            self.left += 1
+            name = f"{member.process.name}u{number}"
+            rng = random.Random(f"{self.system.seed} {name}")
+            self.system.spawn(name, partial(self._use, member, name, rng), member.process)
+        self.left -= 1
+
+    def _use(self, member: Member, name: str, rng: random.Random) -> None:
+        simulated.sleep(rng.uniform(0, 1.0))
+        if self.plan.kind == "election":
+            self.elections.stand(member, name, rng)
+        elif self.plan.kind == "pool":
+            self.workers.work(member, name, rng)
+        else:
+            for _ in self._rounds():
+                try:
+                    if self.plan.kind == "several":
+                        self.several.use(member, name, rng)
+                    else:
+                        self._round(member, name, rng)
+                except (AcquireCancelled, LockLost):
+                    continue
+                except ClientClosed:
+                    if not member.stopped:
+                        raise
+                    break
+                except ZkLockError as error:
+                    if "threads that watch over" not in str(error):
+                        raise
+                    simulated.sleep(0.5)
+        self.left -= 1
+
+    def _rounds(self) -> Iterator[int]:
+        """Go on until nothing goes wrong any more; in a burst, ask once."""
+        most = 1 if self.plan.kind == "burst" else self.plan.rounds
+        for number in count():
+            if self.calm.is_set() or number == most:
+                return
+            yield number
+
+    def options(self, member: Member, name: str) -> dict[str, Any]:
+        """Return what all locks of a user are made with."""
+        return {
+            "identity": name,
+            "on_lost": lambda loss: member.told.setdefault(loss.grant, []).append(self.system.now),
+        }
+
+    @staticmethod
+    def way(rng: random.Random) -> tuple[dict[str, Any], float]:
+        """Draw how a user acquires, and for how long that may take, in seconds."""
+        how: dict[str, Any] = rng.choice(
+            ({}, {}, {"timeout": rng.uniform(0.0, 8.0)}, {"blocking": False})
+        )
+        return how, how.get("timeout", math.inf if how.get("blocking", True) else 0.0)
+
+    @contextmanager
+    def asking(self, name: str, lock: Any) -> Iterator[None]:
+        """Have what a user acquires cancelled, if that goes wrong."""
+        self._pending[name] = lock
+        try:
+            yield
+        finally:
+            del self._pending[name]
+
+    def _lock(self, member: Member, name: str, rng: random.Random) -> Any:
+        options = self.options(member, name)
+        path = PATHS[0] if rng.random() < 0.85 or self.plan.kind == "burst" else PATHS[1]
+        match self.plan.kind:
+            case "read and write":
+                kind: Any = rng.choice((zklock.ReadLock, zklock.ReadLock, zklock.WriteLock))
+            case "semaphore" | "burst":
+                return zklock.Semaphore(member.client, path, limit=self.plan.permits, **options)
+            case "re-entrant":
+                kind = zklock.RLock
+            case _:
+                kind = zklock.Lock
+                options["tidy"] = rng.random() < 0.3
+        return kind(member.client, path, **options)
+
+    def _round(self, member: Member, name: str, rng: random.Random) -> None:
+        lock = self._lock(member, name, rng)
+        how, limit = self.way(rng)
+        begin = self.system.now
+        if self.plan.kind == "semaphore":
+            how["permits"] = rng.choice((1, 1, 2))
+        elif self.plan.kind == "burst":
+            how, limit = {"blocking": False}, 0.0
+        try:
+            with self.asking(name, lock):
+                grant = lock.acquire(**how)
+        finally:
+            self.check_time(member, f"{name} acquire({how})", begin, max(limit, MOMENT))
+        self.say(f"{name} {how}: {grant}")
+        if grant is None:
+            if limit == math.inf:
+                raise Violation(f"{name}: acquire() without a limit has given up")
+            if self.plan.kind == "burst":
+                raise Violation(f"{name} is refused, and there are enough permits")
+            return
+        if self.plan.kind == "re-entrant" and rng.random() < 0.6:
+            simulated.sleep(rng.uniform(0, 0.5) * self.plan.timeout)
+            again = lock.acquire()
+            if again is not grant:
+                raise Violation(f"{name}: a second acquire of an RLock has another grant")
+            simulated.sleep(rng.uniform(0, 2.0))
+            self.release(member, name, lock.release)
+        self._hold(member, name, rng, lock, grant)
+        if rng.random() < 0.3:
+            grant.abandon()
+        else:
+            self.release(member, name, lock.release)
+
+    def _hold(
+        self, member: Member, name: str, rng: random.Random, lock: Any, grant: GrantBase
+    ) -> None:
+        for _ in range(rng.choice((0, 1, 4))):
+            simulated.sleep(rng.uniform(0, 0.4) * self.plan.timeout)
+            if not grant.held:
+                break
+            if isinstance(lock, zklock.WriteLock) and rng.random() < 0.3:
+                self._downgrade(member, name, lock, grant)
+
+    def _downgrade(self, member: Member, name: str, lock: Any, grant: GrantBase) -> None:
+        begin = self.system.now
+        self._reading.add(grant)  # from now on readers may come in
+        try:
+            lock.downgrade(self.plan.timeout)
+        except NoAnswer as error:
+            self.say(f"{name}: {error}")
+        finally:
+            self.check_time(member, f"{name} downgrade()", begin, self.plan.timeout)
+
+    def release(
+        self, member: Member, name: str, release: Callable[[], object], limit: float = MOMENT
+    ) -> None:
+        """Give back, within a limit in seconds."""
+        begin = self.system.now
+        try:
+            release()
+        finally:
+            self.check_time(member, f"{name} release()", begin, limit)
+
+    # What goes wrong.
+
+    def _trouble(self, what: str) -> None:
+        rng = self.rng
+        self.struck[what] += 1
+        member = rng.choice(self.members)
+        follower = rng.choice(self.ensemble.followers)
+        long = rng.choice((0.2, 0.5, 0.9, 1.5, 1.5)) * self.plan.timeout
+        self.say(f"{what}: {member.process.name} {follower.address} {long:.2f} s")
+        home = {
+            **dict.fromkeys(("cut", "cut off", "slow"), self._trouble_of_network),
+            **dict.fromkeys(
+                ("isolate", "pause server", "throttle", "lose"), self._trouble_of_server
+            ),
+            **dict.fromkeys(("restart", "restart shorter"), self._restart),
+            **dict.fromkeys(("freeze", "stall", "no threads", "kill"), self._trouble_of_process),
+        }.get(what, self._trouble_of_session)
+        home(what, member, follower, long)
+
+    def _trouble_of_network(self, what: str, member: Member, follower: Any, long: float) -> None:
+        if what == "slow":
+            self.network.slow = self.rng.uniform(0.02, 0.3) * self.plan.timeout
+            self.system.after(long, self._speed_up)
+            return
+        self._cut(member, [follower] if what == "cut" else self.ensemble.followers)
+        self.system.after(long, self.network.heal)
+
+    def _cut(self, member: Member, followers: list[Any]) -> None:
+        for each in followers:
+            self.network.cuts.add((member.process.name, each.address))
+
+    def _trouble_of_server(self, what: str, member: Member, follower: Any, long: float) -> None:
+        rng, ensemble = self.rng, self.ensemble
+        match what:
+            case "isolate":
+                ensemble.isolate(follower)
+                self.system.after(long, partial(ensemble.rejoin, follower))
+            case "pause server":
+                ensemble.pause(follower)
+                self.system.after(long, partial(ensemble.resume, follower))
+            case "throttle":
+                ensemble.throttles = rng.choice((0.1, 0.3, 0.7))
+                self.system.after(rng.uniform(0.5, 3.0), self._calm)
+            case "lose":
+                ensemble.loses = rng.choice((0.05, 0.2))
+                self.system.after(rng.uniform(0.5, 3.0), self._calm)
+
+    def _restart(self, what: str, member: Member, follower: Any, long: float) -> None:
+        rng, timeout = self.rng, self.plan.timeout
+        rules = RULES
+        if what == "restart shorter":
+            most = round(rng.uniform(0.3, 0.6) * timeout * 1000)
+            rules = Rules(tick_time=rng.choice((250, 500)), max_session_timeout=most)
+        self.ensemble.restart(rules, rng.uniform(0.05, 0.3) * timeout)
+        if rng.random() < 0.5:
+            simulated.sleep(rng.uniform(0.5, 0.8) * timeout)
+            self._cut(member, self.ensemble.followers)
+            self.system.after(1.5 * timeout, self.network.heal)
+
+    def _trouble_of_process(self, what: str, member: Member, follower: Any, long: float) -> None:
+        process, rng = member.process, self.rng
+        match what:
+            case "freeze":
+                self.system.freeze(process, long)
+            case "stall":
+                tasks = [each for each in self.system.tasks if each.process is process]
+                if tasks:
+                    self.system.stall(rng.choice(tasks), rng.uniform(0.01, 2.0))
+            case "no threads":
+                for each in self.members:
+                    each.process.threads_fail = True
+                self.system.after(long, self._let_start)
+            case "kill":
+                if not any(each.process.dead for each in self.members):
+                    self.kill(member)
+
+    def _trouble_of_session(self, what: str, member: Member, follower: Any, long: float) -> None:
+        client, rng = member.client, self.rng
+        match what:
+            case "expire":
+                self.expire(member)
+            case "delete node":
+                path = POOL if self.plan.kind == "pool" else rng.choice(PATHS[:2])
+                found = [it for it in self.ensemble.ephemerals() if it.startswith(f"{path}/")]
+                if found:
+                    node = rng.choice(sorted(found))
+                    self._deleted.add(node)
+                    self.ensemble.delete(node)
+            case "stop client":
+                if client is not None and not member.stopped:
+                    member.stopped = True
+                    self.system.spawn("stops", client.stop, member.process)
+            case "cancel":
+                for name, lock in list(self._pending.items()):
+                    self.cancelled[name] = self.system.now
+                    lock.cancel()
+
+    def expire(self, member: Member) -> None:
+        """End the session of a process from outside."""
+        if member.client is not None and member.client.client_id is not None:
+            session = member.client.client_id[0]
+            self._deleted.update(self.ensemble.machine.tree.ephemerals.get(session, ()))
+            self.ensemble.expire(session)
+
+    def kill(self, member: Member) -> None:
+        """Kill a process; its users are through."""
+        process = member.process
+        process.dead = True
+        self.system.freeze(process, math.inf)
+        self.network.kill(process)
+        for task in self.system.tasks:
+            if task.process is process and (task.name.endswith(" main") or "u" in task.name[:4]):
+                self.left -= 1
+
+    def begin_again(self, member: Member) -> None:
+        """Start a process in the place of one that was killed, with the same users."""
+        again = Member(Process(member.process.name))
+        self.members.append(again)
+        self.left += 1
+        self.system.spawn(f"{again.process.name} main", partial(self._main, again), again.process)
+
+    def _calm(self) -> None:
+        self.ensemble.throttles = self.ensemble.loses = 0.0
+
+    def _speed_up(self) -> None:
+        self.network.slow = 0.0
+
+    def _let_start(self) -> None:
+        for member in self.members:
+            member.process.threads_fail = False
+
+    def _mend(self) -> None:
+        self._calm()
+        self._speed_up()
+        self._let_start()
+        self.network.heal()
+        for follower in self.ensemble.followers:
+            if follower.mute:
+                self.ensemble.resume(follower)
+            elif follower.isolated is not None:
+                self.ensemble.rejoin(follower)
+        self.say("nothing goes wrong any more")
+
+    def is_planned(self, error: BaseException) -> bool:
+        """Whether an error may be logged: users' code has raised it, or no thread can start."""
+        if self.plan.kind == "pool" and "can't start new thread" in str(error):
+            return self.struck["no threads"] > 0
+        return isinstance(error, Planned)
+
+    # What must hold.
+
+    def given(self, grant: GrantBase) -> None:
+        """Hear of a grant, at the moment at which it is given."""
+        try:
+            self._take(grant)
+        except Violation as violation:  # zklock would take it for an error of its own
+            self.system.fail(violation)
+            raise Over from None
+
+    def _take(self, grant: GrantBase) -> None:
+        current = self.system.current
+        assert current is not None
+        member = next(each for each in self.members if each.process is current.process)
+        self.say(f"granted {grant}")
+        if grant._keeper.lease_end <= self.system.now:
+            raise Violation(f"{grant} is given without a lease")
+        for other in self.grants:
+            if self._exclude(grant, other) and not grant.tokens[0] > other.token:
+                raise Violation(f"{grant} has no higher token than {other}")
+        self._check_order(grant)
+        self.grants.append(grant)
+        self.given_at[grant] = self.system.now
+        self._active.append((grant, member))
+        self._check()
+
+    def _check_order(self, grant: GrantBase) -> None:
+        parent, _, own = grant.path.rpartition("/")
+        me = names.parse(own)
+        assert me is not None
+        if me.kind is names.Kind.LEASE:
+            return
+        reading = {each.path for each in self._reading}
+        for each in self.ensemble.names(parent):
+            name = names.parse(each)
+            if name is None or not name.sequence < me.sequence:
+                continue
+            if me.kind is names.Kind.READ and (
+                name.kind is names.Kind.READ or f"{parent}/{each}" in reading
+            ):
+                continue
+            raise Violation(f"{grant} was given while {each} stands before it")
+
+    def _check(self) -> None:
+        """Look whether two believe, and whether each end is noticed and told in time."""
+        now = self.system.now
+        believing: list[GrantBase] = []
+        for pair in self._active[:]:
+            grant, member = pair
+            if member.process.dead:
+                self._active.remove(pair)
+            elif grant._ended:
+                if grant._loss is None or self._is_told(grant, member):
+                    self._active.remove(pair)
+            elif grant._keeper.lease_end > now:
+                believing.append(grant)
+            else:
+                end = grant._keeper.lease_end
+                begin = max(end, 0.0)
+                if now - begin > SOON + member.process.stalled(begin, now):
+                    raise Violation(f"nobody notices that the lease of {grant} is over")
+        if len(believing) > 1:
+            self._check_believers(believing)
+        self.several.check()
+        self.elections.check()
+        self.workers.check()
+
+    def _is_told(self, grant: GrantBase, member: Member) -> bool:
+        loss = grant._loss
+        assert loss is not None
+        if self.plan.keeps and not member.crashed:
+            raise Violation(f"{grant} is lost: {loss.reason}")
+        told = member.told.get(grant, [])
+        late = self.system.now - loss.noticed
+        event: Any = getattr(grant, "should_stop", None) or getattr(grant, "lost", None)
+        if (told or grant.lock_path.startswith(POOL)) and event.is_set():
+            return True
+        if late > SOON + member.process.stalled(loss.noticed, self.system.now):
+            raise Violation(f"nobody is told that {grant} is lost: {loss.reason}")
+        return False
+
+    def _check_believers(self, believing: list[GrantBase]) -> None:
+        held = [each for each in believing if not self._deleted.intersection(each._paths)]
+        permits: Counter[str] = Counter()
+        for each in held:
+            if "/leases/" in each.path:
+                permits[each.lock_path] += len(each.tokens)
+        if permits and max(permits.values()) > self.plan.permits:
+            raise Violation(f"{permits} permits of {self.plan.permits} are believed in")
+        for number, grant in enumerate(held):
+            for other in held[:number]:
+                if self._exclude(grant, other):
+                    raise Violation(f"{grant} and {other} are believed in at the same time")
+
+    def _exclude(self, one: GrantBase, other: GrantBase) -> bool:
+        """Whether two grants exclude each other; those of a semaphore never do."""
+        if one.lock_path != other.lock_path or "/leases/" in one.path:
+            return False
+        return not all(
+            each in self._reading or names.kind_of(each.path) is names.Kind.READ
+            for each in (one, other)
+        )
+
+    def not_ended(self) -> list[GrantBase]:
+        """Return the grants that are neither given back nor lost."""
+        return [grant for grant, _ in self._active if not grant._ended]
+
+    def check_time(self, member: Member, what: str, begin: float, limit: float) -> None:
+        """Look whether a call returns within its limit, in seconds."""
+        now = self.system.now
+        if self.system.over:
+            return
+        late = now - begin - limit - member.process.stalled(begin, now)
+        if late > SOON:
+            raise Violation(f"{what} took {now - begin:.2f} s, {late:.2f} s too long")
+
+    def _check_rest(self) -> None:
+        left = self.ensemble.ephemerals()
+        if left:
+            raise Violation(f"left behind: {', '.join(left)}")
+        for grant, member in self._active:
+            if not member.process.dead:
+                raise Violation(f"{grant} has not ended, or was not told")
+        for member in self.members:
+            for grant, told in member.told.items():
+                if len(told) != 1:
+                    raise Violation(f"the loss of {grant} was told {len(told)} times")
+                if grant._loss is None:
+                    raise Violation(f"{grant} is told to be lost, and is not")
+
+    def _stop_all(self) -> None:
+        alive = [each for each in self.members if not each.process.dead]
+        for member in alive:
+            done = self.system.spawn("stops", partial(_stop, member.client), member.process)
+            if not self.system.block(lambda task=done: task.done, 30):  # type: ignore[misc]
+                raise Violation(f"the client of {member.process.name} does not stop")
+        processes = [each.process for each in alive]
+
+        def are_gone() -> bool:
+            return not any(task.process in processes for task in self.system.tasks)
+
+        if not self.system.block(are_gone, 20):
+            left = [task.name for task in self.system.tasks if task.process in processes]
+            raise Violation(f"threads of stopped clients go on: {', '.join(left)}")
+
+
+def _stop(client: Any) -> None:
+    client.stop()
+    client.close()
+
+
+class _Log(logging.Handler):
+    """Fails the run for what is logged as unexpected."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._world.system.over:
+            return
+        text = record.getMessage()
+        self._world.say(f"[{record.name}] {text}")
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not self._world.is_planned(error):
+            self._world.system.fail(Violation(f"unexpected: {text}: {error!r}"), error)
+
+
+@contextmanager
+def _substituted(world: World) -> Iterator[None]:
+    """Put the simulated system under zklock and kazoo."""
+    chance = random.Random(f"chance {world.system.seed}")
+    drawn = {name: getattr(chance, name) for name in ("random", "randint", "uniform", "shuffle")}
+    modules = world.network.modules()
+    replaced: list[tuple[object, object]] = [
+        (threading, simulated.THREADING),
+        (queue, simulated.QUEUE),
+        (time, simulated.TIME),
+        (select, modules["select"]),
+        (socket, modules["socket"]),
+        (fcntl, modules["fcntl"]),
+        (random, simulated.Module(random, **drawn)),
+        (queue.SimpleQueue, simulated.Queue),
+        (time.sleep, simulated.sleep),
+        (random.uniform, chance.uniform),
+        (clock, simulated.now),
+        (mutexes.Mutex, simulated.Lock),
+        (mutexes.ReentrantMutex, simulated.RLock),
+        (uuid.uuid4, lambda: uuid.UUID(int=chance.getrandbits(128), version=4)),
+    ]
+    by_id = {id(real): fake for real, fake in replaced}
+    with ExitStack() as stack:
+
+        def put(home: Any, name: str, value: object) -> None:
+            stack.enter_context(mock.patch.object(home, name, value))
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("zklock.testing") or not name.startswith(HOUSES):
+                continue
+            for attribute, value in list(vars(module).items()):
+                if id(value) in by_id:
+                    put(module, attribute, by_id[id(value)])
+                    continue
+                kind = type(value)  # isinstance() would ask the value, which may be lazy
+                if issubclass(kind, type) and threading.local in value.__bases__:
+                    put(module, attribute, simulated.local_class(value))
+                elif issubclass(kind, threading.local):
+                    local = simulated.Local if kind is threading.local else None
+                    put(module, attribute, (local or simulated.local_class(kind))())
+        put(SequentialThreadingHandler, "queue_impl", simulated.Queue)
+        put(SequentialThreadingHandler, "sleep_func", staticmethod(simulated.sleep))
+        for function in (runtime.Runtime.__init__, KazooRetry.__init__, pause_after):
+            defaults = tuple(by_id.get(id(each), each) for each in function.__defaults__ or ())
+            put(function, "__defaults__", defaults)
+        put(sys.modules["kazoo.handlers.threading"], "atexit", mock.Mock())
+        opening = simulated.RLock()
+        put(sessions, "_opening", opening)
+        put(sessions, "_opened", simulated.Condition(opening))
+        give = nodes.OwnNodes.give
+
+        def given(self: nodes.OwnNodes, grant: GrantBase) -> None:
+            give(self, grant)
+            world.given(grant)
+
+        put(nodes.OwnNodes, "give", given)
+        handler = _Log(world)
+        # In Python 3.11, a lock and the queues of all executors of the process.
+        put(executors, "_global_shutdown_lock", simulated.Lock())
+        put(executors, "_threads_queues", {})
+        for name in LOGGERS:
+            logger = logging.getLogger(name)
+            put(logger, "propagate", False)
+            put(logger, "handlers", [handler])
+            put(logger, "level", logging.WARNING)
+            logger.manager._clear_cache()  # type: ignore[attr-defined]
+        yield
+
+
+LOGGERS = ("zklock", "kazoo", "concurrent")
+HOUSES = (*LOGGERS[:2], "concurrent.futures")
+"""What runs on the simulated system: the beginnings of the names of its modules."""
+
+for _name in zklock.__all__:
+    getattr(zklock, _name)  # what is imported later would have the real modules

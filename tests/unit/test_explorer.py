@@ -1,0 +1,220 @@
+"""All interleavings of a few contenders and a few faults; and what happens if the recipe is wrong.
+
+An explorer that finds nothing proves nothing. So each of ``SEEDED`` bends one line of the recipe or
+of the attempt, and must be found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.fakes import Client
+from tests.unit.bends import Bend, bent
+from tests.unit.explorer import Bounds, Found, explore
+from zklock._engine import attempt
+from zklock._recipes import lock as lock_recipe, steps
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """A wrong variant, and what is said of it, within which bounds."""
+
+    bends: tuple[Bend, ...]
+    found: str
+    bounds: Bounds
+
+
+SEARCH = "entry.node = yield from find(entry.path, entry.uuid)"
+SEEDED = {
+    # Three defences, each of which is enough: all are taken away.
+    "adopts the node of another session": Seeded(
+        (
+            Bend(steps, "find", "if node.mine", ""),
+            Bend(
+                lock_recipe,
+                "enter",
+                SEARCH,
+                f"""
+            while True:
+                try:
+                    {SEARCH}
+                except SessionReplaced:
+                    continue
+                break""",
+            ),
+            Bend(Client, "claim", "claim.path not in self._own", "False"),
+        ),
+        "is believed in",
+        Bounds(1, 2, ("connection", "session")),
+    ),
+    "does not watch its own node": Seeded(
+        (Bend(steps, "watch", "(Watch(own),) if own else ()", "(own := None) or ()"),),
+        "told that it is gone",
+        Bounds(2, 1, ("node",)),
+    ),
+    "looks for a stale uuid": Seeded(
+        (Bend(lock_recipe, "enter", "entry.kind, entry.uuid,", "entry.kind, entry.new_uuid(),"),),
+        "left waiting",
+        Bounds(1, 1, ("connection",)),
+    ),
+    "does not sweep when it gives up before the create is answered": Seeded(
+        (Bend(lock_recipe, "leave", "entry.node or (", "entry.node or (entry.granted and "),),
+        "left behind",
+        Bounds(1, 2, ("connection", "give up")),
+    ),
+    "looks for a lost create without a sync": Seeded(
+        (
+            Bend(
+                steps,
+                "find",
+                "synced, listing = yield (Sync(path), List(path))",
+                "synced, (listing,) = None, (yield (List(path),))",
+            ),
+        ),
+        "left waiting",
+        Bounds(1, 1, ("connection",)),
+    ),
+    "takes its turn when its blocker goes, without looking again": Seeded(
+        (
+            Bend(
+                lock_recipe,
+                "_take_turn",
+                "match decide(standing, event):",
+                "match Decision.TAKE_TURN if event is Event.BLOCKER_GONE"
+                " else decide(standing, event):",
+            ),
+        ),
+        "was granted while",
+        Bounds(3, 1, ("give up",)),
+    ),
+    "takes a lost watch for the end of its blocker": Seeded(
+        (
+            Bend(
+                attempt,
+                "_event",
+                "if fired.path is None:\n        return Event.UNWATCHED",
+                "if fired.path is None:\n        return Event.BLOCKER_GONE",
+            ),
+        ),
+        "was granted while",
+        Bounds(2, 1, ("connection",)),
+    ),
+    "forgets what it hears before it waits": Seeded(
+        (Bend(attempt.Attempt, "_happened", "self._events.append(fired)", "pass"),),
+        "left waiting",
+        Bounds(2, 0),
+    ),
+    "takes an unanswered deletion for done": Seeded(
+        (
+            Bend(
+                steps,
+                "delete",
+                "result.why is Failure.MISSING:",
+                "result.why in (Failure.MISSING, Failure.DROPPED):",
+            ),
+        ),
+        "left behind",
+        Bounds(1, 1, ("connection",)),
+    ),
+    "takes an unanswered create for not done": Seeded(
+        (Bend(lock_recipe, "enter", SEARCH, "pass"),),
+        "left waiting",
+        Bounds(1, 1, ("connection",)),
+    ),
+    "leaves its node when it gives up": Seeded(
+        (
+            Bend(
+                lock_recipe,
+                "acquire",
+                "yield from leave(entry)\n            raise",
+                "raise",
+            ),
+        ),
+        "left behind",
+        Bounds(1, 1, ("give up",)),
+    ),
+    "takes its turn when its blocker is gone before it can be watched": Seeded(
+        (
+            Bend(
+                lock_recipe,
+                "_take_turn",
+                "match decide(standing, event):",
+                "match decide(standing, event or Event.HOLDER_GONE):",
+            ),
+        ),
+        "was granted while",
+        Bounds(3, 1, ("give up",)),
+    ),
+}
+"""What is wrong in each is said by its name."""
+
+
+FAR = pytest.mark.thorough(
+    "seeded faults that take three contenders: the explorer needs ten seconds of a core for each"
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[FAR] * (seeded.bounds.contenders > 2))
+        for name, seeded in SEEDED.items()
+    ],
+)
+def test_a_seeded_fault_is_found(name: str) -> None:
+    seeded = SEEDED[name]
+    homes = (steps, lock_recipe, attempt)
+    with bent(seeded.bends, homes), pytest.raises(Found, match=seeded.found):
+        explore(seeded.bounds)
+
+
+FREE = {
+    "serve", "deliver", "advance", "reconnect", "hang_up", "job", "renew", "release", "bury",
+}  # fmt: skip
+STRUCK = {"lose", "lose_late", "expire", "give_up", "refuse", "chop", "fell"}
+
+
+LENGTHY = pytest.mark.lengthy(
+    "the explorer with a fault of two contenders: seconds of a core, for changes of the recipe"
+)
+LONG = pytest.mark.thorough(
+    "the explorer with wide bounds: it takes minutes of a core, and changes with the recipe alone"
+)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "states"),
+    [
+        pytest.param(Bounds(2, 0), 140, id="2 contenders"),
+        pytest.param(Bounds(2, 0, made=False), 890, id="2 contenders and no parent"),
+        pytest.param(Bounds(1, 1), 360, id="1 contender and a fault"),
+        pytest.param(
+            Bounds(2, 1, ("connection",)),
+            2_500,
+            id="2 contenders, a lost connection",
+            marks=LENGTHY,
+        ),
+        pytest.param(
+            Bounds(2, 1, ("node",)), 4_800, id="2 contenders and a node's deletion", marks=LENGTHY
+        ),
+        pytest.param(Bounds(1, 2), 10_000, id="1 contender and 2 faults", marks=LONG),
+        pytest.param(Bounds(3, 0), 12_600, id="3 contenders", marks=LONG),
+        pytest.param(Bounds(2, 1), 50_000, id="2 contenders and a fault", marks=LONG),
+        pytest.param(Bounds(2, 2, ("lease",)), 2_900, id="2 contenders, 2 dead leases", marks=LONG),
+        pytest.param(
+            Bounds(2, 2, ("give up",)), 2_250, id="2 contenders, both give up", marks=LONG
+        ),
+    ],
+)
+def test_no_interleaving_breaks_a_promise(bounds: Bounds, states: int) -> None:
+    """The number of states is about what there is: an explorer that sees less is broken."""
+    covered = explore(bounds)
+    assert 0.9 * states < covered.states < 1.5 * states
+    assert covered.ends > 0
+
+
+def test_every_kind_of_step_is_taken() -> None:
+    """But for what a client has put off, which no fault of these kinds makes it do."""
+    assert explore(Bounds(1, 1)).taken == FREE - {"job"} | STRUCK
