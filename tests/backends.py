@@ -6,9 +6,11 @@ import os
 
 import pytest
 
+from tests.modes import strict
 from zklock.testing import Backend, BackendUnavailable, choose_backend
+from zklock.testing.selection import BACKEND_VARIABLE
 
-NAMES = ("java", "container")
+NAMES = ("java", "container", "embedded")
 
 
 def backend_or_skip(name: str) -> Backend:
@@ -16,6 +18,22 @@ def backend_or_skip(name: str) -> Backend:
     try:
         return choose_backend(name)
     except BackendUnavailable as error:
-        if os.environ.get("ZKLOCK_TEST_STRICT", "0") not in ("", "0"):
+        if strict():
             raise
         pytest.skip(str(error))
+
+
+def backend_to_cut() -> Backend:
+    """Return the backend for ensembles whose members are cut off.
+
+    That is the one in ``ZKLOCK_TEST_BACKEND``, else containers, whose packets are really dropped.
+    Where there is no container engine, it is a local Java with a relay between the members, but
+    not in strict mode.
+    """
+    name = os.environ.get(BACKEND_VARIABLE)
+    if name or strict():
+        return backend_or_skip(name or "container")
+    try:
+        return choose_backend("container")
+    except BackendUnavailable:
+        return backend_or_skip("java")

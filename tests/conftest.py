@@ -1,14 +1,23 @@
-"""Settings of all tests. Hypothesis tries the same examples in every run, without a clock.
+"""Settings of all tests, how several processes share them, and what is left to a longer run.
 
-``HYPOTHESIS_PROFILE=thorough`` looks for new ones, ten times as many.
+Hypothesis tries the same examples in every run, without a clock; ``HYPOTHESIS_PROFILE=thorough``
+looks for new ones, ten times as many.
 """
 
-import os
-import signal
+from __future__ import annotations
 
+import multiprocessing
+import os
+import re
+import signal
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+from tests.modes import examples, full, quick
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=examples(100))
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
@@ -18,3 +27,215 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+# The commands of the tests read no settings of the user who runs them.
+os.environ["ZKLOCK_CONFIG"] = os.devnull
+
+# Writers of the guards' tests are processes by the hundred: they are forked from one that has
+# imported what they need.
+multiprocessing.set_forkserver_preload(
+    [
+        "tests.contract.fencing.test_sql",
+        "tests.contract.fencing.test_story",
+        "tests.unit.fencing.test_guard_conformance",
+        "asyncpg",
+        "boto3",
+        "psycopg",
+        "pymysql",
+        "redis.asyncio.cluster",
+        "redis.cluster",
+        "sqlalchemy.dialects.mysql.pymysql",
+        "sqlalchemy.dialects.postgresql.asyncpg",
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "sqlalchemy.ext.asyncio",
+    ]
+)
+
+GROUPS = (
+    ("chaos", r"\bchaos/test_"),
+    ("partitions", r"\bcluster/test_partitions\.py"),
+    ("model", r"\bmodel/test_model\.py"),
+    ("ensembles", r"\bcluster/"),
+    ("mariadb", r"\bfencing/.*\bmariadb"),
+    ("postgresql", r"\bfencing/(.*\bpostgresql|test_sql_drivers)"),
+    ("contention", r"\binterop/test_contention\.py"),
+    ("interop", r"\binterop/"),
+    ("aws", r"\bfencing/test_aws\.py"),
+    ("secure", r"\bcontract/test_secure\.py"),
+    ("rollover", r"\bcontract/test_rollover\.py"),
+    (
+        "pool record",
+        r"\btest_(a_doctored_record_of_the_pool|the_pool(_fits|$)|the_page_.*_the_pool)",
+    ),
+    (
+        "lock record",
+        r"\btest_(a_doctored_record_fails|the_page_(shows_what_the_demo|lists)|the_demo$)",
+    ),
+    ("hazards", r"\bunit/test_hazards_table\.py"),
+)
+"""Tests with such an id run one after the other, in one process: they share an expensive server,
+or would take each other's processors. The longest group comes first."""
+
+FOLDERS_FOR_CI = {
+    "tests/cluster": "ensembles: several servers for each test",
+    "tests/chaos": "chaos: minutes on three servers",
+}
+"""Folders whose tests are left to CI as well, unless they are named, and why."""
+
+LEFT = pytest.StashKey[dict[str, dict[str, int]]]()
+"""By mark: why tests were left to a longer run, and how many for this reason."""
+
+LONGER = {
+    "lengthy": "left to make test",
+    "thorough": "left to CI; ZKLOCK_TEST_FULL=1 runs them here",
+}
+"""The marks of such tests, and which run that is."""
+
+CONFORMANCE = pytest.StashKey[dict[str, dict[str, str]]]()
+"""What the guards' conformance checks of this run tried: subject, check, number of cases."""
+
+TOLD = pytest.StashKey[list[str]]()
+"""What tests tell in the end, though they pass."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[CONFORMANCE] = {}
+    config.stash[TOLD] = []
+    left: dict[str, dict[str, int]] = {mark: {} for mark in LONGER}
+    config.stash[LEFT] = left
+
+
+def group_of(nodeid: str) -> str | None:
+    """Return the name of the group that a test belongs to."""
+    return next((name for name, pattern in GROUPS if re.search(pattern, nodeid)), None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out groups as a whole, all other tests one by one.
+
+    The first process takes them from the end, where those are that compute: one of them at a time,
+    beside the many that wait. Handed out in order, they would be left for the end, and wait for
+    each other's processors.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid) or nodeid
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if node.gateway.id == "gw0" and self.workqueue:
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            # What is done would be counted again after each test.
+            assigned = self.assigned_work[node]
+            for scope in [scope for scope, unit in assigned.items() if all(unit.values())]:
+                del assigned[scope]
+            super()._assign_work_unit(node)
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for folder, why in FOLDERS_FOR_CI.items():
+        if not any(folder in argument for argument in config.args):
+            for item in items:
+                if item.nodeid.startswith(folder):
+                    item.add_marker(pytest.mark.thorough(why))
+    for item in items:
+        # Such a test cannot be named, and is another one in every process.
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"the id of {item.nodeid} is an address: give it another")
+    leave_out(config, items)
+    if hasattr(config, "workerinput"):
+        items.sort(key=place)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take out the tests left to a longer run, unless this is it, or tests are wanted by name."""
+    if any("::" in argument for argument in config.args):
+        return
+    left = {
+        item: mark
+        for item in items
+        for mark in (
+            (not full() and item.get_closest_marker("thorough"))
+            or (quick() and item.get_closest_marker("lengthy")),
+        )
+        if mark
+    }
+    for mark in left.values():
+        (why,) = mark.args
+        reasons = config.stash[LEFT][mark.name]
+        reasons[why] = reasons.get(why, 0) + 1
+    if left:
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
+
+
+def place(item: pytest.Item) -> int:
+    """Order tests by when they have to begin, so that no long one is left for the end.
+
+    The end is where the first process begins: the unit tests compute, the simulator longest.
+    """
+    names = [name for name, _ in GROUPS]
+    group = group_of(item.nodeid)
+    if group is not None:
+        return names.index(group)
+    if item.get_closest_marker("slow") is not None:
+        return len(names)
+    if not item.nodeid.startswith("tests/unit/"):
+        return len(names) + 1
+    return len(names) + (3 if item.nodeid.startswith("tests/unit/simulator/") else 2)
+
+
+@pytest.fixture(scope="session")
+def results(pytestconfig: pytest.Config) -> dict[str, dict[str, str]]:
+    """What the guards' conformance checks tried, to be noted."""
+    return pytestconfig.stash[CONFORMANCE]
+
+
+@pytest.fixture(scope="session")
+def told_in_the_end(pytestconfig: pytest.Config) -> list[str]:
+    """Lines for the end of the run."""
+    return pytestconfig.stash[TOLD]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["conformance"] = session.config.stash[CONFORMANCE]
+        output["left"] = session.config.stash[LEFT]
+        output["told"] = session.config.stash[TOLD]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take over what one of several processes tried, and what it left out, as all of them did."""
+    del error
+    output = getattr(node, "workeroutput", {})
+    tried = node.config.stash[CONFORMANCE]
+    for subject, cells in output.get("conformance", {}).items():
+        tried.setdefault(subject, {}).update(cells)
+    node.config.stash[TOLD].extend(output.get("told", []))
+    for mark, reasons in output.get("left", {}).items():
+        node.config.stash[LEFT][mark].update(reasons)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if tried := config.stash[CONFORMANCE]:
+        from zklock.testing.guard_conformance import matrix
+
+        terminalreporter.section("guard conformance: cases tried")
+        terminalreporter.write_line(matrix(tried))
+    if told := config.stash[TOLD]:
+        terminalreporter.section("told by tests")
+        for line in told:
+            terminalreporter.write_line(line)
+    for mark, reasons in config.stash[LEFT].items():
+        if reasons:
+            terminalreporter.section(LONGER[mark])
+        for why, count in reasons.items():
+            terminalreporter.write_line(f"{count:4} of {why}")

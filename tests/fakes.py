@@ -11,21 +11,23 @@ was carried out. Nothing happens by itself: a test decides what is served, deliv
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
 
-from zklock import names, recipe, steps
-from zklock.attempt import Attempt
-from zklock.effects import (
+from zklock._engine.attempt import Attempt
+from zklock._recipes import lock as lock_recipe, names, steps
+from zklock._recipes.effects import (
     Check,
     Claim,
     Create,
+    CreateAll,
     Delete,
+    DeleteAll,
+    DeleteIf,
     Depart,
     Exists,
     Failed,
@@ -38,10 +40,14 @@ from zklock.effects import (
     Mark,
     Node,
     Read,
+    Recipe,
     Request,
     Sync,
     Watch,
+    WatchExists,
+    WatchList,
     Write,
+    WriteAll,
 )
 from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
@@ -64,9 +70,74 @@ class Znode:
     data: bytes
     owner: int
     czxid: int
-    counter: int = 0  # children ever created, which numbers the sequential ones
+    counter: int = 0  # children ever created; it numbers the sequential ones
     children: set[str] = field(default_factory=set)
     version: int = 0
+
+    @property
+    def changes(self) -> int:
+        """Children that have ever come or gone."""
+        return 2 * self.counter - len(self.children)
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """Part of a transaction: the node is there, with this version (-1: any)."""
+
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """Part of a transaction: write a node's data, if it has this version (-1: any)."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Removes:
+    """Part of a transaction: delete a node."""
+
+    path: str
+
+
+Op: TypeAlias = Has | Sets | Removes
+
+
+def ops_of(request: Request) -> list[Op] | None:
+    """Return what a request does, all or nothing; ``None`` if it is no such request."""
+    match request:
+        case Check(path):
+            return [Has(path)]
+        case Write(path, data, version):
+            return [Sets(path, data, version)]
+        case Mark(path, data):
+            return [Has(path), Sets(parent_of(path), data)]
+        case WriteAll(path, writes):
+            return [Has(path), *(Sets(*write) for write in writes)]
+        case Delete(path, version):
+            return [Has(path, version), Removes(path)]
+        case DeleteAll(paths):
+            return [Removes(path) for path in paths]
+        case Depart(path, data):
+            return [Removes(path), Sets(parent_of(path), data)]
+        case DeleteIf(path, other, version):
+            return [Removes(path), Has(other, version)]
+        case HandOver(path, others, successor):
+            return [Has(successor), *map(Removes, (*others, path))]
+    return None
+
+
+class Change(Enum):
+    """What watches tell of."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    DELETED = "deleted"
+    CHILD = "child"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +181,8 @@ class Tree:
         self.zxid = 0
         self.nodes = {"/": Znode(b"", PERSISTENT, 0)}
 
-    def apply(self, txn: Txn) -> list[tuple[str, bool]]:
-        """Return the paths that changed, and whether by deletion."""
+    def apply(self, txn: Txn) -> list[tuple[str, Change]]:
+        """Return what changed, in order."""
         self.zxid += 1
         match txn:
             case Created(path, data, owner):
@@ -119,24 +190,24 @@ class Tree:
                 parent.children.add(path.rpartition("/")[2])
                 parent.counter += parent.counter < COUNTER_END
                 self.nodes[path] = Znode(data, owner, self.zxid)
-                return []
+                return [(path, Change.CREATED), (parent_of(path), Change.CHILD)]
             case Deleted(path):
-                return [self._delete(path)]
+                return self._delete(path)
             case Written(path, data):
                 self.nodes[path].data = data
                 self.nodes[path].version += 1
-                return [(path, False)]
+                return [(path, Change.CHANGED)]
             case Counted(path, counter):
                 self.nodes[path].counter = counter
                 return []
             case Closed(session):
                 gone = [path for path, node in self.nodes.items() if node.owner == session]
-                return [self._delete(path) for path in gone]
+                return [change for path in gone for change in self._delete(path)]
 
-    def _delete(self, path: str) -> tuple[str, bool]:
+    def _delete(self, path: str) -> list[tuple[str, Change]]:
         del self.nodes[path]
         self.nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
-        return path, True
+        return [(path, Change.DELETED), (parent_of(path), Change.CHILD)]
 
     def names(self, path: str) -> list[str]:
         return sorted(self.nodes[path].children) if path in self.nodes else []
@@ -158,6 +229,11 @@ class Server:
         for txn in txns:
             self.log.append(txn)
             self.tree.apply(txn)
+
+    @property
+    def dying(self) -> tuple[int, ...]:
+        """The sessions that have ended, and whose nodes stay."""
+        return tuple(self._dead)
 
     def open_session(self) -> int:
         self._opened += 1
@@ -183,35 +259,64 @@ class Server:
         if parent is None:
             return Failure.MISSING
         path = f"{prefix}{parent.counter:010d}"
-        if path in self.tree.nodes:  # the counter stands at its end
+        # The counter stands at its end; or ephemeral nodes have no children.
+        if path in self.tree.nodes or parent.owner != PERSISTENT:
             return Failure.OTHER
         self.commit(Created(path, data, owner))
         return path
 
-    def make_path(self, path: str) -> None:
-        if path not in self.tree.nodes:
-            self.make_path(parent_of(path))
+    def _create_all(self, creates: tuple[Create, ...], owner: int) -> Any:
+        """Create all, or nothing → their paths."""
+        begin, made = len(self.log), []
+        for each in creates:
+            path = self.create(each.prefix, each.data, owner)
+            if isinstance(path, Failure):
+                del self.log[begin:]
+                self.tree = Tree()
+                for txn in self.log:
+                    self.tree.apply(txn)
+                return failure(path, each.prefix)
+            made.append(path)
+        return tuple(made)
+
+    def make_path(self, path: str) -> Failure | None:
+        if path in self.tree.nodes:
+            return None
+        refused = self.make_path(parent_of(path))
+        if refused is None and self.tree.nodes[parent_of(path)].owner != PERSISTENT:
+            refused = Failure.OTHER
+        if refused is None:
             self.commit(Created(path, b"", PERSISTENT))
+        return refused
 
     def delete(self, path: str) -> Failure | None:
-        node = self.tree.nodes.get(path)
-        if node is None:
-            return Failure.MISSING
-        if node.children:
-            return Failure.NOT_EMPTY
-        self.commit(Deleted(path))
-        return None
+        return self._carry_out([Removes(path)])[0]
 
-    def _write(self, path: str, data: bytes, version: int) -> Failed | None:
-        node = self.tree.nodes.get(path)
-        if node is None:
-            return failure(Failure.MISSING, path)
-        if version not in (-1, node.version):
-            return failure(Failure.CHANGED, path)
-        self.commit(Written(path, data))
-        return None
+    def _carry_out(self, ops: list[Op]) -> tuple[Failure | None, str]:
+        """Do all, or nothing → why not, and at which path."""
+        removed: set[str] = set()
+        written: Counter[str] = Counter()
+        for op in ops:
+            node = self.tree.nodes.get(op.path)
+            if node is None or op.path in removed:
+                return Failure.MISSING, op.path
+            if isinstance(op, Removes):
+                left = {f"{op.path}/{name}" for name in node.children} - removed
+                if left:
+                    return Failure.NOT_EMPTY, op.path
+                removed.add(op.path)
+            elif op.version not in (-1, node.version + written[op.path]):
+                return Failure.CHANGED, op.path
+            if isinstance(op, Sets):
+                written[op.path] += 1
+        for op in ops:
+            if isinstance(op, Removes):
+                self.commit(Deleted(op.path))
+            elif isinstance(op, Sets):
+                self.commit(Written(op.path, op.data))
+        return None, ""
 
-    def write(self, session: int, request: Request) -> Any:  # noqa: PLR0912
+    def write(self, session: int, request: Request) -> Any:
         """Carry out a request that goes through the leader."""
         if session not in self.sessions:
             return failure(Failure.DROPPED, "session expired")
@@ -221,34 +326,18 @@ class Server:
                 if isinstance(path, Failure):
                     return failure(path, prefix)
                 return Node(path, data, session, mine=True)
-            case Delete(path):
-                why = self.delete(path)
-                return failure(why, path) if why else None
+            case CreateAll(creates):
+                return self._create_all(creates, session)
             case MakePath(path):
-                return self.make_path(path)
-            case Check(path):
-                return None if path in self.tree.nodes else failure(Failure.MISSING, path)
-            case Write(path, data, version):
-                return self._write(path, data, version)
-            case Mark(path, data):
-                if path not in self.tree.nodes:
-                    return failure(Failure.MISSING, path)
-                self.commit(Written(parent_of(path), data))
-                return None
-            case Depart(path, data):
-                why = self.delete(path)
-                if why is None:
-                    self.commit(Written(parent_of(path), data))
+                why = self.make_path(path)
                 return failure(why, path) if why else None
-            case HandOver(path, others, successor):
-                gone = [each for each in (successor, *others, path) if each not in self.tree.nodes]
-                if gone:
-                    return failure(Failure.MISSING, gone[0])
-                self.commit(*map(Deleted, (*others, path)))
-                return None
             case Sync():
                 return None
-        raise NotImplementedError(request)
+        ops = ops_of(request)
+        if ops is None:
+            raise NotImplementedError(request)
+        why, path = self._carry_out(ops)
+        return failure(why, path) if why else None
 
 
 class Link:
@@ -259,6 +348,7 @@ class Link:
         self.session = session
         self.tree = Tree()
         self.watches: set[str] = set()
+        self.child_watches: set[str] = set()
         self.asked: deque[Request] = deque()
         self.inbox: deque[tuple[str, Any, int]] = deque()  # "answer" or "event", what, zxid
         self.closed = False
@@ -271,11 +361,23 @@ class Link:
     def advance(self, count: int) -> None:
         """Have the server apply some more of the log."""
         for txn in self.server.log[self.tree.zxid : self.tree.zxid + count]:
-            for path, deleted in self.tree.apply(txn):
-                if path in self.watches:
-                    self.watches.discard(path)
-                    self.inbox.append(("event", (path, deleted), self.tree.zxid))
+            for path, change in self.tree.apply(txn):
+                if self._tells(path, change):
+                    event = path, change is Change.DELETED
+                    self.inbox.append(("event", event, self.tree.zxid))
             self.closed = self.closed or txn == Closed(self.session)
+
+    def _tells(self, path: str, change: Change) -> bool:
+        """Use up the watches that this change fires; whether there is one."""
+        fired = []
+        if change is not Change.CHILD:
+            fired.append(self.watches)
+        if change in {Change.CHILD, Change.DELETED}:
+            fired.append(self.child_watches)
+        told = any(path in watches for watches in fired)
+        for watches in fired:
+            watches.discard(path)
+        return told
 
     def serve(self) -> None:
         """Carry out the oldest request and send its answer."""
@@ -286,13 +388,21 @@ class Link:
         if type(request) in self.server.denied:
             return failure(Failure.DENIED, str(request))
         match request:
-            case List(path):
+            case List(path) | WatchList(path):
                 node = self.tree.nodes.get(path)
-                return Listing(self.tree.names(path), node.czxid) if node else self._missing(path)
+                if node is None:
+                    return self._missing(path)
+                if isinstance(request, WatchList):
+                    self.child_watches.add(path)
+                names = self.tree.names(path)
+                return Listing(names, node.czxid, node.changes, size=len(node.data))
             case Watch(path):
                 if path in self.tree.nodes:
                     self.watches.add(path)
                 return self._node(path, with_data=True)
+            case WatchExists(path):
+                self.watches.add(path)
+                return self._node(path, with_data=False)
             case Read(path):
                 return self._node(path, with_data=True)
             case Exists(path):
@@ -322,7 +432,14 @@ class FakeGrant:
     token: FencingToken
     kind: names.Kind
     stood: bool  # its node still existed, in fact, when it was given
+    others: tuple[str, ...] = ()  # more nodes that it needs
+    give_back: Callable[[], Recipe[None]] | None = None  # the recipe that does it
     over: bool = False  # released, or known to be lost
+
+    def abandon(self) -> None:
+        """Give it back; no error if it is over."""
+        if not self.over:
+            self.client.release(self)
 
     @property
     def stands(self) -> bool:
@@ -344,11 +461,11 @@ class _Landing:
 
 
 class Client:
-    """One client process (``attempt.Host``), connected from the start."""
+    """One client process (``zklock._engine.attempt.Host``), connected from the start."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.guard: AbstractContextManager[object] = threading.RLock()
+        self.interrupted = False
         self.connected = True
         self.session = server.open_session()
         self.link: Link | None = Link(server, self.session, len(server.log))
@@ -359,7 +476,7 @@ class Client:
         self.on_flight: Callable[[], object] | None = None
         self._puts: deque[Callable[[Any], None]] = deque()  # of what was asked, unanswered
         self._unsent: list[tuple[Request, Callable[[Any], None]]] = []
-        self._attempts: set[Attempt[Any]] = set()
+        self._attempts: dict[Attempt[Any], None] = {}
         self._watching: dict[Attempt[Any], tuple[str, ...]] = {}
         self._parked: list[Attempt[Any]] = []
         self._awaiting: list[Attempt[Any]] = []
@@ -369,10 +486,10 @@ class Client:
     # attempt.Host
 
     def enter(self, attempt: Attempt[Any]) -> None:
-        self._attempts.add(attempt)
+        self._attempts[attempt] = None
 
     def leave(self, attempt: Attempt[Any]) -> None:
-        self._attempts.discard(attempt)
+        self._attempts.pop(attempt, None)
         self._watching.pop(attempt, None)
 
     def park(self, attempt: Attempt[Any]) -> None:
@@ -403,10 +520,31 @@ class Client:
             self.refusals -= self.refusals > 0
             self._awaiting.append(attempt)
             return None
+        return self._give(claim) if attempt.accept() else None
+
+    def claim_all(
+        self, attempt: Attempt[Any], claims: tuple[Claim, ...]
+    ) -> tuple[FakeGrant, ...] | None:
+        refused, self.refusals = self.refusals, max(0, self.refusals - 1)
+        own = all(claim.path in self._own for claim in claims)
+        if refused or not self.alive or not own or not attempt.accept():
+            return None
+        return tuple(map(self._give, claims))
+
+    def _give(self, claim: Claim) -> FakeGrant:
         name = names.parse(claim.path.rpartition("/")[2])
         assert name is not None
         stood = claim.path in self.server.tree.nodes
-        grant = FakeGrant(self, self.session, claim.path, claim.token, name.kind, stood)
+        grant = FakeGrant(
+            self,
+            self.session,
+            claim.path,
+            claim.token,
+            name.kind,
+            stood,
+            tuple(path for path, _ in claim.others),
+            claim.release,
+        )
         self.server.grants.append(grant)
         return grant
 
@@ -439,9 +577,24 @@ class Client:
     def attempts(self) -> int:
         return len(self._attempts)
 
-    def acquire(self, entry: recipe.Entry) -> Attempt[FakeGrant | None]:
+    @property
+    def jobs(self) -> int:
+        """How many things it has put off."""
+        return len(self._jobs)
+
+    @property
+    def awaiting(self) -> int:
+        """How many claims wait for a live lease."""
+        return len(self._awaiting)
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._puts)
+
+    def acquire(self, entry: lock_recipe.Entry) -> Attempt[FakeGrant | None]:
         """Return an attempt at the lock, to be started."""
-        return Attempt(self, recipe.acquire(entry), recover=lambda: recipe.leave(entry))
+        return Attempt(self, lock_recipe.acquire(entry), recover=lambda: lock_recipe.leave(entry))
 
     def delete(self, node: str) -> Attempt[None]:
         make = partial(steps.delete, parent_of(node), node)
@@ -554,6 +707,8 @@ class Client:
     def _answered(self, request: Request, put: Callable[[Any], None], result: Any) -> None:
         if isinstance(request, Create | Exists) and isinstance(result, Node) and result.mine:
             self._own.add(result.path)
+        if isinstance(request, CreateAll) and not isinstance(result, Failed) and self.alive:
+            self._own.update(result)
         put(result)
 
     def _lose(self, which: Callable[[FakeGrant], bool]) -> None:
@@ -581,6 +736,13 @@ def settle(clients: Iterable[Client], limit: int = 1000) -> None:
         if not any(progress):
             return
     raise AssertionError("it goes on and on: a livelock")
+
+
+def sent(client: Client) -> list[type]:
+    """Return the kinds of the requests that the client has sent since the last look."""
+    kinds = [type(request) for request in client.sent]
+    client.sent.clear()
+    return kinds
 
 
 def uuids(label: str = "") -> Iterator[str]:

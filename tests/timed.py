@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import zklock._locks.threads
 import zklock.aio
 import zklock.aio.lock
-import zklock.lock
-from zklock.clock import clock
+from zklock._ground.clock import clock
 
 
 class TimedGrant(zklock.Grant):
@@ -33,7 +33,7 @@ class TimedAioGrant(zklock.aio.Grant):
 def timed_grants() -> Iterator[None]:
     """Have every grant of this process timed."""
     with (
-        mock.patch.object(zklock.lock.Acquiring, "_GRANT", TimedGrant),
-        mock.patch.object(zklock.aio.lock.Acquiring, "_GRANT", TimedAioGrant),
+        mock.patch.object(zklock._locks.threads.ThreadLock, "_GRANT", TimedGrant),
+        mock.patch.object(zklock.aio.lock.TaskLock, "_GRANT", TimedAioGrant),
     ):
         yield

@@ -9,10 +9,11 @@ from itertools import combinations, product
 from math import ceil, floor
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from zklock.assignment import assign, decode, encode, moves
+from tests.modes import examples
+from zklock._pool.assignment import assign, moves
+from zklock._pool.keys import decode, encode
 
 Has = dict[str, frozenset[int]]
 
@@ -63,12 +64,12 @@ def fewest(shards: int, weights: Mapping[str, float], has: Mapping[str, set[int]
 
 
 @given(situations())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_all_are_assigned_once_within_one_of_the_share(
     situation: tuple[int, dict[str, float], dict[str, set[int]]],
 ) -> None:
     shards, weights, has = situation
-    found = assign(shards, weights, has)
+    found = assign(range(shards), weights, has)
     assert set(found) == set(weights)
     if not any(weights.values()):
         assert not any(found.values())
@@ -79,29 +80,29 @@ def test_all_are_assigned_once_within_one_of_the_share(
 
 
 @given(situations())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_no_balanced_assignment_moves_fewer(
     situation: tuple[int, dict[str, float], dict[str, set[int]]],
 ) -> None:
     shards, weights, has = situation
     if any(weights.values()):
-        assert moves(has, assign(shards, weights, has)) == fewest(shards, weights, has)
+        assert moves(has, assign(range(shards), weights, has)) == fewest(shards, weights, has)
 
 
 @given(situations(), st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_it_depends_on_nothing_else_and_is_settled(
     situation: tuple[int, dict[str, float], dict[str, set[int]]], shuffle: random.Random
 ) -> None:
     shards, weights, has = situation
-    found = assign(shards, weights, has)
+    found = assign(range(shards), weights, has)
     names, others = list(weights), list(has)
     shuffle.shuffle(names)
     shuffle.shuffle(others)
     assert found == assign(
-        shards, {name: weights[name] for name in names}, {name: has[name] for name in others}
+        range(shards), {name: weights[name] for name in names}, {name: has[name] for name in others}
     )
-    assert assign(shards, weights, found) == found
+    assert assign(range(shards), weights, found) == found
 
 
 def test_no_other_assignment_at_all_moves_fewer() -> None:
@@ -125,7 +126,7 @@ def test_no_other_assignment_at_all_moves_fewer() -> None:
                     sum(one != other for one, other in zip(before, after, strict=True))
                     for after in balanced
                 )
-                assert moves(has, assign(shards, weights, has)) == best
+                assert moves(has, assign(range(shards), weights, has)) == best
 
 
 @pytest.mark.parametrize(
@@ -142,9 +143,9 @@ def test_no_other_assignment_at_all_moves_fewer() -> None:
     ],
 )
 def test_a_join_or_leave_moves_what_it_must(shards: int, workers: int, change: int) -> None:
-    before = assign(shards, {f"w{number:03}": 1.0 for number in range(workers)}, {})
+    before = assign(range(shards), {f"w{number:03}": 1.0 for number in range(workers)}, {})
     weights = {f"w{number:03}": 1.0 for number in range(workers + change)}
-    moved = moves(before, assign(shards, weights, before))
+    moved = moves(before, assign(range(shards), weights, before))
     if change < 0:
         lost = [before[name] for name in before if name not in weights]
         least = sum(map(len, lost))  # what those who left had
@@ -157,7 +158,7 @@ def test_a_join_or_leave_moves_what_it_must(shards: int, workers: int, change: i
 
 
 def test_weights() -> None:
-    found = assign(70, {"small": 1.0, "big": 2.0, "huge": 4.0}, {})
+    found = assign(range(70), {"small": 1.0, "big": 2.0, "huge": 4.0}, {})
     assert {name: len(mine) for name, mine in found.items()} == {
         "small": 10,
         "big": 20,
@@ -166,8 +167,8 @@ def test_weights() -> None:
 
 
 def test_a_draining_member_gives_everything_up_and_nobody_else_anything() -> None:
-    before = assign(100, dict.fromkeys("abcd", 1.0), {})
-    after = assign(100, {"a": 0.0, "b": 1.0, "c": 1.0, "d": 1.0}, before)
+    before = assign(range(100), dict.fromkeys("abcd", 1.0), {})
+    after = assign(range(100), {"a": 0.0, "b": 1.0, "c": 1.0, "d": 1.0}, before)
     assert after["a"] == frozenset()
     for name in "bcd":
         assert before[name] < after[name]
@@ -175,24 +176,28 @@ def test_a_draining_member_gives_everything_up_and_nobody_else_anything() -> Non
 
 
 def test_what_two_have_is_given_to_one() -> None:
-    found = assign(2, {"a": 1.0, "b": 1.0}, {"a": {0, 1}, "b": {0, 1}})
+    found = assign(range(2), {"a": 1.0, "b": 1.0}, {"a": {0, 1}, "b": {0, 1}})
     assert sorted([*found["a"], *found["b"]]) == [0, 1]
 
 
 def test_no_more_shards_than_there_are() -> None:
-    before = assign(100, dict.fromkeys("ab", 1.0), {})
-    after = assign(10, dict.fromkeys("ab", 1.0), before)
+    before = assign(range(100), dict.fromkeys("ab", 1.0), {})
+    after = assign(range(10), dict.fromkeys("ab", 1.0), before)
     assert sorted([*after["a"], *after["b"]]) == list(range(10))
     assert {len(mine) for mine in after.values()} == {5}
 
 
 @given(st.frozensets(st.integers(0, 500)))
 def test_numbers_as_text(numbers: frozenset[int]) -> None:
-    assert decode(encode(numbers)) == numbers
+    assert decode(encode(numbers), 65536) == numbers
 
 
 def test_text_is_short() -> None:
     assert encode([3, 1, 2, 7, 9, 10]) == "1-3,7,9-10"
     assert encode([]) == ""
-    with pytest.raises(ValueError, match="invalid literal"):
-        decode("1-x")
+    with pytest.raises(ValueError, match="'x' is no number below 10"):
+        decode("1-x", 10)
+    with pytest.raises(ValueError, match="10 is not below 10"):
+        decode("3,1-10", 10)
+    with pytest.raises(ValueError, match="'5-2' is no range"):
+        decode("5-2", 10)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.unit.testing.wire import CONNECT, CONNECTED, PING, event, ping, reply, request
-from zklock.connection import Handler, Observer, _Socket
+from zklock._kazoo.handler import Handler, WireObserver
+from zklock._kazoo.socket import _Socket
+from zklock.errors import ClientUnusable
 
 
-class Noted(Observer):
+class Noted(WireObserver):
     def __init__(self) -> None:
         self.timeouts: list[float] = []
         self.pings = 0
@@ -245,3 +247,29 @@ def test_what_has_arrived_counts_as_readable_until_it_is_read(pair: Pair) -> Non
     assert pair.handler.select(rlist, [], [], 5) == ([pair.socket], [], [])
     assert pair.receive() == b"END"
     reader.close()
+
+
+def test_an_interpreter_that_cannot_poll_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "poll")
+    with pytest.raises(ClientUnusable, match="eventlet"):
+        Handler()
+
+
+def test_a_server_is_waited_for_longer_where_all_were_silent_but_not_where_they_closed() -> None:
+    handler = Handler()
+    handler.session_timeout = 0.06
+    first = handler.turn()
+    assert 0 < first < handler.session_timeout / 3
+    for _ in range(3):
+        pair = Pair(handler)
+        pair.send(CONNECT)
+        pair.far.close()
+        assert handler.select([pair.socket], [], [], 5) == ([pair.socket], [], [])
+        assert pair.receive() == b"END"
+        pair.socket.close()
+        assert handler.turn() == first
+    pair = Pair(handler)
+    pair.send(CONNECT)
+    assert handler.select([pair.socket], [], [], 5) == ([], [], [])
+    assert handler.turn() == 2 * first
+    pair.close()

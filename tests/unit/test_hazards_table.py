@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| (H[0-9]+) \|.*\| ([^|]*) \|$", re.MULTILINE)
-HAZARDS = [f"H{number}" for number in range(1, 22)]
+TABLE = ROOT / "docs" / "hazards.md"
+HAZARDS = [found[1] for found in ROW.finditer(TABLE.read_text())]
 
 COLLECT = """
 import json, re, sys
@@ -39,7 +41,7 @@ sys.exit(code)
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, list[str]]:
-    rows = ROW.findall((ROOT / "docs" / "hazards.md").read_text())
+    rows = ROW.findall(TABLE.read_text())
     return {hazard: re.findall(r"`([^`]+)`", tests) for hazard, tests in rows}
 
 
@@ -53,6 +55,7 @@ def collected(
     done = subprocess.run(
         [sys.executable, "-c", COLLECT, str(result), *files],
         cwd=ROOT,
+        env={**os.environ, "ZKLOCK_TEST_FULL": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -62,8 +65,10 @@ def collected(
     return found
 
 
-def test_every_hazard_has_a_row(table: dict[str, list[str]]) -> None:
-    assert list(table) == HAZARDS
+def test_no_row_is_twice_and_none_of_the_first_is_missing() -> None:
+    numbers = [int(hazard[1:]) for hazard in HAZARDS]
+    assert numbers[:21] == list(range(1, 22))
+    assert len(numbers) == len(set(numbers))
 
 
 @pytest.mark.parametrize("hazard", HAZARDS)

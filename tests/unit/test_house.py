@@ -1,8 +1,10 @@
-"""The house rules of docs/design.md, enforced."""
+"""The house rules of docs/design.md, enforced by reading imports."""
 
 from __future__ import annotations
 
 import ast
+import sys
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
@@ -12,109 +14,214 @@ import zklock
 from zklock import aio
 
 ROOT = Path(zklock.__file__).parent
-ORDER = [
-    "_version",
-    "clock",
-    "token",
-    "errors",
-    "names",
-    "nodedata",
-    "lease",
-    "lifecycle",
-    "effects",
-    "steps",
-    "recipe",
-    "marks",
-    "queries",
-    "permits",
-    "interventions",
-    "candidacy",
-    "leaders",
-    "assignment",
-    "desks",
-    "connection",
-    "grant",
-    "attempt",
-    "worker",
-    "store",
-    "session",
-    "base",
-    "kinds",
-    "lock",
-    "multi",
-    "campaign",
-    "election",
-    "planner",
-    "shards",
-    "membership",
-    "pool",
-]
-AIO = ["waiting", "connection", "grant", "lock", "multi", "election", "pool"]
-TOUCH_KAZOO = {"connection", "store", "session"}
-ABOVE = {"aio", "cli", "fencing", "testing"}
+ROOMS = ["_ground", "_recipes", "_kazoo", "_engine", "_locks", "_election", "_pool"]
+"""From the ground up: a room imports those before it, and no other."""
+GROUND = {"_version", "token", "errors"}
+"""Public modules beside the rooms: they import each other and the ground."""
+WAITING = {
+    "_engine.blocking",
+    "_locks.grant",
+    "_locks.threads",
+    "_locks.multi",
+    "_election.threads",
+    "_election.observers",
+    "_pool.threads",
+}
+"""The layer that waits, for threads."""
+PLANS_ON_A_THREAD = {
+    ("_pool.member", "_election.threads"),
+    ("_pool.rebalancer", "_election.threads"),
+    ("_pool.rebalancer", "_engine.blocking"),
+}
+"""A pool's leader plans on a thread of its own for both fronts (docs/design.md says why)."""
+FRONTS = {"aio", "cli", "contrib", "fencing", "telemetry", "testing"}
+PUBLIC = {"aio", "errors", "fencing", "telemetry", "token"}
+"""The modules that hold the public names, beside ``zklock`` itself."""
+NOT_IN_RECIPES = {
+    "asyncio",
+    "concurrent",
+    "kazoo",
+    "queue",
+    "selectors",
+    "socket",
+    "threading",
+    "time",
+}
+CORE = [*GROUND, *ROOMS]
 
 
+def modules() -> list[str]:
+    """Return every module of the package, as dotted names below ``zklock``."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return [name for name in found if name]
+
+
+def source(module: str) -> Path:
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@cache
 def tree(module: str) -> ast.Module:
-    return ast.parse((ROOT / f"{module}.py").read_text())
+    return ast.parse(source(module).read_text())
 
 
-def imported(module: str) -> set[str]:
-    """Return what a module imports at run time, as dotted names."""
-    found = set()
-    for node in tree(module).body:
+@cache
+def imported(module: str) -> frozenset[str]:
+    """Return all that a module imports anywhere in it, for types only too, as dotted names."""
+    found: set[str] = set()
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module == "zklock":
-            found |= {f"zklock.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            found |= {
+                f"{node.module}.{alias.name}"
+                if is_module(f"{node.module}.{alias.name}")
+                else node.module
+                for alias in node.names
+            }
+    return frozenset(found)
+
+
+def is_module(dotted: str) -> bool:
+    if not dotted.startswith("zklock."):
+        return False
+    path = ROOT.joinpath(*dotted.split(".")[1:])
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def ours(module: str) -> set[str]:
+    """Return the modules of this package that a module imports."""
+    return {name.removeprefix("zklock.") for name in imported(module) if name.startswith("zklock.")}
+
+
+def room(module: str) -> str:
+    return module.split(".", maxsplit=1)[0]
+
+
+ALL = modules()
+INSIDE = [module for module in ALL if room(module) in CORE]
 
 
 def test_every_module_has_its_place() -> None:
-    modules = {path.stem for path in ROOT.glob("*.py")} - {"__init__"}
-    assert modules == set(ORDER)
+    assert {room(module) for module in ALL} <= {*CORE, *FRONTS}
+    assert {module for module in ALL if "." not in module} == {*CORE, *FRONTS} & {
+        room(module) for module in ALL
+    }
 
 
-@pytest.mark.parametrize("module", ORDER)
-def test_imports_point_upwards_only(module: str) -> None:
-    below = {f"zklock.{name}" for name in ORDER[: ORDER.index(module)]}
-    ours = {name for name in imported(module) if name.split(".")[0] == "zklock"}
-    assert ours <= below
+def test_no_circle_of_imports() -> None:
+    over: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " imports ".join((*path[path.index(module) :], module))
+        if module not in over:
+            for other in sorted(ours(module)):
+                visit(other, (*path, module))
+            over.add(module)
+
+    for module in ALL:
+        visit(module, ())
 
 
-def test_every_module_of_the_asyncio_front_has_its_place() -> None:
-    modules = {path.stem for path in (ROOT / "aio").glob("*.py")} - {"__init__"}
-    assert modules == set(AIO)
+@pytest.mark.parametrize("module", INSIDE)
+def test_rooms_stand_on_those_before_them(module: str) -> None:
+    here = room(module)
+    below = {*GROUND, *ROOMS[: ROOMS.index(here) + 1]} if here in ROOMS else {*GROUND, "_ground"}
+    assert {room(name) for name in ours(module)} <= below
 
 
-@pytest.mark.parametrize("module", AIO)
-def test_imports_of_the_asyncio_front_point_upwards_only(module: str) -> None:
-    before = {f"zklock.aio.{name}" for name in AIO[: AIO.index(module)]}
-    core = {f"zklock.{name}" for name in set(ORDER) - {"lock", "election", "pool"}}
-    names = imported(f"aio/{module}")
-    assert {name for name in names if name.split(".")[0] == "zklock"} <= before | core
-    assert "kazoo" not in {name.split(".")[0] for name in names}
+@pytest.mark.parametrize("module", [name for name in ALL if room(name) == "_recipes"])
+def test_recipes_know_no_thread_clock_loop_or_kazoo(module: str) -> None:
+    assert not {name.split(".")[0] for name in imported(module)} & NOT_IN_RECIPES
+    assert "_ground.clock" not in ours(module)
 
 
-@pytest.mark.parametrize("module", ORDER)
-def test_kazoo_is_known_to_three_modules_only(module: str) -> None:
-    uses = any(name.split(".")[0] == "kazoo" for name in imported(module))
-    assert uses == (module in TOUCH_KAZOO)
+@pytest.mark.parametrize("module", INSIDE)
+def test_there_is_one_door_to_kazoo(module: str) -> None:
+    if room(module) != "_kazoo":
+        assert "kazoo" not in {name.split(".")[0] for name in imported(module)}
 
 
-@pytest.mark.parametrize("module", sorted(TOUCH_KAZOO))
+@pytest.mark.parametrize("module", [name for name in INSIDE if name not in WAITING])
+def test_what_does_not_wait_imports_nothing_that_waits(module: str) -> None:
+    allowed = {target for user, target in PLANS_ON_A_THREAD if user == module}
+    assert ours(module) & WAITING == allowed
+
+
+@pytest.mark.parametrize("module", [name for name in ALL if room(name) == "aio"])
+def test_the_asyncio_front_imports_nothing_that_waits_on_threads(module: str) -> None:
+    assert not ours(module) & WAITING
+    assert {room(name) for name in ours(module)} <= {*CORE, "aio"}
+    assert "kazoo" not in {name.split(".")[0] for name in imported(module)}
+
+
+@pytest.mark.parametrize("module", [name for name in ALL if room(name) == "contrib"])
+def test_adapters_import_public_names_only(module: str) -> None:
+    public = {*PUBLIC, *(name for name in ALL if room(name) == "contrib")}
+    assert ours(module) <= public
+
+
+def test_nothing_but_an_adapter_imports_an_adapter() -> None:
+    users = [module for module in ALL if "contrib" in {room(name) for name in ours(module)}]
+    assert {room(module) for module in users} <= {"contrib"}
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_no_property_has_a_lock_that_nobody_sees(module: str) -> None:
+    names = {
+        name
+        for node in ast.walk(tree(module))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom)
+            else [node.attr]
+            if isinstance(node, ast.Attribute)
+            else []
+        )
+    }
+    assert "cached_property" not in names, "Python 3.11's takes a lock: use _ground.kept"
+
+
+def test_the_demo_needs_what_its_extra_brings_and_no_more() -> None:
+    needed: set[str] = set()
+
+    def visit(module: str) -> None:
+        if module not in needed:
+            needed.add(module)
+            for other in ours(module):
+                visit(other)
+
+    visit("testing.demo.stage")
+    visit("testing.container")
+    tops = {name.partition(".")[0] for module in needed for name in imported(module)}
+    foreign = tops - sys.stdlib_module_names - {"zklock"}
+    assert foreign == {"kazoo", "docker", "requests", "yaml"}  # docker brings requests
+
+
+@pytest.mark.parametrize("here", [*ROOMS, "contrib"])
+def test_every_room_opens_with_its_page(here: str) -> None:
+    page = ast.get_docstring(tree(here)) or ""
+    for part in ("For:", "May come in:", "Must never:"):
+        assert part in page
+    assert len(tree(here).body) == 1, "a room's page holds nothing but text"
+
+
+@pytest.mark.parametrize("module", [name for name in INSIDE if room(name) == "_kazoo"])
 def test_nothing_private_of_kazoo_is_used(module: str) -> None:
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             owner = ast.unparse(node.value)
             assert "client" not in owner.replace("self._client", "client").split(".")[-1:], (
-                f"{module}.py:{node.lineno}: {ast.unparse(node)}"
+                f"{module}:{node.lineno}: {ast.unparse(node)}"
             )
 
 
 def test_the_recipe_is_short_enough_to_be_read() -> None:
-    body = [node for node in tree("recipe").body if not isinstance(node, ast.ImportFrom)]
+    body = [node for node in tree("_recipes.lock").body if not isinstance(node, ast.ImportFrom)]
     lines = {
         line
         for node in body
@@ -129,8 +236,8 @@ def test_the_recipe_is_short_enough_to_be_read() -> None:
         if _is_text(part)
         for line in range(part.lineno, (part.end_lineno or 0) + 1)
     }
-    source = (ROOT / "recipe.py").read_text().splitlines()
-    code = [at for at in lines - texts if source[at - 1].strip() and "#" not in source[at - 1][:9]]
+    text = source("_recipes.lock").read_text().splitlines()
+    code = [at for at in lines - texts if text[at - 1].strip() and "#" not in text[at - 1][:9]]
     assert len(code) <= 150
 
 
@@ -147,3 +254,9 @@ def test_public_names_are_documented() -> None:
     for name in aio.__all__:
         assert f"`aio.{name}" in reference, f"docs/reference.md does not know aio.{name}"
         assert getattr(aio, name).__doc__
+
+
+def test_a_name_that_is_not_public_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'lock'"):
+        getattr(zklock, "lock")  # noqa: B009 - the checker of types would find it, too
+    assert set(zklock.__all__) <= set(dir(zklock))

@@ -13,12 +13,14 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from zklock.lease import HEARTBEATS, Lease
+from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
+from zklock._kazoo.handshake import unanswered
 
 TIMEOUT = 10.0
+DRIFT = 1 / 30
+"""How much a client's clock may be slow or fast, in parts of the leader's time."""
 FRACTIONS = [0.3, 2 / 3, 0.75]
 
 
@@ -54,11 +56,13 @@ def told(requests: list[Sent], moments: list[float], cut: float) -> float:
 
 
 @pytest.mark.parametrize("fraction", FRACTIONS)
-@given(requests=traffic(), phase=st.floats(0, 1), data=st.data())
+@given(requests=traffic(), phase=st.floats(0, 1), drift=st.floats(-DRIFT, DRIFT), data=st.data())
 def test_the_lease_ends_before_the_leader_can_expire_the_session(
-    fraction: float, requests: list[Sent], phase: float, data: st.DataObject
+    fraction: float, requests: list[Sent], phase: float, drift: float, data: st.DataObject
 ) -> None:
-    half_tick = (0.9 - fraction) * TIMEOUT  # the longest that the fraction allows for
+    rate = 1 + drift  # of the client's clock
+    # The longest that the fraction allows for.
+    half_tick = (0.9 - fraction) * TIMEOUT / max(1.0, rate)
     asks = [(index + phase) * half_tick for index in range(int(400 / half_tick))]
     proofs = set(data.draw(st.lists(st.sampled_from(range(len(requests))), min_size=1)))
     last = requests[max(proofs)]
@@ -67,12 +71,27 @@ def test_the_lease_ends_before_the_leader_can_expire_the_session(
     lease = Lease(TIMEOUT, fraction)
     lease.connected(0.0)
     for index, request in enumerate(requests[: max(proofs) + 1]):
-        lease.touched(request.at, request.answered)
+        lease.touched(rate * request.at, rate * request.answered)
         if index in proofs:
-            lease.proved(request.at)
+            lease.proved(rate * request.at)
 
     expiry = told(requests, asks, cut) + TIMEOUT
-    assert lease.end <= expiry + 1e-9
+    assert lease.end <= rate * expiry + 1e-9
+
+
+def test_a_lease_after_an_idle_time_has_room_for_a_slow_clock() -> None:
+    """The leader heard of the client's last request at once, and of none since."""
+    lease = Lease(TIMEOUT)
+    lease.connected(0.0)
+    lease.proved(0.9 * TIMEOUT)
+    assert lease.end == (1 - DRIFT) * TIMEOUT
+
+
+def test_a_lease_after_a_slow_handshake_has_room_for_a_slow_clock() -> None:
+    lease = Lease(TIMEOUT)
+    lease.connected(50.0)
+    lease.proved(50.0 + 0.4 * TIMEOUT)
+    assert lease.end == 50.0 + (1 - DRIFT) * TIMEOUT
 
 
 def test_heartbeats_that_are_answered_at_once_give_all_but_the_whole_fraction() -> None:
@@ -103,7 +122,7 @@ def test_a_proof_after_an_idle_time_is_worth_less() -> None:
     lease.proved(sent)
 
     assert sent < asks[2] - 0.001
-    assert lease.end == pings[0] + TIMEOUT <= expiry < sent + 2 / 3 * TIMEOUT
+    assert lease.end == pings[0] + (1 - DRIFT) * TIMEOUT < expiry < sent + 2 / 3 * TIMEOUT
 
 
 def test_a_new_connection_goes_through_the_leader() -> None:
@@ -120,7 +139,7 @@ def test_touches_of_an_earlier_connection_count_for_nothing() -> None:
         lease.touched(float(at), at + 0.001)
     lease.connected(30.0)
     lease.proved(100.0)
-    assert lease.end == 30.0 + TIMEOUT
+    assert lease.end == 30.0 + (1 - DRIFT) * TIMEOUT
 
 
 def test_a_late_answer_takes_nothing_back() -> None:
@@ -143,7 +162,7 @@ def test_touches_that_cannot_be_seen_are_taken_as_often_as_they_must_come() -> N
     lease = Lease(TIMEOUT, idle=TIMEOUT / 3)
     lease.proved(100.0)
     lag = (0.9 - 2 / 3) * TIMEOUT
-    assert lease.end == pytest.approx(100.0 - lag - TIMEOUT / 3 + TIMEOUT)
+    assert lease.end == pytest.approx(100.0 - lag - TIMEOUT / 3 + (1 - DRIFT) * TIMEOUT)
 
 
 @given(st.floats(0.0001, 1.0))
@@ -152,4 +171,106 @@ def test_a_busy_client_is_not_remembered_request_by_request(gap: float) -> None:
     lease.connected(0.0)
     for number in range(2000):
         lease.touched(number * gap, number * gap + 0.001)
-    assert len(lease._touches) < 60
+    assert len(lease._touches) < 110
+
+
+class TestTimeoutsThatChange:
+    """ZooKeeper negotiates the timeout anew at every connection of a session."""
+
+    @staticmethod
+    def proved(sent: float, timeout: float = TIMEOUT) -> Lease:
+        lease = Lease(timeout)
+        lease.connected(sent - timeout / 10)
+        lease.proved(sent)
+        assert lease.end == sent + 2 / 3 * timeout
+        return lease
+
+    def test_a_shorter_one_counts_at_once_for_what_was_proved(self) -> None:
+        lease = self.proved(50.0)
+        lease.negotiated(3.0)
+        assert lease.end == 50.0 + 2 / 3 * 3.0
+        lease.connected(51.0)
+        lease.proved(51.5)
+        assert (lease.timeout, lease.end) == (3.0, 51.5 + 2 / 3 * 3.0)
+
+    def test_a_longer_one_never_counts(self) -> None:
+        lease = self.proved(50.0, 3.0)
+        lease.negotiated(10.0)
+        lease.connected(51.0)
+        lease.proved(51.5)
+        assert (lease.timeout, lease.end) == (3.0, 51.5 + 2 / 3 * 3.0)
+
+    def test_an_unanswered_handshake_bounds_what_was_proved(self) -> None:
+        lease = self.proved(50.0)
+        lease.asked(50.5)
+        lease.asked(51.5)  # a second attempt takes nothing back
+        assert lease.end == 50.5 + unanswered(TIMEOUT)
+        lease.connected(51.5)
+        assert lease.end == 50.0 + 2 / 3 * TIMEOUT
+
+    def test_no_server_is_thought_to_shorten_beyond_reason(self) -> None:
+        assert [unanswered(each) for each in (1.5, 3.0, 6.0, 12.0)] == [0.5, 1.0, 1.0, 2.0]
+
+
+@dataclass
+class Server:
+    """Hears every touch at once; goes by the first timeout when it is started anew."""
+
+    first: float
+    timeout: float
+    expiry: float
+
+    def touch(self, at: float) -> None:
+        self.expiry = at + self.timeout
+
+    def restart(self, at: float) -> None:
+        self.expiry = at + self.first
+
+
+@given(data=st.data())
+def test_the_lease_ends_before_a_session_whose_timeout_changes(data: st.DataObject) -> None:
+    first = data.draw(st.floats(3.0, 20.0), "first timeout")
+    server, lease, now = Server(first, first, first), Lease(first), 0.0
+    lease.connected(now)
+    connected = True
+    for _ in range(data.draw(st.integers(1, 25))):
+        now += data.draw(st.floats(0.001, 2.0))
+        if now >= server.expiry:
+            break
+        match data.draw(st.sampled_from(["beat", "restart", "connect", "connect unheard"])):
+            case "beat" if connected:
+                server.touch(now)
+                lease.touched(now, now)
+                lease.proved(now)
+            case "restart":
+                server.restart(now)
+                connected = False
+            case "connect":
+                lease.asked(now)
+                server.timeout = data.draw(st.floats(unanswered(lease.timeout), 20.0))
+                server.touch(now)
+                lease.negotiated(server.timeout)
+                lease.connected(now)
+                connected = True
+            case "connect unheard":
+                lease.asked(now)
+                server.timeout = data.draw(st.floats(unanswered(lease.timeout), 20.0))
+                server.touch(now)
+                connected = False
+        assert lease.end <= server.expiry + 1e-9
+
+
+def test_a_lease_that_is_ended_is_over_until_the_next_proof() -> None:
+    lease = Lease(TIMEOUT)
+    lease.connected(0.0)
+    lease.proved(1.0)
+    assert lease.end > 1.0
+    lease.ends_now()
+    assert lease.end == -math.inf
+    lease.proved(2.0)
+    assert lease.end > 2.0
+
+
+def test_what_the_locks_of_a_client_share_unless_told_otherwise() -> None:
+    assert LeaseSettings() == LeaseSettings(session_timeout=None, fraction=2 / 3)
+    assert LeaseSettings(20.0, 0.5) == LeaseSettings(session_timeout=20.0, fraction=0.5)

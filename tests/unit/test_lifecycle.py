@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from zklock import lifecycle
-from zklock.lifecycle import IllegalStep, State, Step
+from zklock._engine import lifecycle
+from zklock._engine.lifecycle import State, Step
+from zklock._engine.machine import IllegalStep
 
 LEGAL = {
     (State.CONTENDING, Step.GRANT): State.HELD,
-    (State.CONTENDING, Step.WITHDRAW): State.WITHDRAWN,
     (State.HELD, Step.RELEASE): State.RELEASED,
     (State.HELD, Step.LOSE): State.LOST,
 }
@@ -24,7 +24,7 @@ def test_every_state_and_step(state: State, step: Step) -> None:
             lifecycle.after(state, step)
 
 
-@pytest.mark.parametrize("end", [State.RELEASED, State.LOST, State.WITHDRAWN])
+@pytest.mark.parametrize("end", [State.RELEASED, State.LOST])
 def test_an_end_is_an_end(end: State) -> None:
     assert not any(state is end for state, _ in lifecycle.TABLE)
 

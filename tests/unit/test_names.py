@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import re
+from pathlib import Path
 
-from zklock import names
-from zklock.names import Kind, Name
+import pytest
+from hypothesis import given, strategies as st
+from kazoo.recipe.lock import Lock, ReadLock, WriteLock
+
+from zklock._recipes import names
+from zklock._recipes.names import Kind, Name, Naming
 
 UUID = "c86b7d2e-6160-47e0-8646-d30f05985a21"
 HEX = UUID.replace("-", "")
@@ -21,6 +24,9 @@ FAMILIES = {
     "go-zookeeper": (f"_c_{HEX}-lock-", Kind.EXCLUSIVE),
     "kazoo's lock": (f"{HEX}__lock__", Kind.EXCLUSIVE),
     "kazoo's reader": (f"{HEX}__rlock__", Kind.READ),
+    "ours for kazoo": (f"_c_{UUID}-__lock__", Kind.EXCLUSIVE),
+    "our reader for kazoo": (f"_c_{UUID}-__rlock__", Kind.READ),
+    "our writer for kazoo": (f"_c_{UUID}-__WRIT____lock__", Kind.WRITE),
     "ZooKeeper's Java recipe": ("x-72057752732237824-", Kind.EXCLUSIVE),
     "ZooKeeper's Java recipe, negative session": ("x--72057752732237824-", Kind.EXCLUSIVE),
     "ZooKeeper's C recipe": ("x-010000a3f2b40000-", Kind.EXCLUSIVE),
@@ -43,6 +49,18 @@ def test_what_zklock_writes_it_reads(kind: Kind, sequence: int) -> None:
     assert names.parse(text) == Name(text, kind, sequence)
 
 
+@pytest.mark.parametrize("kind", [Kind.EXCLUSIVE, Kind.READ, Kind.WRITE])
+@given(sequence=SEQUENCES)
+def test_kazoo_sees_the_names_that_are_written_for_it(kind: Kind, sequence: int) -> None:
+    class_ = {Kind.EXCLUSIVE: Lock, Kind.READ: ReadLock, Kind.WRITE: WriteLock}[kind]
+    text = f"{names.prefix(kind, UUID, Naming.KAZOO)}{sequence:010d}"
+    assert names.parse(text) == Name(text, kind, sequence)
+    assert names.seen_by_kazoo(text)
+    assert not names.seen_by_kazoo(f"{names.prefix(kind, UUID)}{sequence:010d}")
+    marker = class_._NODE_NAME
+    assert text.endswith(f"{marker}{sequence:010d}")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -58,6 +76,12 @@ def test_what_zklock_writes_it_reads(kind: Kind, sequence: int) -> None:
         f"_c_{UUID}-lock-٠٠٠٠٠٠٠٠٠١",
         f"_c_{UUID}-lokc-0000000001",
         f"_c_{UUID}-lock-+000000001",
+        f"_c_{UUID}-lock-2147483648",
+        f"_c_{UUID}-lock-9999999999",
+        f"_c_{UUID}-lock--2147483649",
+        f"_c_{UUID}-lock--9999999999",
+        f"_c_{UUID}-lock--0000000001",
+        "x-1234-2147483648",
         f"{HEX}__LOCK__0000000001",
         "x-zz-0000000001",
         "y-1234-0000000001",
@@ -151,4 +175,52 @@ def test_bad_paths(path: str) -> None:
 @pytest.mark.parametrize("path", [None, 1, b"/a", ["/a"]])
 def test_paths_are_text(path: object) -> None:
     with pytest.raises(TypeError, match="must be a str"):
+        names.check_path(path)
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"),
+    [
+        (f"/a/_c_{UUID}-lock-0000000001", Kind.EXCLUSIVE),
+        (f"/a/b-latch-0000000001/_c_{UUID}-__READ__0000000001", Kind.READ),
+        (f"_c_{UUID}-lease-0000000001", Kind.LEASE),
+        (f"/a/_c_{UUID}-lock-0000000001/data", None),
+        ("/a/config", None),
+    ],
+)
+def test_what_a_contender_wants_is_read_from_its_node(node: str, kind: Kind | None) -> None:
+    assert names.kind_of(node) is kind
+
+
+def test_numbers_are_worn_out_where_the_docs_say() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    assert "From 2^30 on, a release deletes the parent" in (docs / "recipe.md").read_text()
+    assert names.RENEW_AT == 2**30
+    assert "From 2^31 − 2^20 on, and on negative" in (docs / "recipe.md").read_text()
+    assert names.EXHAUSTED_AT == 2**31 - 2**20
+
+
+@pytest.mark.parametrize("text", ["a", "ä"])
+def test_a_path_may_have_a_quarter_of_a_megabyte(text: str) -> None:
+    """A request has the path up to three times, and ZooKeeper takes a megabyte."""
+    longest = "/" + "a" * (len(text.encode()) - 1) + text * (2**18 // len(text.encode()) - 1)
+    assert len(longest.encode()) == 2**18
+    assert names.check_path(longest) == longest
+    with pytest.raises(ValueError, match=r"at most 262144 bytes, not 26214[56]"):
+        names.check_path(longest + text)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("a/b", "must be absolute"),
+        ("/", "cannot live at the root"),
+        ("/a/", "must not end with '/'"),
+        ("//a", "must not have empty"),
+        ("/a/../b", "must not have empty, '.' or '..' parts"),
+        ("/a\x00", "a character that ZooKeeper refuses"),
+    ],
+)
+def test_what_is_wrong_with_a_path_is_said(path: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
         names.check_path(path)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import Bundle, invariant, multiple, rule
 
 from tests.fakes import (
     PERSISTENT,
@@ -19,14 +19,30 @@ from tests.fakes import (
     FakeGrant,
     Server,
     Written,
+    failure,
     outcome,
+    sent,
     settle,
     uuids,
 )
-from zklock import names, recipe
-from zklock.attempt import Attempt
-from zklock.effects import Claim, Create, Delete, Exists, GiveUp, List, MakePath, Sync, Watch
-from zklock.errors import AccessDenied, SequenceExhausted
+from tests.unit.network import CLIENTS, Network, which
+from zklock._engine.attempt import Attempt
+from zklock._recipes import lock as lock_recipe, names
+from zklock._recipes.effects import (
+    Claim,
+    Create,
+    Delete,
+    Exists,
+    Failure,
+    GiveUp,
+    List,
+    MakePath,
+    Pause,
+    Sync,
+    Watch,
+)
+from zklock._recipes.nodedata import NodeData
+from zklock.errors import AccessDenied, MixedNames, SequenceExhausted
 
 PATH = "/locks/report"
 KAZOO = f"{PATH}/{'a' * 32}__lock__"
@@ -38,7 +54,7 @@ class Contender:
     """One acquire, as a caller sees it."""
 
     client: Client
-    entry: recipe.Entry
+    entry: lock_recipe.Entry
     attempt: Attempt[FakeGrant | None]
     gave_up: bool = False
     interrupted: bool = False
@@ -56,7 +72,14 @@ class Contender:
 class World:
     """A server, some clients, and what they want of one lock."""
 
-    def __init__(self, clients: int = 2, *, made: bool = True) -> None:
+    def __init__(
+        self,
+        clients: int = 2,
+        *,
+        made: bool = True,
+        naming: names.Naming = names.Naming.CURATOR,
+    ) -> None:
+        self.naming = naming
         self.server = Server()
         if made:
             self.server.make_path(PATH)
@@ -64,7 +87,14 @@ class World:
         self.uuids = uuids()
 
     def entry(self, *, patient: bool = True, kind: names.Kind = names.Kind.EXCLUSIVE) -> Any:
-        return recipe.Entry(PATH, b"me", kind, patient=patient, new_uuid=lambda: next(self.uuids))
+        return lock_recipe.Entry(
+            PATH,
+            b"me",
+            kind,
+            patient=patient,
+            naming=self.naming,
+            new_uuid=lambda: next(self.uuids),
+        )
 
     def contender(self, client: int = 0, **terms: Any) -> Contender:
         entry = self.entry(**terms)
@@ -90,12 +120,6 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def sent(client: Client) -> list[type]:
-    kinds = [type(request) for request in client.sent]
-    client.sent.clear()
-    return kinds
 
 
 # What it costs.
@@ -181,6 +205,25 @@ def test_readers_share_and_a_writer_waits_for_them_all() -> None:
     assert writer.outcome.stands
     assert late.waits
     world.clients[2].release(writer.outcome)
+    world.settle()
+    assert late.outcome.stands
+
+
+def test_a_writer_that_has_become_a_reader_lets_readers_in() -> None:
+    world = World(3)
+    writer = str(world.server.create(f"{PATH}/_c_w-__WRIT__", b"w", PERSISTENT))
+    readers = [world.start(0, kind=names.Kind.READ)]
+    another = world.start(2, kind=names.Kind.WRITE)
+    world.settle()
+    assert readers[0].waits
+    world.server.commit(Written(writer, bytes(NodeData(b"w", lets_readers_in=True))))
+    world.settle()
+    assert readers[0].outcome.stands
+    assert another.waits
+    late = world.start(1, kind=names.Kind.READ)
+    world.settle()
+    assert late.waits, "it came after another writer"
+    another.attempt.give_up()
     world.settle()
     assert late.outcome.stands
 
@@ -445,6 +488,22 @@ def test_no_grant_on_a_worn_out_number(counter: int) -> None:
     assert {each.outcome.token.sequence for each in waiting} == {0, 1}
 
 
+def test_a_contender_with_a_worn_out_number_claims_nothing(world: World) -> None:
+    world.count_to(names.EXHAUSTED_AT)
+    claimed: list[str] = []
+
+    class Watching(Client):
+        def claim(self, attempt: Any, claim: Claim) -> Any:
+            claimed.append(claim.path)
+            return super().claim(attempt, claim)
+
+    client = Watching(world.server)
+    attempt = client.acquire(world.entry()).start()
+    settle([client])
+    assert [int(path[-10:]) for path in claimed] == [0]
+    assert outcome(attempt).token.sequence == 0
+
+
 def test_strange_children_keep_a_worn_out_parent_from_being_renewed(world: World) -> None:
     world.count_to(names.EXHAUSTED_AT)
     world.server.make_path(f"{PATH}/readme")
@@ -498,7 +557,7 @@ def test_a_give_up_while_an_error_is_being_cleaned_up_after(
 
 def test_an_interrupt_while_the_first_flight_is_sent(world: World) -> None:
     """H9: KeyboardInterrupt strikes anywhere."""
-    for flights in range(3):
+    for flights in range(2):
         world.server.delete(PATH)
         client = world.clients[0]
         client.interrupt_in = flights
@@ -517,7 +576,7 @@ def test_an_interrupt_while_the_first_flight_is_sent(world: World) -> None:
 
 
 def test_a_recipe_that_is_told_to_give_up_at_its_first_flight_sends_nothing() -> None:
-    asked: Any = recipe.acquire(World().entry())
+    asked: Any = lock_recipe.acquire(World().entry())
     assert [type(request) for request in next(asked)] == [Create, List]
     with pytest.raises(GiveUp):
         asked.throw(GiveUp())
@@ -532,7 +591,7 @@ def test_a_lost_create_is_looked_for_after_a_sync(world: World) -> None:
 
 
 def test_the_claim_names_the_node_and_its_token(world: World) -> None:
-    asked: Any = recipe.acquire(world.entry())
+    asked: Any = lock_recipe.acquire(world.entry())
     client = world.clients[0]
     results: list[Any] = []
     client.fly(next(asked), results.extend)
@@ -546,14 +605,197 @@ def test_the_claim_names_the_node_and_its_token(world: World) -> None:
     assert stop.value.value == "the grant"
 
 
+def test_data_that_change_while_the_create_is_under_way_are_told(world: World) -> None:
+    """Whoever changes them then knows of no node, and leaves it to the recipe."""
+
+    class Telling(lock_recipe.Entry):
+        told = 0
+
+        def announce(self) -> Any:
+            self.told += 1
+            yield from super().announce()
+
+    for changes in (0, 1):
+        entry = Telling(PATH, b"me", names.Kind.READ)
+        attempt = world.clients[changes].acquire(entry).start()
+        if changes:
+            entry.data = b"changed"
+        world.settle()
+        assert outcome(attempt).stands
+        assert entry.told == changes
+
+
+def test_whoever_leaves_removes_its_other_nodes_first_and_tidies_up_last(world: World) -> None:
+    steps: list[tuple[str, bool]] = []
+
+    class Leaving(lock_recipe.Entry):
+        def before_leaving(self) -> Any:
+            steps.append(("before", self.node in world.server.tree.nodes))
+            yield from super().before_leaving()
+
+        def after_leaving(self) -> Any:
+            steps.append(("after", self.node in world.server.tree.nodes))
+            yield from super().after_leaving()
+
+    entry = Leaving(PATH, b"me", names.Kind.EXCLUSIVE)
+    client = world.clients[0]
+    client.acquire(entry).start()
+    world.settle()
+    attempt = Attempt(client, lock_recipe.leave(entry)).start()
+    world.settle()
+    assert outcome(attempt) is None
+    assert steps == [("before", True), ("after", False)]
+
+
+def test_a_withdrawal_that_is_told_to_give_up_goes_on_and_tells_it_in_the_end(
+    world: World,
+) -> None:
+    entry = world.entry()
+    entry.node = f"{PATH}/{names.prefix(entry.kind, 'u')}0000000007"
+    asked: Any = lock_recipe.leave(entry)
+    assert next(asked) == (Delete(entry.node),)
+    assert asked.throw(GiveUp()) == (Delete(entry.node),)
+    with pytest.raises(GiveUp):
+        asked.send((None,))
+
+
+def test_a_withdrawal_that_cannot_look_for_its_node_tries_again_after_growing_pauses(
+    world: World,
+) -> None:
+    entry = world.entry()
+    entry.uuid = "u"
+    asked: Any = lock_recipe.leave(entry)
+    flight = next(asked)
+    refused = failure(Failure.OTHER, PATH)
+    pauses = []
+    for _ in range(3):
+        assert [type(request) for request in flight] == [Sync, List]
+        pauses.append(asked.send((refused, refused)))
+        flight = asked.send(None)
+    assert pauses == [Pause(0.05), Pause(0.1), Pause(0.2)]
+
+
+def test_a_name_whose_create_was_lost_is_not_used_again(world: World) -> None:
+    """The create may still arrive: then its node belongs to nobody."""
+    contender = world.start()
+    client = world.clients[0]
+    client.lose_connection(carried_out=0)
+    world.settle()
+    assert contender.outcome.stands
+    prefixes = [request.prefix for request in client.sent if isinstance(request, Create)]
+    assert len(prefixes) == len(set(prefixes)) == 2
+
+
+def test_a_parent_that_is_deleted_as_soon_as_it_is_made_is_made_again() -> None:
+    asked: Any = lock_recipe.acquire(World().entry())
+    missing = failure(Failure.MISSING, PATH)
+    next(asked)
+    made: tuple[None, ...] = ()
+    for _ in range(2):
+        flight = asked.send((*made, missing, missing))
+        made = (None,)
+        assert [type(request) for request in flight] == [MakePath, Create, List]
+
+
+def test_a_parent_that_may_not_be_made_is_an_error() -> None:
+    world = World(made=False)
+    world.server.denied = {MakePath}
+    contender = world.start()
+    world.settle()
+    assert isinstance(contender.outcome, AccessDenied)
+
+
+# What a caller may ask about its place, and what a tidy lock leaves behind.
+
+
+def test_a_waiter_knows_how_many_stand_before_it_and_behind_whom(world: World) -> None:
+    first, second = (str(world.server.create(CURATOR, data, PERSISTENT)) for data in (b"A", b"B"))
+    entry = world.entry()
+    places: list[tuple[str, int]] = []
+    entry.queued = lambda node, ahead: places.append((node, ahead))
+
+    def place() -> tuple[int | None, str]:
+        return entry.ahead, entry.behind
+
+    assert place() == (None, "")
+    world.clients[0].acquire(entry).start()
+    world.settle()
+    assert place() == (2, "B")
+    world.server.delete(second)
+    world.settle()
+    assert place() == (1, "A")
+    world.server.delete(first)
+    world.settle()
+    assert entry.granted
+    assert places == [(entry.node, 2)], "it is told once for each node"
+
+
+@pytest.mark.parametrize(("tidy", "left"), [(True, False), (False, True)])
+def test_the_release_of_a_tidy_lock_removes_its_path(world: World, tidy: bool, left: bool) -> None:
+    entry = world.entry()
+    entry.tidy = tidy or entry.tidy
+    client = world.clients[0]
+    client.acquire(entry).start()
+    world.settle()
+    Attempt(client, lock_recipe.leave(entry)).start()
+    world.settle()
+    assert (PATH in world.server.tree.nodes) is left
+
+
+def test_a_tidy_contender_that_was_not_granted_leaves_the_path(world: World) -> None:
+    entry = world.entry()
+    entry.tidy = True
+    attempt = world.clients[0].acquire(entry).start()
+    assert attempt.give_up()
+    world.settle()
+    assert world.queue == []
+    assert PATH in world.server.tree.nodes
+
+
+# Among kazoo's names.
+
+
+@pytest.fixture
+def kazoos() -> World:
+    return World(naming=names.Naming.KAZOO)
+
+
+@pytest.mark.parametrize("kind", [names.Kind.EXCLUSIVE, names.Kind.READ, names.Kind.WRITE])
+@pytest.mark.parametrize("patient", [True, False])
+def test_names_that_kazoo_does_not_see_are_refused(
+    kazoos: World, kind: names.Kind, patient: bool
+) -> None:
+    stranger = kazoos.server.create(CURATOR, b"", PERSISTENT)
+    contender = kazoos.start(kind=kind, patient=patient)
+    kazoos.settle()
+    assert isinstance(contender.outcome, MixedNames)
+    assert [f"{PATH}/{name}" for name in kazoos.queue] == [stranger]
+
+
+def test_a_waiter_that_comes_to_see_such_a_name_leaves(kazoos: World) -> None:
+    first, second = (str(kazoos.server.create(KAZOO, b"", PERSISTENT)) for _ in range(2))
+    waiter = kazoos.start()
+    kazoos.settle()
+    stranger = kazoos.server.create(CURATOR, b"", PERSISTENT)
+    kazoos.server.delete(second)
+    kazoos.settle()
+    assert isinstance(waiter.outcome, MixedNames)
+    assert {f"{PATH}/{name}" for name in kazoos.queue} == {first, stranger}
+
+
+@pytest.mark.parametrize("carried_out", [0, 1, 2])
+def test_a_create_of_such_a_name_whose_reply_is_lost(kazoos: World, carried_out: int) -> None:
+    contender = kazoos.start()
+    kazoos.clients[0].lose_connection(carried_out=carried_out)
+    kazoos.settle()
+    assert kazoos.queue == [contender.outcome.path.rpartition("/")[2]]
+    assert names.seen_by_kazoo(kazoos.queue[0])
+
+
 # Under faults of every kind.
 
-CLIENTS = 3
-which = st.integers(0, CLIENTS - 1)
-few = st.integers(0, 3)
 
-
-class Faults(RuleBasedStateMachine):
+class Faults(Network):
     """Contenders of three clients on one lock, while everything goes wrong that can.
 
     Checked after every step: no two hold who must not, and tokens only grow. Checked in the end,
@@ -562,10 +804,11 @@ class Faults(RuleBasedStateMachine):
     """
 
     contenders: Bundle[Contender] = Bundle("contenders")
+    NAMING: ClassVar[names.Naming] = names.Naming.CURATOR
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(CLIENTS, made=False)
+        self.world = World(CLIENTS, made=False, naming=self.NAMING)
         self.all: list[Contender] = []
         self.foreign: list[str] = []
         self.judged = 0
@@ -574,6 +817,10 @@ class Faults(RuleBasedStateMachine):
     @property
     def server(self) -> Server:
         return self.world.server
+
+    @property
+    def clients(self) -> list[Client]:
+        return self.world.clients
 
     # What callers do.
 
@@ -618,59 +865,11 @@ class Faults(RuleBasedStateMachine):
             contender.interrupted = True
         contender.client.interrupt_in = None
 
-    # What the network, the servers, and the clients' threads do.
-
-    @rule(client=which, count=few)
-    def serve(self, client: int, count: int) -> None:
-        self.world.clients[client].serve(count)
-
-    @rule(client=which, count=few)
-    def deliver(self, client: int, count: int) -> None:
-        self.world.clients[client].deliver(count)
-
-    @rule(client=which, count=few)
-    def advance(self, client: int, count: int) -> None:
-        link = self.world.clients[client].link
-        if link is not None:
-            link.advance(count)
-
-    @rule(client=which, rounds=st.integers(1, 4))
-    def go_on(self, client: int, rounds: int) -> None:
-        for _ in range(rounds):
-            self.world.clients[client].settle()
-
-    @rule(client=which, carried_out=few, state_first=st.booleans())
-    def lose_connection(self, client: int, carried_out: int, state_first: bool) -> None:
-        self.world.clients[client].lose_connection(carried_out=carried_out, state_first=state_first)
-
-    @rule(client=which, lag=st.integers(0, 8))
-    def reconnect(self, client: int, lag: int) -> None:
-        self.world.clients[client].reconnect(lag=lag)
-
-    @rule(client=which, lingering=st.booleans())
-    def expire(self, client: int, lingering: bool) -> None:
-        self.server.expire(self.world.clients[client].session, lingering=lingering)
-
-    @rule()
-    def bury(self) -> None:
-        self.server.bury()
-
-    @rule(client=which)
-    def refuse_a_claim(self, client: int) -> None:
-        self.world.clients[client].refusals += 1
-
-    @rule(client=which)
-    def renew_lease(self, client: int) -> None:
-        self.world.clients[client].renew_lease()
-
-    @rule(client=which)
-    def run_job(self, client: int) -> None:
-        self.world.clients[client].run_job()
-
     # What others do.
 
-    @rule(prefix=st.sampled_from([KAZOO, CURATOR]))
-    def foreign_contender(self, prefix: str) -> None:
+    @rule(java=st.booleans())
+    def foreign_contender(self, java: bool) -> None:
+        prefix = CURATOR if java and self.NAMING is names.Naming.CURATOR else KAZOO
         path = self.server.create(prefix, b"", PERSISTENT)
         if isinstance(path, str):
             self.foreign.append(path)
@@ -767,4 +966,11 @@ class Faults(RuleBasedStateMachine):
         assert [client.attempts for client in self.world.clients] == [0] * CLIENTS
 
 
+class FaultsAmongKazoosNames(Faults):
+    """The same with names that kazoo sees."""
+
+    NAMING = names.Naming.KAZOO
+
+
 TestFaults = Faults.TestCase
+TestFaultsAmongKazoosNames = FaultsAmongKazoosNames.TestCase

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 import zklock
 from zklock import aio
@@ -18,6 +19,11 @@ from zklock.fencing import verify_owner
 
 def threads() -> None:
     client = zklock.connect("zk1:2181", timeout=timedelta(seconds=10).total_seconds())
+    assert_type(client, zklock.Client)
+    assert_type(client.handler, zklock.Handler)
+    assert_type(client.connected, bool)
+    with zklock.connect("zk1:2181") as short_lived:
+        assert_type(short_lived, zklock.Client)
     handler = zklock.Handler()
     assert_type(handler.session_timeout, float | None)
 
@@ -43,6 +49,11 @@ def threads() -> None:
         lease_fraction=0.7,
     )
     assert_type(lock.acquire(blocking=False), zklock.Grant | None)
+    with lock.attempt(timeout=2.0) as perhaps:
+        assert_type(perhaps, zklock.Grant | None)
+    if perhaps is not None:
+        with perhaps as entered:
+            assert_type(entered, zklock.Grant)
     with lock as grant:
         assert_type(grant, zklock.Grant)
         assert_type(grant.token, zklock.FencingToken)
@@ -69,7 +80,11 @@ def threads() -> None:
     semaphore = zklock.Semaphore(client, "/locks/scanner", limit=3, on_lost=on_lost)
     assert_type(semaphore.acquire(permits=2), zklock.Grant | None)
     semaphore.set_limit(4)
+    with semaphore.attempt(timeout=0, permits=2) as permits:
+        assert_type(permits, zklock.Grant | None)
     several = zklock.MultiLock([lock, writer, semaphore], timeout=3.0, on_lost=on_lost)
+    with several.attempt() as perhaps_all:
+        assert_type(perhaps_all, zklock.MultiGrant | None)
     with several as all_of_them:
         assert_type(all_of_them, zklock.MultiGrant)
         assert_type(all_of_them.tokens, dict[str, zklock.FencingToken])
@@ -80,8 +95,12 @@ def errors(path: str) -> None:
         raise zklock.LockLost("lost", path=path)
     except zklock.StaleToken as stale:
         assert_type(stale.highest, zklock.FencingToken | None)
+    except (zklock.SnapshotTooOld, zklock.TransactionEnded) as refused:
+        assert_type(refused.token, zklock.FencingToken | None)
     except zklock.LimitMismatch as mismatch:
         assert_type(mismatch.kept, int | None)
+    except zklock.MixedNames as mixed:
+        assert_type(mixed.path, str | None)
     except zklock.NotOwner as other:
         assert_type(other.holder, str | None)
     except zklock.LockLost as lost:
@@ -97,6 +116,7 @@ def errors(path: str) -> None:
         zklock.GuardUnusable,
         zklock.LeaderStuck,
         zklock.NoSuchMember,
+        zklock.OutcomeUnknown,
         zklock.NotHeld,
         zklock.PoolStuck,
         zklock.SequenceExhausted,
@@ -112,16 +132,26 @@ def pools() -> None:
     def consume(shard: zklock.Shard) -> None:
         assert_type(shard.number, int)
         assert_type(shard.token, zklock.FencingToken)
-        while shard.held and not shard.should_stop.wait(1.0):
+        while shard.held and not assert_type(shard.should_stop.wait(1.0), bool):
             shard.check()
 
-    async def consume_soon(shard: zklock.Shard) -> None:
+    async def consume_soon(shard: aio.Shard) -> None:
+        assert_type(shard.should_stop, asyncio.Event)
         await shard.should_stop.wait()
 
     def on_assigned(shard: int, grant: zklock.Grant) -> None:
         print(shard, grant.token)
 
+    def on_name(shard: str, grant: zklock.Grant) -> None:
+        print(shard, grant.token)
+
+    def assign(shards: Sequence[str], workers: Sequence[zklock.PlannedWorker]) -> dict[str, str]:
+        return assert_type(zklock.balanced(shards, workers), dict[Any, str])
+
     client = zklock.connect()
+    zklock.WorkerPool(
+        client, "/pools/regions", shards=["eu", "us"], assign=assign, on_assigned=on_name
+    ).stop()
     pool = zklock.WorkerPool(
         client,
         "/pools/orders",
@@ -135,15 +165,22 @@ def pools() -> None:
         on_error="retry",
         retry=(0.5, 30.0),
         settle=0.2,
+        rejoin_delay=60.0,
+        stuck_after=60.0,
+        on_stuck=on_assigned,
     )
     with pool:
-        assert_type(pool.owned(), dict[int, zklock.Grant])
+        assert_type(pool.owned(), dict[Any, zklock.Grant])
         assert_type(pool.assignment(), list[zklock.ShardOwner])
         assert_type(pool.members(timeout=1.0), list[zklock.PoolMember])
         assert_type(pool.drain(timeout=10.0), bool)
         pool.resume()
         pool.set_capacity(1)
+        pool.set_payload("10.0.0.8:80")
         pool.set_shards(512)
+        pool.set_shards({"eu", "us"})
+        for change in pool.membership_changes(timeout=1.0):
+            assert_type(change, zklock.MembershipChange[zklock.PoolWorker])
     zklock.WorkerPool(client, "/pools/mail", handler=consume_soon, executor="asyncio").stop()
 
 
@@ -163,16 +200,35 @@ def leaders() -> None:
     assert_type(changes, zklock.LeaderChanges)
     for change in changes:
         assert_type(change, zklock.LeaderChange)
+    assert_type(election.acquire(timeout=1.0), zklock.Leadership | None)
+    with election.attempt() as leadership:
+        assert_type(leadership, zklock.Leadership | None)
+    election.cancel()
+    election.set_payload("10.0.0.8:80", timeout=1.0)
+    assert_type(election.payload, bytes)
+    members = election.membership_changes(timeout=1.0)
+    assert_type(members, zklock.MembershipChanges[zklock.Contender])
+    for more in members:
+        assert_type(more, zklock.MembershipChange[zklock.Contender])
+        assert_type(more.joined, tuple[zklock.Contender, ...])
+    with election.observe_membership(lambda change: print(change.left)) as observer:
+        assert_type(observer, zklock.Observer)
 
 
 async def tasks() -> None:
     async with aio.connect("zk1:2181") as client:
+        assert_type(client, zklock.Client)
         lock = aio.Lock(client, "/locks/report", on_suspended=lambda grant: print(grant.token))
         async with lock as grant:
             assert_type(grant, aio.Grant)
             await grant.verify()
             await grant.lost.wait()
         assert_type(await lock.acquire(timeout=1.0), aio.Grant | None)
+        async with lock.attempt(timeout=2.0) as perhaps:
+            assert_type(perhaps, aio.Grant | None)
+        if perhaps is not None:
+            async with perhaps as entered:
+                assert_type(entered, aio.Grant)
         assert_type(await lock.holder(), zklock.Contender | None)
         async with aio.RLock(client, "/r"), aio.ReadLock(client, "/t"):
             pass
@@ -203,10 +259,18 @@ async def leading_tasks() -> None:
         assert_type(changes, aio.LeaderChanges)
         async for change in changes:
             assert_type(change, zklock.LeaderChange)
+        assert_type(await election.acquire(timeout=1.0), aio.Leadership | None)
+        async with election.attempt() as leadership:
+            assert_type(leadership, aio.Leadership | None)
+        await election.set_payload("10.0.0.8:80")
+        members = election.membership_changes(timeout=1.0)
+        assert_type(members, aio.MembershipChanges[zklock.Contender])
+        async for more in members:
+            assert_type(more, zklock.MembershipChange[zklock.Contender])
 
 
 async def pools_of_tasks() -> None:
-    async def consume(shard: zklock.Shard) -> None:
+    async def consume(shard: aio.Shard) -> None:
         await shard.should_stop.wait()
 
     async def on_revoked(shard: int, grant: aio.Grant) -> None:
@@ -224,7 +288,7 @@ async def pools_of_tasks() -> None:
         )
         async with pool as entered:
             assert_type(entered, aio.WorkerPool)
-            assert_type(pool.owned(), dict[int, aio.Grant])
+            assert_type(pool.owned(), dict[Any, aio.Grant])
             assert_type(await pool.assignment(), list[zklock.ShardOwner])
             assert_type(await pool.members(timeout=1.0), list[zklock.PoolMember])
             assert_type(await pool.drain(timeout=10.0), bool)

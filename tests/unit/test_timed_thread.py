@@ -6,16 +6,18 @@ import threading
 
 import pytest
 
+from zklock._engine import timed_thread
+from zklock._engine.timed_thread import TimedThread
+from zklock._ground.clock import clock
 from zklock.testing import wait_for
-from zklock.worker import Worker
 
-SOON = 10.0
+SOON = 60.0
 
 
 def test_jobs_run_in_order_on_one_thread() -> None:
     ran: list[tuple[int, int]] = []
     done = threading.Event()
-    worker = Worker("zklock-test", lambda: None)
+    worker = TimedThread("zklock-test", lambda: None)
     for number in range(100):
         worker.later(lambda number=number: ran.append((number, threading.get_ident())))  # type: ignore[misc]
     worker.later(done.set)
@@ -25,7 +27,7 @@ def test_jobs_run_in_order_on_one_thread() -> None:
 
 def test_a_job_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     done = threading.Event()
-    worker = Worker("zklock-test", lambda: None)
+    worker = TimedThread("zklock-test", lambda: None)
     worker.later(lambda: 1 / 0)
     worker.later(done.set)
     assert done.wait(SOON)
@@ -39,7 +41,7 @@ def test_it_ends_when_nothing_is_due_and_starts_anew() -> None:
         turns.append(threading.current_thread())
         return None
 
-    worker = Worker("zklock-test", turn)
+    worker = TimedThread("zklock-test", turn)
     for count in (1, 2):
         worker.wake()
         wait_for(lambda count=count: len(turns) >= count, SOON)  # type: ignore[misc]
@@ -50,7 +52,7 @@ def test_it_ends_when_nothing_is_due_and_starts_anew() -> None:
 
 def test_an_interrupt_of_who_starts_it_leaves_it_startable(monkeypatch: pytest.MonkeyPatch) -> None:
     done = threading.Event()
-    worker = Worker("zklock-test", lambda: None)
+    worker = TimedThread("zklock-test", lambda: None)
 
     def interrupted(thread: threading.Thread) -> None:
         raise KeyboardInterrupt
@@ -75,7 +77,7 @@ def test_threads_that_start_at_once_are_one() -> None:
         go.wait(SOON)
         turning -= 1
 
-    worker = Worker("zklock-test", turn)
+    worker = TimedThread("zklock-test", turn)
     threads = [threading.Thread(target=worker._run, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -85,3 +87,53 @@ def test_threads_that_start_at_once_are_one() -> None:
         thread.join(SOON)
     assert not any(thread.is_alive() for thread in threads)
     assert most == 1
+
+
+def test_jobs_for_later_run_in_the_order_of_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    done = threading.Event()
+    worker = TimedThread("zklock-test", lambda: None)
+    now = clock()
+    with monkeypatch.context() as standing:
+        standing.setattr(timed_thread, "clock", lambda: now)
+        worker.after(0.06, lambda: ran.append("third"))
+        worker.after(0.02, lambda: ran.append("first"))
+        off = worker.after(0.03, lambda: ran.append("called off"))
+        worker.after(0.04, lambda: ran.append("second"))
+        worker.after(0.08, done.set)
+        off()
+    assert done.wait(SOON)
+    assert ran == ["first", "second", "third"]
+
+
+def test_what_was_called_off_keeps_no_thread() -> None:
+    threads: list[threading.Thread] = []
+    worker = TimedThread("zklock-test", lambda: threads.append(threading.current_thread()))
+    worker.after(1000.0, lambda: None)()
+    wait_for(lambda: threads, SOON)
+    threads[0].join(SOON)
+    assert not threads[0].is_alive()
+
+
+@pytest.mark.hazard("H27")
+def test_a_job_waits_for_a_thread_that_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[int] = []
+    done = threading.Event()
+    worker = TimedThread("zklock-test", lambda: None)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        worker.later(lambda: ran.append(1))
+        worker.after(0.0, lambda: ran.append(2))
+        worker.wake()
+        with pytest.raises(RuntimeError, match="new thread"):
+            worker.ready()
+    assert "no thread can be started" in caplog.text
+    worker.later(done.set)
+    assert done.wait(SOON)
+    assert sorted(ran) == [1, 2]

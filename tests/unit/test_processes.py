@@ -1,21 +1,22 @@
-"""What a handler in another process is told, by a shared file and the clock."""
+"""What a handler in another process is told, by shared memory and the clock."""
 
 from __future__ import annotations
 
-import asyncio
+import os
 import pickle
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import zklock
-from zklock import shards
-from zklock.clock import clock
-from zklock.grant import Grant
-from zklock.shards import _LOST, _RUNS, _STOPS, Board, InTasks, RemoteShard, RemoteStop, Shard
+from zklock._ground.clock import clock
+from zklock._locks.grant import Grant
+from zklock._pool import processes
+from zklock._pool.processes import _LOST, _RUNS, _STOPS, Board, RemoteShard, RemoteStop
 from zklock.token import FencingToken
 
 
@@ -30,7 +31,7 @@ def board() -> Iterator[Board]:
 def shard(board: Board, number: int, turn: int) -> RemoteShard:
     """Return the shard as it arrives in the other process."""
     grant = cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
-    made = RemoteShard(number, grant, RemoteStop(board.path, number, turn))
+    made = RemoteShard(number, grant, RemoteStop(board.path, board.mark, number, turn))
     found: Any = pickle.loads(pickle.dumps(made))
     assert isinstance(found, RemoteShard)
     return found
@@ -84,7 +85,7 @@ def test_a_board_that_is_gone() -> None:
     mine = shard(board, 7, board.begin(7))
     assert mine.held
     late = shard(board, 7, board.begin(7))
-    shards._view.cache_clear()
+    processes._views.clear()
     board.close()
     assert [mine.held, late.held, late.should_stop.is_set()] == [False, False, True]
 
@@ -105,89 +106,37 @@ def test_woken_by_another_thread(board: Board) -> None:
     timer.join()
 
 
-# Tasks.
-
-SOON = 10.0
-
-
-class Work:
-    """A handler that notes what becomes of it, and ends when told or cancelled."""
-
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.ends: list[str] = []
-
-    async def __call__(self, shard: Shard) -> None:
-        self.began.set()
-        try:
-            await shard.should_stop.wait()
-            await asyncio.sleep(0)
-            self.ends.append("told")
-        except asyncio.CancelledError:
-            await asyncio.sleep(0)
-            self.ends.append(f"cancelled, told: {shard.should_stop.is_set()}")
-            raise
+def test_what_is_lost_stays_lost(board: Board) -> None:
+    turn = board.begin(7)
+    mine = shard(board, 7, turn)
+    board.note(7, turn, _LOST)
+    board.note(7, turn, _STOPS)
+    assert not mine.held
 
 
-@pytest.fixture
-def work() -> Work:
-    return Work()
+def test_nothing_of_a_board_is_in_the_file_system(board: Board) -> None:
+    assert board.path.startswith(f"/proc/{os.getpid()}/fd/")
 
 
-@pytest.fixture
-def tasks(work: Work) -> Iterator[InTasks]:
-    made = InTasks(work, None)
-    yield made
-    made.close()
-
-
-def held() -> Grant:
-    return cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
-
-
-def test_a_task_that_is_told_ends_by_itself(work: Work, tasks: InTasks) -> None:
-    task = tasks.submit(7, held())
-    assert work.began.wait(SOON)
-    task.tell()
-    assert task.future.result(SOON) is None
-    assert work.ends == ["told"]
-
-
-def test_a_task_whose_shard_is_lost_is_cancelled_and_has_returned(
-    work: Work, tasks: InTasks
+def test_a_board_without_the_proc_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = tasks.submit(7, held())
-    assert work.began.wait(SOON)
-    task.lose()
-    assert task.future.result(SOON) is None
-    assert work.ends == ["cancelled, told: True"]
-    task.lose()  # of no effect any more
+    monkeypatch.setattr(os, "geteuid", lambda: -1)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    board = Board()
+    assert [str(path) for path in tmp_path.iterdir()] == [board.path]
+    board.lease(clock() + 60)
+    mine = shard(board, 7, board.begin(7))
+    before = mine.held
+    board.close()
+    assert [before, mine.held] == [True, False]
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_task_whose_shard_is_lost_before_it_begins_does_not(work: Work) -> None:
-    loop = asyncio.new_event_loop()
-    task = InTasks(work, loop).submit(7, held())
-    task.lose()
-    loop.run_until_complete(asyncio.wrap_future(task.future, loop=loop))
-    loop.close()
-    assert not work.began.is_set()
-
-
-def test_a_cancellation_by_others_is_an_error(work: Work, tasks: InTasks) -> None:
-    task = tasks.submit(7, held())
-    assert work.began.wait(SOON)
-
-    def cancel_all() -> None:
-        for each in asyncio.all_tasks(tasks._loop):
-            each.cancel()
-
-    tasks._loop.call_soon_threadsafe(cancel_all)
-    assert isinstance(task.future.exception(SOON), asyncio.CancelledError)
-    assert work.ends == ["cancelled, told: False"]
-
-
-def test_a_closed_loop_is_said_so(work: Work) -> None:
-    loop = asyncio.new_event_loop()
-    loop.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        InTasks(work, loop).submit(7, held())
+def test_another_board_in_the_same_place_is_not_taken_for_it(board: Board) -> None:
+    turn = board.begin(7)
+    grant = cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
+    other = RemoteShard(7, grant, RemoteStop(board.path, board.mark + 2, 7, turn))
+    assert not other.held
+    assert shard(board, 7, turn).held
+    assert not other.held

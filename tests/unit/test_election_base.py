@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from zklock import nodedata
-from zklock.campaign import pause_after
-from zklock.nodedata import NodeData
+from zklock._election.base import pause_after
+from zklock._recipes import nodedata
+from zklock._recipes.nodedata import NodeData
 
 
 def test_pauses_double_up_to_a_limit() -> None:

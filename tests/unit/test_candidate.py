@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.fakes import Client, FakeGrant, Server, outcome, settle, uuids
-from zklock import names, nodedata, recipe
-from zklock.attempt import Attempt
-from zklock.candidacy import Candidacy, successor
-from zklock.effects import HandOver
+from zklock._engine.attempt import Attempt
+from zklock._recipes import lock as lock_recipe, names, nodedata
+from zklock._recipes.candidate import Candidacy, successor
+from zklock._recipes.effects import HandOver
+from zklock._recipes.queries import Contender
 from zklock.errors import NoSuchMember
-from zklock.queries import Contender
 from zklock.token import FencingToken
 
 PATH = "/elections/report"
@@ -42,7 +42,7 @@ class World:
         """Have the leader begin to hand over to this member."""
         outcome(self.attempts[0]).over = True
         self.members[0].successor = identity
-        return Attempt(self.clients[0], recipe.leave(self.members[0])).start()
+        return Attempt(self.clients[0], lock_recipe.leave(self.members[0])).start()
 
     @property
     def led(self) -> list[str]:
@@ -161,7 +161,7 @@ def test_nobody_that_stepped_back_takes_the_turn(order: int) -> None:
 def test_leadership_that_falls_back_without_a_successor() -> None:
     world = World("a", "b")
     outcome(world.attempts[0]).over = True
-    Attempt(world.clients[0], recipe.leave(world.members[0])).start()
+    Attempt(world.clients[0], lock_recipe.leave(world.members[0])).start()
     world.settle()
     assert world.led == ["a", "b"]
     assert not any(isinstance(request, HandOver) for request in world.clients[0].sent)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from zklock import steps
-from zklock.effects import Listing
-from zklock.leaders import Feed, LeaderChange, Sight
+from zklock._election.feed import Feed
+from zklock._recipes import steps
+from zklock._recipes.effects import Listing
+from zklock._recipes.observe import LeaderChange, ObservedQueue
 
 
 def node(number: int) -> str:
@@ -21,7 +22,7 @@ def seen(*numbers: int, changes: int, epoch: int = 1) -> Listing:
 
 
 def looks(*listings: Listing) -> list[bool | None]:
-    sight = Sight()
+    sight = ObservedQueue()
     return [sight.look(listing) for listing in listings]
 
 
@@ -70,7 +71,7 @@ def test_no_leader_is_missed_unnoticed(seed: int) -> None:
     number = changes = 0
     unseen: list[int] = []  # leaders since the last look, in order
     last: int | None = None
-    sight = Sight()
+    sight = ObservedQueue()
     told: list[int | None] = []
     for _ in range(400):
         leader = members[0] if members else None

@@ -6,16 +6,17 @@ import contextlib
 import itertools
 import json
 import random
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from zklock import desks
-from zklock.desks import Profile
-from zklock.effects import Failed, Failure, WriteAll
+from zklock._pool import nodes
+from zklock._pool.keys import MAX_SHARDS, Key, parse_shards
+from zklock._pool.nodes import WorkerRecord
+from zklock._recipes.effects import Failed, Failure, WriteAll
 from zklock.errors import AccessDenied
 from zklock.token import FencingToken
 
@@ -25,8 +26,8 @@ LIMIT = 1024 * 1024 - 1
 
 @given(st.text(), st.floats(0, exclude_min=True, allow_infinity=False), st.booleans())
 def test_profiles(identity: str, capacity: float, draining: bool) -> None:
-    profile = Profile(identity, capacity, draining, "_c_1-assigned-1", "_c_2-owned-1")
-    assert Profile.parse(bytes(profile)) == profile
+    profile = WorkerRecord(identity, capacity, draining, "_c_1-assigned-1", "_c_2-owned-1")
+    assert WorkerRecord.parse(bytes(profile)) == profile
     assert profile.weight == (0 if draining else capacity)
 
 
@@ -42,42 +43,84 @@ def test_profiles(identity: str, capacity: float, draining: bool) -> None:
         b'{"identity": "a", "capacity": -1}',
         b'{"identity": "a", "capacity": NaN}',
         b'{"identity": 1, "capacity": 1}',
-        b'{"identity": "a", "capacity": 1, "other": 1}',
+        b'{"identity": "a", "capacity": 1, "assigned": "b"}',
+        b'{"identity": "a", "capacity": 1, "assigned": "b", "owned": ""}',
+        b'{"identity": "a", "capacity": 1, "assigned": "b", "owned": "../c"}',
+        b'{"identity": "a", "capacity": 1, "assigned": "..", "owned": "c"}',
+        b'{"identity": "a", "capacity": 1, "assigned": "b", "owned": "c", "kin": 1}',
+        b'{"identity": "a", "capacity": 1' + b"0" * 400 + b', "assigned": "b", "owned": "c"}',
+        b"[" * 100_000,
     ],
 )
 def test_what_is_no_profile(data: bytes) -> None:
-    assert Profile.parse(data) is None
+    assert WorkerRecord.parse(data) is None
+
+
+def test_what_a_later_release_says_besides_is_passed_over() -> None:
+    profile = WorkerRecord("a", 1.0, False, "_c_1-assigned-1", "_c_2-owned-1")
+    said = json.loads(bytes(profile)) | {"colour": "blue", "zones": ["a", "b"]}
+    assert WorkerRecord.parse(json.dumps(said).encode()) == profile
+
+
+@pytest.mark.parametrize("name", ["kin", "leaving", "draining"])
+def test_what_an_earlier_release_does_not_say_has_its_default(name: str) -> None:
+    profile = WorkerRecord("a", 1.0, False, "_c_1-assigned-1", "_c_2-owned-1")
+    said = json.loads(bytes(profile))
+    del said[name]
+    assert WorkerRecord.parse(json.dumps(said).encode()) == profile
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff", b"1 x", b"1 5-", b"1 5-2", b"1 -5", b"1 65536", b"1 0-99999999999", b"1 1,,x"],
+)
+def test_what_is_no_assignment(data: bytes) -> None:
+    assert nodes.parse_assigned(data) is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff", b"many", b"0", b"-5", b"65537", b"9" * 5000, b"", b"1.0"]
+)
+def test_what_is_no_number_of_shards(data: bytes) -> None:
+    assert parse_shards(data) is None
+
+
+@given(st.binary())
+def test_whatever_a_worker_says_that_it_has_is_read(data: bytes) -> None:
+    assert nodes.parse_owned(data) == {}
+    assert nodes.parse_owned(zlib.compress(data[: len(data) // 14 * 14] + b"\0")) == {}
 
 
 def test_the_longest_identity_fits() -> None:
-    profile = Profile("\x01" * 4096, 1.0)
+    profile = WorkerRecord("\x01" * 4096, 1.0)
     assert len(bytes(profile)) < LIMIT / 10
     assert json.loads(bytes(profile))["identity"] == profile.identity
 
 
-@given(st.frozensets(st.integers(0, desks.MAX_SHARDS - 1)))
+@given(st.frozensets(st.integers(0, MAX_SHARDS - 1)))
 def test_assigned(numbers: frozenset[int]) -> None:
-    data = desks.assigned_data(FencingToken(1, 2), numbers)
-    assert desks.parse_assigned(data) == numbers
-    assert desks.parse_assigned(b"") == frozenset()
+    data = nodes.assigned_data(FencingToken(1, 2), numbers)
+    assert nodes.parse_assigned(data) == numbers
+    assert nodes.parse_assigned(b"") == frozenset()
 
 
 @given(st.dictionaries(st.integers(0, 99), st.integers(0, 2**31 - 1)))
 def test_owned(sequences: dict[int, int]) -> None:
+    tokens: dict[Key, FencingToken]
     tokens = {number: FencingToken(2**40, each) for number, each in sequences.items()}
-    assert desks.parse_owned(desks.owned_data(tokens)) == tokens
-    assert desks.parse_owned(b"") == {}
+    assert nodes.parse_owned(nodes.owned_data(tokens)) == tokens
+    assert nodes.parse_owned(b"") == {}
 
 
 def test_what_one_worker_has_fits_into_its_nodes() -> None:
     """The most shards, with tokens as far apart as can be; every other shard is the longest."""
     chance = random.Random(1)
-    tokens = {
+    tokens: dict[Key, FencingToken] = {
         number: FencingToken(chance.randrange(2**63), chance.randrange(2**31))
-        for number in range(desks.MAX_SHARDS)
+        for number in range(MAX_SHARDS)
     }
-    assert len(desks.owned_data(tokens)) < LIMIT
-    every_other = desks.assigned_data(FencingToken(1, 2), range(0, desks.MAX_SHARDS, 2))
+    assert len(nodes.owned_data(tokens)) < LIMIT
+    every_other = nodes.assigned_data(FencingToken(1, 2), range(0, MAX_SHARDS, 2))
     assert len(every_other) < LIMIT / 2
 
 
@@ -87,7 +130,7 @@ def handed_out(sizes: list[int]) -> list[WriteAll]:
     sent = []
 
     def plan() -> Iterator[Any]:
-        assert (yield from desks.hand_out("/p/leader/x", writes)) is None
+        assert (yield from nodes.hand_out("/p/leader/x", writes)) is None
 
     recipe: Any = plan()
     answer = None
@@ -122,7 +165,7 @@ def test_a_usual_plan_is_one_transaction() -> None:
 @pytest.mark.parametrize("why", [Failure.MISSING, Failure.CHANGED, Failure.DROPPED])
 def test_a_refused_plan_stops(why: Failure) -> None:
     writes = [("/p/1", b"x" * 300_000, 7), ("/p/2", b"y" * 300_000, 7)]
-    recipe = desks.hand_out("/p/leader/x", writes)
+    recipe = nodes.hand_out("/p/leader/x", writes)
     next(recipe)
     with pytest.raises(StopIteration) as stop:
         recipe.send((Failed(why, Exception("refused")),))
@@ -130,7 +173,7 @@ def test_a_refused_plan_stops(why: Failure) -> None:
 
 
 def test_a_forbidden_plan_raises() -> None:
-    recipe = desks.hand_out("/p/leader/x", [("/p/1", b"x", 7)])
+    recipe = nodes.hand_out("/p/leader/x", [("/p/1", b"x", 7)])
     next(recipe)
     with pytest.raises(AccessDenied):
         recipe.send((Failed(Failure.DENIED, AccessDenied("/p/1: forbidden")),))

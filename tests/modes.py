@@ -1,0 +1,29 @@
+"""How much a run of the tests does."""
+
+from __future__ import annotations
+
+import os
+
+
+def strict() -> bool:
+    """Whether a test that cannot run fails."""
+    return _on("ZKLOCK_TEST_STRICT")
+
+
+def full() -> bool:
+    """Whether tests marked ``thorough`` run, too: those whose ratio of time to news is for CI."""
+    return strict() or _on("ZKLOCK_TEST_FULL")
+
+
+def quick() -> bool:
+    """Whether tests marked ``lengthy`` are left to ``make test``, and others try fewer examples."""
+    return _on("ZKLOCK_TEST_QUICK") and not full()
+
+
+def examples(most: int) -> int:
+    """Return how many examples of so many are tried: a quick run tries a fifth."""
+    return max(1, most // 5) if quick() else most
+
+
+def _on(variable: str) -> bool:
+    return os.environ.get(variable, "0") not in {"", "0"}

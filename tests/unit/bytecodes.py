@@ -1,0 +1,46 @@
+"""An interrupt before each bytecode that a call runs in given modules of the library."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class Struck(KeyboardInterrupt):
+    """What a handler of SIGINT would raise."""
+
+
+class Bytecodes:
+    """Raises ``Struck`` before one of the bytecodes that a call runs in files that end so."""
+
+    def __init__(self, *files: str) -> None:
+        self.files = files
+        self.count = 0
+        self.at = -1
+
+    def __call__(self, frame: FrameType, what: str, arg: object) -> Any:
+        if not frame.f_code.co_filename.endswith(self.files):
+            return None
+        frame.f_trace_opcodes = True
+        if what == "opcode":
+            self.count += 1
+            if self.count == self.at:
+                raise Struck
+        return self
+
+    def run(self, call: Callable[[], object], at: int = -1) -> bool:
+        """Call; return whether it was struck."""
+        self.count, self.at = 0, at
+        before = sys.gettrace()
+        # Python 3.12 asks when tracing begins whether any frame wants its bytecodes traced.
+        sys._getframe().f_trace_opcodes = True
+        sys.settrace(self)
+        try:
+            call()
+        except Struck:
+            return True
+        finally:
+            sys.settrace(before)
+        return False

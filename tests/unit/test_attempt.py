@@ -1,0 +1,396 @@
+"""What drives a recipe, where its host fails it and where signal handlers come in between."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.fakes import Client, FakeGrant, Server, failure, outcome, settle
+from zklock import _engine
+from zklock._engine.attempt import Attempt
+from zklock._engine.machine import IllegalStep
+from zklock._recipes import lock as lock_recipe, names
+from zklock._recipes.effects import Create, Failed, Failure, Flight, Recipe, Sync
+from zklock.errors import AcquireCancelled, ClientClosed
+
+PATH = "/lock"
+
+
+def entry() -> lock_recipe.Entry:
+    return lock_recipe.Entry(PATH, b"me", names.Kind.EXCLUSIVE)
+
+
+class Failing(Client):
+    """A client that fails its attempts: the next so many calls of one of its methods raise."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.fails: dict[str, int] = {}
+        self.then: dict[str, int] = {}  # once something has failed
+
+    def _fail(self, what: str) -> None:
+        if self.fails.get(what, 0) > 0:
+            self.fails[what] -= 1
+            self.fails.update(self.then)
+            self.then = {}
+            raise MemoryError(what)
+
+    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+        sends = isinstance(flight[0], Create)
+        if sends and self.fails.get("after", 0) > 0:
+            super().fly(flight, done)
+            self._fail("after")
+        self._fail("fly")
+        super().fly(flight, done)
+
+    def watch(self, attempt: Attempt[Any], paths: Any) -> None:
+        self._fail("watch")
+        super().watch(attempt, paths)
+
+    def claim(self, attempt: Attempt[Any], claim: Any) -> Any:
+        if self.fails.get("claim"):
+            attempt.accept()
+        self._fail("claim")
+        return super().claim(attempt, claim)
+
+
+@pytest.mark.hazard("H9")
+@pytest.mark.parametrize(
+    "fails",
+    [
+        {"fly": 1},
+        {"fly": 3},
+        {"after": 1},
+        {"after": 1, "fly": 1},
+        {"after": 1, "fly": 3},
+        {"watch": 1},
+        {"watch": 1, "fly": 2},
+        {"claim": 1},
+        {"claim": 1, "fly": 2},
+    ],
+    ids=str,
+)
+def test_what_the_host_raises_leaves_no_contender(fails: dict[str, int]) -> None:
+    server = Server()
+    other = Client(server)
+    if "watch" in fails:
+        other.acquire(entry()).start()
+        settle([other])
+        assert server.grants
+    before = set(server.tree.names(PATH))
+    client = Failing(server)
+    attempt = client.acquire(entry())
+    first, *_ = fails
+    client.fails = {first: fails[first]}
+    client.then = {name: times for name, times in fails.items() if name != first}
+    attempt.start()
+    settle([client, other])
+    assert not any(client.fails.values())
+    assert attempt.done
+    with pytest.raises(MemoryError):
+        attempt.result()
+    assert set(server.tree.names(PATH)) == before
+    assert client.attempts == 0
+
+
+class Paused(Client):
+    """A client whose pauses end when the test says so."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.pauses: list[float] = []
+
+    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+        self.pauses.append(seconds)
+        return super().pause(seconds, done)
+
+
+def test_pleas_for_patience_are_heeded_with_growing_pauses() -> None:
+    server = Server()
+    client = Paused(server)
+    answers: list[Any] = []
+    busy = Failed(Failure.DROPPED, failure(Failure.DROPPED, PATH).error, busy=True)
+
+    def asks() -> Recipe[int]:
+        while len(answers) < 8:
+            answers.append((yield (Sync(PATH),)))
+        return len(answers)
+
+    served = server.write
+
+    def write(session: int, request: Any) -> Any:
+        return busy if len(answers) < 7 else served(session, request)
+
+    server.write = write  # type: ignore[method-assign]
+    attempt = Attempt(client, asks()).start()
+    settle([client])
+    assert attempt.result() == 8
+    assert client.pauses == sorted(client.pauses)
+    assert len(client.pauses) == 7
+    assert 0 < client.pauses[0] < 0.1
+    assert client.pauses[-1] == 2.0
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
+    before = signal.getsignal(signal.SIGALRM)
+
+    def set_up(call: Callable[[], object]) -> None:
+        signal.signal(signal.SIGALRM, lambda number, frame: call())
+
+    yield set_up
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.hazard("H28")
+def test_a_handler_may_give_up_in_the_middle_of_a_step(
+    alarm: Callable[[Callable[[], object]], None],
+) -> None:
+    server = Server()
+    client = Client(server)
+    attempt = client.acquire(entry())
+    given_up: list[bool] = []
+    alarm(lambda: given_up.append(attempt.give_up(AcquireCancelled("enough", path=PATH))))
+    client.on_flight = lambda: signal.raise_signal(signal.SIGALRM)
+    attempt.start()
+    assert given_up == [True]
+    assert attempt.done
+    settle([client])
+    with pytest.raises(AcquireCancelled):
+        attempt.result()
+    assert not server.tree.names(PATH)
+    assert not server.grants
+
+
+@pytest.mark.hazard("H28")
+def test_what_interrupts_the_host_is_left_to_its_own_thread() -> None:
+    server = Server()
+    client = Client(server)
+    client.interrupted = True
+    attempt = client.acquire(entry()).start()
+    assert not client.sent
+    client.interrupted = False
+    settle([client])
+    assert attempt.result() is server.grants[0]
+
+
+def test_giving_up_again_goes_on_with_what_was_interrupted() -> None:
+    """An interrupt may strike between the decision and the news of it."""
+    server = Server()
+    other = Client(server)
+    other.acquire(entry()).start()
+    client = Client(server)
+    attempt = client.acquire(entry()).start()
+    settle([other, client])
+    tell = attempt._tell
+
+    def interrupted(news: Callable[[], object]) -> None:
+        raise KeyboardInterrupt
+
+    attempt._tell = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        attempt.give_up()
+    attempt._tell = tell  # type: ignore[method-assign]
+    assert not attempt.give_up()
+    settle([other, client])
+    assert len(server.tree.names(PATH)) == 1
+
+
+def test_a_second_start_is_refused_and_changes_nothing() -> None:
+    server = Server()
+    client = Client(server)
+    attempt = client.acquire(entry()).start()
+    sent = list(client.sent)
+    with pytest.raises(IllegalStep):
+        attempt.start()
+    assert client.sent == sent
+    settle([client])
+    assert attempt.result() is server.grants[0]
+
+
+def test_what_was_given_up_before_it_began_sends_nothing() -> None:
+    server = Server()
+    client = Client(server)
+    attempt = client.acquire(entry())
+    assert attempt.give_up()
+    attempt.start()
+    settle([client])
+    assert attempt.result() is None
+    assert not client.sent
+    assert client.attempts == 0
+
+
+@pytest.mark.parametrize("enters", [False, True])
+def test_an_attempt_whose_client_is_closed_as_it_begins_is_over(enters: bool) -> None:
+    """The news may come after the session knows the attempt, and before it has begun."""
+    server = Server()
+    client = Client(server)
+    attempt = client.acquire(entry())
+    if enters:
+        client.enter(attempt)
+    attempt.session_replaced(ClientClosed("closed"))
+    attempt.start()
+    settle([client])
+    with pytest.raises(ClientClosed):
+        attempt.result()
+    assert not client.sent
+    assert client.attempts == 0
+
+
+# Exceptions out of nowhere.
+
+STEPPED = {
+    str(Path(_engine.__file__).with_name(f"{name}.py"))
+    for name in ("attempt", "mailbox", "outcome", "stages", "machine")
+}
+
+
+STRIDE = 5
+"""Every so many instructions an interrupt strikes, so that a run is over in seconds."""
+
+
+class Strike:
+    """Raises a KeyboardInterrupt at one instruction of what drives a recipe, and at another."""
+
+    def __init__(self, *at: int) -> None:
+        self.count = 0
+        self.at = set(at)
+        self.struck: list[str] = []
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename not in STEPPED:
+            return None
+        frame.f_trace_opcodes = True
+        return self._within
+
+    def _within(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "opcode":
+            self.count += 1
+            if self.count in self.at:
+                code = frame.f_code
+                self.struck.append(f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}")
+                raise KeyboardInterrupt
+        return self._within
+
+    def run(self, call: Callable[[], object]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            call()
+        finally:
+            sys.settrace(before)
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """What other threads do meanwhile: no KeyboardInterrupt strikes them."""
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
+
+
+class Swift(Client):
+    """A client that is answered before a call returns: the caller's own thread goes on with it."""
+
+    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+        with elsewhere():
+            super().fly(flight, done)
+            self.serve(len(flight))
+            self.deliver(len(flight))
+
+
+def free(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
+    return attempt.start
+
+
+def taken(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
+    other.acquire(entry()).start()
+    settle([other])
+    return attempt.start
+
+
+def waiting(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
+    taken(client, other, attempt)
+    attempt.start()
+    settle([client, other])
+    return attempt.give_up
+
+
+def under_way(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
+    Client.fly(client, (Sync(PATH),), lambda results: None)  # the answers stay one behind
+    attempt.start()
+    return attempt.give_up
+
+
+def parked(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
+    client.lose_connection()
+    attempt.start()
+    return attempt.give_up
+
+
+SCENES = [free, taken, waiting, under_way, parked]
+
+
+def is_cleaned_up_after(scene: Callable[..., Callable[[], object]], strike: Strike) -> None:
+    """Have a call interrupted; its caller gives up, and nothing may be left behind."""
+    server = Server()
+    client, other = Swift(server), Swift(server)
+    attempt = client.acquire(entry())
+    call = scene(client, other, attempt)
+
+    def abandon() -> None:
+        grant = outcome(attempt)
+        if isinstance(grant, FakeGrant):
+            client.release(grant)
+
+    def withdraw() -> None:
+        if not attempt.give_up():
+            attempt.when_done(abandon)
+
+    for each in (call, withdraw, withdraw):
+        with suppress(KeyboardInterrupt):
+            strike.run(each)
+    withdraw()
+    settle([client, other])
+    assert attempt.done, strike.struck
+    for holder in server.grants:
+        if not holder.over:
+            holder.client.release(holder)
+    settle([client, other])
+    assert not server.tree.names(PATH), strike.struck
+    assert client.attempts == 0, strike.struck
+    last = client.acquire(entry()).start()
+    settle([client])
+    assert isinstance(outcome(last), FakeGrant)
+
+
+@pytest.mark.hazard("H9")
+@pytest.mark.parametrize("scene", SCENES)
+def test_an_interrupt_at_one_instruction_or_another_leaves_nothing(scene: Any) -> None:
+    for at in count(1, STRIDE):  # how many there are differs from run to run, since Python 3.12
+        strike = Strike(at)
+        is_cleaned_up_after(scene, strike)
+        if not strike.struck:
+            break
+    assert at > 300
+
+
+@pytest.mark.hazard("H9")
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_second_interrupt_while_the_first_is_seen_to_leaves_nothing(scene: Any) -> None:
+    whole = Strike()
+    is_cleaned_up_after(scene, whole)
+    for at in range(1, whole.count + 1, 13 * STRIDE):
+        for then in (1, 3, 7, 15, 30, 60):
+            is_cleaned_up_after(scene, Strike(at, at + then))

@@ -1,0 +1,273 @@
+"""An attempt under any news in any order, held against the table of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.fakes import failure
+from tests.modes import examples
+from tests.unit.test_stages import CASES
+from zklock._engine.attempt import Attempt
+from zklock._engine.machine import IllegalStep
+from zklock._engine.stages import News, Stage
+from zklock._recipes.effects import (
+    Claim,
+    Create,
+    Event,
+    Failed,
+    Failure,
+    Flight,
+    GiveUp,
+    Node,
+    Pause,
+    Recipe,
+    SessionReplaced,
+    Wait,
+)
+from zklock.errors import ClientClosed, ZkLockError
+from zklock.token import FencingToken
+
+BUSY = Failed(Failure.DROPPED, failure(Failure.DROPPED, "/lock").error, busy=True)
+ASKED: dict[str, Any] = {
+    "flight": (Create("/lock/c-", b""),),
+    "claim": Claim("/lock/c-0", FencingToken(1, 0), lambda: iter(())),  # type: ignore[arg-type, return-value]
+    "wait": Wait("/lock/b-0", None),
+    "pause": Pause(1.0),
+    "end": None,
+}
+
+
+@dataclass(eq=False)
+class Call:
+    """A flight that is not answered, or a pause that is not over."""
+
+    done: Callable[..., object]
+    off: bool = False
+
+
+class Host:
+    """Does what it is told, and nothing by itself. ``meanwhile`` is called in its next call."""
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self.connected = True
+        self.entered: set[Attempt[Any]] = set()
+        self.flights: list[Call] = []
+        self.pauses: list[Call] = []
+        self.swept: list[str] = []
+        self.jobs: list[Callable[[], object]] = []
+        self.meanwhile: Callable[[], object] | None = None
+
+    def _called(self) -> None:
+        call, self.meanwhile = self.meanwhile, None
+        if call is not None:
+            call()
+
+    def enter(self, attempt: Attempt[Any]) -> None:
+        self.entered.add(attempt)
+
+    def leave(self, attempt: Attempt[Any]) -> None:
+        self.entered.discard(attempt)
+
+    def park(self, attempt: Attempt[Any]) -> None:
+        self._called()
+
+    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+        self.flights.append(Call(done))
+        self._called()
+
+    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+        call = Call(done)
+        self.pauses.append(call)
+        self._called()
+
+        def call_off() -> None:
+            call.off = True
+
+        return call_off
+
+    def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
+        raise NotImplementedError
+
+    def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
+        self._called()
+
+    def claim_all(self, attempt: Attempt[Any], claims: tuple[Claim, ...]) -> Any:
+        raise NotImplementedError
+
+    def sweep(self, node: str) -> None:
+        self.swept.append(node)
+
+    def later(self, job: Callable[[], object]) -> None:
+        self.jobs.append(job)
+
+
+asks = st.sampled_from([*ASKED, "flight", "wait"])
+some = st.integers(0, 7)
+
+
+class AnyNews(RuleBasedStateMachine):
+    """The recipe asks for what each rule says, whenever it is advanced in that rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.host = Host()
+        self.ask = "end"
+        self.heard: list[Any] = []
+        self.attempt: Attempt[str] = Attempt(self.host, self.recipe())
+        self.stage = Stage.NEW
+        self.given_up = False
+
+    def recipe(self) -> Recipe[str]:
+        while self.ask != "end":
+            try:
+                self.heard.append((yield ASKED[self.ask]))
+            except SessionReplaced as replaced:
+                if replaced.final is not None:
+                    raise replaced.final from None
+                self.heard.append(replaced)
+            except (GiveUp, ZkLockError) as error:
+                self.heard.append(error)
+        return "the end"
+
+    def expect(self, news: News, meanwhile: News | None = None) -> None:
+        """Note the stage to which news leads; ``meanwhile`` comes while the host is called."""
+        then = CASES[self.stage, news]
+        assert then is not None
+        self.stage = then
+        if then is not Stage.RUNNING:
+            return
+        if news is News.CLIENT_OVER:
+            self.stage = Stage.OVER
+            return
+        flies = Stage.FLIGHT if self.host.connected else Stage.PARKED
+        landings = {"flight": flies, "claim": Stage.CLAIM, "wait": Stage.WAIT}
+        landings |= {"pause": Stage.PAUSE, "end": Stage.OVER}
+        if news is News.CONNECTED:
+            self.stage = flies  # the recipe goes on asking for the same
+        else:
+            self.stage = landings[self.ask]
+        if meanwhile is not None and self.stage not in {Stage.WAIT, Stage.OVER}:
+            self.expect(meanwhile)
+
+    def tell(self, ask: str, news: News, call: Callable[[], object], during: bool = False) -> None:
+        """Bring news; ``during``: somebody gives the attempt up while the host is called for it."""
+        self.ask = ask
+        during = during and not self.given_up and news is not News.CLIENT_OVER
+        if during:
+            self.host.meanwhile = self.attempt.give_up
+        self.expect(news, News.GIVEN_UP if during else None)
+        call()
+        if during and self.host.meanwhile is None:
+            self.given_up = True
+        self.host.meanwhile = None
+
+    @rule(ask=asks, during=st.booleans())
+    def start(self, ask: str, during: bool) -> None:
+        if CASES[self.stage, News.START] is None:
+            with pytest.raises(IllegalStep):
+                self.attempt.start()
+            self.host.jobs.pop()()
+        else:
+            self.tell(ask, News.START, self.attempt.start, during)
+
+    @precondition(lambda self: self.host.flights)
+    @rule(ask=asks, number=some, busy=st.booleans(), during=st.booleans())
+    def answer(self, ask: str, number: int, busy: bool, during: bool) -> None:
+        flights = self.host.flights
+        call = flights.pop(number % len(flights))
+        # What was sent last is what the recipe waits for, if it waits for a flight at all.
+        awaited = self.stage is Stage.FLIGHT and number % (len(flights) + 1) == len(flights)
+        news = News.ANSWERED_LATE
+        if awaited:
+            news = News.BUSY if busy else News.ANSWERED
+        result = BUSY if busy else Node("/lock/c-0", b"", 1, mine=True)
+        heard, swept = len(self.heard), len(self.host.swept)
+        self.tell(ask, news, lambda: call.done((result,)), during and news is News.ANSWERED)
+        if news is News.ANSWERED:
+            assert self.heard[heard] == (result,)
+        else:
+            assert len(self.heard) == heard
+        assert len(self.host.swept) - swept == (news is News.ANSWERED_LATE and not busy)
+
+    @precondition(lambda self: self.host.pauses)
+    @rule(ask=asks, number=some)
+    def elapse(self, ask: str, number: int) -> None:
+        call = self.host.pauses.pop(number % len(self.host.pauses))
+        self.ask = ask
+        if self.stage in {Stage.REST, Stage.PAUSE} and not call.off:
+            self.expect(News.ELAPSED)
+        call.done()
+
+    @rule(connected=st.booleans())
+    def connect(self, connected: bool) -> None:
+        self.host.connected = connected
+
+    @precondition(lambda self: self.stage is not Stage.NEW)
+    @rule(ask=asks, during=st.booleans())
+    def resume(self, ask: str, during: bool) -> None:
+        self.tell(ask, News.CONNECTED, self.attempt.resume, during)
+
+    @precondition(lambda self: self.stage is not Stage.NEW)
+    @rule(ask=asks, during=st.booleans())
+    def lease_live(self, ask: str, during: bool) -> None:
+        self.tell(ask, News.LEASE_LIVE, self.attempt.lease_live, during)
+
+    @precondition(lambda self: self.stage is not Stage.NEW)
+    @rule(ask=asks)
+    def refuse(self, ask: str) -> None:
+        error = ZkLockError("refused", path="/lock")
+        self.tell(ask, News.REFUSED, lambda: self.attempt.refused(error))
+
+    @precondition(lambda self: self.stage is not Stage.NEW)
+    @rule(ask=asks)
+    def watched(self, ask: str) -> None:
+        waits = self.stage is Stage.WAIT
+        path = "/lock/b-0" if waits else "/lock/of-another-wait"
+        self.tell(ask, News.WATCHED, lambda: self.attempt.watched(path, deleted=True))
+        if waits:
+            assert self.heard[-1] is Event.BLOCKER_GONE
+
+    @rule(ask=asks)
+    def give_up(self, ask: str) -> None:
+        self.ask = ask
+        if not self.given_up:
+            self.given_up = self.attempt.done is False
+            self.expect(News.GIVEN_UP)
+        self.attempt.give_up()
+
+    @rule(ask=asks)
+    def lose_the_session(self, ask: str) -> None:
+        self.tell(ask, News.SESSION_GONE, self.attempt.session_replaced)
+
+    @rule(ask=asks)
+    def close_the_client(self, ask: str) -> None:
+        error = ClientClosed("closed")
+        self.tell(ask, News.CLIENT_OVER, lambda: self.attempt.session_replaced(error))
+
+    @invariant()
+    def is_where_the_table_says(self) -> None:
+        assert self.attempt._stage is self.stage
+        assert self.attempt.done == (self.given_up or self.stage is Stage.OVER)
+        assert not self.host.jobs, "it was torn apart"
+
+    @invariant()
+    def its_host_knows_it_while_it_runs(self) -> None:
+        if self.stage is Stage.OVER:
+            assert not self.host.entered
+
+    @invariant()
+    def it_is_told_to_give_up_once(self) -> None:
+        assert sum(isinstance(each, GiveUp) for each in self.heard) <= self.given_up
+
+
+AnyNews.TestCase.settings = settings(
+    max_examples=examples(80), stateful_step_count=25, deadline=None
+)
+test_any_news_in_any_order = AnyNews.TestCase

@@ -1,0 +1,154 @@
+"""The threads that callbacks run on: there before they are needed, few, and none waits for ever."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from zklock._engine.callers import FEWEST, MOST, Callers
+from zklock.testing import wait_for
+
+SOON = 60.0
+
+
+def crew() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name == "zklock-callback"}
+
+
+@pytest.fixture
+def others() -> set[threading.Thread]:
+    """Threads of tests before."""
+    return crew()
+
+
+@pytest.fixture
+def callers(others: set[threading.Thread]) -> Iterator[Callers]:
+    made = Callers()
+    made.ready()
+    yield made
+    made.end()
+    wait_for(lambda: crew() <= others, SOON, "its threads have ended")
+
+
+@pytest.fixture
+def no_more_threads(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def test_calls_given_together_are_in_order(callers: Callers) -> None:
+    ran: list[int] = []
+    done = threading.Event()
+    callers.run([*(lambda number=number: ran.append(number) for number in range(50)), done.set])
+    assert done.wait(SOON)
+    assert ran == list(range(50))
+
+
+def test_one_that_hangs_keeps_no_other_waiting(callers: Callers) -> None:
+    go = threading.Event()
+    told = threading.Semaphore(0)
+    for _ in range(10):
+        callers.run([lambda: go.wait(SOON)])
+    callers.run([told.release])
+    assert told.acquire(timeout=SOON)
+    go.set()
+
+
+def test_a_burst_starts_no_thread_for_each(callers: Callers, others: set[threading.Thread]) -> None:
+    go = threading.Event()
+    most = []
+    told = threading.Semaphore(0)
+
+    def call() -> None:
+        go.wait(SOON)
+        most.append(len(crew() - others))
+        told.release()
+
+    for _ in range(300):
+        callers.run([call])
+    go.set()
+    for _ in range(300):
+        assert told.acquire(timeout=SOON)
+    assert FEWEST <= max(most) <= MOST
+
+
+@pytest.mark.hazard("H27")
+@pytest.mark.usefixtures("no_more_threads")
+def test_all_are_called_where_no_thread_can_be_started(callers: Callers) -> None:
+    go = threading.Event()
+    told = threading.Semaphore(0)
+    callers.run([lambda: go.wait(SOON)])  # hangs
+    for _ in range(300):
+        callers.run([told.release])
+    for _ in range(300):
+        assert told.acquire(timeout=SOON)
+    go.set()
+
+
+@pytest.mark.usefixtures("no_more_threads")
+def test_that_none_can_be_started_is_known_beforehand() -> None:
+    with pytest.raises(RuntimeError, match="new thread"):
+        Callers().ready()
+
+
+def test_what_is_called_although_there_were_no_threads_waits_for_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    callers = Callers()
+    done = threading.Event()
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        callers.run([done.set])
+    assert "no thread can be started" in caplog.text
+    callers.ready()
+    assert done.wait(SOON)
+    callers.end()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+def test_what_one_raises_is_logged_and_stops_no_other(
+    callers: Callers, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    done = threading.Event()
+
+    def fails() -> None:
+        raise error("in a callback")
+
+    for _ in range(FEWEST + 1):
+        callers.run([fails, fails])
+    callers.run([fails, done.set])
+    assert done.wait(SOON)
+    assert "in a callback" in caplog.text
+
+
+def test_nothing_is_forgotten_at_the_end() -> None:
+    """The end may be said while calls are being given."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(200):
+            callers = Callers()
+            callers.ready()
+            told = threading.Semaphore(0)
+            giving = threading.Thread(
+                target=lambda callers=callers, told=told: [
+                    callers.run([told.release]) for _ in range(5)
+                ]
+            )
+            giving.start()
+            callers.end()
+            giving.join()
+            for _ in range(5):
+                assert told.acquire(timeout=SOON)
+            callers.end()
+    finally:
+        sys.setswitchinterval(interval)

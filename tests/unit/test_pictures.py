@@ -1,0 +1,94 @@
+"""The pictures and the tables of figures are those that docs/site makes, and pages show them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from zklock._engine import lifecycle, stages
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+SITE = str(DOCS / "site")
+
+
+def loaded() -> tuple[Any, Any]:
+    sys.path.insert(0, SITE)
+    try:
+        return importlib.import_module("pictures"), importlib.import_module("figures")
+    finally:
+        sys.path.remove(SITE)
+
+
+pictures, figures = loaded()
+
+
+@pytest.mark.parametrize("name", pictures.DRAWN)
+def test_a_picture_is_as_drawn(name: str) -> None:
+    there = (DOCS / "pictures" / f"{name}.svg").read_text()
+    assert there == pictures.DRAWN[name]().svg(), "run: python docs/site/pictures.py"
+    ElementTree.fromstring(there)
+
+
+@pytest.mark.parametrize("name", pictures.DRAWN)
+def test_a_page_shows_the_picture_and_says_what_is_on_it(name: str) -> None:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    shown = [
+        alt
+        for page in pages
+        for alt in re.findall(rf"!\[([^\]]*)\]\([\w./]*pictures/{name}\.svg\)", page.read_text())
+    ]
+    assert shown
+    assert all(len(alt) > 40 for alt in shown)
+
+
+@pytest.mark.parametrize("name", figures.TABLES)
+def test_a_table_of_figures_is_as_measured(name: str) -> None:
+    found = figures.block(name).search(figures.PAGE.read_text())
+    assert found is not None
+    assert found[2] == figures.TABLES[name](), "run: python docs/site/pictures.py"
+
+
+def test_a_table_and_a_plot_follow_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in figures.TABLES:
+        text = (figures.RESULTS / f"{name}.json").read_text()
+        (tmp_path / f"{name}.json").write_text(text)
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    told = figures.measured("fencing")
+    told["day"] = "1999-12-31"
+    told["figures"]["file, durable"] = {"unguarded": 100.0, "guarded": 123.0}
+    (tmp_path / "fencing.json").write_text(json.dumps(told))
+    drawn, table = pictures.DRAWN["bench-fencing"]().svg(), figures.TABLES["fencing"]()
+    assert "| file, durable | 100 | 123 | 1.23 |" in table
+    assert ">1.23<" in drawn
+    assert "1999-12-31" in drawn
+    assert "1999-12-31" in table
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("life", lifecycle.TABLE), ("stages", stages.TABLE)], ids=["life", "stages"]
+)
+def test_a_state_machine_shows_all_states_and_all_steps_that_change_them(
+    name: str, table: dict[Any, Any]
+) -> None:
+    words = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", pictures.DRAWN[name]().svg()))
+    for (state, event), after in table.items():
+        if state is not after:
+            assert all(re.search(rf"\b{each.value}\b", words) for each in (state, event, after))
+
+
+def test_words_that_do_not_fit_are_refused() -> None:
+    picture = pictures.Picture(100, "a picture", "")
+    with pytest.raises(ValueError, match="no room"):
+        picture.text(400, 50, "far too many words for what is left")

@@ -1,0 +1,133 @@
+"""The public names and their signatures are pinned: a change of one is a decision, not an accident.
+
+``python -m tests.unit.test_public_names`` writes the pinned text anew. Look at the difference: what
+goes or changes there needs the procedure of docs/versions.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+PINNED = Path(__file__).with_name("public_names.txt")
+PACKAGES = (
+    "zklock",
+    "zklock.aio",
+    "zklock.contrib.apscheduler",
+    "zklock.contrib.asgi",
+    "zklock.contrib.celery",
+    "zklock.contrib.django",
+    "zklock.contrib.httpx",
+    "zklock.contrib.requests",
+    "zklock.contrib.tooz",
+    "zklock.contrib.wsgi",
+    "zklock.fencing",
+    "zklock.fencing.aio",
+    "zklock.fencing.guard",
+    "zklock.telemetry",
+    "zklock.telemetry.otel",
+    "zklock.telemetry.prometheus",
+    "zklock.testing",
+    "zklock.testing.guard_conformance",
+)
+
+MADE_BY_THE_LIBRARY = {
+    "Client",
+    "Grant",
+    "LeaderChanges",
+    "Leadership",
+    "MembershipChanges",
+    "MultiGrant",
+    "Observer",
+    "Subscription",
+}
+"""Classes that users are given: how one is made is not public."""
+
+CALLED_BY_KAZOO = {"Handler"}
+"""Classes that users hand on: what is called on one is not public."""
+
+PLAIN = (str, bytes, bool, int, float, tuple, type(None))
+
+
+def signature(thing: object) -> str:
+    try:
+        found = inspect.signature(thing)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return ""
+    parameters = [
+        each
+        if each.default is each.empty or isinstance(each.default, PLAIN)
+        else each.replace(default=Ellipsis)
+        for each in found.parameters.values()
+    ]
+    return str(found.replace(parameters=parameters)).replace("'", "").replace("Ellipsis", "…")
+
+
+def members(cls: type) -> list[str]:
+    found = []
+    for name in sorted(dir(cls)):
+        if name.startswith("_") and name not in {
+            "__enter__",
+            "__aenter__",
+            "__iter__",
+            "__aiter__",
+        }:
+            continue
+        owner = next((base for base in cls.__mro__ if name in vars(base)), None)
+        if owner is None or not owner.__module__.startswith("zklock"):
+            continue
+        raw = inspect.getattr_static(cls, name)
+        if isinstance(raw, property):
+            found.append(f"  .{name}")
+        elif isinstance(raw, staticmethod | classmethod):
+            found.append(f"  .{name}{signature(getattr(cls, name))} {type(raw).__name__}")
+        elif callable(raw):
+            found.append(f"  .{name}{signature(raw)}")
+        else:
+            found.append(f"  .{name}")
+    return found
+
+
+def described() -> str:
+    """Return every public name with its signature, one a line."""
+    lines = []
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        lines.append(f"# {package}")
+        for name in sorted(module.__all__):
+            thing = getattr(module, name)
+            if isinstance(thing, type) and issubclass(thing, enum.Enum):
+                lines.append(f"{name}: {', '.join(each.name for each in thing)}")
+            elif isinstance(thing, type):
+                bases = ", ".join(
+                    base.__name__ for base in thing.__bases__ if base.__name__ in module.__all__
+                )
+                made = "" if name in MADE_BY_THE_LIBRARY else signature(thing)
+                lines.append(name + made + (f" < {bases}" if bases else ""))
+                lines += [] if name in CALLED_BY_KAZOO else members(thing)
+            elif callable(thing):
+                lines.append(f"{name}{signature(thing)}")
+            else:
+                lines.append(name)
+    return "\n".join(lines) + "\n"
+
+
+def test_public_names_and_signatures_are_those_that_are_pinned() -> None:
+    assert described().splitlines() == PINNED.read_text().splitlines(), (
+        "a public name or signature has changed: see the docstring of this file"
+    )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_all_names_what_is_there(package: str) -> None:
+    module = importlib.import_module(package)
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+if __name__ == "__main__":
+    PINNED.write_text(described())

@@ -1,0 +1,142 @@
+"""All log records of zklock have the same fields, and none of them is a secret."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import math
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.sessions import PATH, TIMEOUT, World
+from tests.unit.test_runbook import LEVELS, LOGS, ROOT, is_log_call
+from zklock import LossReason
+from zklock._ground.records import log_fields
+from zklock.token import FencingToken
+
+MAKERS = {"log_fields", "_fields"}
+"""``_fields``: a method that returns ``log_fields(…)`` with what its object knows."""
+
+PASSED_ON = "_engine/outbox.py"
+"""Logs later what another module has handed over, with its fields."""
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for file in sorted((ROOT / "zklock").rglob("*.py")):
+        place = file.relative_to(ROOT / "zklock").as_posix()
+        if not place.startswith("testing/"):
+            yield place, ast.parse(file.read_text())
+
+
+def name_of(function: ast.expr) -> str:
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def log_calls() -> Iterator[tuple[str, ast.Call]]:
+    for place, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and is_log_call(node):
+                yield f"{place}:{node.lineno}", node
+
+
+def extra_of(call: ast.Call) -> ast.expr | None:
+    return next((each.value for each in call.keywords if each.arg == "extra"), None)
+
+
+def has_fields(where: str, call: ast.Call) -> bool:
+    extra = extra_of(call)
+    if isinstance(extra, ast.Name):
+        return where.startswith(PASSED_ON) and extra.id == "extra"
+    return isinstance(extra, ast.Call) and name_of(extra.func) in MAKERS
+
+
+def test_every_log_call_passes_the_fields() -> None:
+    calls = dict(log_calls())
+    assert len(calls) > 50
+    assert [where for where, call in calls.items() if not has_fields(where, call)] == []
+
+
+def test_what_makes_fields_for_an_object_makes_all_of_them() -> None:
+    for place, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name == "_fields":
+                (returned,) = [each for each in ast.walk(node) if isinstance(each, ast.Return)]
+                assert isinstance(returned.value, ast.Call), place
+                assert name_of(returned.value.func) == "log_fields", place
+
+
+def test_loggers_have_the_names_by_which_log_calls_are_known() -> None:
+    for place, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and name_of(node.func) == "getLogger":
+                assert any(
+                    isinstance(each, ast.Assign)
+                    and each.value is node
+                    and {name_of(target) for target in each.targets} <= LOGS
+                    for each in ast.walk(tree)
+                ), f"{place}:{node.lineno}"
+            if isinstance(node, ast.Attribute) and node.attr in LEVELS:
+                assert name_of(node.value) != "logging", f"{place}:{node.lineno}"
+
+
+def test_the_page_names_all_fields() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    section = page.split("### Fields of log records")[1].split("\n## ")[0]
+    assert set(re.findall(r"^- `(\w+)`", section, re.MULTILINE)) == set(log_fields())
+
+
+def test_fields_are_written_as_elsewhere() -> None:
+    token = FencingToken(7, 33)
+    assert log_fields(
+        path="/a",
+        token=token,
+        session_id=0x1000A,
+        identity="host-7",
+        shard=3,
+        resource="reports",
+        reason=LossReason.SESSION_EXPIRED,
+    ) == {
+        "zklock_path": "/a",
+        "zklock_token": str(token),
+        "zklock_session": "0x1000a",
+        "zklock_identity": "host-7",
+        "zklock_shard": 3,
+        "zklock_resource": "reports",
+        "zklock_reason": "session_expired",
+    }
+    assert {*log_fields().values()} == {None}
+    assert log_fields(session_id=0)["zklock_session"] is None  # a session that is not known
+
+
+def test_a_loss_is_found_by_its_lock_token_and_session(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.connect()
+    grant = world.acquire()
+    world.latency = math.inf
+    world.run(2 * TIMEOUT)
+    (loss,) = [record for record in caplog.records if "lost:" in record.message]
+    expected = log_fields(grant, path=PATH, reason=LossReason.LEASE_LAPSED)
+    assert {name: getattr(loss, name) for name in expected} == expected
+    assert expected["zklock_token"] == str(grant.token)
+    assert expected["zklock_session"] == f"{grant.session_id:#x}"
+    assert expected["zklock_identity"] == grant.identity
+
+
+def test_every_record_can_be_formatted_by_all_fields_and_has_no_password(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.connect()
+    world.acquire()
+    world.latency = math.inf
+    world.run(3 * TIMEOUT)
+    formatter = logging.Formatter(" ".join(f"%({name})s" for name in log_fields()))
+    assert world.client.client_id is not None
+    _, password = world.client.client_id
+    ours = [record for record in caplog.records if record.name == "zklock"]
+    assert len(ours) > 1
+    for record in ours:
+        assert formatter.format(record)
+        assert password.decode() not in str(vars(record))

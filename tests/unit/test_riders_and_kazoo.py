@@ -1,0 +1,311 @@
+"""Riders on a real client of kazoo's. Its server is a socket that writes down what comes."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.bytecodes import Bytecodes
+from tests.unit.testing.wire import CONNECTED, OPS, SESSION_ID, Peer, Server, frame, reply, text
+from zklock._kazoo.connect import new_client
+from zklock._kazoo.riding import RidingHandler, RidingStore
+from zklock._kazoo.wire import GET_CHILDREN_2
+from zklock._recipes.effects import Create, Delete, Failed, Failure, List, MakePath
+from zklock.testing import wait_for
+
+SOON = 60.0
+
+
+class Book(Server):
+    """Writes down the handshakes, and the paths that are asked for, in order.
+
+    Sessions last so long that no ping wakes a connection thread that was not woken for a rider.
+    """
+
+    def __init__(self, timeout: int = 600_000) -> None:
+        self.connected = frame(
+            struct.pack(">iiqi16s?", 0, timeout, SESSION_ID, 16, bytes(16), False)
+        )
+        self.handshakes: list[bytes] = []
+        self.paths: list[str] = []
+        self.mute = False
+        super().__init__(self.answer_to)
+
+    def answer_to(self, body: bytes) -> bytes:
+        xid, opcode = struct.unpack_from(">ii", body)
+        if opcode in {OPS["exists"], OPS["delete"], OPS["create"], OPS["create2"]}:
+            size = struct.unpack_from(">i", body, 8)[0]
+            self.paths.append(body[12 : 12 + size].decode())
+        if self.mute and xid > 0 and opcode != OPS["closeSession"]:
+            return b""
+        if opcode == OPS["create"]:
+            return frame(struct.pack(">iqi", xid, 7, 0) + text(self.paths[-1]))
+        if opcode == OPS["exists"] and self.paths[-1] == "/":
+            return frame(struct.pack(">iqi", xid, 7, 0) + bytes(68))
+        return reply(xid, error=-101 if opcode == OPS["exists"] else 0)
+
+    def _serve(self, peer: Peer) -> None:
+        exactly = peer.exactly
+
+        def first(size: int) -> bytes:
+            data = exactly(size)
+            if size > 4 and len(self.handshakes) < len(self.connections):
+                self.handshakes.append(data)
+            return data
+
+        send = peer.send
+        peer.exactly = first  # type: ignore[method-assign]
+        peer.send = lambda data: send(self.connected if data == CONNECTED else data)  # type: ignore[method-assign]
+        super()._serve(peer)
+
+
+@pytest.fixture
+def book() -> Iterator[Book]:
+    with Book() as book:
+        yield book
+
+
+class Late(RidingHandler):
+    """Threads named ``late`` are held between queueing a request and waking kazoo."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.held = threading.Semaphore(0)
+
+    def create_socket_pair(self) -> Any:
+        reader, writer = super().create_socket_pair()
+        send = writer.send
+
+        def late(data: bytes) -> int:
+            if threading.current_thread().name == "late":
+                self.held.release()
+                assert self.go.wait(SOON)
+            return send(data)
+
+        writer.send = late  # type: ignore[method-assign]
+        return reader, writer
+
+
+class Client:
+    """A started client, and a store on it."""
+
+    def __init__(self, book: Book, handler: RidingHandler | None = None) -> None:
+        self.handler = handler or RidingHandler()
+        self.kazoo = new_client(book.hosts, 30.0, handler=self.handler)
+        self.kazoo.start(SOON)
+        self.store = RidingStore(
+            self.kazoo, self.handler, lambda *_: None, lambda owner: True, threading.RLock()
+        )
+        wait_for(lambda: self.handler.line is not None, SOON, "the line")
+
+    def fly(self, path: str) -> tuple[threading.Event, list[Any]]:
+        heard: list[Any] = []
+        landed = threading.Event()
+
+        def done(results: tuple[Any, ...]) -> None:
+            heard.extend(results)
+            landed.set()
+
+        self.store.fly((Delete(path),), done)
+        return landed, heard
+
+    def close(self) -> None:
+        self.kazoo.stop()
+        self.kazoo.close()
+
+
+@pytest.fixture
+def client(book: Book) -> Iterator[Client]:
+    client = Client(book)
+    yield client
+    client.close()
+
+
+def test_a_rider_does_not_overtake_what_was_queued(book: Book, client: Client) -> None:
+    wanted = []
+    for turn in range(20):
+        for number in range(turn):
+            wanted.append(f"/{turn}-{number}")
+            client.kazoo.exists_async(wanted[-1])
+        wanted.append(f"/{turn}-rider")
+        landed, heard = client.fly(wanted[-1])
+        assert landed.wait(SOON)
+        assert heard == [None]
+    assert book.paths == wanted
+
+
+def test_nor_where_other_threads_have_not_woken_kazoo_yet(book: Book) -> None:
+    handler = Late()
+    client = Client(book, handler)
+    wanted = []
+    for number in range(3):
+        wanted.append(f"/theirs-{number}")
+        thread = threading.Thread(
+            target=client.kazoo.exists_async, args=(wanted[-1],), name="late", daemon=True
+        )
+        thread.start()
+        assert handler.held.acquire(timeout=SOON)
+    wanted += "/mine", "/rider"
+    client.kazoo.exists_async("/mine")
+    landed, _ = client.fly("/rider")
+    assert landed.wait(SOON)
+    assert book.paths == wanted
+    handler.go.set()
+    client.close()
+
+
+def test_what_kazoo_is_asked_after_an_interrupt_is_not_overtaken(
+    book: Book, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kazoo has queued the request, and is not woken for it."""
+    wake = client.handler._riders
+    assert wake is not None
+    with monkeypatch.context() as struck:
+        struck.setattr(wake, "wake", lambda: None)
+        asked = client.kazoo.exists_async("/interrupted")
+    landed, _ = client.fly("/rider")
+    assert landed.wait(SOON)
+    assert asked.get(timeout=SOON) is None
+    assert book.paths == ["/interrupted", "/rider"]
+
+
+@pytest.mark.hazard("H9")
+def test_a_caller_who_is_struck_leaves_nothing_in_line(book: Book, client: Client) -> None:
+    bytecodes = Bytecodes(*(f"_kazoo/{name}.py" for name in ("riding", "riders", "wake", "wire")))
+    bytecodes.run(lambda: client.fly("/counted"))
+    total = bytecodes.count
+    assert total > 100
+    for at in range(1, total + 1):
+        bytecodes.run(lambda at=at: client.fly(f"/{at}"), at)  # type: ignore[misc]
+        wait_for(lambda: client.handler.waiting == 0, SOON, f"all is sent, struck at {at}")
+
+
+def test_a_later_server_hears_what_riders_have_seen(book: Book, client: Client) -> None:
+    landed, _ = client.fly("/a")
+    assert landed.wait(SOON)
+    assert client.kazoo.last_zxid == 0  # kazoo has not seen the reply
+    client.handler.drop()
+    wait_for(lambda: len(book.handshakes) == 2, SOON, lambda: f"{book.handshakes}")
+    seen = [struct.unpack_from(">q", handshake, 4)[0] for handshake in book.handshakes]
+    assert seen == [0, 7]
+
+
+def test_what_has_no_reply_when_the_connection_ends_is_dropped(book: Book, client: Client) -> None:
+    book.mute = True
+    flights = [client.fly(f"/{number}") for number in range(5)]
+    wait_for(lambda: len(book.paths) == 5, SOON, lambda: f"{book.paths}")
+    client.handler.drop()
+    for landed, heard in flights:
+        assert landed.wait(SOON)
+        (failed,) = heard
+        assert isinstance(failed, Failed)
+        assert failed.why is Failure.DROPPED
+    book.mute = False
+    wait_for(lambda: client.handler.line is not None, SOON, "the line")
+    landed, heard = client.fly("/again")
+    assert landed.wait(SOON)
+    assert heard == [None]
+
+
+def test_a_client_that_is_stopped_answers_every_rider(book: Book, client: Client) -> None:
+    book.mute = True
+    flights = [client.fly(f"/{number}") for number in range(3)]
+    client.kazoo.stop()
+    flights.append(client.fly("/after"))
+    for landed, heard in flights:
+        assert landed.wait(SOON)
+        assert heard[0].why is Failure.DROPPED
+
+
+def test_nothing_rides_before_kazoo_has_authenticated(book: Book) -> None:
+    asked = threading.Event()
+    go = threading.Event()
+    answer = book.answer
+
+    def slowly(body: bytes) -> bytes:
+        if struct.unpack_from(">i", body)[0] == -4:
+            asked.set()
+            assert go.wait(SOON)
+            return frame(struct.pack(">iqi", -4, 0, 0))
+        return answer(body)
+
+    book.answer = slowly
+    handler = RidingHandler()
+    kazoo = new_client(book.hosts, 30.0, auth_data=[("digest", "me:secret")], handler=handler)
+    kazoo.start_async()
+    assert asked.wait(SOON)
+    wait_for(lambda: kazoo.connected, SOON, "CONNECTED, which kazoo says before")
+    assert handler.line is None
+    go.set()
+    wait_for(lambda: handler.line is not None, SOON, "the line")
+    kazoo.stop()
+    kazoo.close()
+
+
+def test_what_takes_several_requests_goes_through_kazoo(book: Book, client: Client) -> None:
+    """The rest of the flight rides when that is done, which another thread of kazoo's tells."""
+    for number in range(20):
+        landed = threading.Event()
+        path = f"/a/{number}"
+        flight = (MakePath(path), Create(f"{path}/x-", b""), List(path))
+        client.store.fly(flight, lambda _, landed=landed: landed.set())  # type: ignore[misc]
+        assert landed.wait(SOON)
+        assert path in book.paths
+        assert book.paths[-1] == f"{path}/x-"
+
+
+def test_a_listing_is_shared_only_by_those_whose_creates_went_before_it(
+    book: Book, client: Client
+) -> None:
+    """The second one asks while the first listing is under way."""
+    asked, go = threading.Event(), threading.Event()
+    order: list[str] = []
+    answer = book.answer
+
+    def slowly(body: bytes) -> bytes:
+        opcode = struct.unpack_from(">i", body, 4)[0]
+        order.append("list" if opcode == GET_CHILDREN_2 else "create")
+        if order == ["create", "list"]:
+            asked.set()
+            assert go.wait(SOON)
+        return answer(body)
+
+    book.answer = slowly
+    landed = [threading.Event() for _ in range(2)]
+    flight = (Create("/a/x-", b""), List("/a"))
+    client.store.fly(flight, lambda _: landed[0].set())
+    assert asked.wait(SOON)
+    client.store.fly(flight, lambda _: landed[1].set())
+    assert not landed[1].is_set()
+    go.set()
+    assert all(each.wait(SOON) for each in landed)
+    assert order == ["create", "list", "create", "list"]
+    book.answer = answer
+
+
+def test_pings_go_on() -> None:
+    """Kazoo sends them in time, although it does not see that there are replies."""
+    with Book(timeout=3000) as book:
+        client = Client(book)
+        assert client.fly("/a")[0].wait(SOON)
+        wait_for(lambda: -2 in book.xids, SOON, lambda: f"{book.xids}")
+        wait_for(lambda: client.handler.line is not None, SOON, "the line")
+        client.close()
+
+
+def test_a_version_of_kazoo_that_wakes_differently_would_be_noticed() -> None:
+    """Where nothing is queued, kazoo receives the wake-up without sending anything."""
+    with Book() as book:
+        client = Client(book)
+        wake = client.handler._riders
+        assert wake is not None
+        for _ in range(3):
+            client.handler.nudge()
+        wait_for(lambda: not wake.pending(), SOON, "the wake-ups to be received")
+        assert [xid for xid in book.xids if xid > 0] == []
+        client.close()

@@ -1,0 +1,91 @@
+"""Locks whose requests ride, struck before every bytecode of a caller in the riders' modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import zklock
+from tests.contract.support import SOON, gone, granted
+from tests.unit.bytecodes import Bytecodes
+from zklock.testing import EmbeddedServer, embedded, wait_for
+
+pytestmark = [
+    pytest.mark.hazard("H9"),
+    pytest.mark.lengthy("every bytecode of the riders' modules: for changes of them"),
+]
+
+RIDING = tuple(f"_kazoo/{name}.py" for name in ("riding", "riders", "wake", "wire"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with embedded() as server:
+        yield server
+
+
+@pytest.fixture
+def connect(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], zklock.Client]]:
+    """Return what makes a client with riders, and waits until they ride."""
+    monkeypatch.setenv("ZKLOCK_RIDER", "on")
+    clients: list[zklock.Client] = []
+
+    def connect() -> zklock.Client:
+        client = zklock.connect(server.hosts, timeout=60.0)
+        clients.append(client)
+        wait_for(lambda: client.handler.line is not None, SOON, "the line")
+        return client
+
+    yield connect
+    for client in clients:
+        client.stop()
+        client.close()
+
+
+def released_and_got(client: zklock.Client) -> Callable[[], None]:
+    lock = zklock.Lock(client, "/struck")
+
+    def use() -> None:
+        with lock:
+            pass
+
+    return use
+
+
+def given_up(client: zklock.Client) -> Callable[[], None]:
+    """A lock that somebody else holds is asked for, and given up."""
+    lock = zklock.Lock(client, "/struck")
+
+    def use() -> None:
+        assert lock.acquire(blocking=False) is None
+
+    return use
+
+
+@pytest.mark.parametrize("use", [released_and_got, given_up])
+def test_leaves_no_node_behind(
+    connect: Callable[[], zklock.Client], use: Callable[[zklock.Client], Callable[[], None]]
+) -> None:
+    client, other = connect(), connect()
+    held = granted(zklock.Lock(other, "/struck")) if use is given_up else None
+    ours = set() if held is None else {held.path.rpartition("/")[2]}
+    call = use(client)
+    call()
+    bytecodes = Bytecodes(*RIDING)
+    bytecodes.run(call)
+    total = bytecodes.count
+    assert total > 100
+    for at in range(1, total + 1):
+        bytecodes.run(call, at)
+        wait_for(
+            lambda: set(other.get_children("/struck")) == ours,
+            SOON,
+            lambda at=at: f"struck at {at} of {total}: {other.get_children('/struck')}",  # type: ignore[misc]
+        )
+    if held is not None:
+        held.release()
+    granted(zklock.Lock(client, "/struck")).release()
+    gone(other, "/struck")

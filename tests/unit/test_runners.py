@@ -1,0 +1,152 @@
+"""Handlers in threads and tasks: how they begin, how they are told, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from zklock import aio
+from zklock._locks.grant import Grant
+from zklock._pool import processes
+from zklock._pool.processes import InProcesses
+from zklock._pool.runners import CannotRun, InTasks, InThreads
+from zklock.token import FencingToken
+
+SOON = 60.0
+
+
+class Work:
+    """A handler that notes what becomes of it, and ends when told or cancelled."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.ends: list[str] = []
+
+    async def __call__(self, shard: aio.Shard) -> None:
+        self.began.set()
+        try:
+            await shard.should_stop.wait()
+            await asyncio.sleep(0)
+            self.ends.append("told")
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            self.ends.append(f"cancelled, told: {shard.should_stop.is_set()}")
+            raise
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def tasks(work: Work) -> Iterator[InTasks]:
+    made = InTasks(work, None)
+    yield made
+    made.close()
+
+
+def held() -> Grant:
+    return cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
+
+
+def test_a_task_that_is_told_ends_by_itself(work: Work, tasks: InTasks) -> None:
+    task = tasks.submit(7, held())
+    assert work.began.wait(SOON)
+    task.tell()
+    assert task.future.result(SOON) is None
+    assert work.ends == ["told"]
+
+
+def test_a_task_whose_shard_is_lost_is_cancelled_and_has_returned(
+    work: Work, tasks: InTasks
+) -> None:
+    task = tasks.submit(7, held())
+    assert work.began.wait(SOON)
+    task.lose()
+    assert task.future.result(SOON) is None
+    assert work.ends == ["cancelled, told: True"]
+    task.lose()  # of no effect any more
+
+
+def test_a_task_whose_shard_is_lost_before_it_begins_does_not(work: Work) -> None:
+    loop = asyncio.new_event_loop()
+    task = InTasks(work, loop).submit(7, held())
+    task.lose()
+    loop.run_until_complete(asyncio.wrap_future(task.future, loop=loop))
+    loop.close()
+    assert not work.began.is_set()
+
+
+def test_a_cancellation_by_others_is_an_error(work: Work, tasks: InTasks) -> None:
+    task = tasks.submit(7, held())
+    assert work.began.wait(SOON)
+
+    def cancel_all() -> None:
+        for each in asyncio.all_tasks(tasks._loop):
+            each.cancel()
+
+    tasks._loop.call_soon_threadsafe(cancel_all)
+    assert isinstance(task.future.exception(SOON), asyncio.CancelledError)
+    assert work.ends == ["cancelled, told: False"]
+
+
+def test_a_closed_loop_is_said_so(work: Work) -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with pytest.raises(CannotRun, match="closed"):
+        InTasks(work, loop).submit(7, held())
+
+
+def test_a_call_that_was_refused_does_not_run_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The executor has put it into its queue when it finds that no thread can be started."""
+    calls: list[str] = []
+    go_on = threading.Event()
+    with ThreadPoolExecutor(2) as executor:
+        runner = InThreads(lambda shard: calls.append(shard.name), executor)
+        busy = executor.submit(go_on.wait, SOON)
+        with monkeypatch.context() as patched, pytest.raises(CannotRun):
+            patched.setattr(threading.Thread, "start", no_thread)
+            runner.submit(7, held())
+        go_on.set()
+        busy.result(SOON)
+    assert calls == []
+
+
+def test_a_call_that_began_before_it_was_refused_is_known() -> None:
+    class Late(ThreadPoolExecutor):
+        def submit(self, call: Any, /, *args: Any, **options: Any) -> Any:
+            super().submit(call, *args, **options).result(SOON)
+            raise RuntimeError("can't start new thread")
+
+    calls: list[str] = []
+    with Late(1) as executor:
+        task = InThreads(lambda shard: calls.append(shard.name), executor).submit(7, held())
+        assert task.future.result(SOON) is None
+    assert calls == ["7"]
+
+
+def test_a_process_for_a_call_that_was_refused_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grant: Any = held()
+    grant.remaining = lambda: 60.0
+    started: list[object] = []
+    monkeypatch.setattr(processes._Child, "run", started.append)
+    runner = InProcesses(print)
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="start new thread"):
+        patched.setattr(threading.Thread, "start", no_thread)
+        runner.submit(7, grant)
+    runner._threads.submit(bool).result(SOON)  # it comes after the refused one
+    runner.close()
+    assert started == []
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

@@ -1,0 +1,757 @@
+"""The semaphore recipe on an in-memory ZooKeeper: step by step, and under faults of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, invariant, multiple, rule
+
+from tests.fakes import (
+    PERSISTENT,
+    Client,
+    Counted,
+    FakeGrant,
+    Server,
+    Written,
+    outcome,
+    sent,
+    settle,
+    uuids,
+)
+from tests.unit.network import CLIENTS, Network, which
+from zklock._engine.attempt import Attempt
+from zklock._recipes import lock as lock_recipe, names, semaphore
+from zklock._recipes.effects import (
+    Create,
+    DeleteIf,
+    List,
+    MakePath,
+    Read,
+    Watch,
+    WatchList,
+    Write,
+)
+from zklock._recipes.queries import Contender
+from zklock.errors import AccessDenied, LimitMismatch, ZkLockError
+from zklock.token import FencingToken
+
+ROOT = "/pool"
+LEASES, LOCKS = f"{ROOT}/leases", f"{ROOT}/locks"
+
+
+class Taker:
+    """One acquire, as a caller sees it."""
+
+    def __init__(
+        self, client: Client, new: Any, limit: int | None, permits: int, *, patient: bool
+    ) -> None:
+        self.client = client
+        self.entry = semaphore.Entry(
+            semaphore.locks(ROOT),
+            b"me",
+            names.Kind.EXCLUSIVE,
+            patient=patient,
+            new_uuid=lambda: next(new),
+            root=ROOT,
+            limit=limit,
+            permits=permits,
+        )
+        self.patient = patient
+        self.gave_up = False
+        self.attempt: Attempt[Any] = Attempt(
+            client,
+            lock_recipe.acquire(self.entry),
+            recover=lambda: lock_recipe.leave(self.entry),
+        )
+
+    @property
+    def outcome(self) -> Any:
+        return outcome(self.attempt)
+
+    @property
+    def waits(self) -> bool:
+        return self.outcome is ...
+
+    def give_back(self) -> None:
+        grant = self.outcome
+        grant.over = True
+        Attempt(self.client, grant.give_back(), recover=grant.give_back).start()
+
+
+class World:
+    """A server, some clients, and the permits that they want."""
+
+    def __init__(self, clients: int = 3) -> None:
+        self.server = Server()
+        self.clients = [Client(self.server) for _ in range(clients)]
+        self.new = uuids()
+
+    def taker(
+        self, client: int = 0, limit: int | None = 2, permits: int = 1, *, patient: bool = True
+    ) -> Taker:
+        return Taker(self.clients[client], self.new, limit, permits, patient=patient)
+
+    def take(self, client: int = 0, limit: int | None = 2, permits: int = 1, **how: Any) -> Taker:
+        taker = self.taker(client, limit, permits, **how)
+        taker.attempt.start()
+        return taker
+
+    def settle(self) -> None:
+        settle(self.clients)
+
+    def ask(self, recipe: Any, client: int = 0) -> Any:
+        """Run a recipe to its end."""
+        attempt: Attempt[Any] = Attempt(self.clients[client], recipe).start()
+        self.settle()
+        return outcome(attempt)
+
+    @property
+    def leases(self) -> list[str]:
+        return self.server.tree.names(LEASES)
+
+    @property
+    def queue(self) -> list[str]:
+        return self.server.tree.names(LOCKS)
+
+    @property
+    def kept(self) -> bytes:
+        return self.server.tree.nodes[ROOT].data
+
+    def keep(self, data: bytes) -> None:
+        """Write the limit, as an operator does."""
+        self.server.make_path(ROOT)
+        self.server.commit(Written(ROOT, data))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def name_of(path: str | None) -> str:
+    assert path is not None
+    return path.rpartition("/")[2]
+
+
+# Permits and their order.
+
+
+def test_what_a_free_permit_costs(world: World) -> None:
+    world.keep(b"2")
+    world.server.make_path(LOCKS)
+    world.server.make_path(LEASES)
+    taker = world.take()
+    world.settle()
+    assert taker.outcome.stands
+    assert sent(world.clients[0]) == [Create, List, Read, Create, List, DeleteIf]
+    assert world.queue == []
+    assert world.leases == [name_of(taker.outcome.path)]
+
+
+def test_the_token_is_that_of_the_lease(world: World) -> None:
+    tokens = []
+    for _ in range(2):
+        taker = world.take()
+        world.settle()
+        assert taker.outcome.token == FencingToken(
+            world.server.tree.nodes[LEASES].czxid, int(taker.outcome.path[-10:])
+        )
+        tokens.append(taker.outcome.token)
+        taker.give_back()
+        world.settle()
+    assert tokens[0] < tokens[1]
+
+
+def test_the_first_contender_sets_the_limit(world: World) -> None:
+    world.take(limit=5)
+    world.settle()
+    assert world.kept == b"5"
+
+
+def test_the_limit_is_kept_and_the_next_waits(world: World) -> None:
+    one, two, three = (world.take(client) for client in range(3))
+    world.settle()
+    assert one.outcome.stands
+    assert two.outcome.stands
+    assert three.waits
+    two.give_back()
+    world.settle()
+    assert three.outcome.stands
+    assert len(world.leases) == 2
+
+
+def test_a_contender_gets_all_its_permits_or_none() -> None:
+    world = World(3)
+    one = world.take(0, limit=3, permits=2)
+    two = world.take(1, limit=3, permits=2)
+    small = world.take(2, limit=3)
+    world.settle()
+    assert one.outcome.stands
+    assert len(one.outcome.others) == 1
+    assert two.waits
+    assert small.waits, "it asked later, and does not overtake"
+    one.give_back()
+    world.settle()
+    assert len(two.outcome.others) == 1
+    assert small.outcome.stands
+    assert len(world.leases) == 3
+
+
+def test_the_token_of_several_permits_is_the_greatest(world: World) -> None:
+    taker = world.take(limit=3, permits=3)
+    world.settle()
+    numbers = sorted(int(name[-10:]) for name in world.leases)
+    assert taker.outcome.token.sequence == numbers[-1]
+    assert sorted(int(path[-10:]) for path in taker.outcome.others) == numbers[:-1]
+
+
+def test_giving_back_removes_every_permit(world: World) -> None:
+    taker = world.take(limit=3, permits=3)
+    world.settle()
+    taker.give_back()
+    world.settle()
+    assert world.leases == world.queue == []
+
+
+def test_a_permit_that_is_given_back_wakes_one() -> None:
+    world = World(4)
+    takers = [world.take(client, limit=1) for client in range(4)]
+    world.settle()
+    for client in world.clients:
+        client.sent.clear()
+    takers[0].give_back()
+    world.settle()
+    assert [taker.waits for taker in takers] == [False, False, True, True]
+    assert sent(world.clients[3]) == []
+
+
+# Without patience.
+
+
+def test_an_impatient_contender_takes_what_is_idle(world: World) -> None:
+    world.take(0)
+    world.settle()
+    impatient = world.take(1, patient=False)
+    world.settle()
+    assert impatient.outcome.stands
+
+
+@pytest.mark.parametrize(("limit", "permits"), [(2, 1), (3, 2)])
+def test_an_impatient_contender_leaves_when_too_few_are_idle(
+    world: World, limit: int, permits: int
+) -> None:
+    for _ in range(2):
+        world.take(0, limit=limit)
+    world.settle()
+    impatient = world.take(1, limit=limit, permits=permits, patient=False)
+    world.settle()
+    assert impatient.outcome is None
+    assert world.queue == []
+    assert len(world.leases) == 2
+
+
+def test_an_impatient_contender_does_not_wait_behind_one_that_waits(world: World) -> None:
+    world.take(0, limit=1)
+    waiting = world.take(1, limit=1)
+    world.settle()
+    impatient = world.take(2, limit=1, patient=False)
+    world.settle()
+    assert impatient.outcome is None
+    assert waiting.waits
+    assert world.queue == [name_of(waiting.entry.node)]
+
+
+def test_an_impatient_contender_waits_while_enough_are_idle(world: World) -> None:
+    """Another is about to take its own: the queue alone does not mean that nothing is free."""
+    world.keep(b"3")
+    world.server.make_path(LOCKS)
+    other = world.server.create(f"{LOCKS}/_c_other-lock-", b"", PERSISTENT)
+    assert isinstance(other, str)
+    impatient = world.take(1, limit=3, permits=3, patient=False)
+    world.settle()
+    assert impatient.waits
+    assert impatient.entry.behind == ""
+    world.server.delete(other)
+    world.settle()
+    assert impatient.outcome.stands
+
+
+def test_an_impatient_contender_hears_of_a_lease_that_leaves_too_few(world: World) -> None:
+    world.keep(b"2")
+    world.server.make_path(LOCKS)
+    world.server.make_path(LEASES)
+    other = world.server.create(f"{LOCKS}/_c_other-lock-", b"somebody", PERSISTENT)
+    impatient = world.take(1, limit=2, permits=2, patient=False)
+    world.settle()
+    assert impatient.waits
+    assert impatient.entry.behind == "somebody"
+    world.server.create(f"{LEASES}/_c_other-lease-", b"", PERSISTENT)
+    world.settle()
+    assert impatient.outcome is None
+    assert [f"{LOCKS}/{name}" for name in world.queue] == [other]
+
+
+def test_an_impatient_contender_whose_node_is_deleted_queues_again(world: World) -> None:
+    world.keep(b"2")
+    world.server.make_path(LOCKS)
+    world.server.create(f"{LOCKS}/_c_other-lock-", b"", PERSISTENT)
+    impatient = world.take(1, patient=False)
+    world.settle()
+    first = impatient.entry.node
+    assert first is not None
+    world.server.delete(first)
+    world.settle()
+    assert impatient.waits
+    assert impatient.entry.node not in (None, first)
+
+
+# The limit.
+
+
+@pytest.mark.parametrize(
+    ("data", "limit", "permits", "error", "said"),
+    [
+        (b"", None, 1, LimitMismatch, "no limit is kept here yet"),
+        (b"3", 2, 1, LimitMismatch, "the limit that is kept is 3, not 2"),
+        (b"2", 2, 3, LimitMismatch, "3 permits will never be free: the limit is 2"),
+        (b"2", None, 3, LimitMismatch, "3 permits will never be free: the limit is 2"),
+        (b"x", 2, 1, ZkLockError, "not a semaphore's limit"),
+        (b"0", None, 1, ZkLockError, "not a semaphore's limit"),
+        (str(names.EXHAUSTED_AT).encode(), None, 1, ZkLockError, "not a semaphore's limit"),
+    ],
+)
+def test_a_limit_that_does_not_fit_is_an_error(
+    world: World, data: bytes, limit: int | None, permits: int, error: type, said: str
+) -> None:
+    world.keep(data)
+    taker = world.take(limit=limit, permits=permits)
+    world.settle()
+    assert [type(taker.outcome)] == [error]
+    assert said in str(taker.outcome)
+    assert str(taker.outcome).startswith(f"{ROOT}: ")
+    assert taker.outcome.path == ROOT
+    if error is LimitMismatch:
+        assert taker.outcome.kept == (int(data) if data else None)
+    assert world.queue == world.leases == []
+
+
+def test_the_greatest_limit_is_one(world: World) -> None:
+    world.keep(str(names.EXHAUSTED_AT - 1).encode())
+    taker = world.take(limit=None)
+    world.settle()
+    assert taker.outcome.stands
+
+
+def test_as_many_permits_as_the_limit_can_be_had(world: World) -> None:
+    taker = world.take(limit=2, permits=2)
+    world.settle()
+    assert taker.outcome.stands
+
+
+def test_a_higher_limit_lets_the_waiter_in(world: World) -> None:
+    world.keep(b"1")
+    world.take(0, limit=None)
+    waiting = world.take(1, limit=None)
+    world.settle()
+    assert waiting.waits
+    assert world.ask(semaphore.set_limit(ROOT, 2), 2) is None
+    assert waiting.outcome.stands
+
+
+def test_a_waiter_that_named_another_limit_leaves_when_it_changes(world: World) -> None:
+    world.take(0, limit=1)
+    waiting = world.take(1, limit=1)
+    world.settle()
+    world.ask(semaphore.set_limit(ROOT, 2), 2)
+    assert isinstance(waiting.outcome, LimitMismatch)
+    assert len(world.leases) == 1
+    assert world.queue == []
+
+
+def test_a_limit_that_is_lowered_between_count_and_turn(world: World) -> None:
+    """The transaction finds the limit changed: nobody is let in by the old one."""
+    world.keep(b"2")
+    world.take(0, limit=None)
+    world.settle()
+    late = world.take(1, limit=None)
+    client = world.clients[1]
+    while DeleteIf not in [type(request) for request in client.sent]:
+        client.serve()
+        client.deliver()
+    world.server.commit(Written(ROOT, b"1"))
+    world.settle()
+    assert late.waits
+    assert world.queue == [name_of(late.entry.node)]
+    world.server.commit(Written(ROOT, b"2"))
+    world.settle()
+    assert late.outcome.stands
+
+
+def test_an_impatient_contender_leaves_if_the_limit_is_lowered(world: World) -> None:
+    world.keep(b"2")
+    world.take(0, limit=None)
+    world.settle()
+    late = world.take(1, limit=None, patient=False)
+    client = world.clients[1]
+    while DeleteIf not in [type(request) for request in client.sent]:
+        client.serve()
+        client.deliver()
+    world.server.commit(Written(ROOT, b"1"))
+    world.settle()
+    assert late.outcome is None
+    assert world.queue == []
+    assert len(world.leases) == 1
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_turn_whose_reply_is_lost(world: World, changed: bool) -> None:
+    """It was taken; if the limit has changed since, the permits are given back, to be sure."""
+    world.keep(b"2")
+    taker = world.take(limit=None)
+    client = world.clients[0]
+    while DeleteIf not in [type(request) for request in client.sent]:
+        client.serve()
+        client.deliver()
+    client.serve()
+    client.lose_connection()
+    assert world.queue == []
+    if changed:
+        world.server.commit(Written(ROOT, b"1"))
+    world.settle()
+    assert taker.outcome.stands
+    assert len(world.leases) == 1
+    assert taker.outcome.token.sequence == (1 if changed else 0)
+
+
+def test_a_turn_whose_request_is_lost(world: World) -> None:
+    taker = world.take()
+    client = world.clients[0]
+    while DeleteIf not in [type(request) for request in client.sent]:
+        client.serve()
+        client.deliver()
+    client.lose_connection()
+    world.settle()
+    assert taker.outcome.stands
+    assert world.queue == []
+    assert len(world.leases) == 1
+
+
+def test_a_node_that_is_deleted_before_the_turn(world: World) -> None:
+    """Another may have counted meanwhile: the permits are given back, and it queues again."""
+    taker = world.take()
+    client = world.clients[0]
+    while DeleteIf not in [type(request) for request in client.sent]:
+        client.serve()
+        client.deliver()
+    (node,) = world.queue
+    world.server.delete(f"{LOCKS}/{node}")
+    world.settle()
+    assert taker.outcome.stands
+    assert taker.outcome.token.sequence == 1
+    assert len(world.leases) == 1
+
+
+@pytest.mark.parametrize("what", [LOCKS, LEASES])
+def test_a_waiter_whose_node_is_deleted_begins_again(world: World, what: str) -> None:
+    world.take(0, limit=1)
+    waiting = world.take(1, limit=1)
+    world.settle()
+    mine = {path for path, node in world.server.tree.nodes.items() if node.owner}
+    mine = {path for path in mine if path.startswith(what)}
+    mine -= {world.server.grants[0].path}
+    (node,) = mine
+    world.server.delete(node)
+    world.settle()
+    assert waiting.waits
+    assert len(world.leases) == 2
+    assert len(world.queue) == 1
+    assert node not in world.server.tree.nodes
+    world.server.grants[0].client.delete(world.server.grants[0].path)
+    world.settle()
+    assert waiting.outcome.stands
+
+
+def test_a_permit_deleted_before_the_claim(world: World) -> None:
+    taker = world.take()
+    client = world.clients[0]
+    client.refusals = 1
+    while DeleteIf not in [type(request) for request in client.sent]:
+        client.serve()
+        client.deliver()
+    client.serve()
+    client.deliver()
+    assert taker.waits
+    (lease,) = world.leases
+    world.server.delete(f"{LEASES}/{lease}")
+    world.settle()
+    assert taker.outcome.stands
+    assert name_of(taker.outcome.path) != lease
+
+
+def test_a_claim_without_a_live_lease_is_made_again(world: World) -> None:
+    taker = world.take(permits=2)
+    world.clients[0].refusals = 1
+    world.settle()
+    assert taker.outcome.stands
+    assert taker.outcome.token.sequence == 1
+
+
+# Worn-out numbers.
+
+
+def test_worn_out_permits_are_renewed(world: World) -> None:
+    world.keep(b"2")
+    world.server.make_path(LEASES)
+    world.server.commit(Counted(LEASES, names.EXHAUSTED_AT - 1))
+    taker = world.take(permits=2)
+    world.settle()
+    assert taker.outcome.stands
+    assert taker.outcome.token.sequence == 1
+    assert len(world.leases) == 2
+
+
+# Leaving.
+
+
+@pytest.mark.parametrize("steps", range(9))
+def test_whoever_gives_up_leaves_nothing(world: World, steps: int) -> None:
+    taker = world.take(permits=2)
+    client = world.clients[0]
+    for _ in range(steps):
+        client.serve(2)
+        client.deliver(2)
+    if taker.attempt.give_up():
+        assert taker.outcome is None
+    else:
+        taker.give_back()
+    world.settle()
+    assert world.queue == world.leases == []
+    assert client.attempts == 0
+
+
+def test_whoever_gives_up_while_it_waits_gives_its_permit_to_the_next() -> None:
+    world = World(3)
+    world.take(0, limit=2)
+    big = world.take(1, limit=2, permits=2)
+    small = world.take(2, limit=2)
+    world.settle()
+    assert big.waits
+    assert small.waits
+    assert big.attempt.give_up()
+    world.settle()
+    assert small.outcome.stands
+    assert world.queue == []
+
+
+def test_a_session_that_ends_while_it_waits(world: World) -> None:
+    holder = world.take(0, limit=1)
+    waiting = world.take(1, limit=1)
+    world.settle()
+    world.server.expire(world.clients[1].session)
+    world.settle()
+    assert waiting.waits
+    assert len(world.leases) == 2
+    holder.give_back()
+    world.settle()
+    assert waiting.outcome.stands
+    assert waiting.outcome.session == world.clients[1].session
+
+
+@pytest.mark.parametrize("denied", [Create, List, Read, DeleteIf, WatchList])
+def test_what_is_forbidden_is_an_error_and_leaves_nothing(world: World, denied: type) -> None:
+    world.take(0, limit=1)
+    world.settle()
+    world.server.denied = {denied}
+    other = world.take(1, limit=1)
+    if denied is DeleteIf:
+        world.server.grants[0].client.delete(world.server.grants[0].path)
+    world.settle()
+    assert isinstance(other.outcome, AccessDenied)
+    assert world.queue == []
+    assert len(world.leases) == (denied is not DeleteIf)
+
+
+@pytest.mark.parametrize("lost", [MakePath, Read, Write, Watch, WatchList, DeleteIf])
+@pytest.mark.parametrize("carried_out", [0, 9])
+def test_a_lost_reply_of_each_request(world: World, lost: type, carried_out: int) -> None:
+    """The first time that it is asked for: by the holder or by the waiter behind."""
+    struck = False
+    takers = [world.take(client, limit=1) for client in range(2)]
+    for _ in range(60):
+        for client in world.clients[:2]:
+            asked = [type(request) for request in client.link.asked] if client.link else []
+            if lost in asked and not struck:
+                struck = True
+                client.lose_connection(carried_out=carried_out)
+            client.settle()
+    world.settle()
+    assert struck
+    (held,) = [taker for taker in takers if not taker.waits]
+    (waiting,) = [taker for taker in takers if taker.waits]
+    held.give_back()
+    world.settle()
+    assert waiting.outcome.stands
+    assert len(world.leases) == 1
+    assert world.queue == []
+
+
+# Asking.
+
+
+def test_the_limit_that_is_kept(world: World) -> None:
+    assert world.ask(semaphore.limit_of(ROOT)) is None
+    world.server.make_path(ROOT)
+    assert world.ask(semaphore.limit_of(ROOT)) is None
+    assert world.ask(semaphore.set_limit(ROOT, 1)) is None
+    assert world.ask(semaphore.limit_of(ROOT)) == 1
+
+
+def test_a_limit_is_set_where_nothing_is(world: World) -> None:
+    assert world.ask(semaphore.set_limit(ROOT, 7)) is None
+    assert world.kept == b"7"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: semaphore.limit_of(ROOT), lambda: semaphore.set_limit(ROOT, 4)]
+)
+def test_a_lost_reply_while_asking(world: World, make: Any) -> None:
+    world.keep(b"4")
+    attempt: Attempt[Any] = Attempt(world.clients[0], make()).start()
+    world.clients[0].lose_connection(carried_out=1)
+    world.settle()
+    assert outcome(attempt) in (4, None)
+    assert world.kept == b"4"
+
+
+def test_who_holds_and_who_waits(world: World) -> None:
+    one, two = world.take(0, limit=1), world.take(1, limit=1)
+    world.settle()
+    first, second = world.ask(semaphore.contenders(ROOT), 2)
+    assert (first.path, first.holds, first.token) == (one.outcome.path, True, one.outcome.token)
+    assert (second.path, second.holds, second.token) == (two.entry.node, False, None)
+    assert world.ask(semaphore.holder(ROOT), 2) == first
+
+
+def test_nobody_holds_where_nothing_is(world: World) -> None:
+    assert world.ask(semaphore.contenders(ROOT)) == []
+    assert world.ask(semaphore.holder(ROOT)) is None
+
+
+def test_a_permit_beyond_the_limit_is_held_or_being_gathered() -> None:
+    def one(who: str, number: int, path: str) -> Contender:
+        return Contender(who, number, FencingToken(1, number), number, path, holds=False)
+
+    having = [one("a", 1, LEASES), one("b", 2, LEASES), one("c", 3, LEASES)]
+    waiting = [one("c", 3, LOCKS), one("b", 2, LOCKS)]
+    assert [(it.identity, it.holds) for it in semaphore.arrange(1, having, waiting)] == [
+        ("a", True),
+        ("b", True),  # was given before the limit was lowered, and queues once more
+        ("c", False),  # has gathered, and is the first in the queue
+        ("b", False),
+    ]
+    assert all(it.token is None for it in semaphore.arrange(1, having, waiting)[2:])
+
+
+# Under faults of every kind.
+
+LIMIT = 2
+
+
+class Faults(Network):
+    """Takers of three clients, while everything goes wrong that can.
+
+    Checked after every step: no more permits are out than the limit says. Checked in the end, when
+    nothing fails any more: everybody who still waits is served in turn, and nothing is left behind.
+    """
+
+    takers: Bundle[Taker] = Bundle("takers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(CLIENTS)
+        self.all: list[Taker] = []
+
+    @property
+    def server(self) -> Server:
+        return self.world.server
+
+    @property
+    def clients(self) -> list[Client]:
+        return self.world.clients
+
+    @rule(
+        target=takers,
+        client=which,
+        patient=st.sampled_from([True, True, False]),
+        permits=st.integers(1, LIMIT),
+    )
+    def take(self, client: int, patient: bool, permits: int) -> Any:
+        if len(self.all) >= 6:
+            return multiple()
+        taker = self.world.take(client, LIMIT, permits, patient=patient)
+        self.all.append(taker)
+        return taker
+
+    @rule(taker=takers)
+    def give_up(self, taker: Taker) -> None:
+        taker.gave_up = True
+        taker.attempt.give_up()
+
+    @rule(taker=takers)
+    def give_back(self, taker: Taker) -> None:
+        if isinstance(taker.outcome, FakeGrant) and not taker.outcome.over:
+            taker.give_back()
+
+    @rule(number=st.integers(0, 7), of=st.sampled_from([LEASES, LOCKS]))
+    def operator_deletes(self, number: int, of: str) -> None:
+        nodes = self.server.tree.names(of)
+        if number < len(nodes):
+            self.server.delete(f"{of}/{nodes[number]}")
+
+    @rule()
+    def operator_writes_the_same_limit(self) -> None:
+        if ROOT in self.server.tree.nodes and self.world.kept:
+            self.server.commit(Written(ROOT, self.world.kept))
+
+    @invariant()
+    def the_limit_is_kept(self) -> None:
+        out = sum(
+            path in self.server.tree.nodes
+            for grant in self.server.grants
+            if not grant.over
+            for path in (grant.path, *grant.others)
+        )
+        assert out <= LIMIT
+
+    @invariant()
+    def nothing_is_torn_apart(self) -> None:
+        for taker in self.all:
+            assert not isinstance(taker.outcome, BaseException), taker.outcome
+
+    def teardown(self) -> None:
+        """Nothing fails from here on."""
+        self.server.bury()
+        while True:
+            self.world.settle()
+            self.the_limit_is_kept()
+            self.nothing_is_torn_apart()
+            held = [
+                taker
+                for taker in self.all
+                if isinstance(taker.outcome, FakeGrant) and not taker.outcome.over
+            ]
+            if not held:
+                break
+            held[0].give_back()
+        for taker in self.all:
+            assert not taker.waits, "left waiting for a free permit"
+            if taker.outcome is None:
+                assert taker.gave_up or not taker.patient
+        assert self.world.queue == [], "a contender was left behind"
+        assert self.world.leases == [], "a permit was left behind"
+        assert [client.attempts for client in self.world.clients] == [0] * CLIENTS
+
+
+TestFaults = Faults.TestCase

@@ -1,0 +1,629 @@
+"""The session with its lease, heartbeat and watches, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.fakes import Written
+from tests.unit.sessions import PATH, TIMEOUT, World, nothing_logged_under_the_guard
+from zklock import AccessDenied, ClientClosed, ForkedClient, LockLost, Loss, LossReason
+from zklock._engine.lease import LeaseSettings
+from zklock._kazoo import states
+from zklock._recipes import nodedata, queries
+from zklock._recipes.effects import Check, Delete, Sync, Watch
+from zklock._recipes.notes import Notes
+
+BEAT = TIMEOUT / 10
+LEASE = 2 / 3 * TIMEOUT
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    with ExitStack() as stack:
+
+        def made(*, connected: bool = True, **options: Any) -> World:
+            world = World(**options)
+            stack.enter_context(nothing_logged_under_the_guard(world))
+            if connected:
+                world.connect()
+            return world
+
+        yield made
+
+
+@pytest.fixture
+def world(make: Make) -> World:
+    return make()
+
+
+def never_answers(world: World) -> None:
+    world.latency = math.inf
+
+
+def lead(world: World, **options: Any) -> Any:
+    """Return a leadership that is free."""
+    attempt = world.stand(**options)
+    world.run()
+    return attempt.result()
+
+
+def requested(leadership: Any) -> bytes:
+    name = leadership.path.rpartition("/")[2]
+    return bytes(Notes().asking(name, [name]))
+
+
+def note(world: World, leadership: Any) -> None:
+    """Have a leader asked to release."""
+    world.server.commit(Written(PATH, requested(leadership)))
+    world.deliver()
+
+
+def watched(world: World) -> list[str]:
+    return [request.path for _, request in world.sent if isinstance(request, Watch)]
+
+
+class TestLease:
+    def test_goes_on_while_heartbeats_are_answered(self, world: World) -> None:
+        grant = world.acquire()
+        world.run(20 * TIMEOUT)
+        assert grant.remaining() > LEASE - BEAT - 0.01
+        assert world.callbacks == []
+
+    def test_counts_from_when_the_proof_was_sent(self, world: World) -> None:
+        grant = world.acquire()
+        world.latency = 0.5
+        world.run(2 * TIMEOUT)
+        sent = [when for when in world.requests(Check) if when <= world.now - 0.5][-1]
+        assert world.session.lease_end <= sent + LEASE
+        assert grant.held
+
+    def test_lapses_to_the_moment(self, world: World) -> None:
+        lost: list[Loss] = []
+        grant = world.acquire(on_lost=lost.append)
+        world.run(2 * TIMEOUT)
+        never_answers(world)
+        end = world.session.lease_end
+        world.run(end - world.now - 1e-6)
+        assert grant.remaining() > 0
+        assert not grant.lost.is_set()
+        world.run(1e-6)
+        assert grant.lost.is_set()
+        assert not grant.held
+        assert [(loss.reason, loss.noticed, loss.lease_end) for loss in lost] == [
+            (LossReason.LEASE_LAPSED, end, end)
+        ]
+
+    def test_is_over_for_who_looks_before_the_thread_does(self, world: World) -> None:
+        grant = world.acquire()
+        world.now = world.session.lease_end
+        with pytest.raises(LockLost):
+            grant.check()
+        assert grant.lost.is_set()
+
+    def test_that_is_over_is_not_revived_by_a_late_proof(self, world: World) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        world.latency = 0.3 * TIMEOUT
+        world.run(0.25 * TIMEOUT)
+        world.now = world.session.lease_end + 1
+        world.run(BEAT)
+        assert world.session.remaining() > 0
+        assert not grant.held
+
+    def test_that_lapses_has_the_nodes_deleted(self, world: World) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        world.now = world.session.lease_end
+        world.run()
+        assert grant.path not in world.server.tree.nodes
+        assert len(world.requests(Delete)) == 1
+
+    def test_is_waited_for_by_who_claims(self, world: World) -> None:
+        world.latency = 0.3
+        world.run(5 * TIMEOUT)  # the first lease is long over
+        attempt = world.ask_for()
+        world.run(0.25)
+        assert not attempt.done
+        world.run(10.0)
+        assert attempt.result().held
+
+    def test_is_not_granted_on_when_little_is_left(self, world: World) -> None:
+        world.acquire("/other")
+        world.run(TIMEOUT)
+        world.now = world.session.lease_end - 2 * BEAT + 0.01
+        never_answers(world)
+        attempt = world.ask_for()
+        world.run(BEAT)
+        assert not attempt.done
+
+    def test_of_an_unanswered_handshake_is_bounded(self, world: World) -> None:
+        grant = world.acquire()
+        world.disconnect()
+        world.session.on_ask(world.now)
+        world.run(TIMEOUT / 6 - 0.01)
+        assert grant.held
+        world.run(0.02)
+        assert grant.lost.is_set()
+
+
+class TestHeartbeats:
+    def test_go_out_ten_times_per_timeout(self, world: World) -> None:
+        world.acquire()
+        began = world.now
+        world.run(5 * TIMEOUT)
+        times = [when for when in world.requests(Check) if when > began]
+        gaps = [after - before for before, after in pairwise(times)]
+        assert gaps == pytest.approx([BEAT] * len(gaps))
+        assert len(times) in {49, 50}
+
+    def test_take_turns_among_the_nodes(self, world: World) -> None:
+        paths = {world.acquire(f"/lock-{number}").path for number in range(3)}
+        world.sent.clear()
+        world.run(3.5 * BEAT)
+        checked = [request.path for _, request in world.sent if isinstance(request, Check)]
+        assert set(checked) == paths
+        assert len(checked) == 3
+
+    def test_go_on_for_one_timeout_after_the_last_user(self, world: World) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        grant.abandon()
+        released = world.now
+        world.run(10 * TIMEOUT)
+        times = world.requests(Sync)
+        assert released + TIMEOUT <= times[-1] + 2 * BEAT <= released + TIMEOUT + 3 * BEAT
+
+    def test_of_a_server_that_hangs_drop_the_connection_once(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        world.acquire()
+        world.run(TIMEOUT)
+        never_answers(world)
+        world.run(BEAT)
+        (first,) = [when for when in world.requests(Check) if when > world.now - BEAT]
+        world.run(first + TIMEOUT / 3 - world.now - 0.01)
+        assert world.wire.drops == 0
+        world.run(0.02)
+        assert world.wire.drops == 1
+        assert [record.message[:30] for record in caplog.records] == [
+            "no answer to a heartbeat in 2.",
+            "no answer to a heartbeat in 4 ",
+        ]
+
+    def test_do_not_wait_for_answers(self, world: World) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        world.latency = 0.29 * TIMEOUT
+        world.run(5 * TIMEOUT)
+        assert grant.held
+        assert world.wire.drops == 0
+
+    def test_that_acls_deny_fail_the_claim(self, make: Make) -> None:
+        world = make(default_acl=["some"])
+        world.server.denied.add(Check)
+        attempt = world.ask_for()
+        world.run(BEAT)
+        with pytest.raises(AccessDenied):
+            attempt.result()
+
+    def test_that_acls_permit_come_before_the_first_grant(self, make: Make) -> None:
+        world = make(default_acl=["some"])
+        world.latency = 0.1
+        attempt = world.ask_for()
+        world.run(BEAT)
+        assert attempt.result().held
+        assert world.requests(Check)
+
+    def test_that_acls_deny_later_let_the_lease_lapse(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        world.server.denied.add(Check)
+        world.run(LEASE + BEAT)
+        assert grant.lost.is_set()
+        assert "ACLs refuse the heartbeats" in caplog.text
+
+    def test_find_a_node_that_is_gone(self, world: World) -> None:
+        lost: list[Loss] = []
+        world.acquire(on_lost=lost.append)
+        grant = world.acquire("/other", on_lost=lost.append)
+        world.server.delete(grant.path)
+        world.run(3 * BEAT)
+        assert [(loss.grant, loss.reason) for loss in lost] == [(grant, LossReason.NODE_DELETED)]
+
+
+class TestWatches:
+    def test_are_placed_behind_the_next_heartbeat(self, world: World) -> None:
+        world.acquire("/other")
+        world.run(BEAT / 2)
+        world.sent.clear()
+        world.acquire()
+        assert world.requests(Watch) == []
+        world.run(BEAT)
+        assert world.requests(Watch) == world.requests(Check)
+        world.run(5 * BEAT)
+        assert len(world.requests(Watch)) == 1
+
+    def test_tell_of_a_node_that_was_deleted(self, world: World) -> None:
+        grant = world.acquire()
+        world.run(BEAT)
+        world.server.delete(grant.path)
+        world.deliver()
+        assert grant.lost.is_set()
+
+    def test_are_limited_in_bytes_and_all_placed_in_the_end(self, world: World) -> None:
+        held = 600
+        for number in range(held):
+            world.acquire(f"/lock-{number}")
+        world.latency = 0.1
+        world.run(BEAT + 0.05)
+        assert 0 < len(world.requests(Watch)) < held
+        world.run(BEAT)
+        assert len(world.requests(Watch)) == held
+
+    def test_bring_a_request_to_release(self, world: World) -> None:
+        asked: list[Any] = []
+        grant = world.acquire(on_release_requested=asked.append)
+        world.run(BEAT)
+        data = bytes(nodedata.NodeData(b"me", asked="please"))
+        for _ in range(2):
+            world.server.commit(Written(grant.path, data))
+            world.deliver()
+            world.run(BEAT)
+        assert asked == [grant]
+
+    def test_of_a_leader_are_on_the_data_of_the_election_too(self, world: World) -> None:
+        """One more request in the flight behind the first heartbeat, and none before."""
+        world.acquire("/some/lock")
+        leadership = lead(world)
+        waiting = [world.stand() for _ in range(3)]
+        world.run(BEAT / 2)
+        assert PATH not in watched(world)
+        world.run(10 * TIMEOUT)
+        assert watched(world).count(PATH) == 1
+        assert watched(world).count("/some/lock") == 0
+        assert watched(world).count(leadership.path) == 2  # the second one, as a waiter's
+        assert not any(attempt.done for attempt in waiting)
+
+    def test_bring_a_leader_a_request_at_once(self, world: World) -> None:
+        asked: list[Any] = []
+        leadership = lead(world, on_release_requested=asked.append)
+        world.run(2 * TIMEOUT)
+        for count in (1, 2):
+            note(world, leadership)
+            world.run()
+            assert asked == [leadership]
+            assert watched(world).count(PATH) == 1 + count
+            world.run(2 * TIMEOUT)
+
+    def test_bring_a_leader_a_request_that_came_first(self, world: World) -> None:
+        asked: list[Any] = []
+        leadership = lead(world, on_release_requested=asked.append)
+        note(world, leadership)
+        assert asked == []
+        world.run(BEAT)
+        assert asked == [leadership]
+
+    @pytest.mark.parametrize("until", [0.1 * BEAT, 5 * BEAT])
+    def test_bring_a_leader_a_request_from_before_it_is_connected_again(
+        self, world: World, until: float
+    ) -> None:
+        asked: list[Any] = []
+        leadership = lead(world, on_release_requested=asked.append)
+        world.run(2 * TIMEOUT)
+        world.disconnect()
+        world.server.commit(Written(PATH, requested(leadership)))
+        world.run(until)
+        world.connect()
+        world.run(BEAT)
+        assert asked == [leadership]
+
+    def test_bring_a_leader_no_request_to_another(self, world: World) -> None:
+        asked: list[Any] = []
+        first, second = lead(world), world.stand(on_release_requested=asked.append)
+        note(world, first)
+        world.run(TIMEOUT)
+        first.abandon()
+        world.run(TIMEOUT)
+        leadership = second.result()
+        assert watched(world).count(PATH) >= 2
+        assert asked == []
+        note(world, leadership)
+        world.run()
+        assert asked == [leadership]
+
+    def test_of_a_leader_are_renewed_once_a_heartbeat_at_most(self, world: World) -> None:
+        """However often others write there; and each write is read."""
+        asked: list[Any] = []
+        leadership = lead(world, on_release_requested=asked.append)
+        world.run(TIMEOUT)
+        world.sent.clear()
+        for number in range(200):
+            world.server.commit(Written(PATH, b"%d" % number))
+            world.deliver()
+            world.run(BEAT / 10)
+        assert watched(world).count(PATH) <= 21
+        assert len(world.requests(Check)) <= 41
+        note(world, leadership)
+        world.run(BEAT)
+        assert asked == [leadership]
+
+    def test_of_a_leader_ignore_children(self, world: World) -> None:
+        lead(world)
+        world.run(TIMEOUT)
+        world.sent.clear()
+        for _ in range(10):
+            world.on_event("CHILD", PATH)
+            world.run(BEAT)
+        assert watched(world) == []
+
+    def test_that_fire_before_the_last_answer_are_not_missed(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.acquire("/some/lock")
+        asked: list[Any] = []
+        leadership = lead(world, on_release_requested=asked.append)
+        serve, written = world._serve, bytes(nodedata.NodeData(b"me", asked="please"))
+
+        def serve_and_write(link: Any, request: Any) -> None:
+            serve(link, request)
+            if request == Watch(leadership.path) and not asked:
+                assert watched(world)[-1] == PATH, "its answer is still to come"
+                monkeypatch.undo()
+                world.server.commit(Written(leadership.path, written))
+                world.deliver()
+
+        monkeypatch.setattr(world, "_serve", serve_and_write)
+        world.run(3 * BEAT)
+        assert asked == [leadership]
+
+    def test_of_a_leader_go_with_it(self, world: World) -> None:
+        leadership = lead(world)
+        world.run(TIMEOUT)
+        leadership.abandon()
+        world.run(TIMEOUT)
+        world.sent.clear()
+        world.server.commit(Written(PATH, requested(leadership)))
+        world.deliver()
+        world.run(TIMEOUT)
+        assert watched(world) == []
+
+    def test_of_attempts_are_told_once_the_node_is_gone(self, world: World) -> None:
+        first = world.acquire()
+        attempt = world.ask_for()
+        world.run(BEAT)
+        assert not attempt.done
+        first.abandon()
+        world.run()
+        assert attempt.result().token > first.token
+
+    def test_of_what_somebody_else_deleted_grant_nothing(self, world: World) -> None:
+        """The session's end, of which the client has not heard, takes all its nodes at once."""
+        first = world.acquire()
+        attempt = world.ask_for()
+        world.run(BEAT)
+        assert world.client.client_id is not None
+        world.server.expire(world.client.client_id[0])
+        paths = [first.path, *(path for path in world.session._nodes if path != first.path)]
+        for path in paths:  # the server tells of them in any order
+            world.on_event(states.DELETED, path)
+            assert not attempt.done
+        assert first.lost.is_set()
+
+
+class TestConnections:
+    def test_that_are_lost_suspend_and_come_back(self, world: World) -> None:
+        suspended: list[Any] = []
+        grant = world.acquire(on_suspended=suspended.append)
+        world.run(TIMEOUT)
+        world.disconnect()
+        assert suspended == [grant]
+        world.run(BEAT)
+        watches = len(world.requests(Watch))
+        world.connect()
+        world.run(10 * TIMEOUT)
+        assert grant.held
+        assert len(world.requests(Watch)) == watches + 1
+
+    def test_that_are_lost_park_what_is_asked(self, world: World) -> None:
+        world.disconnect()
+        attempt = world.ask_for()
+        world.run(BEAT)
+        assert not attempt.done
+        world.connect()
+        world.run(BEAT)
+        assert attempt.result().held
+
+    def test_to_a_read_only_server_prove_nothing(self, world: World) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        world.disconnect()
+        asked = len(world.sent)
+        world.connect(read_only=True)
+        attempt = world.ask_for()
+        world.run(TIMEOUT)
+        assert world.sent[asked:] == []
+        assert grant.lost.is_set()
+        assert not attempt.done
+        world.connect()
+        world.run(TIMEOUT)
+        assert attempt.result().held
+
+    def test_may_shorten_the_timeout(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        world.disconnect()
+        world.connect(TIMEOUT / 3)
+        assert world.session.timeout == TIMEOUT / 3
+        assert grant.remaining() <= LEASE / 3
+        assert "shortened the session timeout from 12 to 4 s" in caplog.text
+        world.disconnect()
+        world.connect(TIMEOUT)
+        assert world.session.timeout == TIMEOUT / 3
+        world.run(TIMEOUT)
+        assert grant.held
+
+    def test_to_an_expired_session_lose_its_grants(self, world: World) -> None:
+        lost: list[Loss] = []
+        grant = world.acquire(on_lost=lost.append)
+        waiting = world.ask_for()
+        world.disconnect()
+        world.server.expire(grant.session_id)
+        world.connect()
+        world.run(BEAT)
+        assert [loss.reason for loss in lost] == [LossReason.SESSION_EXPIRED]
+        assert waiting.result().session_id != grant.session_id
+
+    def test_to_another_session_without_a_word_lose_its_grants(self, world: World) -> None:
+        lost: list[Loss] = []
+        grant = world.acquire(on_lost=lost.append)
+        world.disconnect()
+        world.server.expire(grant.session_id)
+        world.client.client_id = None
+        world.connect()
+        assert [loss.reason for loss in lost] == [LossReason.SESSION_EXPIRED]
+
+    def test_that_are_closed_lose_the_grants_first(self, world: World) -> None:
+        lost: list[Loss] = []
+        world.acquire(on_lost=lost.append)
+        waiting = world.ask_for()
+        world.stop()
+        assert [loss.reason for loss in lost] == [LossReason.CLIENT_CLOSED]
+        with pytest.raises(ClientClosed):
+            waiting.result()
+        turns = world.turns
+        world.run(10 * TIMEOUT)
+        assert world.turns == turns
+
+    def test_without_a_known_timeout_end_the_lease(
+        self, make: Make, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        world = make(wired=False)
+        assert "session_timeout=" in caplog.text
+        grant = world.acquire()
+        world.run(1.0)
+        world.disconnect()
+        assert grant.lost.is_set()
+
+    def test_with_a_given_timeout_do_not(self, make: Make) -> None:
+        world = make(wired=False, settings=LeaseSettings(TIMEOUT))
+        grant = world.acquire()
+        world.run(1.0)
+        world.disconnect()
+        assert grant.held
+        assert world.session.timeout == TIMEOUT
+
+
+class TestChanges:
+    def test_by_an_interrupted_thread_wait_for_it(self, world: World) -> None:
+        """A signal handler looks at a grant while its thread is in the middle of a change."""
+        grant = world.acquire()
+        world.now = world.session.lease_end
+        world.free = False
+        with world.session.guard:
+            assert not grant.held
+        world.free = True
+        world.run()
+        assert grant.lost.is_set()
+        assert grant.path not in world.server.tree.nodes
+
+    def test_are_told_of_later_if_an_interrupt_comes_first(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lost: list[Loss] = []
+        grant = world.acquire(on_lost=lost.append)
+        world.now = world.session.lease_end
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(type(grant), "_set_lost", interrupt)
+            assert grant.held
+        assert not grant.held
+        world.run()
+        assert grant.lost.is_set()
+        assert [loss.reason for loss in lost] == [LossReason.LEASE_LAPSED]
+        assert grant.path not in world.server.tree.nodes
+
+    def test_are_told_of_later_if_an_interrupt_comes_while_the_thread_turns(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The thread looks at the outbox before the change, and at the nodes after it."""
+        grant = world.acquire()
+        world.run(2 * TIMEOUT)
+        never_answers(world)
+
+        def drop() -> None:
+            world.now = world.session.lease_end
+            with world.session.guard:
+                world.session._lapse()
+
+        monkeypatch.setattr(world.wire, "drop", drop)
+        world.run(TIMEOUT)
+        assert grant.lost.is_set()
+
+    def test_of_one_grant_go_on_after_an_error_in_another(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bad, good = world.acquire("/bad"), world.acquire("/good")
+        monkeypatch.setattr(bad, "_set_lost", lambda: 1 / 0)
+        world.now = world.session.lease_end
+        with ThreadPoolExecutor() as session:  # on the main thread, it may be an interrupt
+            session.submit(world.run).result()
+        assert good.lost.is_set()
+        assert not bad.held
+        assert "ZeroDivisionError" in caplog.text
+
+    def test_may_be_looked_at_by_a_log_handler(self, world: World) -> None:
+        grant = world.acquire()
+        seen: list[bool] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: seen.append(grant.held)  # type: ignore[method-assign]
+        log = logging.getLogger("zklock")
+        log.addHandler(handler)
+        try:
+            world.now = world.session.lease_end
+            world.run()
+        finally:
+            log.removeHandler(handler)
+        assert seen == [False]
+
+    def test_leave_the_grants_of_other_locks_alone(self, world: World) -> None:
+        one, two = world.acquire("/one"), world.acquire("/two")
+        assert world.session.grants("/one") == [one]
+        one.abandon()
+        assert world.session.grants("/one") == []
+        assert world.session.grants("/two") == [two]
+
+    def test_by_a_fork_lose_everything(self, world: World) -> None:
+        grant = world.acquire()
+        with world.session.guard:  # another thread may have it when the process forks
+            world.session.after_fork()
+        assert not grant.held
+        assert grant.lost.is_set()
+        with pytest.raises(ForkedClient):
+            world.session.check_usable()
+
+    def test_are_asked_of_a_quorum(self, world: World) -> None:
+        grant = world.acquire()
+        sent = world.now
+        attempt = world.session.attempt(queries.confirm(grant._paths)).start()
+        world.run()
+        assert attempt.result()
+        world.session.confirmed(grant, sent, False)
+        assert grant.lost.is_set()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_path_of_the_lock_is_that_of_the_grant(world: World) -> None:
+    assert world.acquire().lock_path == PATH

@@ -1,0 +1,110 @@
+"""What docs/site adds to the pages; ``make docs`` builds the site, and checks its links."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.unit import test_public_names
+from zklock.contrib.asgi import Background
+
+SITE = Path(__file__).parents[2] / "docs" / "site"
+
+
+@pytest.fixture(scope="module")
+def tools() -> tuple[Any, Any]:
+    """The modules ``make`` and ``api``, which find each other as when the first one is run."""
+    sys.path.insert(0, str(SITE))
+    try:
+        return importlib.import_module("make"), importlib.import_module("api")
+    finally:
+        sys.path.remove(str(SITE))
+
+
+def test_every_page_is_listed_once(tools: tuple[Any, Any], tmp_path: Path) -> None:
+    make, api = tools
+    make.stage(tmp_path)
+    listed = [
+        line.removeprefix("/")
+        for page in ("index", *make.LISTS)
+        for listing in (tmp_path / f"{page}.md").read_text().split("```{toctree}")[1:]
+        for line in listing.split("```")[0].splitlines()
+        if line and not line.startswith(":")
+    ]
+    pages = [path for kind in ("*.md", "*.rst") for path in tmp_path.rglob(kind)]
+    names = {make.name_of(path, tmp_path) for path in pages} - {"index"}
+    wanted = {name for name in names if not name.startswith("files/")}
+    assert sorted(listed) == sorted(wanted)
+    assert {f"docs/api/{package}" for package in api.PACKAGES} < wanted
+
+
+def test_every_public_module_stands_on_a_page(tools: tuple[Any, Any]) -> None:
+    _, api = tools
+    pages = "\n".join(api.page(package, about) for package, about in api.PACKAGES.items())
+    for module in test_public_names.PACKAGES:
+        assert f".. currentmodule:: {module}\n" in pages
+        assert set(api.NAMES[module]) == set(importlib.import_module(module).__all__)
+
+
+def test_what_is_entered_by_with_is_called_so(tools: tuple[Any, Any]) -> None:
+    _, api = tools
+    made: Any
+    for made, back in [(zklock.LeaderElection.terminating, ""), (Background.lifespan, "Async")]:
+        text = str(inspect.signature(made)).replace("'", "")
+        found = api.signature(None, "method", "x", made, None, "()", text.partition(" -> ")[2])
+        assert found == ("()", f"{back}ContextManager[None]")
+
+
+def test_a_link_to_a_test_leads_to_it(tools: tuple[Any, Any], tmp_path: Path) -> None:
+    make, _ = tools
+    file = tmp_path / "test_it.py"
+    file.write_text(
+        "def test_one(): ...\n\n\nclass TestTwo:\n    async def test_three(self): ...\n"
+    )
+    shown = "\n".join(make.code(file))
+    for name, line in [
+        ("`test_one`", "def test_one"),
+        ("`TestTwo::test_three`", "    async def test_three"),
+    ]:
+        assert f"({make.anchor_of(name)})=\n\n````python\n{line}" in shown
+
+
+def test_a_link_to_a_whole_file_leads_to_its_begin(tools: tuple[Any, Any], tmp_path: Path) -> None:
+    make, _ = tools
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "page.md"
+    page.write_text(
+        "[`tests/unit/test_site.py`](../tests/unit/test_site.py) "
+        "[`test_every_page_is_listed_once`](../tests/unit/test_site.py)"
+    )
+    make.show_files(tmp_path)
+    shown = "/files/tests/unit/test_site.py.md"
+    assert f"]({shown}) " in page.read_text()
+    assert page.read_text().endswith(f"]({shown}#test-every-page-is-listed-once)")
+
+
+def test_what_is_said_of_names_is_said_of_names_that_exist(tools: tuple[Any, Any]) -> None:
+    _, api = tools
+    public = {name: module for module, names in api.NAMES.items() for name in names}
+    assert {*api.GIVEN, *api.INNER, *api.CALLED} <= {*public}
+    assert not {*api.WRITTEN} & {*public}
+    for name, members in [*api.INNER.items(), *api.CALLED.items()]:
+        cls = getattr(importlib.import_module(public[name]), name)
+        known = {*dir(cls), *inspect.get_annotations(cls)}
+        assert [member for member in members if member not in known] == []
+
+
+def test_what_zklock_calls_itself_is_not_listed(tools: tuple[Any, Any]) -> None:
+    _, api = tools
+    from zklock.testing import FaultProxy
+
+    listed = api.members(FaultProxy)
+    assert "cut" in listed
+    assert not {*listed} & api.INNER["FaultProxy"]
+    assert not [name for name in listed if name.startswith("_")]

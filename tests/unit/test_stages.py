@@ -1,0 +1,69 @@
+"""The stages of an attempt, held against the table written out here, and against the docs.
+
+``python -m tests.unit.test_stages`` writes the table of docs/design.md anew.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tables import Shown, written
+from zklock._engine.machine import IllegalStep
+from zklock._engine.stages import TABLE, News, Stage, after
+
+ROWS = """
+                 NEW      RUNNING  PARKED   FLIGHT   REST     CLAIM    WAIT     PAUSE    OVER
+START            RUNNING  -        -        -        -        -        -        -        OVER
+ANSWERED         -        -        -        RUNNING  -        -        -        -        -
+BUSY             -        -        -        REST     -        -        -        -        -
+ANSWERED_LATE    -        -        PARKED   FLIGHT   REST     CLAIM    WAIT     PAUSE    OVER
+ELAPSED          -        -        -        -        RUNNING  -        -        RUNNING  -
+CONNECTED        -        -        RUNNING  FLIGHT   REST     CLAIM    WAIT     PAUSE    OVER
+LEASE_LIVE       -        -        PARKED   FLIGHT   REST     RUNNING  WAIT     PAUSE    OVER
+REFUSED          -        -        PARKED   FLIGHT   REST     RUNNING  WAIT     PAUSE    OVER
+WATCHED          -        -        PARKED   FLIGHT   REST     CLAIM    RUNNING  PAUSE    OVER
+GIVEN_UP         RUNNING  -        RUNNING  FLIGHT   REST     RUNNING  RUNNING  RUNNING  OVER
+SESSION_GONE     NEW      -        RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  OVER
+CLIENT_OVER      RUNNING  -        RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  OVER
+TORN             OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER
+SENDS            -        FLIGHT   -        -        -        -        -        -        -
+PARKS            -        PARKED   -        -        -        -        -        -        -
+CLAIMS           -        CLAIM    -        -        -        -        -        -        -
+WAITS            -        WAIT     -        -        -        -        -        -        -
+PAUSES           -        PAUSE    -        -        -        -        -        -        -
+ENDS             -        OVER     -        -        -        -        -        -        -
+"""
+
+
+CASES = written(ROWS, Stage, News)
+SHOWN = Shown("stages", TABLE, Stage, News)
+
+
+@pytest.mark.parametrize("news", News)
+@pytest.mark.parametrize("stage", Stage)
+def test_every_stage_and_news(stage: Stage, news: News) -> None:
+    then = CASES[stage, news]
+    if then is None:
+        with pytest.raises(IllegalStep, match=stage.value):
+            after(stage, news)
+    else:
+        assert after(stage, news) is then
+
+
+def test_the_table_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        TABLE[Stage.OVER, News.START] = Stage.RUNNING  # type: ignore[index]
+
+
+def test_what_is_over_stays_over() -> None:
+    assert {then for (stage, _), then in TABLE.items() if stage is Stage.OVER} == {Stage.OVER}
+
+
+def test_the_docs_show_the_table() -> None:
+    assert SHOWN.found == SHOWN.text, (
+        "docs/design.md shows another table: run python -m tests.unit.test_stages"
+    )
+
+
+if __name__ == "__main__":
+    SHOWN.write()

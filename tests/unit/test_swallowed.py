@@ -1,0 +1,184 @@
+"""What a signal handler raises while kazoo hands a request over reaches the caller."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionClosedError
+
+from tests.contract.support import SOON
+from zklock._kazoo.handler import Handler
+from zklock.testing import EmbeddedServer, embedded
+
+pytestmark = pytest.mark.hazard("H55")
+
+Ask = Callable[[KazooClient], Any]
+
+
+class Struck(BaseException):
+    """What a handler raises."""
+
+
+class Waker:
+    """The writing end of kazoo's wake-up, at which something is raised once, instead of it."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self.error: BaseException | None = None
+
+    def send(self, data: bytes) -> int:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        sent: int = self._writer.send(data)
+        return sent
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Wakes(Handler):
+    """A handler that shows the wake-up's writing end."""
+
+    reader: Any
+    waker: Waker
+
+    def create_socket_pair(self) -> Any:
+        reader, writer = super().create_socket_pair()
+        self.reader = reader
+        self.waker = Waker(writer)
+        return reader, self.waker
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with embedded() as server:
+        yield server
+
+
+@contextmanager
+def connected(server: EmbeddedServer) -> Iterator[KazooClient]:
+    client = KazooClient(server.hosts, timeout=60.0, handler=Wakes())
+    client.start(SOON)
+    try:
+        yield client
+    finally:
+        client.handler.nudge()  # the wake-up that did not happen
+        client.stop()
+        client.close()
+
+
+def plainly(client: KazooClient) -> Any:
+    return client.exists_async("/")
+
+
+def inline(client: KazooClient) -> Any:
+    return client.handler.run_inline(client.exists_async, "/")
+
+
+both = pytest.mark.parametrize("ask", [plainly, inline])
+
+
+@both
+@pytest.mark.parametrize(
+    "error",
+    [
+        Struck(),
+        KeyboardInterrupt(),
+        ValueError("of a time limit"),
+        TimeoutError("of an alarm"),
+        AttributeError("a fault in the handler", name="size", obj=""),
+    ],
+    ids=repr,
+)
+def test_what_strikes_arrives(server: EmbeddedServer, ask: Ask, error: BaseException) -> None:
+    with connected(server) as client:
+        client.handler.waker.error = error
+        with pytest.raises(type(error)) as raised:
+            ask(client)
+        assert raised.value is error
+
+
+def test_the_next_request_is_answered(server: EmbeddedServer) -> None:
+    with connected(server) as client:
+        client.handler.waker.error = Struck()
+        with pytest.raises(Struck):
+            plainly(client)
+        assert plainly(client).get(timeout=SOON) is not None
+
+
+def test_what_strikes_after_the_answer_arrives(server: EmbeddedServer) -> None:
+    error = ValueError("of a time limit")
+
+    def struck(done: Any) -> None:
+        done.set("an answer")
+        try:
+            raise error
+        except ValueError as caught:
+            done.set_exception(caught)
+
+    with connected(server) as client, pytest.raises(ValueError) as raised:  # noqa: PT011
+        client.handler.run_inline(lambda _: struck(client.handler.async_result()), None)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [Struck(), TimeoutError("of an alarm"), OSError(errno.EIO, "")])
+def test_what_strikes_the_second_wake_up_arrives(server: EmbeddedServer, error: Any) -> None:
+    with connected(server) as client:
+        with (
+            mock.patch.object(client.handler.reader, "wake", side_effect=error),
+            pytest.raises(type(error)) as raised,
+        ):
+            client.handler.nudge()
+        assert raised.value is error
+
+
+def test_the_second_wake_up_of_a_closed_connection_does_nothing(server: EmbeddedServer) -> None:
+    with connected(server) as client:
+        client.stop()
+        client.close()
+        client.handler.nudge()
+
+
+CLOSED = [
+    OSError(errno.EBADF, "closed"),
+    AttributeError("'NoneType' object has no attribute 'send'", name="send", obj=None),
+]
+
+
+@both
+@pytest.mark.parametrize("error", CLOSED, ids=["closed", "gone"])
+def test_a_closed_connection_is_told_by_the_result(
+    server: EmbeddedServer, ask: Ask, error: Exception
+) -> None:
+    with connected(server) as client:
+        client.handler.waker.error = error
+        assert isinstance(ask(client).exception, ConnectionClosedError)
+
+
+@both
+def test_what_the_caller_handles_is_not_raised_again(server: EmbeddedServer, ask: Ask) -> None:
+    with connected(server) as client:
+        client.stop()
+        try:
+            raise Struck
+        except Struck:
+            assert isinstance(ask(client).exception, ConnectionClosedError)
+
+
+@both
+def test_no_signal_strikes_another_thread(server: EmbeddedServer, ask: Ask) -> None:
+    with connected(server) as client:
+        found: list[Any] = []
+        client.handler.waker.error = Struck()
+        thread = threading.Thread(target=lambda: found.append(ask(client)))
+        thread.start()
+        thread.join(SOON)
+        assert isinstance(found[0].exception, ConnectionClosedError)

@@ -1,0 +1,509 @@
+"""Events and hooks: what a session tells, and that no hook can harm anything but itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import pytest
+
+import zklock
+from tests.unit.sessions import PATH, TIMEOUT, World
+from zklock import LossReason, telemetry
+from zklock._ground import telemetry as hub
+from zklock._ground.telemetry import Over, emit
+from zklock.fencing import MemoryGuard
+from zklock.telemetry import (
+    Connected,
+    Disconnected,
+    EpochChanged,
+    Event,
+    Granted,
+    HeartbeatAnswered,
+    HeartbeatLate,
+    HeartbeatSent,
+    Lost,
+    Proof,
+    Released,
+    SessionEnded,
+    StaleTokenRefused,
+    Subscription,
+    Suspended,
+    Withdrawn,
+)
+from zklock.testing import wait_for
+
+SOON = 10.0
+E = TypeVar("E", bound=Event)
+Subscribe = Callable[..., Subscription]
+
+
+@pytest.fixture
+def subscribe() -> Iterator[Subscribe]:
+    with ExitStack() as stack:
+
+        def subscribed(hook: Any, **options: Any) -> Subscription:
+            subscription = telemetry.subscribe(hook, **options)
+            stack.callback(subscription.close)
+            return subscription
+
+        yield subscribed
+
+
+class Heard:
+    """Keeps the events that it is told."""
+
+    def __init__(self, subscribe: Subscribe) -> None:
+        self._events: list[Event] = []
+        self.subscription = subscribe(self._events.append)
+
+    def all(self, *kinds: type[E]) -> list[E]:
+        """Return the events of these kinds so far."""
+        assert self.subscription.flush(SOON)
+        return [event for event in self._events if isinstance(event, kinds)]
+
+    def one(self, kind: type[E]) -> E:
+        (event,) = self.all(kind)
+        return event
+
+
+@pytest.fixture
+def heard(subscribe: Subscribe) -> Heard:
+    return Heard(subscribe)
+
+
+@pytest.fixture
+def world(heard: Heard) -> World:
+    made = World()
+    made.connect()
+    return made
+
+
+def event(at: float = 0.0) -> Event:
+    return Event(at=at)
+
+
+def tellers() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "zklock-telemetry"]
+
+
+class TestSubscription:
+    def test_tells_in_order_on_a_thread_of_its_own(self, subscribe: Subscribe) -> None:
+        told: list[tuple[float, str]] = []
+        subscription = subscribe(lambda it: told.append((it.at, threading.current_thread().name)))
+        for at in range(50):
+            emit(event(at))
+        assert subscription.flush(SOON)
+        assert told == [(at, "zklock-telemetry") for at in range(50)]
+
+    def test_one_that_hangs_holds_up_nobody(self, subscribe: Subscribe, heard: Heard) -> None:
+        go, entered = threading.Event(), threading.Event()
+
+        def hang(it: Event) -> None:
+            entered.set()
+            go.wait(SOON)
+
+        hanging = subscribe(hang, most=5)
+        emit(event())
+        assert entered.wait(SOON)
+        for at in range(20):
+            emit(event(at))
+        assert len(heard.all(Event)) == 21
+        assert hanging.dropped == 15
+        assert not hanging.flush(0.0)
+        go.set()
+        assert hanging.flush(SOON)
+
+    def test_what_was_dropped_is_logged_once_in_a_while(
+        self, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        go = threading.Event()
+        subscription = subscribe(lambda it: go.wait(SOON), most=1)
+        for _ in range(100):
+            emit(event())
+        dropped = subscription.dropped
+        assert dropped >= 98  # one is with the hook, and one waits
+        go.set()
+        assert subscription.flush(SOON)
+        for _ in range(100):
+            emit(event())
+        subscription.flush(SOON)
+        (message,) = [each.getMessage() for each in caplog.records]
+        assert f"{dropped} events were not told" in message
+
+    @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+    def test_one_that_raises_is_told_on_and_logged_once_in_a_while(
+        self, subscribe: Subscribe, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+    ) -> None:
+        told: list[Event] = []
+
+        def hook(it: Event) -> None:
+            told.append(it)
+            raise error
+
+        subscription = subscribe(hook)
+        for at in range(3):
+            emit(event(at))
+        assert subscription.flush(SOON)
+        assert [it.at for it in told] == [0, 1, 2]
+        (record,) = caplog.records
+        assert record.getMessage() == "a telemetry hook raised"
+        assert record.levelno == logging.ERROR
+
+    def test_an_interrupted_subscribe_leaves_no_thread(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Struck(dict[Subscription, None]):
+            """Hooks, and an interrupt as one is added."""
+
+            def __setitem__(self, key: Subscription, value: None) -> None:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(hub, "hooks", Struck())
+        before = set(tellers())
+        with pytest.raises(KeyboardInterrupt):
+            telemetry.subscribe(print)
+        wait_for(lambda: set(tellers()) <= before, SOON)
+
+    def test_close_tells_what_was_before_and_nothing_after(self, subscribe: Subscribe) -> None:
+        told: list[float] = []
+        before = tellers()
+        subscription = subscribe(lambda it: told.append(it.at))
+        (mine,) = set(tellers()) - set(before)
+        emit(event(1))
+        subscription.close()
+        subscription.close()
+        emit(event(2))
+        mine.join(SOON)
+        assert not mine.is_alive()
+        assert told == [1]
+        assert not subscription.flush(0.0)
+
+    def test_without_a_subscription_there_is_no_thread_and_no_hook(self) -> None:
+        assert not hub.hooks
+        wait_for(lambda: not tellers(), SOON)
+        World().connect()
+        assert not tellers()
+
+    def test_one_end_of_a_grant_is_told_and_nothing_after_it(
+        self, heard: Heard, subscribe: Subscribe
+    ) -> None:
+        other = Heard(subscribe)
+        grant: Any = {
+            "path": "/lock",
+            "kind": "exclusive",
+            "identity": "me",
+            "token": zklock.FencingToken(1, 0),
+            "node": "/lock/0000000000",
+            "session_id": 1,
+        }
+        over: Over = {}
+        emit(Suspended(at=0.0, remaining=1.0, **grant), over)
+        for at in (1.0, 2.0, 3.0):
+            emit(Released(at=at, lasted=None, **grant), over)
+        emit(Suspended(at=4.0, remaining=1.0, **grant), over)
+        assert [it.at for it in heard.all(Event)] == [0.0, 1.0]
+        assert [it.at for it in other.all(Event)] == [0.0, 1.0]
+
+    def test_an_event_is_not_kept(self, heard: Heard) -> None:
+        class Weak(Event):
+            """One that can be referred to weakly."""
+
+        told = Weak(at=1.0)
+        forgotten = weakref.ref(told)
+        emit(told)
+        assert heard.subscription.flush(SOON)
+        heard._events.clear()
+        del told
+        wait_for(lambda: forgotten() is None, SOON)
+
+    @pytest.mark.parametrize("hook", [None, "print"])
+    def test_a_hook_that_cannot_be_called_is_refused(self, hook: Any) -> None:
+        with pytest.raises(TypeError, match="a telemetry hook"):
+            telemetry.subscribe(hook)
+
+    def test_a_coroutine_function_is_refused(self) -> None:
+        async def hook(it: Event) -> None:
+            """Nobody runs this."""
+
+        with pytest.raises(TypeError, match="coroutine function"):
+            telemetry.subscribe(hook)
+
+    @pytest.mark.parametrize("most", [0, -1, 1.5, True])
+    def test_a_limit_that_is_none_is_refused(self, most: Any) -> None:
+        with pytest.raises((TypeError, ValueError), match="most"):
+            telemetry.subscribe(print, most=most)
+
+    def test_without_a_thread_nothing_is_subscribed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises(zklock.ZkLockError, match="its thread cannot be started"):
+            telemetry.subscribe(print)
+        assert not hub.hooks
+
+    def test_a_fork_goes_on_with_a_thread_of_its_own(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        lines = sorted(json.loads(line) for line in done.stdout.splitlines())
+        assert lines == [["child", [2.0, 3.0]], ["parent", [1.0, 4.0]]]
+
+
+FORKS = """
+import json, os, threading
+from zklock import telemetry
+from zklock._ground.telemetry import emit
+
+told = []
+go, entered = threading.Event(), threading.Event()
+
+def hook(it):
+    entered.set()
+    go.wait(10)
+    told.append(it.at)
+
+subscription = telemetry.subscribe(hook)
+emit(telemetry.Event(at=1.0))
+entered.wait(10)  # the fork comes while the parent's thread is in the hook
+child = os.fork()
+go.set()
+for at in (2.0, 3.0) if child == 0 else (4.0,):
+    emit(telemetry.Event(at=at))
+assert subscription.flush(10)
+print(json.dumps(["parent" if child else "child", told]), flush=True)
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("kind", [getattr(telemetry, name) for name in telemetry.__all__])
+def test_events_are_frozen(kind: Any) -> None:
+    if isinstance(kind, type) and issubclass(kind, Event):
+        assert dataclasses.is_dataclass(kind)
+        fields = {field.name: 1.0 for field in dataclasses.fields(kind)}
+        made: Any = kind(**fields)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            made.at = 2.0
+        assert made == kind(**fields)
+        assert kind.__doc__
+
+
+class TestGrants:
+    def test_granted_and_released(self, world: World, heard: Heard) -> None:
+        grant = world.acquire()
+        world.run(3.0)
+        began = world.now
+        grant.abandon()
+        world.run()
+        assert heard.one(Granted) == Granted(
+            at=began - 3.0,
+            path=PATH,
+            kind="exclusive",
+            identity="me",
+            token=grant.token,
+            node=grant.path,
+            session_id=grant.session_id,
+            permits=1,
+            waited=0.0,
+            gap=None,
+        )
+        released = heard.one(Released)
+        assert (released.at, released.lasted) == (began, 3.0)
+        assert released.token == grant.token
+        assert not heard.all(Lost, Withdrawn, Suspended)
+
+    def test_waited_and_the_gap_after_the_one_before(self, world: World, heard: Heard) -> None:
+        first = world.acquire()
+        second = world.ask_for()
+        world.run(5.0)
+        world.latency = 0.25
+        first.abandon()
+        world.run(2.0)
+        assert second.done
+        granted = heard.all(Granted)[1]
+        assert granted.waited == pytest.approx(5.25, abs=0.3)
+        assert granted.gap is not None
+        assert 0.0 <= granted.gap < 1.0
+
+    def test_no_gap_is_known_after_a_lost_connection(self, world: World, heard: Heard) -> None:
+        first, second = world.acquire(), world.ask_for()
+        third = world.ask_for()
+        world.run(1.0)
+        second.give_up()  # the third one hears of this
+        world.run(4.0)
+        assert third.heard is None
+        world.disconnect()
+        assert world.server.delete(first.path) is None
+        world.connect()
+        world.run(1.0)
+        assert third.done
+        assert heard.all(Granted)[1].gap is None
+
+    def test_lost_is_told_once(self, world: World, heard: Heard) -> None:
+        grant = world.acquire()
+        world.latency = float("inf")
+        world.run(TIMEOUT)
+        assert not grant.held
+        grant.abandon()
+        lost = heard.one(Lost)
+        assert lost.reason is LossReason.LEASE_LAPSED
+        assert lost.token == grant.token
+        assert lost.lasted is not None
+        assert lost.at >= lost.lease_end
+        assert not heard.all(Released)
+
+    def test_lost_is_told_once_though_a_signal_handler_saw_it_first(
+        self, world: World, heard: Heard
+    ) -> None:
+        grant = world.acquire()
+        world.latency = float("inf")
+        world.free = False
+        with world.session.guard:
+            world.now += TIMEOUT
+            assert not grant.held
+        world.free = True
+        world.run(TIMEOUT)
+        assert heard.one(Lost).token == grant.token
+
+    def test_a_grant_from_before_the_subscription(self, subscribe: Subscribe) -> None:
+        world = World()
+        world.connect()
+        grant = world.acquire()
+        heard = Heard(subscribe)
+        grant.abandon()
+        assert heard.one(Released).lasted is None
+
+    def test_suspended(self, world: World, heard: Heard) -> None:
+        grant = world.acquire()
+        world.disconnect()
+        suspended = heard.one(Suspended)
+        assert suspended.token == grant.token
+        assert suspended.remaining == grant.remaining() > 0
+        gone = heard.one(Disconnected)
+        assert (gone.session_id, gone.grants) == (grant.session_id, 1)
+
+    def test_withdrawn(self, world: World, heard: Heard) -> None:
+        world.acquire()
+        cancelled, late = world.ask_for(), world.ask_for()
+        world.run(4.0)
+        assert cancelled.give_up(zklock.AcquireCancelled("x"))
+        assert late.give_up()
+        world.run()
+        told = {it.error: it.waited for it in heard.all(Withdrawn)}
+        assert told == {"AcquireCancelled": 4.0, None: 4.0}
+        assert len(heard.all(Granted)) == 1
+
+    def test_a_new_epoch_is_told_with_the_first_grant_of_it(
+        self, world: World, heard: Heard
+    ) -> None:
+        epochs = []
+        for _ in range(2):
+            for _ in range(2):
+                grant = world.acquire()
+                epochs.append(grant.token.epoch)
+                grant.abandon()
+                world.run()
+            assert world.server.delete(PATH) is None
+        changed = heard.one(EpochChanged)
+        assert (changed.path, changed.before, changed.now) == (PATH, epochs[1], epochs[2])
+
+
+class Counted(dict[Subscription, None]):
+    """No hooks; it counts the looks for one."""
+
+    looks = 0
+
+    def __bool__(self) -> bool:
+        self.looks += 1
+        return False
+
+
+def test_without_a_hook_a_lock_looks_and_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("an event was made")
+
+    hooks = Counted()
+    world = World()
+    world.connect()
+    monkeypatch.setattr(hub, "hooks", hooks)
+    monkeypatch.setattr(hub, "emit", refuse)
+    world.acquire().abandon()
+    world.run()
+    assert 0 < hooks.looks <= 15
+    world.acquire("/second")
+    world.disconnect()
+    world.stop()
+
+
+class TestSessions:
+    def test_connected_and_ended(self, world: World, heard: Heard) -> None:
+        connected = heard.one(Connected)
+        assert connected.timeout == TIMEOUT
+        world.stop()
+        ended = heard.one(SessionEnded)
+        assert ended.session_id == connected.session_id
+        assert ended.reason is LossReason.CLIENT_CLOSED
+
+    def test_a_session_that_has_expired(self, world: World, heard: Heard) -> None:
+        world.disconnect()
+        world.server.expire(world.client.client_id[0])  # type: ignore[index]
+        world.connect()
+        first, second = heard.all(Connected)
+        assert heard.one(SessionEnded).session_id == first.session_id != second.session_id
+        assert heard.one(SessionEnded).reason is LossReason.SESSION_EXPIRED
+
+    def test_heartbeats_and_proofs(self, world: World, heard: Heard) -> None:
+        world.acquire()
+        world.latency = 0.5
+        world.run(3 * TIMEOUT)
+        sent, answered = heard.all(HeartbeatSent), heard.all(HeartbeatAnswered)
+        assert len(sent) - len(answered) in {0, 1}
+        assert {round(it.took, 6) for it in answered[2:]} == {0.5}
+        proof = heard.all(Proof)[-1]
+        assert proof.held
+        assert proof.age == pytest.approx(0.5)
+        assert proof.timeout == TIMEOUT
+        assert proof.lease == pytest.approx(2 / 3 * TIMEOUT - 0.5)
+        assert proof.margin == pytest.approx(2 / 3 * TIMEOUT - 0.5 - TIMEOUT / 10)
+
+    def test_an_idle_session_proves_nothing_held(self, world: World, heard: Heard) -> None:
+        world.acquire().abandon()
+        world.run()
+        before = len(heard.all(Proof))
+        world.acquire("/other").abandon()
+        world.run(3 * TIMEOUT)
+        proofs = heard.all(Proof)[before:]
+        assert proofs
+        assert not proofs[-1].held
+
+    def test_late_is_told_once(
+        self, world: World, heard: Heard, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        world.acquire()
+        world.latency = 0.25 * TIMEOUT
+        world.run(3 * TIMEOUT)
+        assert heard.one(HeartbeatLate).limit == pytest.approx(TIMEOUT / 5)
+        assert "no answer to a heartbeat" in caplog.text
+
+
+def test_a_stale_token_that_is_refused(heard: Heard) -> None:
+    guard = MemoryGuard("store")
+    guard.create()
+    old, new = zklock.FencingToken(1, 1), zklock.FencingToken(1, 2)
+    guard.claim(new)
+    with pytest.raises(zklock.StaleToken):
+        guard.claim(old)
+    refused = heard.one(StaleTokenRefused)
+    assert (refused.resource, refused.token, refused.highest) == ("store", old, new)

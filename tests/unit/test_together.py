@@ -1,0 +1,362 @@
+"""A ticket on an in-memory ZooKeeper: contenders of several locks in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from tests.fakes import Client, Counted, FakeGrant, Server, outcome, sent, settle, uuids
+from zklock._engine.attempt import Attempt
+from zklock._recipes import lock as lock_recipe, names, together
+from zklock._recipes.effects import Create, CreateAll, Delete, DeleteAll, List, Recipe
+from zklock._recipes.together import Ticket
+from zklock.errors import AccessDenied, AcquireCancelled, ClientClosed
+
+PATHS = ["/a", "/b", "/c", "/d"]
+
+
+class World:
+    """A server, and clients that ask for several locks."""
+
+    def __init__(self, *, made: bool = True, clients: int = 2) -> None:
+        self.server = Server()
+        if made:
+            for path in PATHS:
+                self.server.make_path(path)
+        self.clients = [Client(self.server) for _ in range(clients)]
+        self.client = self.clients[0]
+        self.uuids = uuids()
+
+    def entry(self, path: str, kind: names.Kind = names.Kind.EXCLUSIVE, **more: Any) -> Any:
+        new_uuid = partial(next, self.uuids)
+        return lock_recipe.Entry(path, b"me", kind, alone=True, new_uuid=new_uuid, **more)
+
+    def entries(self, **more: Any) -> list[lock_recipe.Entry]:
+        return [self.entry(path, **more) for path in PATHS]
+
+    def ticket(
+        self, entries: list[lock_recipe.Entry] | None = None, client: int = 0
+    ) -> Attempt[Ticket]:
+        host = self.clients[client]
+        asked = self.entries() if entries is None else entries
+        return Attempt(
+            host, together.acquire(asked, host.sweep), recover=partial(together.leave, asked)
+        )
+
+    def holder(self, path: str, client: int = 1, kind: Any = names.Kind.EXCLUSIVE) -> FakeGrant:
+        attempt = self.clients[client].acquire(self.entry(path, kind)).start()
+        self.settle()
+        grant: FakeGrant = outcome(attempt)
+        assert grant.stands
+        return grant
+
+    def settle(self) -> None:
+        settle(self.clients)
+
+    @property
+    def queues(self) -> list[int]:
+        return [len(self.server.tree.names(path)) for path in PATHS]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_free_locks_take_one_flight_and_one_transaction_to_go(world: World) -> None:
+    attempt = world.ticket().start()
+    assert sent(world.client) == [CreateAll, *[List] * 4]
+    world.settle()
+    ticket = outcome(attempt)
+    assert ticket.waiting is None
+    assert [grant.path.rpartition("/")[0] for grant in ticket.grants] == PATHS
+    assert all(grant.stands for grant in ticket.grants)
+    for grant, path in zip(ticket.grants, PATHS, strict=True):
+        assert grant.token.epoch == world.server.tree.nodes[path].czxid
+        assert grant.token.sequence == int(grant.path[-10:])
+    assert sent(world.client) == []
+    give_back(world, ticket)
+    assert sent(world.client) == [DeleteAll]
+    assert world.queues == [0] * 4
+
+
+def give_back(world: World, ticket: Ticket) -> Attempt[None]:
+    nodes = [grant.path for grant in ticket.grants]
+    each = [grant.give_back for grant in ticket.grants]
+    make = partial(together.give_back, nodes, each)
+    attempt: Attempt[None] = Attempt(world.client, make(), recover=make).start()
+    world.settle()
+    return attempt
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_it_waits_at_the_first_that_is_not_free_and_nowhere_after(world: World, at: int) -> None:
+    for path in {PATHS[at], PATHS[3]}:
+        world.holder(path)
+    before = world.queues
+    entries = world.entries()
+    attempt = world.ticket(entries).start()
+    world.settle()
+    ticket = outcome(attempt)
+    assert len(ticket.grants) == at
+    assert ticket.waiting is entries[at]
+    assert [now - then for now, then in zip(world.queues, before, strict=True)] == [
+        *[1] * (at + 1),
+        *[0] * (3 - at),
+    ]
+    assert ticket.listing.names == world.server.tree.names(PATHS[at])
+
+
+def test_the_place_is_kept_by_who_goes_on_to_wait(world: World) -> None:
+    holder = world.holder("/b")
+    entries = world.entries()
+    attempt = world.ticket(entries).start()
+    world.settle()
+    ticket = outcome(attempt)
+    node = ticket.waiting.node
+    world.client.sent.clear()
+    later = world.clients[1].acquire(world.entry("/b")).start()
+    going_on: Attempt[Any] = Attempt(
+        world.client,
+        lock_recipe.acquire(ticket.waiting, ticket.listing),
+        recover=partial(lock_recipe.leave, ticket.waiting),
+    ).start()
+    world.settle()
+    assert outcome(going_on) is ...
+    world.clients[1].release(holder)
+    world.settle()
+    assert outcome(going_on).path == node
+    assert Create not in sent(world.client)
+    assert outcome(later) is ...
+
+
+def test_readers_stand_beside_readers(world: World) -> None:
+    for path in PATHS:
+        world.holder(path, kind=names.Kind.READ)
+    attempt = world.ticket([world.entry(path, names.Kind.READ) for path in PATHS]).start()
+    world.settle()
+    assert len(outcome(attempt).grants) == 4
+    writing = world.ticket([world.entry(path, names.Kind.WRITE) for path in PATHS]).start()
+    world.settle()
+    assert outcome(writing).grants == ()
+    assert world.queues == [3, 2, 2, 2]
+
+
+def test_two_tickets_stand_in_one_order_in_every_queue(world: World) -> None:
+    first, second = world.ticket().start(), world.ticket(client=1).start()
+    world.settle()
+    assert len(outcome(first).grants) == 4
+    assert outcome(second).grants == ()
+    assert world.queues == [2, 1, 1, 1]
+
+
+def empty(attempt: Attempt[Ticket]) -> bool:
+    return bool(outcome(attempt) == Ticket())
+
+
+def test_a_missing_parent_makes_nothing() -> None:
+    world = World(made=False)
+    for path in PATHS[:3]:
+        world.server.make_path(path)
+    attempt = world.ticket().start()
+    world.settle()
+    assert empty(attempt)
+    assert sent(world.client) == [CreateAll, *[List] * 4]
+    assert [len(world.server.tree.names(path)) for path in PATHS] == [0] * 4
+
+
+@pytest.mark.parametrize("carried_out", range(6))
+def test_a_lost_connection_leaves_nothing(world: World, carried_out: int) -> None:
+    attempt = world.ticket().start()
+    world.client.lose_connection(carried_out=carried_out)
+    assert outcome(attempt) is ...
+    world.settle()
+    assert empty(attempt)
+    assert world.queues == [0] * 4
+
+
+def test_a_lost_listing_leaves_nothing(world: World) -> None:
+    """The transaction is answered, and what was asked after it is not."""
+    attempt = world.ticket().start()
+    world.client.serve(3)
+    world.client.deliver(2)
+    world.client.lose_connection()
+    world.settle()
+    assert empty(attempt)
+    assert world.queues == [0] * 4
+
+
+@pytest.mark.parametrize("carried_out", [0, 1])
+def test_a_lost_session_leaves_nothing(world: World, carried_out: int) -> None:
+    attempt = world.ticket().start()
+    world.client.lose_connection(carried_out=carried_out)
+    world.server.expire(world.client.session)
+    world.settle()
+    assert empty(attempt)
+    assert world.queues == [0] * 4
+
+
+def test_a_closed_client_ends_it(world: World) -> None:
+    attempt = world.ticket().start()
+    attempt.session_replaced(ClientClosed("closed"))
+    with pytest.raises(ClientClosed):
+        attempt.result()
+
+
+def test_no_claim_waits_for_a_lease(world: World) -> None:
+    world.client.refusals = 1
+    attempt = world.ticket().start()
+    world.settle()
+    assert empty(attempt)
+    assert world.client.awaiting == 0
+    assert world.queues == [0] * 4
+
+
+@pytest.mark.parametrize("held", [None, "/a", "/c"])
+@pytest.mark.parametrize("answers", range(7))
+def test_giving_up_at_any_time_leaves_nothing(world: World, answers: int, held: str | None) -> None:
+    if held is not None:
+        world.holder(held)
+    before = world.queues
+    attempt = world.ticket().start()
+    for _ in range(answers):
+        world.client.serve()
+        world.client.deliver()
+    mine = attempt.give_up(AcquireCancelled("cancelled"))
+    world.settle()
+    if mine:
+        with pytest.raises(AcquireCancelled):
+            attempt.result()
+    else:
+        outcome(attempt).abandon()
+        world.settle()
+    assert world.queues == before
+
+
+def test_giving_up_is_refused_once_there_is_a_place_to_be_swept(world: World) -> None:
+    """Else nobody would hear of it: there may be no grant, and so no claim."""
+    world.holder("/a")
+    attempt = world.ticket().start()
+    world.settle()
+    assert not attempt.give_up()
+    ticket = outcome(attempt)
+    assert ticket.grants == ()
+    ticket.abandon()
+    world.settle()
+    assert world.queues == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("flights", range(2))
+def test_an_interrupt_leaves_nothing(world: World, flights: int) -> None:
+    world.holder("/c")
+    world.client.interrupt_in = flights
+    attempt = world.ticket()
+    with pytest.raises(KeyboardInterrupt):
+        attempt.start()
+        world.settle()
+    world.settle()
+    assert world.queues == [0, 0, 1, 0]
+
+
+def test_nodes_of_a_ticket_that_nobody_waits_for_are_swept(world: World) -> None:
+    """The answer comes when the attempt has been torn."""
+    attempt = world.ticket().start()
+    world.client.serve(5)
+    attempt.session_replaced()
+    world.settle()
+    assert empty(attempt)
+    assert world.queues == [0] * 4
+
+
+@pytest.mark.parametrize("which", [CreateAll, DeleteAll])
+def test_what_is_not_permitted_is_tried_one_by_one(world: World, which: type[Any]) -> None:
+    world.server.denied = {which}
+    world.holder("/c")
+    attempt = world.ticket().start()
+    world.settle()
+    if which is CreateAll:
+        assert empty(attempt)
+    else:
+        assert len(outcome(attempt).grants) == 2
+        assert Delete in sent(world.client)
+        assert world.queues == [1, 1, 2, 0]
+
+
+def test_an_error_of_the_deletion_is_raised_when_all_was_tried(world: World) -> None:
+    world.holder("/b")
+    world.server.denied = {DeleteAll, Delete}
+    attempt = world.ticket().start()
+    world.settle()
+    with pytest.raises(AccessDenied):
+        attempt.result()
+    tried = [request for request in world.client.sent if isinstance(request, Delete)]
+    assert {request.path[:2] for request in tried} == set(PATHS)
+
+
+@pytest.mark.parametrize("gone", range(4))
+def test_one_that_is_gone_does_not_keep_the_others(world: World, gone: int) -> None:
+    attempt = world.ticket().start()
+    world.settle()
+    ticket = outcome(attempt)
+    world.server.delete(ticket.grants[gone].path)
+    world.settle()
+    assert give_back(world, ticket).result() is None
+    assert world.queues == [0] * 4
+
+
+@pytest.mark.parametrize("carried_out", [0, 1])
+def test_a_lost_answer_to_a_release(world: World, carried_out: int) -> None:
+    attempt = world.ticket().start()
+    world.settle()
+    ticket = outcome(attempt)
+    nodes = [grant.path for grant in ticket.grants]
+    each: list[Callable[[], Recipe[None]]] = [grant.give_back for grant in ticket.grants]
+    releasing: Attempt[None] = Attempt(world.client, together.give_back(nodes, each)).start()
+    world.client.lose_connection(carried_out=carried_out)
+    world.settle()
+    assert releasing.result() is None
+    assert world.queues == [0] * 4
+
+
+@pytest.mark.parametrize("counter", [names.RENEW_AT, names.EXHAUSTED_AT])
+def test_a_worn_out_number_is_for_who_takes_one_lock(world: World, counter: int) -> None:
+    world.server.commit(Counted("/b", counter))
+    attempt = world.ticket().start()
+    world.settle()
+    ticket = outcome(attempt)
+    if counter == names.EXHAUSTED_AT:
+        assert [len(ticket.grants), ticket.waiting.path] == [1, "/b"]
+        assert world.queues == [1, 1, 0, 0]
+        return
+    assert len(ticket.grants) == 4
+    give_back(world, ticket)
+    assert "/b" not in world.server.tree.nodes  # its last child has taken it along
+    assert world.queues == [0] * 4
+
+
+def test_a_name_that_kazoo_does_not_see_is_for_who_takes_one_lock(world: World) -> None:
+    world.holder("/c", kind=names.Kind.READ)
+    entries = [world.entry(path, names.Kind.READ, naming=names.Naming.KAZOO) for path in PATHS]
+    attempt = world.ticket(entries).start()
+    world.settle()
+    assert outcome(attempt).waiting is entries[2]
+
+
+@pytest.mark.parametrize(("held", "second"), list(combinations(PATHS, 2)))
+def test_who_holds_one_lock_gets_a_later_one_while_a_ticket_waits(
+    world: World, held: str, second: str
+) -> None:
+    """No ring: whoever waits has nothing after the lock that it waits for."""
+    first = world.holder(held)
+    attempt = world.ticket().start()
+    later = world.clients[1].acquire(world.entry(second)).start()
+    world.settle()
+    ticket = outcome(attempt)
+    assert ticket.waiting.path == held
+    assert all(grant.path[:2] < held for grant in ticket.grants)
+    assert first.stands
+    assert outcome(later).stands
