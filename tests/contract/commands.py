@@ -82,7 +82,7 @@ def command(
     On "stop and send" this process is paused where it hurts most: after the look whether it leads,
     and before it sends.
     """
-    client = zklock.connect(hosts, timeout=2.0)
+    client = zklock.connect(hosts, timeout=6.0)
     election = zklock.LeaderElection(client, path, identity=identity)
 
     def lead(leadership: zklock.Leadership) -> None:

@@ -4,24 +4,88 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import zklock
+from tests import trace
+from tests.contract import lacking
 from tests.contract.fronts import FRONTS, Loop, Threads
+from tests.contract.secure import Authority, secure_server
 from tests.contract.support import SOON, descriptors, kazoo_client
-from zklock.testing import wait_for
+from zklock import telemetry
+from zklock._ground.clock import clock
+from zklock.testing import BackendUnavailable, ZooKeeperServer, wait_for
+from zklock.testing.java import Installation, JavaBackend
+from zklock.testing.ports import free_ports
 
-# multiprocessing keeps this process for as long as the tests run: it must not count as left over.
-resource_tracker.ensure_running()
+# multiprocessing keeps these for as long as the tests run.
+KEPT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 
 # The interpreter, pytest and logging open a few files when they are first used.
 SPARE_DESCRIPTORS = 8
+
+
+KAZOOS = "kazoo's handler"
+ON_BOTH_HANDLERS = re.compile(
+    r"/test_(lock|loss|permits|pool)\.py"
+    r"|/test_both_fronts\.py::(?!TestBadInput).*\[\w+-Lock-"
+)
+"""What every run tries on a client with kazoo's handler, too: how locks are got, waited for, given
+up, verified and lost, on either front. Kinds, elections, bad input and tasks stand above that."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark = pytest.mark.thorough(
+        "what is tried with both handlers: above the store, none of it sees which one it is"
+    )
+    for item in items:
+        if KAZOOS in item.name and not ON_BOTH_HANDLERS.search(item.nodeid):
+            item.add_marker(mark)
+    lacking.mark(items)
+
+
+TRACED = re.compile(r"/test_(drops|drops_family|fifo|slow_answers|struck|throttling)\.py")
+"""The files whose locks are held against the model of the recipe: see ``tests/trace.py``. In these,
+frames are lost, interrupts strike and many contend, and no operator deletes nodes or sessions."""
+
+Traced = tuple[list[telemetry.Event], telemetry.Subscription]
+
+
+@pytest.fixture(scope="module")
+def told(nothing_left_over: None) -> Iterator[Traced]:
+    """What zklock tells of its locks in all tests of a file; held against the model in the end."""
+    events: list[telemetry.Event] = []
+    subscription = telemetry.subscribe(events.append, most=10**6)
+    yield events, subscription
+    try:
+        # The end of a grant is told a moment after its client was stopped.
+        wait_for(
+            lambda: subscription.flush(SOON) and not trace.lasting(events),
+            SOON,
+            lambda: f"never ended: {trace.lasting(events)}",
+        )
+    finally:
+        subscription.close()
+    assert subscription.dropped == 0
+    assert trace.faults(events) == []
+
+
+@pytest.fixture(autouse=True)
+def behaves_as_the_model(request: pytest.FixtureRequest) -> None:
+    """Have what zklock tells of its locks in this test held against the model."""
+    if TRACED.search(str(request.node.path)):
+        events, subscription = request.getfixturevalue("told")
+        assert subscription.flush(SOON)
+        events.append(trace.Elsewhere(at=clock()))
 
 
 def offspring() -> list[int]:
@@ -29,7 +93,15 @@ def offspring() -> list[int]:
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a thread that has ended meanwhile
             found += map(int, (task / "children").read_text().split())
-    return sorted(found)
+    return sorted(pid for pid in found if not kept(pid))
+
+
+def kept(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return False
+    return any(name in command for name in KEPT)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,14 +128,36 @@ def left_threads() -> list[str]:
     return [name for name in names if name.startswith(("zklock-", "contract-test"))]
 
 
-@pytest.fixture(params=["zklock's handler", "kazoo's handler"])
-def client(request: pytest.FixtureRequest, zklock_hosts: str) -> Iterator[Any]:
-    """A client of either sort."""
-    if request.param == "kazoo's handler":
-        with kazoo_client(zklock_hosts) as started:
+@pytest.fixture
+def session_seconds() -> float:
+    """How long sessions last where a test does not say it: see ``LASTING``."""
+    return 10.0
+
+
+@pytest.fixture
+def zklock_connect(
+    zklock_connect: Callable[..., Any], session_seconds: float
+) -> Callable[..., Any]:
+    """The plugin's, with sessions that outlive the stalls of a busy machine."""
+
+    def connect(hosts: str | None = None, **options: Any) -> Any:
+        return zklock_connect(hosts, **{"timeout": session_seconds, **options})
+
+    return connect
+
+
+@pytest.fixture(params=["zklock's handler", KAZOOS])
+def client(
+    request: pytest.FixtureRequest, zklock_hosts: str, session_seconds: float
+) -> Iterator[Any]:
+    """A client of either sort, stopped before the path of the test is deleted."""
+    if "zklock_path" in request.fixturenames:
+        request.getfixturevalue("zklock_path")
+    if request.param == KAZOOS:
+        with kazoo_client(zklock_hosts, timeout=session_seconds) as started:
             yield started
         return
-    started = zklock.connect(zklock_hosts, timeout=4.0)
+    started = zklock.connect(zklock_hosts, timeout=session_seconds)
     yield started
     started.stop()
     started.close()
@@ -78,18 +172,71 @@ def front(request: pytest.FixtureRequest) -> Iterator[Threads | Loop]:
 
 
 @pytest.fixture
-def other(zklock_connect: Callable[..., Any]) -> Any:
+def other(zklock_connect: Callable[..., Any], session_seconds: float) -> Any:
     """Another client, with a session of its own."""
-    return zklock_connect()
+    return zklock_connect(timeout=session_seconds)
 
 
 @pytest.fixture
-def make_lock(client: Any, zklock_path: str) -> Callable[..., zklock.Lock]:
+def make_lock(client: Any, zklock_path: str, session_seconds: float) -> Callable[..., zklock.Lock]:
     """Return ``Lock`` on the client and the path of the test."""
 
     def make(**options: Any) -> zklock.Lock:
         if not isinstance(client.handler, zklock.Handler):
-            options.setdefault("session_timeout", 4.0)
+            options.setdefault("session_timeout", session_seconds)
         return zklock.Lock(client, zklock_path, **options)
 
     return make
+
+
+def with_admin_server() -> JavaBackend:
+    """Return a local Java that can run ZooKeeper's admin server, which needs Jetty."""
+    nothing: dict[str, str] = {}
+    for environ in (os.environ, nothing):
+        try:
+            found = Installation.find(environ)
+        except BackendUnavailable:
+            continue
+        folders = {Path(part).parent for part in found.classpath}
+        jetty = [jar for folder in folders for jar in folder.glob("jetty*server*.jar")]
+        # Debian's class path lacks this one.
+        servlets = [str(jar) for folder in folders for jar in folder.glob("*servlet-api*.jar")]
+        if jetty and servlets:
+            return JavaBackend(replace(found, classpath=(*found.classpath, servlets[0])))
+    pytest.skip("no local Java with ZooKeeper and Jetty")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A certificate authority."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def tls_port() -> int:
+    """The port of ``secured`` that takes TLS alone."""
+    (port,) = free_ports()
+    return port
+
+
+@pytest.fixture(scope="module")
+def secured(
+    authority: Authority, tls_port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ZooKeeperServer]:
+    """A server for TLS and SASL."""
+    with secure_server(authority, tmp_path_factory.mktemp("sasl"), tls_port) as started:
+        yield started
+
+
+@pytest.fixture
+def administered() -> Iterator[tuple[ZooKeeperServer, int]]:
+    """A server that obeys no four-letter word but ``srvr``, and its admin server's port."""
+    (port,) = free_ports()
+    config = {
+        "admin.enableServer": "true",
+        "admin.serverAddress": "127.0.0.1",
+        "admin.serverPort": str(port),
+        "4lw.commands.whitelist": "srvr",
+    }
+    with ZooKeeperServer(backend=with_admin_server(), config=config) as server:
+        yield server, port

@@ -207,11 +207,36 @@ class Seat:
                 await wanted()
 
 
-class AioLock:
+class AioBody:
+    """What ``async with`` enters, in the shape of what ``with`` enters."""
+
+    def __init__(self, front: Loop, entered: Any) -> None:
+        self._front = front
+        self._entered = entered
+
+    def __enter__(self) -> Any:
+        return _shaped(self._front, self._front.run(self._entered.__aenter__))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Any:
+        seat = self._front.seat
+        cancelled, seat.cancelled = seat.cancelled, None
+        error = error or cancelled  # what strikes the task strikes the body
+        return seat.run(lambda: self._entered.__aexit__(error and type(error), error, traceback))
+
+    def __bool__(self) -> bool:
+        return bool(self._entered)
+
+
+class AioLock(AioBody):
     """A lock of ``zklock.aio`` in the shape of one for threads."""
 
     def __init__(self, front: Loop, lock: Any) -> None:
-        self._front = front
+        super().__init__(front, lock)
         self._lock = lock
 
     def __getattr__(self, name: str) -> Any:
@@ -223,19 +248,9 @@ class AioLock:
     def __repr__(self) -> str:
         return repr(self._lock)
 
-    def __enter__(self) -> Any:
-        return _shaped(self._front, self._front.run(self._lock.__aenter__))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Any:
-        seat = self._front.seat
-        cancelled, seat.cancelled = seat.cancelled, None
-        error = error or cancelled  # what strikes the task strikes the body
-        return seat.run(lambda: self._lock.__aexit__(error and type(error), error, traceback))
+    def attempt(self, *args: Any, **options: Any) -> AioBody:
+        """Return what a ``with`` statement enters."""
+        return AioBody(self._front, self._lock.attempt(*args, **options))
 
 
 class AioPool(AioLock):
@@ -251,11 +266,11 @@ class AioPool(AioLock):
         return self
 
 
-class AioGrant:
+class AioGrant(AioBody):
     """A grant of ``zklock.aio`` in the shape of one for threads."""
 
     def __init__(self, front: Loop, grant: aio.Grant | aio.MultiGrant) -> None:
-        self._front = front
+        super().__init__(front, grant)
         self._grant = grant
         self.lost = AioEvent(front, grant)
 

@@ -22,6 +22,7 @@ from tests.contract.support import SOON, Losses, boottime, children, gone, queue
 from tests.contract.test_aio import aside, forever, on_loop
 from tests.contract.test_election import Member as ThreadMember
 from zklock import aio
+from zklock._election.base import TERM_PAUSE
 from zklock.fencing import verify_owner
 from zklock.testing import FaultProxy
 
@@ -120,6 +121,47 @@ class TestTerms:
         assert election.leadership is None
         assert not election.is_leader
         await aside(gone, client, zklock_path)
+
+    @pytest.mark.hazard("H44")
+    @on_loop
+    async def test_that_end_at_once_do_not_spin(self, client: Any, zklock_path: str) -> None:
+        terms: list[str] = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            terms.append(str(leadership.token))
+            if len(terms) == 6:
+                election.stop()
+
+        election = aio.LeaderElection(client, zklock_path)
+        began = boottime()
+        await election.run(lead)
+        assert len(terms) == 6
+        assert boottime() - began >= 5 * TERM_PAUSE
+
+    @pytest.mark.parametrize("how", ["stop", "event", "cancel"])
+    @on_loop
+    async def test_that_end_at_once_are_stopped_at_once(
+        self, client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        monkeypatch.setattr("zklock._election.base.TERM_PAUSE", 10 * SOON)
+        led, event = asyncio.Event(), asyncio.Event()
+
+        async def lead(leadership: aio.Leadership) -> None:
+            led.set()
+
+        election = aio.LeaderElection(client, zklock_path)
+        running = asyncio.create_task(election.run(lead, event))
+        await led.wait()
+        await aside(gone, client, zklock_path)
+        if how == "stop":
+            election.stop()
+        elif how == "event":
+            event.set()
+        else:
+            running.cancel()
+        async with asyncio.timeout(SOON):
+            await asyncio.wait([running])
+        assert running.cancelled() == (how == "cancel")
 
     @on_loop
     async def test_are_one_at_a_time_threads_or_tasks(
@@ -295,6 +337,24 @@ class TestResigning:
 
 
 class TestTransferring:
+    @on_loop
+    async def test_not_even_begun_in_time(
+        self, other: Any, zklock_connect: Any, zklock_proxy: FaultProxy, zklock_path: str
+    ) -> None:
+        client = await aside(zklock_connect, zklock_proxy.hosts)
+        async with crew(client, zklock_path, "a") as (a,):
+            leadership = await a.leads()
+            b = Member(other, zklock_path, "b")
+            await aside(queued, other, zklock_path, 2)
+            await aside(zklock_proxy.hold)
+            with pytest.raises(zklock.NoAnswer, match="has not begun, and 'a' leads on"):
+                await a.election.transfer("b", timeout=0.2)
+            await aside(zklock_proxy.release)
+            assert not leadership.should_stop.is_set()
+            assert (await a.election.transfer("b", timeout=SOON)).identity == "b"
+            await b.leads()
+            await b.stop()
+
     @on_loop
     async def test_to_a_member_far_behind(self, client: Any, zklock_path: str) -> None:
         async with crew(client, zklock_path, "a", "b", "c", "d", "e") as members:
@@ -630,7 +690,7 @@ class TestLosing:
             times["began"] = boottime()
             successor.stop()
 
-        client = zklock_connect(zklock_proxy.hosts, timeout=2.0)
+        client = zklock_connect(zklock_proxy.hosts, timeout=6.0)
         cut_off = aio.LeaderElection(client, zklock_path)
         one = asyncio.create_task(cut_off.run(first))
         await until(lambda: cut_off.is_leader)
@@ -852,9 +912,9 @@ class TestObserving:
     ) -> None:
         async with crew(client, zklock_path, "a", "b") as (a, _):
             await a.leads()
-            watching = aio.LeaderElection(other, zklock_path)
-            seen = [change async for change in watching.changes(timeout=0.3)]
-            assert [name_of(change) for change in seen] == [("a", False)]
+            changes = aio.LeaderElection(other, zklock_path).changes(timeout=0.3)
+            assert name_of(await changes.next(SOON)) == ("a", False)
+            assert [change async for change in changes] == []
 
     @pytest.mark.parametrize("kind", ["plain", "coroutine"])
     @on_loop

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +74,22 @@ class TestMultiLock:
         for path in paths:
             await aside(passes_on, other, path)
             await aside(other.delete, path)
+
+    @on_loop
+    async def test_keeps_nothing_that_is_over(self, client: Any, zklock_path: str) -> None:
+        multi = aio.MultiLock([aio.Lock(client, zklock_path)])
+
+        async def over() -> weakref.ref[aio.MultiGrant]:
+            grant = await multi.acquire()
+            assert grant is not None
+            await grant.release()
+            return weakref.ref(grant)
+
+        known = [await over() for _ in range(20)]
+        assert multi.grant is None
+        async with multi:
+            gc.collect()
+            assert [each() for each in known] == [None] * 20
 
     @on_loop
     async def test_an_outer_cancellation_goes_on(

@@ -38,7 +38,7 @@ def all_gone(client: Any, path: str) -> None:
         gone(client, f"{path}/shards/{number}")
 
 
-async def waits(shard: zklock.Shard) -> None:
+async def waits(shard: aio.Shard) -> None:
     await shard.should_stop.wait()
 
 
@@ -56,7 +56,7 @@ class TestWhereThingsRun:
         home, seen = asyncio.get_running_loop(), set()
         grants: dict[int, aio.Grant] = {}
 
-        async def handle(shard: zklock.Shard) -> None:
+        async def handle(shard: aio.Shard) -> None:
             seen.add(("handler", asyncio.get_running_loop(), threading.current_thread()))
             assert isinstance(shard.should_stop, asyncio.Event)
             shard.check()
@@ -118,6 +118,8 @@ class TestWhereThingsRun:
             two = zklock.WorkerPool(client, zklock_path, identity="thread")
             await aside(two.start)
             await until(lambda: owns(one, two))
+            said = [SHARDS // 2] * 2
+            await aside(wait_for, lambda: [it.owned for it in two.members()] == said, SOON, "news")
             members = await one.members()
             assert [it.identity for it in members] == ["task", "thread"]
             assert await aside(two.members) == members
@@ -146,7 +148,7 @@ class TestLoss:
     ) -> None:
         events: list[tuple[str, int]] = []
 
-        async def handle(shard: zklock.Shard) -> None:
+        async def handle(shard: aio.Shard) -> None:
             events.append(("begins", shard.number))
             try:
                 await asyncio.Event().wait()  # heeds nothing but its cancellation
@@ -205,7 +207,7 @@ class TestLoss:
     ) -> None:
         tasks: list[asyncio.Task[Any] | None] = []
 
-        async def handle(shard: zklock.Shard) -> None:
+        async def handle(shard: aio.Shard) -> None:
             tasks.append(asyncio.current_task())
             await shard.should_stop.wait()
 
@@ -327,7 +329,7 @@ class TestCancellation:
     ) -> None:
         ended: list[bool] = []
 
-        async def handle(shard: zklock.Shard) -> None:
+        async def handle(shard: aio.Shard) -> None:
             await shard.should_stop.wait()
             await asyncio.sleep(0.02)
             ended.append(shard.held)
@@ -432,7 +434,7 @@ class TestTheEndOfTheLoop:
         """``asyncio.run`` ends, the pool was not stopped: handlers are cancelled, all is left."""
         client, ended, called = zklock_connect(), [], []
 
-        async def handle(shard: zklock.Shard) -> None:
+        async def handle(shard: aio.Shard) -> None:
             try:
                 await shard.should_stop.wait()
             finally:
@@ -500,7 +502,7 @@ def test_cancelled_at_every_frame(
 
     def case(number: int) -> bool:
         with FaultProxy(zklock_hosts) as proxy:
-            client = zklock.connect(proxy.hosts, timeout=4.0)
+            client = zklock.connect(proxy.hosts, timeout=20.0)
             struck = asyncio.run(play(number, f"{zklock_path}/{number}", client, proxy))
             client.stop()
             client.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import zklock
 from tests.contract.support import SOON, granted, run
-from zklock.testing import FaultProxy
+from zklock.testing import FaultProxy, wait_for
 
 
 def test_a_stopping_client_holds_nothing_before_the_next_is_granted(
@@ -28,5 +28,6 @@ def test_a_stopping_client_holds_nothing_before_the_next_is_granted(
     assert grant.lost.wait(SOON)
     zklock_proxy.release()
     stopped.result(SOON)
+    wait_for(lambda: losses, SOON)  # told on a thread of its own
     assert [loss.reason for loss in losses] == [zklock.LossReason.CLIENT_CLOSED]
     assert losses[0].noticed < losses[0].lease_end

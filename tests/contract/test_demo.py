@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,17 +17,27 @@ from typing import IO, Any
 import pytest
 from kazoo.client import KazooClient
 
-from zklock.cli.demo import pool_checks
-from zklock.cli.demo.checks import CHECKS
-from zklock.cli.demo.events import Event
-from zklock.cli.demo.ledger import Ledger
+from tests.contract import demo_page
+from tests.contract.support import ROOT, kazoo_client
+from tests.terminal import COLUMNS, Terminal
+from zklock.cli.parser import build
 from zklock.testing import wait_for
+from zklock.testing.demo import pool_checks
+from zklock.testing.demo.checks import CHECKS
+from zklock.testing.demo.events import Event
+from zklock.testing.demo.ledger import Ledger
+from zklock.testing.ports import free_ports
 
 pytestmark = pytest.mark.slow
 
+Events = list[dict[str, Any]]
+
+MAKEFILE = ROOT / "Makefile"
 WORKERS = {"w1", "w2", "w3", "w4", "w5", "w6"}
-BOUND = 60.0
+BOUND = 240.0
 """Seconds within which a demo is over."""
+STEADY = ("--session-timeout", "6")
+"""For a demo that must end well on a machine that stalls for a second or two."""
 
 
 class Demo:
@@ -65,9 +77,16 @@ class Demo:
 
     def await_event(self, what: str, who: str | None = None) -> dict[str, Any]:
         """Wait for an event, and note which processes there are by then."""
-        found = wait_for(lambda: self.of(what, who), BOUND, lambda: f"no {what}: {self.errors}")
+
+        def found() -> list[dict[str, Any]]:
+            over = self.process.poll()
+            events = self.of(what, who)
+            assert events or over is None, f"no {what}, and exit status {over}: {self.why()}"
+            return events
+
+        events = wait_for(found, BOUND, lambda: f"no {what}: {self.why()}")
         self.descendants |= descendants(self.process.pid)
-        return found[0]
+        return events[0]
 
     def finish(self) -> int:
         try:
@@ -81,6 +100,11 @@ class Demo:
                 assert stream is not None
                 stream.close()
         return code
+
+    def why(self) -> str:
+        """Return what went wrong, for the message of an assertion."""
+        failed = [it for story in self.of("summary") for it in story["checks"] if not it["held"]]
+        return f"{failed}\n{self.errors}"
 
     def verdicts(self) -> dict[str, dict[str, Any]]:
         (summary,) = self.of("summary")
@@ -140,10 +164,8 @@ def start(tmp_path: Path) -> Iterator[Any]:
             demo.finish()
 
 
-def test_the_demo(start: Any, tmp_path: Path) -> None:
-    demo = start("--keep-ledger", str(tmp_path / "ledger"))
-    demo.await_event("killed")
-    assert demo.finish() == 0, demo.errors
+def test_the_demo(lock_demo: tuple[Demo, Path]) -> None:
+    demo, ledger = lock_demo
     assert demo.errors == ""
     verdicts = demo.verdicts()
     assert {name: check["violations"] for name, check in verdicts.items()} == {
@@ -155,7 +177,7 @@ def test_the_demo(start: Any, tmp_path: Path) -> None:
     assert verdicts["paused"]["figures"]["paused"] > 2.0
     assert [event["title"] for event in demo.of("act")] != []
     assert {event["who"] for event in demo.of("granted")} == WORKERS
-    entries = Ledger(tmp_path / "ledger").entries()
+    entries = Ledger(ledger).entries()
     assert [entry.number for entry in entries] == list(range(1, 25))
     tokens = [entry.token for entry in entries]
     assert tokens == sorted(set(tokens))
@@ -163,22 +185,52 @@ def test_the_demo(start: Any, tmp_path: Path) -> None:
     assert list(demo.folder.iterdir()) == []
 
 
+def test_where_nothing_runs_zookeeper_it_is_played_on_the_embedded_server_and_says_so(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No Java on the path, an engine that does not answer, and nothing may be installed."""
+    for name in [name for name in os.environ if name.startswith(("ZKLOCK", "ZOO", "JAVA"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{free_ports()[0]}")
+    monkeypatch.setenv("ZKLOCK_PROVISION", "0")
+    demo = start(*STEADY)
+    assert demo.finish() == 0, demo.why()
+    assert "no real ZooKeeper: embedded (for tests, demos and a first try, never" in demo.errors
+    for reason in ("container: no container engine answers", "java: no java command"):
+        assert reason in demo.errors
+    (opening,) = demo.of("opening")
+    assert opening["zookeeper"].endswith("(embedded)")
+    assert {check for check, it in demo.verdicts().items() if it["held"]} == set(CHECKS)
+
+
+@pytest.mark.thorough("whole demos: the pool's is played on a given ZooKeeper, too")
 def test_a_given_zookeeper_is_left_as_it_was(
     start: Any, zklock_hosts: str, zklock_client: KazooClient
 ) -> None:
     before = sorted(zklock_client.get_children("/"))
-    demo = start("--hosts", zklock_hosts)
-    assert demo.finish() == 0, demo.errors
+    demo = start(*STEADY, "--hosts", zklock_hosts)
+    assert demo.finish() == 0, demo.why()
     assert sorted(zklock_client.get_children("/")) == before
 
 
+ONE_IS_ENOUGH = pytest.mark.thorough(
+    "the signals that end the demo: all take the same way, and each plays half a demo"
+)
+
+
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "status"),
+    [
+        pytest.param(signal.SIGINT, 130, marks=ONE_IS_ENOUGH),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=ONE_IS_ENOUGH),
+    ],
 )
 def test_a_signal_ends_it_and_all_it_started(
     start: Any, number: signal.Signals, status: int
 ) -> None:
-    demo = start()
+    demo = start(*STEADY)
     demo.await_event("paused")  # a stopped worker is the hardest to get rid of
     demo.process.send_signal(number)
     assert demo.finish() == status
@@ -198,7 +250,7 @@ def test_interrupted_while_it_sets_up(start: Any) -> None:
 
 
 def test_nothing_outlives_a_killed_demo(start: Any) -> None:
-    demo = start()
+    demo = start(*STEADY)
     demo.await_event("paused")
     demo.process.kill()
     assert demo.finish() == -signal.SIGKILL
@@ -217,25 +269,38 @@ def test_a_worker_that_dies_fails_it(start: Any) -> None:
     assert list(demo.folder.iterdir()) == []
 
 
-def test_a_doctored_record_fails(start: Any, tmp_path: Path) -> None:
-    demo = start("--session-timeout", "1")
-    assert demo.finish() == 0
+def test_a_doctored_record_fails(lock_record: Events, tmp_path: Path) -> None:
     record = tmp_path / "events.jsonl"
-    assert replay(demo.events, record).returncode == 0
-    for event in demo.events:
+    assert replay(lock_record, record).returncode == 0
+    assert_fits_a_terminal("All of it held. 10 checks", "--replay", str(record))
+    events = copy.deepcopy(lock_record)
+    for event in events:
         if event["event"] == "lost" and event["who"] == "w5":
             event["at"] += 10
-    done = replay(demo.events, record)
+    done = replay(events, record)
     assert done.returncode == 1
     summary = json.loads(done.stdout.splitlines()[-1])
-    assert [check["name"] for check in summary["checks"] if not check["held"]] == ["cut"]
+    assert [check["name"] for check in summary["checks"] if not check["held"]] == [
+        "callbacks",
+        "cut",
+    ]
 
 
-def test_the_pool(start: Any, zklock_hosts: str, zklock_client: KazooClient) -> None:
-    before = sorted(zklock_client.get_children("/"))
-    arguments = ("--pool", "--shards", "14", "--session-timeout", "2", "--hosts", zklock_hosts)
-    demo = start(*arguments)
-    assert demo.finish() == 0, demo.errors
+def assert_fits_a_terminal(end: str, *arguments: str) -> None:
+    with Terminal([sys.executable, "-m", "zklock.cli", "demo", *arguments]) as terminal:
+        assert terminal.finish(BOUND) == 0, terminal.shown
+    assert any(line.startswith(end) for line in terminal.lines), terminal.shown
+    assert [line for line in terminal.lines if len(line) >= COLUMNS] == []
+
+
+def test_the_pool_fits_a_terminal(pool_record: Events, tmp_path: Path) -> None:
+    record = tmp_path / "events.jsonl"
+    assert replay(pool_record, record, "--pool").returncode == 0
+    assert_fits_a_terminal("All of it held. 7 checks", "--pool", "--replay", str(record))
+
+
+def test_the_pool(pool_demo: Demo) -> None:
+    demo = pool_demo
     assert demo.errors == ""
     assert {name: check["violations"] for name, check in demo.verdicts().items()} == {
         name: [] for name in pool_checks.CHECKS
@@ -244,12 +309,20 @@ def test_the_pool(start: Any, zklock_hosts: str, zklock_client: KazooClient) -> 
     assert set(times) == {"stop", "drain", "crash", "pause", "partition"}
     assert all(each.seconds and max(each.seconds) < BOUND for each in times.values())
     assert min(times["crash"].seconds) > 1.0
-    assert sorted(zklock_client.get_children("/")) == before
+    assert list(demo.folder.iterdir()) == []
+
+
+@pytest.mark.thorough("whole demos: the pool's is played on a given ZooKeeper, too")
+def test_the_pool_on_a_zookeeper_of_its_own(start: Any) -> None:
+    demo = start("--pool", "--shards", "14", *STEADY)
+    demo.await_event("killed")
+    assert demo.finish() == 0, demo.why()
+    assert_gone(demo)
     assert list(demo.folder.iterdir()) == []
 
 
 def test_a_signal_ends_the_pool_and_all_it_started(start: Any) -> None:
-    demo = start("--pool", "--shards", "14")
+    demo = start("--pool", "--shards", "14", *STEADY)
     demo.await_event("paused")
     demo.process.send_signal(signal.SIGTERM)
     assert demo.finish() == 143
@@ -269,9 +342,9 @@ def test_a_signal_ends_the_pool_and_all_it_started(start: Any) -> None:
     ],
 )
 def test_a_doctored_record_of_the_pool_fails(
-    pool_record: list[dict[str, Any]], tmp_path: Path, doctor: str, failing: str
+    pool_record: Events, tmp_path: Path, doctor: str, failing: str
 ) -> None:
-    events = [it for it in json.loads(json.dumps(pool_record)) if it["event"] != "summary"]
+    events = [it for it in copy.deepcopy(pool_record) if it["event"] != "summary"]
 
     def of(what: str) -> list[dict[str, Any]]:
         return [event for event in events if event["event"] == what]
@@ -298,13 +371,47 @@ def test_a_doctored_record_of_the_pool_fails(
     assert failing in [check["name"] for check in summary["checks"] if not check["held"]]
 
 
+def played(demo: Demo) -> Demo:
+    """Play a demo to its end."""
+    try:
+        demo.await_event("killed")
+        assert demo.finish() == 0, demo.why()
+    except BaseException:
+        demo.process.kill()
+        demo.finish()
+        raise
+    return demo
+
+
 @pytest.fixture(scope="module")
-def pool_record(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    demo = Demo(tmp_path_factory.mktemp("pool"), "--pool", "--shards", "14")
-    assert demo.finish() == 0, demo.errors
+def lock_demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, Path]:
+    """A demo that is over, and the ledger that it kept."""
+    ledger = tmp_path_factory.mktemp("kept") / "ledger"
+    demo = Demo(tmp_path_factory.mktemp("lock"), *STEADY, "--keep-ledger", str(ledger))
+    return played(demo), ledger
+
+
+@pytest.fixture(scope="module")
+def lock_record(lock_demo: tuple[Demo, Path]) -> Events:
+    return lock_demo[0].events
+
+
+@pytest.fixture(scope="module")
+def pool_demo(tmp_path_factory: pytest.TempPathFactory, zklock_hosts: str) -> Demo:
+    """A demo of the pool that is over; it left the ZooKeeper that was given as it was."""
+    arguments = ("--pool", "--shards", "14", *STEADY, "--hosts", zklock_hosts)
+    with kazoo_client(zklock_hosts) as client:
+        before = sorted(client.get_children("/"))
+        demo = played(Demo(tmp_path_factory.mktemp("pool"), *arguments))
+        assert sorted(client.get_children("/")) == before
+    return demo
+
+
+@pytest.fixture(scope="module")
+def pool_record(tmp_path_factory: pytest.TempPathFactory, pool_demo: Demo) -> Events:
     record = tmp_path_factory.mktemp("record") / "events.jsonl"
-    assert replay(demo.events, record, "--pool").returncode == 0
-    return demo.events
+    assert replay(pool_demo.events, record, "--pool").returncode == 0
+    return pool_demo.events
 
 
 def recorded(demo: Demo) -> list[Event]:
@@ -312,11 +419,70 @@ def recorded(demo: Demo) -> list[Event]:
 
 
 def replay(
-    events: list[dict[str, Any]], record: Path, *arguments: str
+    events: Events, record: Path, *arguments: str, form: tuple[str, ...] = ("--json",)
 ) -> subprocess.CompletedProcess[bytes]:
     record.write_text("".join(json.dumps(event) + "\n" for event in events))
     return subprocess.run(
-        [sys.executable, "-m", "zklock.cli", "demo", "--json", "--replay", str(record), *arguments],
+        [sys.executable, "-m", "zklock.cli", "demo", *form, "--replay", str(record), *arguments],
         capture_output=True,
         check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
     )
+
+
+# The page of the demo.
+
+
+def shown(events: Events, record: Path, *arguments: str) -> dict[str, set[str]]:
+    """Return the forms of the lines that a person sees of a demo, by its parts."""
+    done = replay(events, record, *arguments, form=())
+    assert done.returncode == 0, done.stderr
+    return demo_page.forms(done.stdout.decode())
+
+
+def test_the_page_shows_what_the_demo_prints(lock_record: Events, tmp_path: Path) -> None:
+    """All of it, in all parts. That the connection is lost is told unless the lease ends first."""
+    page, printed = demo_page.forms(demo_page.SHOWN[0]), shown(lock_record, tmp_path / "record")
+    assert list(page) == list(printed)
+    assert len(page) == 6
+    suspended = {line for lines in page.values() for line in lines if " suspended " in line}
+    assert len(suspended) == 1
+    for title, lines in page.items():
+        assert lines - suspended == printed[title] - suspended
+
+
+def test_the_page_shows_what_the_demo_of_the_pool_prints(
+    pool_record: Events, tmp_path: Path
+) -> None:
+    """What the page leaves out stands at the begin and at the end."""
+    page = demo_page.forms(demo_page.SHOWN[1])
+    printed = shown(pool_record, tmp_path / "record", "--pool")
+    assert not page.pop(demo_page.HEAD)
+    crash, failover, checked = page
+    assert page[crash] == printed[crash]
+    assert page[failover] == printed[failover]
+    assert page[checked] < printed[checked]
+    assert len(page[checked]) >= 3
+
+
+def test_the_page_lists_the_events(lock_record: Events) -> None:
+    told = demo_page.rows("event")
+    assert set(told) - {"broken", "suspended"} <= {event["event"] for event in lock_record}
+    *events, summary = lock_record
+    for event in events:
+        data = event.keys() - {"version", "at", "act", "who", "event"}
+        assert data <= set(re.findall(r"\w+", told[event["event"]])), event
+    frame = demo_page.PAGE.partition("The last line is the summary:")[2].partition(".")[0]
+    assert summary.keys() <= set(re.findall(r"\w+", frame))
+    assert summary["checks"][0].keys() <= set(re.findall(r"\w+", frame))
+
+
+def test_the_page_has_the_commands_and_their_options() -> None:
+    known = vars(build("demo").parse_args(["demo"]))
+    options = {f"--{name.replace('_', '-')}" for name in known} - {"--run", "--verbose"}
+    assert options == set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", demo_page.PAGE))
+    assert demo_page.COMMANDS[0] == ["make", "demo"]
+    assert re.search(r"^demo: .*\n\t\$\(BIN\)/zklock demo ", MAKEFILE.read_text(), re.MULTILINE)
+    for name, *arguments in demo_page.COMMANDS[1:]:
+        assert name == "zklock"
+        assert build("demo").parse_args(arguments).shards == 24

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +21,15 @@ import pytest
 
 import zklock
 from tests.contract.support import SOON, Losses, children, gone, granted, queued, run
+from tests.stopwatch import Stopwatch
+from zklock import telemetry
+from zklock._ground.clock import clock
 from zklock.testing import Fault, FaultProxy, Frame, FrameKind, ZooKeeperServer, wait_for
 
 pytestmark = pytest.mark.hazard("H5", "H9")
 
 PARALLEL = 8
+TRIES = 5
 BOUNDED = 3.0
 """Seconds that a bounded moment (1 s) takes at most, among ``PARALLEL`` cases on a busy machine."""
 
@@ -60,11 +63,16 @@ class Stage:
     path: str
     first: Loss | None
     second: Loss | None
+    began: float
     losses: Losses = field(default_factory=Losses)
     faults: list[Fault] = field(default_factory=list)
     armed_at: int = 0
     counts: Any = None
     frames: list[Frame] = field(default_factory=list)
+    session_id: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.session_id = self.client.client_id[0]
 
     @property
     def lock(self) -> zklock.Lock:
@@ -186,9 +194,9 @@ def release(stage: Stage) -> None:
     waiting = run(granted, stage.bystander)
     queued(stage.other, stage.path, 2)
     stage.arm()
-    started = time.monotonic()
-    grant.release()
-    assert time.monotonic() - started < BOUNDED
+    with Stopwatch() as watch:
+        grant.release()
+    assert watch.awake < BOUNDED
     assert (grant.held, grant.released) == (False, True)
     waiting.result(SOON).release()
 
@@ -196,9 +204,10 @@ def release(stage: Stage) -> None:
 def time_out(stage: Stage) -> None:
     holder = granted(stage.bystander)
     stage.arm()
-    started = time.monotonic()
-    assert stage.lock.acquire(timeout=1.0) is None
-    assert 1.0 <= time.monotonic() - started < 1.0 + BOUNDED
+    with Stopwatch() as watch:
+        assert stage.lock.acquire(timeout=1.0) is None
+    assert watch.total >= 1.0
+    assert watch.awake < 1.0 + BOUNDED
     queued(stage.other, stage.path, 1)
     stage.over()
     queued(stage.other, stage.path, 1)
@@ -208,14 +217,14 @@ def time_out(stage: Stage) -> None:
 
 def cancel(stage: Stage) -> None:
     holder = granted(stage.bystander)
-    before = stage.proxy.counts.replies
+    mark = stage.proxy.mark()
     lock = stage.lock
     waiting = run(lock.acquire)
-    stage.proxy.wait_until(lambda: stage.proxy.counts.replies - before == 4, SOON)
+    stage.proxy.wait_until(lambda: len(answers(stage.proxy, mark)) == 4, SOON)
     stage.arm()
-    lock.cancel()
-    with pytest.raises(zklock.AcquireCancelled):
-        waiting.result(BOUNDED)
+    with Stopwatch() as watch, pytest.raises(zklock.AcquireCancelled):
+        lock.cancel()
+        watch.result(waiting, BOUNDED)
     queued(stage.other, stage.path, 1)
     holder.release()
 
@@ -223,9 +232,9 @@ def cancel(stage: Stage) -> None:
 def not_free(stage: Stage) -> None:
     holder = granted(stage.bystander)
     stage.arm()
-    started = time.monotonic()
-    assert stage.lock.acquire(blocking=False) is None
-    assert time.monotonic() - started < BOUNDED
+    with Stopwatch() as watch:
+        assert stage.lock.acquire(blocking=False) is None
+    assert watch.awake < BOUNDED
     queued(stage.other, stage.path, 1)
     assert holder.held
     holder.release()
@@ -234,9 +243,9 @@ def not_free(stage: Stage) -> None:
 def try_free_lock(stage: Stage) -> None:
     stage.other.ensure_path(stage.path)
     stage.arm()
-    started = time.monotonic()
-    grant = stage.lock.acquire(blocking=False)
-    assert time.monotonic() - started < BOUNDED
+    with Stopwatch() as watch:
+        grant = stage.lock.acquire(blocking=False)
+    assert watch.awake < BOUNDED
     if grant is not None:
         stage.holds(grant)
         grant.release()
@@ -297,6 +306,19 @@ class Cast:
             stage.free()
             return stage
 
+    def record(self, scenario: Scenario) -> list[Loss]:
+        """Play it undisturbed; return every way to lose one of its frames.
+
+        On a busy machine it may last until the next heartbeat, which other plays do not have. Then
+        it is played again.
+        """
+        while True:
+            with heartbeats() as sent:
+                stage = self.play(scenario)
+            beats = [each for each in sent if each.session_id == stage.session_id]
+            if all(each.at < stage.began for each in beats):
+                return enumerated(stage)
+
     @contextmanager
     def _stage(self, first: Loss | None, second: Loss | None, timeout: float) -> Iterator[Stage]:
         path = f"{self._root}/{next(self._number)}"
@@ -307,8 +329,9 @@ class Cast:
             try:
                 with zklock.Lock(client, f"{path}/first"):
                     proxy.wait_for_frame(is_heartbeat, SOON)
+                began = clock()
                 proxy.wait_until(lambda: proxy.counts.requests == proxy.counts.replies, SOON)
-                yield Stage(proxy, client, self._other(), f"{path}/lock", first, second)
+                yield Stage(proxy, client, self._other(), f"{path}/lock", first, second, began)
             finally:
                 client.stop()
                 client.close()
@@ -322,6 +345,26 @@ class Cast:
 
 def is_heartbeat(frame: Frame) -> bool:
     return frame.kind is FrameKind.REPLY and frame.op in {"multi", "sync"}
+
+
+def answers(proxy: FaultProxy, mark: int) -> list[Frame]:
+    """Return the replies since then, without those to heartbeats."""
+    replies = (frame for frame in proxy.frames if frame.kind is FrameKind.REPLY)
+    return [frame for frame in replies if frame.number > mark and not is_heartbeat(frame)]
+
+
+@contextmanager
+def heartbeats() -> Iterator[list[telemetry.HeartbeatSent]]:
+    """Collect the heartbeats that are sent meanwhile."""
+    sent: list[telemetry.HeartbeatSent] = []
+
+    def hear(event: telemetry.Event) -> None:
+        if isinstance(event, telemetry.HeartbeatSent):
+            sent.append(event)
+
+    with closing(telemetry.subscribe(hear)) as subscription:
+        yield sent
+        assert subscription.flush(SOON)
 
 
 def enumerated(stage: Stage) -> list[Loss]:
@@ -356,8 +399,16 @@ def play_all(
     failures: list[Exception] = []
 
     def one(losses: tuple[Loss, ...]) -> Stage | None:
+        """Play one case; again, if a bounded moment was over before the frame that is to be lost.
+
+        Then the frame that was lost is one of giving up. All promises hold in such a play, too.
+        """
         try:
-            return cast.play(scenario, *losses, timeout=timeout)
+            for _ in range(TRIES):
+                stage = cast.play(scenario, *losses, timeout=timeout)
+                if all(map(struck_what_was_meant, losses, stage.faults)):
+                    break
+            return stage
         except Exception as error:
             error.add_note(f"{scenario.__name__}, losing {' and '.join(map(str, losses))}")
             failures.append(error)
@@ -370,17 +421,20 @@ def play_all(
     return stages
 
 
+def struck_what_was_meant(loss: Loss, fault: Fault) -> bool:
+    return not loss.what or (fault.frame is not None and fault.frame.op == loss.what)
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_every_frame_is_lost_once(cast: Cast, scenario: Scenario) -> None:
-    cases = enumerated(cast.play(scenario))
+    cases = cast.record(scenario)
     ways = Counter(loss.arm for loss in cases)
     assert ways[BEFORE_REQUEST] == ways[AFTER_REQUEST] >= SCENARIOS[scenario]
     assert ways[BEFORE_REPLY] == ways[AFTER_REPLY] >= SCENARIOS[scenario]
     stages = play_all(cast, scenario, [(loss,) for loss in cases])
     for stage, loss in zip(stages, cases, strict=True):
         (fault,) = stage.faults
-        assert fault.frame is not None
-        assert fault.frame.op == loss.what
+        assert struck_what_was_meant(loss, fault)
         print(f"{scenario.__name__:14} {loss}")
     print(f"{scenario.__name__:14} {len(stages)} cases")
 
@@ -390,7 +444,7 @@ def test_every_frame_is_lost_once(cast: Cast, scenario: Scenario) -> None:
 )
 def test_every_request_is_lost_and_one_of_the_recovery(cast: Cast, scenario: Scenario) -> None:
     ways = (BEFORE_REQUEST, AFTER_REQUEST)
-    firsts = [loss for loss in enumerated(cast.play(scenario)) if loss.arm in ways]
+    firsts = [loss for loss in cast.record(scenario) if loss.arm in ways]
     seconds = [Loss(arm, n) for n in range(1, 4) for arm in ways]
     cases: list[tuple[Loss, ...]] = list(itertools.product(firsts, seconds))
     stages = play_all(cast, scenario, cases)
@@ -404,5 +458,5 @@ def test_every_request_is_lost_and_one_of_the_recovery(cast: Cast, scenario: Sce
 def test_heartbeats_are_lost(cast: Cast) -> None:
     ways = (BEFORE_REQUEST, AFTER_REQUEST, BEFORE_REPLY, AFTER_REPLY)
     cases: list[tuple[Loss, ...]] = [(Loss(arm, n),) for n in range(1, 5) for arm in ways]
-    stages = play_all(cast, hold, cases, timeout=4.0)
+    stages = play_all(cast, hold, cases, timeout=12.0)
     print(f"{'hold':14} {len(stages)} cases")

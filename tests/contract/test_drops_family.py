@@ -13,7 +13,6 @@ from tests.contract.test_drops import (
     Scenario,
     Stage,
     cast,
-    enumerated,
     play_all,
 )
 
@@ -161,6 +160,70 @@ def tidied(stage: Stage) -> None:
     assert stage.other.exists(path) is None
 
 
+def several(stage: Stage) -> list[str]:
+    """Make the paths of some locks beside the stage's own."""
+    paths = [f"{stage.path}-{name}" for name in "abc"]
+    for path in paths:
+        stage.other.ensure_path(path)
+    return paths
+
+
+def several_at_once(stage: Stage) -> None:
+    paths = several(stage)
+    stage.arm()
+    multi = zklock.MultiLock(
+        [zklock.Lock(stage.client, path) for path in paths], on_lost=stage.losses
+    )
+    grant = multi.acquire(timeout=SOON)
+    assert grant is not None
+    grant.verify(SOON)
+    for path, each in zip(paths, grant.grants, strict=True):
+        (node,) = queued(stage.other, path, 1)
+        assert f"{path}/{node}" == each.path
+        (mine,) = zklock.Lock(stage.other, path).contenders()
+        assert (mine.token, mine.session_id) == (each.token, each.session_id)
+    multi.release()
+    for path in paths:
+        gone(stage.other, path)
+        granted(zklock.Lock(stage.other, path)).release()
+    assert not stage.losses.losses
+
+
+def several_one_after_the_other(stage: Stage) -> None:
+    """Wait for the second of three; nothing stands in the queue of the third meanwhile."""
+    paths = several(stage)
+    holder = granted(zklock.Lock(stage.other, paths[1]))
+    stage.arm()
+    multi = zklock.MultiLock([zklock.Lock(stage.client, path) for path in paths])
+    waiting = run(multi.acquire, timeout=SOON)
+    stage.settled(7)
+    queued(stage.other, paths[1], 2)
+    gone(stage.other, paths[2])
+    granted(zklock.Lock(stage.other, paths[2])).release()
+    assert not waiting.done()
+    holder.release()
+    grant = waiting.result(SOON)
+    assert grant is not None
+    grant.verify(SOON)
+    grant.release()
+    for path in paths:
+        gone(stage.other, path)
+
+
+def several_not_free(stage: Stage) -> None:
+    paths = several(stage)
+    holder = granted(zklock.Lock(stage.other, paths[2]))
+    stage.arm()
+    multi = zklock.MultiLock([zklock.Lock(stage.client, path) for path in paths])
+    assert multi.acquire(blocking=False) is None
+    stage.over()
+    for path in paths[:2]:
+        gone(stage.other, path)
+    queued(stage.other, paths[2], 1)
+    assert holder.held
+    holder.release()
+
+
 SCENARIOS: dict[Scenario, int] = {
     permits: 8,
     permit_handed_over: 8,
@@ -170,6 +233,9 @@ SCENARIOS: dict[Scenario, int] = {
     mark_is_left: 3,
     downgrade: 3,
     tidied: 1,
+    several_at_once: 5,
+    several_one_after_the_other: 7,
+    several_not_free: 5,
 }
 """With the number of requests that each consists of, at least."""
 
@@ -178,7 +244,7 @@ SCENARIOS: dict[Scenario, int] = {
 def test_every_frame_is_lost_once(
     cast: Cast, scenario: Scenario, record_property: Callable[[str, object], None]
 ) -> None:
-    cases = enumerated(cast.play(scenario))
+    cases = cast.record(scenario)
     assert len(cases) >= 4 * SCENARIOS[scenario]
     stages = play_all(cast, scenario, [(loss,) for loss in cases])
     for stage in stages:

@@ -16,6 +16,7 @@ from kazoo.exceptions import NoNodeError
 
 import zklock
 from tests.contract.support import (
+    LASTING,
     SOON,
     Child,
     Losses,
@@ -25,6 +26,7 @@ from tests.contract.support import (
     queued,
     run,
 )
+from zklock._election.base import TERM_PAUSE
 from zklock.fencing import verify_owner
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
@@ -130,6 +132,55 @@ class TestTerms:
         assert terms == sorted(set(terms))
         gone(client, zklock_path)
 
+    @pytest.mark.hazard("H44")
+    def test_that_end_at_once_do_not_spin(self, client: Any, zklock_path: str) -> None:
+        terms: list[str] = []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            terms.append(str(leadership.token))
+            if len(terms) == 6:
+                election.stop()
+
+        election = zklock.LeaderElection(client, zklock_path)
+        began = boottime()
+        election.run(lead)
+        assert len(terms) == 6
+        assert boottime() - began >= 5 * TERM_PAUSE
+
+    def test_that_end_at_once_are_stopped_at_once(
+        self, client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("zklock._election.base.TERM_PAUSE", 10 * SOON)
+        for how in ("stop", "event"):
+            event, led = threading.Event(), threading.Event()
+
+            def lead(leadership: zklock.Leadership, led: threading.Event = led) -> None:
+                led.set()
+
+            election = zklock.LeaderElection(client, zklock_path)
+            running = run(election.run, lead, event)
+            assert led.wait(SOON)
+            gone(client, zklock_path)
+            election.stop() if how == "stop" else event.set()
+            running.result(SOON)
+
+    def test_that_last_are_followed_by_no_pause(
+        self, client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("zklock._election.base.TERM_PAUSE", 0.001)
+        tokens: list[zklock.FencingToken] = []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            tokens.append(leadership.token)
+            leadership.should_stop.wait(0.002)
+            if len(tokens) == 50:
+                election.stop()
+
+        election = zklock.LeaderElection(client, zklock_path)
+        began = boottime()
+        election.run(lead)
+        assert boottime() - began < 50 * 0.2
+
     def test_are_fenced(self, client: Any, other: Any, zklock_path: str) -> None:
         with crew(client, zklock_path, "a", "b", payload="http://a:80/") as (first, second):
             early = first.leads().token
@@ -142,6 +193,7 @@ class TestTerms:
             with pytest.raises(zklock.NotOwner) as refused:
                 verify_owner(other, zklock_path, early)
             assert refused.value.holder == "b"
+            queued(client, zklock_path, 2)
             waiting = second.election.members()[1]
             assert waiting.token is not None
             with pytest.raises(zklock.NotOwner):
@@ -150,7 +202,7 @@ class TestTerms:
     def test_are_named_as_curators(self, client: Any, zklock_path: str) -> None:
         with crew(client, zklock_path, "java sees this") as (member,):
             (name,) = children(client, zklock_path)
-            assert zklock.names.parse(name).kind is zklock.names.Kind.LATCH  # type: ignore[union-attr]
+            assert zklock._recipes.names.parse(name).kind is zklock._recipes.names.Kind.LATCH  # type: ignore[union-attr]
             assert client.get(f"{zklock_path}/{name}")[0] == b"java sees this"
             assert member.leads().path == f"{zklock_path}/{name}"
 
@@ -243,6 +295,42 @@ class TestMembers:
         with pytest.raises(error):
             zklock.LeaderElection(other, **{"path": zklock_path, **wrong})
         assert other.exists(zklock_path) is None
+
+    def test_a_coroutine_that_comes_of_a_plain_function_is_told_of(
+        self, zklock_client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def never(what: object) -> None:
+            raise AssertionError("never run")
+
+        def plain(what: object) -> object:
+            return never(what)
+
+        election = zklock.LeaderElection(zklock_client, zklock_path)
+        with election.observe(plain):
+            with pytest.raises(TypeError, match=r"lead returned a coroutine.*zklock\.aio"):
+                election.run(plain, on_error="raise")
+            wait_for(lambda: "an observer returned a coroutine" in caplog.text, SOON)
+        gone(zklock_client, zklock_path)
+
+    def test_coroutine_functions_are_told_where_they_belong(
+        self, zklock_client: Any, zklock_path: str
+    ) -> None:
+        async def forever(what: object) -> None:
+            raise AssertionError("never run")
+
+        election = zklock.LeaderElection(zklock_client, zklock_path)
+        with pytest.raises(TypeError, match=r"lead is a coroutine function.*zklock\.aio"):
+            election.run(forever)
+        with pytest.raises(TypeError, match=r"callback is a coroutine function.*zklock\.aio"):
+            election.observe(forever)
+        makers: tuple[tuple[Any, tuple[str, ...]], ...] = (
+            (zklock.LeaderElection, ("on_elected", "on_lost")),
+            (zklock.WorkerPool, ("on_assigned", "on_revoked")),
+        )
+        for make, names in makers:
+            for name in names:
+                with pytest.raises(TypeError, match=rf"{name} is a coroutine.*zklock\.aio"):
+                    make(zklock_client, zklock_path, **{name: forever})
 
     @pytest.mark.parametrize(
         ("call", "error"),
@@ -436,6 +524,25 @@ class TestTransferring:
         b.leads()
         b.stop()
 
+    def test_not_even_begun_in_time(
+        self, other: Any, zklock_connect: Any, zklock_proxy: FaultProxy, zklock_path: str
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts)
+        with crew(client, zklock_path, "a") as (a,):
+            leadership = a.leads()
+            b = Member(other, zklock_path, "b")
+            queued(other, zklock_path, 2)
+            zklock_proxy.hold()
+            with pytest.raises(zklock.NoAnswer, match="has not begun, and 'a' leads on") as late:
+                a.election.transfer("b", timeout=0.2)
+            zklock_proxy.release()
+            assert "goes on" not in str(late.value)
+            assert not leadership.should_stop.is_set()
+            assert [one.identity for one in b.election.members()] == ["a", "b"]
+            assert a.election.transfer("b", timeout=SOON).identity == "b"
+            b.leads()
+            b.stop()
+
     def test_many_times_nobody_leads_but_the_successor(
         self, client: Any, other: Any, zklock_path: str
     ) -> None:
@@ -624,7 +731,7 @@ class TestLosing:
             began.append(boottime())
             successor.stop()
 
-        client = zklock_connect(zklock_proxy.hosts, timeout=2.0)
+        client = zklock_connect(zklock_proxy.hosts, timeout=6.0)
         cut_off = zklock.LeaderElection(client, zklock_path)
         one = run(cut_off.run, first)
         wait_for(lambda: cut_off.is_leader, SOON)
@@ -792,8 +899,9 @@ class TestObserving:
     ) -> None:
         with crew(client, zklock_path, "a", "b") as (a, _):
             a.leads()
-            seen = list(zklock.LeaderElection(other, zklock_path).changes(timeout=0.3))
-            assert [name_of(change) for change in seen] == [("a", False)]
+            changes = zklock.LeaderElection(other, zklock_path).changes(timeout=0.3)
+            assert name_of(next_change(changes)) == ("a", False)
+            assert list(changes) == []
 
     def test_an_observer_leaves_nothing_and_wakes_nobody(
         self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
@@ -814,8 +922,9 @@ class TestObserving:
             assert children(other, zklock_path) == [a.terms[0].path.rpartition("/")[2]]
 
     def test_a_slow_observer_gets_the_present_leader(
-        self, client: Any, other: Any, zklock_path: str
+        self, client: Any, other: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr("zklock._election.base.TERM_PAUSE", 0.001)
         terms: list[zklock.Leadership] = []
         proceed = threading.Semaphore(0)
 
@@ -932,6 +1041,7 @@ class TestObserving:
             a.leads()
         assert len(heard) == 1
 
+    @LASTING
     def test_five_hundred(self, zklock_connect: Connect, other: Any, zklock_path: str) -> None:
         clients = [zklock_connect() for _ in range(5)]
         heard: list[list[tuple[str | None, bool]]] = []

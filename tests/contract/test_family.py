@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from kazoo.security import make_acl, make_digest_acl
 
 import zklock
 from tests.contract.fronts import FRONTS
 from tests.contract.support import SOON, Losses, children, gone, granted, queued, run
+from tests.stopwatch import Stopwatch
 from zklock.fencing import verify_owner
-from zklock.testing import FaultProxy, FrameKind, expire_session, wait_for
+from zklock.testing import FaultProxy, Frame, FrameKind, ZooKeeperServer, expire_session, wait_for
 from zklock.token import FencingToken
 
 Connect = Callable[..., Any]
@@ -103,6 +108,42 @@ class TestRLock:
             raise_if_held = grant.held
         assert not raise_if_held
 
+    @pytest.mark.hazard("H36")
+    def test_is_not_acquired_anew_before_every_use_is_told_of_the_loss(
+        self, z: Any, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        lock = z.RLock(client, zklock_path)
+        grant = granted(lock)
+        assert lock.acquire() == grant
+        assert lock.acquire() == grant
+        other.delete(grant.path)
+        assert grant.lost.wait(SOON)
+        for _ in range(3):
+            with pytest.raises(zklock.LockLost):
+                lock.acquire()
+            assert lock.grant == grant
+            with pytest.raises(zklock.LockLost):
+                lock.release()
+        assert children(other, zklock_path) == []
+        assert lock.grant is None
+        with lock as again:
+            assert again.token > grant.token
+
+    @pytest.mark.hazard("H36")
+    def test_is_not_acquired_anew_in_an_outer_body(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        lock = zklock.RLock(client, zklock_path)
+        with pytest.raises(zklock.LockLost), lock as grant:
+            with pytest.raises(zklock.LockLost), lock:
+                other.delete(grant.path)
+                assert grant.lost.wait(SOON)
+            with pytest.raises(zklock.LockLost):
+                lock.acquire()
+            with pytest.raises(zklock.LockLost):
+                zklock.MultiLock([lock]).acquire()
+        granted(lock).release()
+
     def test_can_be_released_by_its_grant(self, z: Any, client: Any, zklock_path: str) -> None:
         lock = z.RLock(client, zklock_path)
         first = granted(lock)
@@ -113,6 +154,126 @@ class TestRLock:
         lock.release()
         with pytest.raises(zklock.NotHeld):
             lock.release()
+
+
+def plain(z: Any, client: Any, path: str) -> Any:
+    return z.Lock(client, path)
+
+
+def re_entrant(z: Any, client: Any, path: str) -> Any:
+    return z.RLock(client, path)
+
+
+def writing(z: Any, client: Any, path: str) -> Any:
+    return z.WriteLock(client, path)
+
+
+Kind = Callable[[Any, Any, str], Any]
+
+
+class TestWaitingForOneself:
+    @pytest.mark.hazard("H38")
+    @pytest.mark.parametrize("held", [plain, re_entrant, writing])
+    @pytest.mark.parametrize("asked", [plain, re_entrant, writing])
+    def test_is_refused_at_once(
+        self, z: Any, client: Any, other: Any, zklock_path: str, held: Kind, asked: Kind
+    ) -> None:
+        first = granted(held(z, client, zklock_path))
+        again = asked(z, client, zklock_path)
+        for call in (again.acquire, again.__enter__, z.MultiLock([again]).acquire):
+            with pytest.raises(zklock.WouldDeadlock, match="would wait for itself") as caught:
+                call()
+            assert (caught.value.path, caught.value.token) == (zklock_path, first.token)
+        assert len(children(other, zklock_path)) == 1
+        assert again.acquire(blocking=False) is None
+        assert again.acquire(timeout=0.05) is None
+        first.release()
+        granted(again, timeout=None).release()
+
+    def test_is_not_what_others_do(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
+        lock = z.Lock(client, zklock_path)
+        first = granted(lock)
+        waiting = [run(lock.acquire), run(z.Lock(other, zklock_path).acquire)]
+        queued(other, zklock_path, 3)
+        first.release()
+        for _ in waiting:
+            wait_for(lambda: any(each.done() for each in waiting), SOON)
+            (next_one,) = [each for each in waiting if each.done()]
+            waiting.remove(next_one)
+            next_one.result().release()
+
+    def test_is_not_to_wait_for_whom_the_grant_was_handed_to(
+        self, z: Any, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        lock = z.Lock(client, zklock_path)
+
+        def work() -> None:
+            first = granted(lock)
+            in_thread(first.release)
+            second = granted(lock, timeout=None)
+
+            def release_once_queued() -> None:
+                queued(other, zklock_path, 2)
+                second.release()
+
+            releasing = run(release_once_queued)
+            granted(lock).release()
+            releasing.result(SOON)
+
+        in_thread(work)
+
+    def test_is_not_to_wait_after_a_loss(
+        self, z: Any, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        lock = z.Lock(client, zklock_path)
+        first = granted(lock)
+        other.delete(first.path)
+        assert first.lost.wait(SOON)
+        granted(lock, timeout=None).release()
+
+    def test_is_not_to_read_twice(self, z: Any, client: Any, zklock_path: str) -> None:
+        first, second = (z.ReadLock(client, zklock_path) for _ in "ab")
+        with first, second:
+            pass
+
+
+def refusal(lock: Any) -> zklock.AcquireTimeout:
+    """Return the error of a ``with`` that is not granted in time, but had time to look."""
+
+    def look() -> zklock.AcquireTimeout | None:
+        with pytest.raises(zklock.AcquireTimeout) as caught:
+            lock.__enter__()
+        return caught.value if caught.value.behind else None
+
+    return wait_for(look, SOON)
+
+
+class TestNotInTime:
+    def test_is_told_with_place_and_holder(
+        self, z: Any, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        first = granted(z.Lock(other, zklock_path, identity="first"))
+        second = run(granted, z.Lock(other, zklock_path, identity="second"))
+        late = z.Lock(client, zklock_path, timeout=0.2)
+        waits(second, client, zklock_path, 2)
+        error = refusal(late)
+        assert (error.ahead, error.behind) == (2, "second")
+        assert "with 2 contenders before it, the nearest 'second'" in str(error)
+        first.release()
+        second.result(SOON)
+        error = refusal(late)
+        assert (error.ahead, error.behind) == (1, "second")
+        assert "held by 'second'" in str(error)
+        second.result().release()
+
+    def test_is_told_without_an_answer(
+        self, z: Any, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        late = z.Lock(zklock_connect(zklock_proxy.hosts), zklock_path, timeout=0.05)
+        zklock_proxy.hold()
+        with pytest.raises(zklock.AcquireTimeout, match=r"within 0\.05 s: try") as caught:
+            late.__enter__()
+        assert (caught.value.ahead, caught.value.behind) == (None, None)
 
 
 class TestReadWrite:
@@ -387,8 +548,8 @@ class TestSemaphore:
                 assert not any(each.done() for each in pending[1:])
             finally:
                 held[1].release()
-                for each in pending:
-                    each.result(SOON).release()
+                for waiting in pending:
+                    waiting.result(SOON).release()
                 for each in clients:
                     each.stop()
                     each.close()
@@ -627,6 +788,169 @@ class TestMultiLock:
         assert children(other, min(paths)) != [node]
         grant.release()
 
+    @pytest.mark.hazard("H36")
+    def test_a_re_entrant_lock_that_is_lost_while_waiting_is_not_made_good(
+        self, z: Any, client: Any, other: Any, paths: list[str]
+    ) -> None:
+        last = granted(z.Lock(other, max(paths)))
+        outer = z.RLock(client, min(paths))
+        multi = z.MultiLock([outer, z.Lock(client, max(paths))])
+
+        def work() -> None:
+            granted(outer)
+            multi.acquire(timeout=SOON)
+
+        pending = run(work)
+        waits(pending, other, max(paths), 2)
+        (node,) = children(other, min(paths))
+        other.delete(f"{min(paths)}/{node}")
+        assert outer.grant.lost.wait(SOON)
+        last.release()
+        with pytest.raises(zklock.LockLost):
+            pending.result(SOON)
+        for path in paths:
+            gone(other, path)
+
+    def test_within_itself(self, z: Any, client: Any, other: Any, paths: list[str]) -> None:
+        multi = z.MultiLock([z.RLock(client, path) for path in paths])
+        with multi as outer:
+            inner = multi.acquire()
+            assert multi.grant == inner
+            inner.release()
+            assert (inner.held, inner.remaining(), outer.held) == (False, 0.0, True)
+            assert multi.grant == outer
+            with pytest.raises(zklock.NotHeld, match="acquire again"):
+                inner.release()
+            with pytest.raises(zklock.NotHeld, match="acquire again"):
+                inner.check()
+            with multi as third:
+                assert multi.acquire() is not None
+                multi.release()
+                assert third.held
+            assert outer.held
+        for path in paths:
+            gone(other, path)
+
+    def test_keeps_nothing_that_is_over(self, client: Any, paths: list[str]) -> None:
+        multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths])
+
+        def over() -> weakref.ref[zklock.MultiGrant]:
+            grant = multi.acquire()
+            assert grant is not None
+            grant.release()
+            return weakref.ref(grant)
+
+        known = [over() for _ in range(20)]
+        assert multi.grant is None
+        over()
+        gc.collect()
+        assert [each() for each in known] == [None] * 20
+
+    def test_of_which_nothing_is_heard_after_the_release(
+        self, z: Any, client: Any, other: Any, paths: list[str]
+    ) -> None:
+        losses, late = Losses(), Losses()
+        outer = z.RLock(client, paths[0])
+        grant = granted(outer)
+        inner = z.MultiLock([outer], on_lost=losses).acquire()
+        inner.release()
+        grant.add_lost_callback(late)
+        other.delete(grant.path)
+        late.one()
+        assert not losses.losses
+
+    def test_of_two_chroots(
+        self, z: Any, zklock_connect: Connect, zklock_hosts: str, other: Any, zklock_path: str
+    ) -> None:
+        for below in "ab":
+            other.ensure_path(f"{zklock_path}/{below}")
+        first, second = (zklock_connect(f"{zklock_hosts}{zklock_path}/{each}") for each in "ab")
+        inside = z.MultiLock([z.Lock(first, "/2"), z.Lock(second, "/1")])
+        outside = z.MultiLock(
+            [z.Lock(other, f"{zklock_path}/b/1"), z.Lock(other, f"{zklock_path}/a/2")]
+        )
+        assert inside.paths == ["/2", "/1"]
+
+        def work(multi: Any) -> None:
+            for _ in range(20):
+                assert multi.acquire(timeout=SOON) is not None
+                multi.release()
+
+        for each in [run(work, multi) for multi in (inside, outside)]:
+            each.result(2 * SOON)
+        for path in ("a/2", "b/1"):
+            gone(other, f"{zklock_path}/{path}")
+        with pytest.raises(ValueError, match="twice"):
+            z.MultiLock([z.Lock(first, "/2"), z.Lock(other, f"{zklock_path}/a/2")])
+        with z.MultiLock([z.Lock(first, "/1"), z.Lock(second, "/1")]) as grant:
+            assert [each.lock_path for each in grant.grants] == ["/1", "/1"]
+            with pytest.raises(ValueError, match="grants"):
+                _ = grant.tokens
+
+    def test_of_one_path_twice_by_another_name_of_the_server(
+        self,
+        z: Any,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+    ) -> None:
+        disguised = zklock_connect(zklock_proxy.hosts)
+        multi = z.MultiLock([z.Lock(other, zklock_path), z.Lock(disguised, zklock_path)])
+        with pytest.raises(ValueError, match="twice"):
+            multi.acquire(timeout=SOON)
+        assert children(other, zklock_path) == []
+
+    def test_of_one_path_on_two_ensembles(
+        self, z: Any, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        with ZooKeeperServer() as server:
+            here, there = zklock_connect(), zklock_connect(server.hosts)
+            clients = [(here, there), (zklock_connect(server.hosts), other)]
+            multis = [z.MultiLock([z.Lock(each, zklock_path) for each in two]) for two in clients]
+
+            def work(multi: Any) -> None:
+                for _ in range(10):
+                    grant = multi.acquire(timeout=SOON)
+                    assert grant is not None
+                    assert len({each.session_id for each in grant.grants}) == 2
+                    multi.release()
+
+            for each in [run(work, multi) for multi in multis]:
+                each.result(2 * SOON)
+            for client in (here, there):
+                gone(client, zklock_path)
+
+    @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.3}], ids=str)
+    def test_of_an_ensemble_that_does_not_answer(
+        self,
+        z: Any,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+        how: dict[str, Any],
+    ) -> None:
+        silent = zklock_connect(zklock_proxy.hosts, timeout=30.0)
+        multi = z.MultiLock([z.Lock(other, zklock_path), z.Lock(silent, zklock_path)])
+        zklock_proxy.hold(to_server=False)
+        with Stopwatch() as watch:
+            assert multi.acquire(**how) is None
+        assert watch.awake < 2.0
+
+        def asks(frame: Frame) -> bool:
+            return frame.op == "sync" and frame.path == zklock_path
+
+        silent.exists_async("/behind-what-was-given-up")
+        zklock_proxy.wait_for_frame(lambda it: it.path == "/behind-what-was-given-up", SOON)
+        mark = zklock_proxy.mark()
+        waiting = run(multi.acquire)
+        zklock_proxy.wait_for_frame(asks, SOON, since=mark)
+        multi.cancel()
+        zklock_proxy.release()
+        with pytest.raises(zklock.AcquireCancelled):
+            waiting.result(SOON)
+
     def test_is_cancelled(self, z: Any, client: Any, other: Any, paths: list[str]) -> None:
         last = granted(z.Lock(other, max(paths)))
         multi = z.MultiLock([z.Lock(client, path) for path in paths])
@@ -637,6 +961,157 @@ class TestMultiLock:
             pending.result(SOON)
         gone(other, min(paths))
         last.release()
+
+    def test_free_ones_are_taken_in_one_transaction(
+        self,
+        z: Any,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+    ) -> None:
+        other.ensure_path(zklock_path)
+        client = zklock_connect(f"{zklock_proxy.hosts}{zklock_path}", timeout=60.0)
+        paths = [f"/{number}" for number in range(5)]
+        for path in paths:
+            client.ensure_path(path)
+        kinds = [z.Lock, z.ReadLock, z.WriteLock, z.RLock, z.Lock]
+        multi = z.MultiLock([kind(client, each) for kind, each in zip(kinds, paths, strict=True)])
+
+        def asked(mark: int) -> list[str]:
+            """Return what was asked since then about all of them, or about their queues."""
+            frames = [frame for frame in zklock_proxy.frames if frame.number > mark]
+            asked = [frame for frame in frames if frame.kind is FrameKind.REQUEST]
+            size = 5 * len(zklock_path)  # a heartbeat is a smaller transaction
+            some = {"create2", "delete", "getChildren2"}
+            return [it.op for it in asked if it.op in some or (it.op == "multi" and it.size > size)]
+
+        multi.acquire().release()
+        for path in paths:
+            gone(other, zklock_path + path)
+        mark = zklock_proxy.mark()
+        grant = multi.acquire()
+        assert asked(mark) == ["multi", *["getChildren2"] * 5]
+        grant.verify(SOON)
+        for path, each in zip(paths, grant.grants, strict=True):
+            (node,) = children(other, zklock_path + path)
+            assert each.path == f"{path}/{node}"
+            (contender,) = z.Lock(other, zklock_path + path).contenders()
+            assert contender.token == each.token
+            assert contender.session_id == each.session_id
+        mark = zklock_proxy.mark()
+        multi.release()
+        for path in paths:
+            gone(other, zklock_path + path)
+        assert asked(mark) == ["multi"]
+
+    def test_waits_with_nothing_behind_the_one_that_it_waits_for(
+        self, z: Any, client: Any, other: Any, paths: list[str]
+    ) -> None:
+        first, second, third = sorted(paths)
+        middle = granted(z.Lock(other, second))
+        pending = run(z.MultiLock([z.Lock(client, path) for path in paths]).acquire)
+        waits(pending, other, second, 2)
+        queued(other, first, 1)
+        gone(other, third)
+        mine = children(other, second)[1]
+        granted(z.Lock(other, third)).release()
+        middle.release()
+        grant = pending.result(SOON)
+        assert grant.grants[1].path == f"{second}/{mine}"
+        grant.release()
+
+    def test_of_more_than_fit_into_a_transaction(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        paths = [f"{zklock_path}/{number:03}" for number in range(150)]
+        held = granted(zklock.Lock(other, paths[140]))
+        multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths])
+        assert multi.acquire(blocking=False) is None
+        held.release()
+        grant = multi.acquire(timeout=2 * SOON)
+        assert grant is not None
+        assert len(grant.tokens) == 150
+        multi.release()
+        for path in paths:
+            gone(other, path)
+
+    def test_of_large_contenders(self, client: Any, other: Any, zklock_path: str) -> None:
+        """Together they would not fit into a request, which would end the connection."""
+        session_id = client.client_id[0]
+        paths = [f"{zklock_path}/{number}{'x' * 130_000}" for number in range(8)]
+        locks = [zklock.Lock(client, path, identity="y" * 4096) for path in paths]
+        for _ in range(2):  # the first one makes the paths
+            with zklock.MultiLock(locks, timeout=4 * SOON) as grant:
+                assert grant.held
+        for path in paths:
+            gone(other, path)
+            other.delete(path)
+        assert client.client_id[0] == session_id
+
+    @pytest.mark.parametrize("of", ["all", "one"])
+    def test_is_cancelled_before_there_is_an_answer(
+        self,
+        z: Any,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        other: Any,
+        paths: list[str],
+        of: str,
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts, timeout=60.0)
+        for path in paths:
+            other.ensure_path(path)
+        locks = [z.Lock(client, path) for path in paths]
+        multi = z.MultiLock(locks)
+        with multi:
+            pass
+        zklock_proxy.hold(to_server=False)
+        mark = zklock_proxy.mark()
+        pending = run(multi.acquire)
+        zklock_proxy.wait_for_frame(lambda it: it.op == "getChildren2", SOON, since=mark)
+        (multi if of == "all" else locks[1]).cancel()
+        with pytest.raises(zklock.AcquireCancelled):
+            pending.result(SOON)
+        zklock_proxy.release()
+        for path in paths:
+            gone(other, path)
+        with multi:
+            pass
+
+    def test_keeps_to_the_acls_of_its_client(
+        self, z: Any, zklock_connect: Connect, other: Any, paths: list[str]
+    ) -> None:
+        acl = [make_digest_acl("owner", "secret", all=True)]
+        client = zklock_connect(default_acl=acl, auth_data=[("digest", "owner:secret")])
+        for path in paths:
+            other.ensure_path(path)
+        multi = z.MultiLock([z.Lock(client, path) for path in paths])
+        for _ in range(2):  # the first heartbeat must have been answered
+            with multi as grant:
+                for each in grant.grants:
+                    assert client.get_acls(each.path)[0] == acl
+                grant.verify(SOON)
+        for path in paths:
+            gone(other, path)
+
+    def test_that_may_not_create_at_one_of_them_holds_none(
+        self, z: Any, client: Any, other: Any, paths: list[str]
+    ) -> None:
+        other.ensure_path(min(paths))
+        other.create(max(paths), acl=[make_acl("world", "anyone", read=True)], makepath=True)
+        multi = z.MultiLock([z.Lock(client, path) for path in paths])
+        with pytest.raises(zklock.AccessDenied, match=max(paths)):
+            multi.acquire(timeout=SOON)
+        gone(other, min(paths))
+        assert not multi.held
+
+    def test_tidies_its_paths_up(
+        self, z: Any, client: Any, other: Any, zklock_path: str, paths: list[str]
+    ) -> None:
+        with z.MultiLock([z.Lock(client, path, tidy=True) for path in paths]) as grant:
+            assert grant.held
+        wait_for(lambda: not children(other, zklock_path), SOON)
 
     def test_an_error_of_the_body_is_kept(
         self, z: Any, client: Any, other: Any, paths: list[str]
@@ -658,7 +1133,7 @@ class TestMultiLock:
             z.MultiLock([lock, paths[1]])
         with pytest.raises(TypeError, match="callable"):
             z.MultiLock([lock], on_lost=1)
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="a timeout must be 0 seconds or more, not -1"):
             z.MultiLock([lock], timeout=-1)
         with pytest.raises(ValueError, match="timeout"):
             z.MultiLock([lock]).acquire(blocking=False, timeout=1)
@@ -838,6 +1313,7 @@ class TestAbandoned:
         grant.release()
         with rival as clean:
             assert clean.abandoned is False
+        wait_for(lambda: not lock.held, SOON, "the broken holder is told")
         with lock as clean:
             assert clean.abandoned is False
 
@@ -943,6 +1419,8 @@ class TestEveryKind:
             {"identity": ""},
             {"identity": "x" * 5000},
             {"timeout": -1},
+            {"naming": "java"},
+            {"naming": "kazoo", "tidy": True},
         ):
             with pytest.raises(ValueError):  # noqa: PT011
                 make(client, zklock_path, **more, **options)
@@ -952,6 +1430,26 @@ class TestEveryKind:
         with pytest.raises(TypeError):
             make(client, zklock_path, **more, nonsense=1)
         assert client.exists(zklock_path) is None
+
+    def test_names_for_kazoo(
+        self, z: Any, client: Any, other: Any, zklock_path: str, kind: Any
+    ) -> None:
+        make = getattr(z, kind)
+        if kind == "Semaphore":
+            with pytest.raises(ValueError, match="names"):
+                make(client, zklock_path, limit=1, naming="kazoo")
+            return
+        lock = make(client, zklock_path, naming="kazoo")
+        with lock as grant:
+            (name,) = children(other, zklock_path)
+            assert re.search("__r?lock__[0-9]{10}$", name)
+            assert grant.path == f"{zklock_path}/{name}"
+            waiting = z.WriteLock(other, zklock_path, naming="kazoo")
+            pending = run(granted, waiting)
+            waits(pending, client, zklock_path, 2)
+            assert [each.holds for each in lock.contenders()] == [True, False]
+        pending.result(SOON).release()
+        gone(other, zklock_path)
 
     def test_a_session_that_ends_is_told_of(
         self, z: Any, client: Any, other: Any, zklock_path: str, kind: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_grants_come_in_sequence_order(
             f"\n{len(order)} grants to {len({pid for _, pid in lines})} processes in sequence "
             f"order {order[0]} … {order[-1]}, {turns} of them to another process than the last",
             end=" ",
+            file=sys.stderr,
         )
     assert turns > PROCESSES
     passes_on(other, zklock_path)

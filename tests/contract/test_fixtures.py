@@ -13,7 +13,7 @@ from zklock.testing import Ensemble, FaultProxy, ServerError, ZooKeeperServer, e
 
 pytest_plugins = ["pytester"]
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 def lost(client: Any) -> threading.Event:

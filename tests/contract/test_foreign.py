@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kazoo.recipe.lock import Lock as KazooLock
-from kazoo.recipe.lock import ReadLock as KazooReadLock
+from kazoo.recipe.lock import Lock as KazooLock, ReadLock as KazooReadLock
 
 import zklock
 from tests.contract.support import SOON, children, granted, kazoo_client, queued, run

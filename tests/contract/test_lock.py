@@ -21,6 +21,7 @@ from kazoo.security import make_acl, make_digest_acl
 
 import zklock
 from tests.contract.support import (
+    LASTING,
     SOON,
     Losses,
     children,
@@ -33,7 +34,8 @@ from tests.contract.support import (
     run,
     tree,
 )
-from zklock.attempt import Attempt
+from tests.stopwatch import Stopwatch
+from zklock._engine.attempt import Attempt
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 
 Make = Callable[..., zklock.Lock]
@@ -110,12 +112,13 @@ class TestGrant:
             pass
 
     def test_survives_several_session_timeouts(self, zklock_hosts: str, zklock_path: str) -> None:
-        client = zklock.connect(zklock_hosts, timeout=1.0)
+        timeout = 9.0
+        client = zklock.connect(zklock_hosts, timeout=timeout)
         try:
             with zklock.Lock(client, zklock_path) as grant:
-                until = time.monotonic() + 3.0
+                until = time.monotonic() + 2.5 * timeout
                 while time.monotonic() < until:
-                    assert 0 < grant.remaining() <= 2 / 3
+                    assert 0 < grant.remaining() <= 2 / 3 * timeout
                     assert not grant.lost.wait(0.02)
                 grant.verify()
         finally:
@@ -244,9 +247,9 @@ class TestNotBlocking:
         else:
             zklock_proxy.cut()
             wait_for(lambda: not client.connected, SOON)
-        started = time.monotonic()
-        assert lock.acquire(blocking=False) is None
-        assert time.monotonic() - started < BOUNDED
+        with Stopwatch() as watch:
+            assert lock.acquire(blocking=False) is None
+        assert watch.awake < BOUNDED
         zklock_proxy.restore()
         passes_on(other, zklock_path)
 
@@ -256,9 +259,9 @@ class TestNotBlocking:
         lock = zklock.Lock(zklock_connect(zklock_proxy.hosts), zklock_path)
         granted(lock)
         zklock_proxy.blackhole()
-        started = time.monotonic()
-        lock.release()
-        assert time.monotonic() - started < BOUNDED
+        with Stopwatch() as watch:
+            lock.release()
+        assert watch.awake < BOUNDED
         assert not lock.held
         assert len(children(other, zklock_path)) == 1
         zklock_proxy.restore()
@@ -272,14 +275,15 @@ class TestDeadline:
             other.create(f"{zklock_path}/_c_{uuid.uuid4()}-lock-", sequence=True) for _ in range(8)
         ]
         lock = make_lock()
-        started = time.monotonic()
-        waiting = run(lock.acquire, timeout=1.5)
-        queued(other, zklock_path, 9)
-        while not waiting.done() and len(before) > 1:
-            other.delete(before.pop())  # wakes the waiter, which then has another before it
-            time.sleep(0.3)
-        assert waiting.result(SOON) is None
-        assert 1.5 <= time.monotonic() - started < 1.5 + BOUNDED
+        with Stopwatch() as watch:
+            waiting = run(lock.acquire, timeout=1.5)
+            queued(other, zklock_path, 9)
+            while not waiting.done() and len(before) > 1:
+                other.delete(before.pop())  # wakes the waiter, which then has another before it
+                time.sleep(0.3)
+            assert waiting.result(SOON) is None
+        assert watch.total >= 1.5
+        assert watch.awake < 1.5 + BOUNDED
         assert len(before) > 1
         queued(other, zklock_path, len(before))
 
@@ -287,13 +291,16 @@ class TestDeadline:
         self, client: Any, make_lock: Make, other: Any, zklock_path: str, zklock_expire_session: Any
     ) -> None:
         with zklock.Lock(other, zklock_path):
-            started = time.monotonic()
-            waiting = run(make_lock().acquire, timeout=3.0)
-            first = queued(other, zklock_path, 2)
-            zklock_expire_session(client)
-            wait_for(lambda: len(now := children(other, zklock_path)) == 2 and now != first, SOON)
-            assert waiting.result(SOON) is None
-            assert 3.0 <= time.monotonic() - started < 3.0 + BOUNDED
+            with Stopwatch() as watch:
+                waiting = run(make_lock().acquire, timeout=3.0)
+                first = queued(other, zklock_path, 2)
+                zklock_expire_session(client)
+                wait_for(
+                    lambda: len(now := children(other, zklock_path)) == 2 and now != first, SOON
+                )
+                assert waiting.result(SOON) is None
+            assert watch.total >= 3.0
+            assert watch.awake < 3.0 + BOUNDED
             queued(other, zklock_path, 1)
 
     @pytest.mark.parametrize("where", ["lock", "call"])
@@ -305,9 +312,10 @@ class TestDeadline:
         on_lock, on_call = ({"timeout": 0.3}, {}) if where == "lock" else ({}, {"timeout": 0.3})
         with zklock.Lock(other, zklock_path):
             lock = make_lock(**on_lock)
-            started = time.monotonic()
-            assert lock.acquire(**on_call) is None
-            assert 0.3 <= time.monotonic() - started < 0.3 + BOUNDED
+            with Stopwatch() as watch:
+                assert lock.acquire(**on_call) is None
+            assert watch.total >= 0.3
+            assert watch.awake < 0.3 + BOUNDED
             queued(other, zklock_path, 1)
 
     def test_of_a_with_block_raises(self, make_lock: Make, other: Any, zklock_path: str) -> None:
@@ -327,9 +335,10 @@ class TestDeadline:
         lock = zklock.Lock(client, zklock_path)
         zklock_proxy.cut()
         wait_for(lambda: not client.connected, SOON)
-        started = time.monotonic()
-        assert lock.acquire(timeout=0.5) is None
-        assert 0.5 <= time.monotonic() - started < 0.5 + BOUNDED
+        with Stopwatch() as watch:
+            assert lock.acquire(timeout=0.5) is None
+        assert watch.total >= 0.5
+        assert watch.awake < 0.5 + BOUNDED
         zklock_proxy.restore()
         granted(lock)
         lock.release()
@@ -369,9 +378,9 @@ class TestCancel:
             queued(other, zklock_path, 2)
             zklock_proxy.cut()
             wait_for(lambda: not client.connected, SOON)
-            lock.cancel()
-            with pytest.raises(zklock.AcquireCancelled):
-                waiting.result(BOUNDED)
+            with Stopwatch() as watch, pytest.raises(zklock.AcquireCancelled):
+                lock.cancel()
+                watch.result(waiting, BOUNDED)
             zklock_proxy.restore()
             queued(other, zklock_path, 1)
 
@@ -661,13 +670,13 @@ class TestContenders:
         lock = zklock.Lock(zklock_connect(zklock_proxy.hosts), zklock_path)
         zklock_proxy.blackhole()
         for ask in (lock.contenders, lock.holder):
-            started = time.monotonic()
-            with pytest.raises(zklock.NoAnswer) as caught:
+            with Stopwatch() as watch, pytest.raises(zklock.NoAnswer) as caught:
                 ask(timeout=0.2)
             assert isinstance(caught.value, TimeoutError)
-            assert time.monotonic() - started < BOUNDED
+            assert watch.awake < BOUNDED
         zklock_proxy.restore()
 
+    @LASTING
     def test_many(self, make_lock: Make, other: Any, zklock_path: str) -> None:
         other.ensure_path(zklock_path)
         nodes = [
@@ -696,7 +705,7 @@ BAD_OPTIONS: list[dict[str, Any]] = [
     {"timeout": True},
     {"on_lost": 1},
     {"on_lost": "print"},
-    {"on_suspended": object()},
+    {"on_suspended": 0.5},
     {"session_timeout": 0},
     {"session_timeout": -4},
     {"session_timeout": "4"},
@@ -746,7 +755,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="one lease"):
             zklock.Lock(zklock_client, zklock_path, lease_fraction=0.6)
 
-    @pytest.mark.parametrize("what", [None, "127.0.0.1:2181", object(), KazooClient], ids=repr)
+    @pytest.mark.parametrize("what", [None, "127.0.0.1:2181", {}, KazooClient], ids=repr)
     def test_of_what_is_no_client(self, zklock_path: str, what: Any) -> None:
         with pytest.raises(TypeError, match="connect"):
             zklock.Lock(what, zklock_path)
@@ -820,7 +829,7 @@ class TestRefusals:
         mine = make_digest_acl("owner", "secret", all=True)
         other.create(zklock_path, acl=[mine, make_acl("world", "anyone", read=True)])
         with kazoo_client(zklock_hosts) as stranger:
-            lock = zklock.Lock(stranger, zklock_path, session_timeout=4.0)
+            lock = zklock.Lock(stranger, zklock_path, session_timeout=10.0)
             with pytest.raises(zklock.AccessDenied, match=zklock_path) as caught:
                 lock.acquire(timeout=SOON)
             assert caught.value.path == zklock_path
@@ -862,9 +871,11 @@ class TestClients:
         with lock as second:
             assert second.session_id != grant.session_id
 
-    def test_one_client_carries_many_locks(self, client: Any, zklock_path: str) -> None:
+    def test_one_client_carries_many_locks(
+        self, client: Any, zklock_path: str, session_seconds: float
+    ) -> None:
         locks = [
-            zklock.Lock(client, f"{zklock_path}/{number}", session_timeout=4.0)
+            zklock.Lock(client, f"{zklock_path}/{number}", session_timeout=session_seconds)
             if not isinstance(client.handler, zklock.Handler)
             else zklock.Lock(client, f"{zklock_path}/{number}")
             for number in range(100)
@@ -876,6 +887,7 @@ class TestClients:
         for lock in locks:
             lock.release()
 
+    @LASTING
     def test_nothing_piles_up_h14(
         self,
         make_lock: Make,

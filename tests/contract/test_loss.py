@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,14 +34,18 @@ from tests.contract.support import (
     queued,
     run,
 )
+from tests.stopwatch import Stopwatch
 from zklock import LossReason
 from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
 
 Connect = Callable[..., Any]
 Make = Callable[..., zklock.Lock]
 
-SESSION = 2.0
+SESSION = 6.0
 CUTS = 20
+LONG = 12 * SESSION
+"""Seconds for what takes three sessions: while answers alone are lost, each try to connect renews
+the session, until a try waits for longer than a session lives."""
 NOTICE = 2.0
 """Seconds within which what is told at once is told, on a busy machine."""
 
@@ -142,14 +147,14 @@ class TestReasons:
         with lock as again:
             assert again.session_id == session
 
-    def test_node_deleted_h16(self, make_lock: Make, other: Any) -> None:
+    def test_node_deleted_h16(self, make_lock: Make, other: Any, session_seconds: float) -> None:
         losses = Losses()
         lock = make_lock(on_lost=losses)
         grant = granted(lock)
         other.delete(grant.path)
         deleted = boottime()
         is_told_once(losses, grant, LossReason.NODE_DELETED)
-        assert losses.times[0] - deleted < 4.0 / 10 + NOTICE  # a heartbeat
+        assert losses.times[0] - deleted < session_seconds / 10 + NOTICE  # a heartbeat
 
     def test_client_closed(self, make_lock: Make, client: Any, other: Any) -> None:
         losses = Losses()
@@ -209,7 +214,8 @@ class TestSuspended:
             assert grant.held
         assert losses.losses == []
         zklock_proxy.drop()
-        wait_for(lambda: len(zklock_proxy.connections) == 3, SOON)
+        sessions = zklock_proxy.connections
+        wait_for(lambda: len(zklock_proxy.connections) > len(sessions) and client.connected, SOON)
         assert len(warned) == 1
 
     def test_ends_the_lease_of_an_unknown_timeout(
@@ -219,7 +225,7 @@ class TestSuspended:
         zklock_path: str,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        with kazoo_client(zklock_proxy.hosts) as client:
+        with kazoo_client(zklock_proxy.hosts, timeout=4.0) as client:
             losses = Losses()
             losses.client = client
             with caplog.at_level(logging.WARNING, "zklock"):
@@ -265,7 +271,7 @@ class Holder:
         return self.next_at - self.losses.times[0]
 
     def wait(self) -> None:
-        grant = granted(self.other)
+        grant = granted(self.other, timeout=LONG)
         self.next_at = boottime()
         assert grant.token > self.grant.token
         grant.release()
@@ -310,6 +316,7 @@ def report(capsys: pytest.CaptureFixture[str], what: str, holders: list[Holder])
             f"{min(margins):.3f} s (smallest), {statistics.median(margins):.3f} s (median) before "
             f"the next grant, {max(late) * 1000:.1f} ms at most after the lease's end",
             end=" ",
+            file=sys.stderr,
         )
 
 
@@ -342,7 +349,7 @@ def test_a_holder_that_is_cut_off_is_told_before_the_next_grant(
             else:
                 each.proxy.blackhole(to_server=False)
         for turn in waiting:
-            turn.result(SOON)
+            turn.result(LONG)
         told_in_time(holders, cut)
         report(capsys, how, holders)
         for each in holders:
@@ -369,7 +376,7 @@ def test_a_holder_whose_server_was_killed_is_told_before_the_next_grant(
         server.start()
         down = boottime() - killed
         for turn in waiting:
-            turn.result(2 * SOON)
+            turn.result(LONG)
         told_in_time(holders, killed)
         report(capsys, f"server killed (and back after {down:.1f} s)", holders)
         for each in holders:
@@ -415,11 +422,11 @@ def test_a_busy_holder_is_told_before_the_next_grant_h7(
         waiting = run(holder.wait)
         queued(other, zklock_path, 2)
         client_proxy.blackhole()
-        waiting.result(SOON)
+        waiting.result(LONG)
         is_told_once(losses, holder.grant, LossReason.LEASE_LAPSED)
         assert holder.margin() > 0
         with capsys.disabled():
-            print(f"\nbusy, {who}: margin {holder.margin():.3f} s", end=" ")
+            print(f"\nbusy, {who}: margin {holder.margin():.3f} s", end=" ", file=sys.stderr)
         client_proxy.restore()
 
 
@@ -469,6 +476,7 @@ def test_a_paused_holder_knows_at_its_first_look(
             f"\npaused {len(told)} times for {min(gaps):.2f} … {max(gaps):.2f} s, lease "
             f"{2 / 3 * timeout:.2f} s: held was False at every first look",
             end=" ",
+            file=sys.stderr,
         )
 
 
@@ -515,3 +523,33 @@ def test_nobody_holds_twice_through_a_restart(
         grants = sum(each.result(2 * SOON) for each in working)
         assert grants > 2
         assert not overlaps
+
+
+@pytest.mark.hazard("H25")
+def test_a_holder_of_many_locks_is_told_at_once_of_a_deleted_node(
+    zklock_connect: Connect, other: Any, zklock_path: str
+) -> None:
+    """Connected anew, it watches all of its nodes again within two heartbeats."""
+    timeout, count = 10.0, 1500
+    client = zklock_connect(timeout=timeout)
+    told: dict[str, float] = {}
+    watch = Stopwatch()
+
+    def lost(loss: zklock.Loss) -> None:
+        told[loss.grant.path] = watch.awake
+
+    grants = [
+        granted(zklock.Lock(client, f"{zklock_path}/{number}", on_lost=lost))
+        for number in range(count)
+    ]
+    states: list[str] = []
+    client.add_listener(states.append)
+    client.handler.drop()
+    wait_for(lambda: states == ["SUSPENDED", "CONNECTED"], SOON, lambda: f"{states}")
+    victims = [grants[0], grants[count // 2], grants[-1]]
+    with watch:
+        for grant in victims:
+            other.delete(grant.path)
+        wait_for(lambda: len(told) == len(victims), SOON, lambda: f"{told}")
+    assert max(told.values()) < 2 * timeout / 10 + NOTICE
+    assert [grant for grant in grants if not grant.held] == victims

@@ -12,7 +12,7 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError
 
 from zklock.testing import Fault, FaultProxy, Frame, FrameKind, ZooKeeperServer
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Recorder:

@@ -17,7 +17,7 @@ from kazoo.recipe.lock import Lock as KazooLock
 
 import zklock
 from tests.contract.support import ROOT, SOON, children, kazoo_client, queued, run
-from zklock.names import EXHAUSTED_AT, RENEW_AT
+from zklock._recipes.names import EXHAUSTED_AT, RENEW_AT
 from zklock.testing import Capability, ZooKeeperServer
 
 pytestmark = pytest.mark.hazard("H2")
@@ -112,7 +112,7 @@ def test_a_parent_that_cannot_be_renewed(worn_server: ZooKeeperServer) -> None:
     path = "/with-a-stray"
     with kazoo_client(worn_server.hosts) as client:
         client.create(f"{path}/stray")  # takes a number, too
-        lock = zklock.Lock(client, path, session_timeout=4.0)
+        lock = zklock.Lock(client, path, session_timeout=10.0)
         with lock as grant:
             assert grant.token.sequence == EXHAUSTED_AT - 1  # the last one
         with pytest.raises(zklock.SequenceExhausted, match="'stray'") as caught:
@@ -130,7 +130,7 @@ def test_nobody_is_granted_on_a_worn_out_number(worn_server: ZooKeeperServer) ->
         client.create("/stray")
         for number in (LAST, -1, -(2**31)):
             client.create(f"/stray/_c_x-lock-{number:010d}")
-        lock = zklock.Lock(client, "/stray", session_timeout=4.0)
+        lock = zklock.Lock(client, "/stray", session_timeout=10.0)
         order = [contender.sequence for contender in lock.contenders()]
         assert order == [LAST, -(2**31), -1]
         assert [contender.token is None for contender in lock.contenders()] == [False, True, True]
@@ -138,7 +138,7 @@ def test_nobody_is_granted_on_a_worn_out_number(worn_server: ZooKeeperServer) ->
 
 
 def zklock_lock(client: Any, path: str) -> Any:
-    return zklock.Lock(client, path, session_timeout=4.0, timeout=SOON)
+    return zklock.Lock(client, path, session_timeout=10.0, timeout=SOON)
 
 
 @pytest.mark.parametrize(

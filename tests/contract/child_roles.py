@@ -1,4 +1,4 @@
-"""Parts that child processes play: ``python -m tests.contract.players PART '{"json": …}'``.
+"""Parts that child processes play: ``python -m tests.contract.child_roles PART '{"json": …}'``.
 
 A part says one JSON value a line on its standard output, and hears one word a line.
 """
@@ -23,6 +23,7 @@ import zklock
 from tests.contract import commands
 from tests.contract.support import SOON, Losses, boottime, children, gone, granted
 from zklock import aio
+from zklock.testing import wait_for
 
 
 def say(what: Any) -> None:
@@ -82,11 +83,33 @@ def paused(hosts: str, path: str, timeout: float, rounds: int) -> None:
     client.stop()
 
 
+def leaving(hosts: str, path: str) -> None:
+    """Fork in the body of a client; the child leaves the body, the parent goes on."""
+    child = 0
+    left: object = None
+    try:
+        with zklock.connect(hosts, timeout=30.0) as client:
+            grant = granted(zklock.Lock(client, path))
+            child = os.fork()
+            begun = time.monotonic()
+            if child:
+                os.waitpid(child, 0)
+                grant.verify()
+                say({"verified": grant.held})
+    except Exception as error:
+        if child:
+            raise
+        left = repr(error)
+    if not child:
+        say({"left": left, "quickly": time.monotonic() - begun < 5.0})
+        os._exit(0)
+
+
 def forked(hosts: str, path: str) -> None:
     """Fork while holding; both sides tell what they believe."""
     losses = Losses()
-    client = zklock.connect(hosts, timeout=4.0)
-    bare = zklock.connect(hosts, timeout=4.0)
+    client = zklock.connect(hosts, timeout=20.0)
+    bare = zklock.connect(hosts, timeout=20.0)
     lock = zklock.Lock(client, path, on_lost=losses)
     grant = granted(lock)
 
@@ -157,6 +180,27 @@ def elect(
     client.stop()
 
 
+def work(hosts: str, path: str, timeout: float, **options: Any) -> None:
+    """Work in a pool; say which shards are owned, by their tokens, whenever a line comes."""
+    client = zklock.connect(hosts, timeout=timeout)
+    with zklock.WorkerPool(client, path, settle=0.05, **options) as pool:
+        say("ready")
+        while hear() == "owned":
+            say({str(at): str(grant.token) for at, grant in pool.owned().items()})
+    say("left")
+    client.stop()
+
+
+def acquire_leadership(hosts: str, path: str, timeout: float) -> None:
+    """Lead without a function that leads, until told to end."""
+    client = zklock.connect(hosts, timeout=timeout)
+    election = zklock.LeaderElection(client, path, identity="child")
+    with election.acquire() as leadership:  # type: ignore[union-attr]
+        say({"leads": str(leadership.token)})
+        hear()
+    client.stop()
+
+
 def interrupted(hosts: str, path: str) -> None:
     """Stand for election, and be interrupted after so many seconds as each line says."""
     client = zklock.connect(hosts, timeout=10.0)
@@ -190,7 +234,7 @@ def aio_forked(hosts: str, path: str) -> None:
 
     async def hold() -> None:
         losses: list[zklock.Loss] = []
-        async with aio.connect(hosts, timeout=4.0) as client:
+        async with aio.connect(hosts, timeout=20.0) as client:
             lock = aio.Lock(client, path, on_lost=losses.append)
             grant = await lock.acquire()
             assert grant is not None
@@ -291,13 +335,83 @@ def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> N
     onlooker.stop()
 
 
+def interrupt_pool(hosts: str, path: str, how: str, rounds: int, longest: float) -> None:
+    """Raise KeyboardInterrupt at swept moments of joining a pool and leaving it."""
+    client = zklock.connect(hosts, timeout=10.0)
+    onlooker = zklock.connect(hosts, timeout=10.0)
+    tally = {"interrupted": 0, "done": 0}
+    armed = False
+
+    def on_alarm(_: int, struck: FrameType | None) -> None:
+        while struck is not None and struck.f_code is on_alarm.__code__:
+            struck = struck.f_back
+        if not armed or struck is None:
+            return
+        code = struck.f_code
+        if code is interrupt_pool.__code__ or (
+            code.co_name in {"__exit__", "stop"} and struck.f_lineno == code.co_firstlineno
+        ):
+            signal.setitimer(signal.ITIMER_REAL, 5e-5)  # as in interrupt()
+            return
+        raise Interrupted
+
+    def left() -> list[str]:
+        numbers = children(onlooker, f"{path}/shards")
+        parents = ["leader", "members", "assigned", "owned", *(f"shards/{it}" for it in numbers)]
+        return [f"{it}: {names}" for it in parents if (names := children(onlooker, f"{path}/{it}"))]
+
+    signal.signal(signal.SIGALRM, on_alarm)
+    for number in range(rounds):
+        pool = zklock.WorkerPool(
+            client, path, shards=2, settle=0.0, handler=lambda shard: shard.should_stop.wait()
+        )
+        started = False
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, longest * (number + 1) / rounds)
+            if how == "with":
+                with pool:
+                    pass
+            else:
+                pool.start()
+                started = True
+            armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            tally["done"] += 1
+        except Interrupted:
+            tally["interrupted"] += 1
+        if started:
+            pool.stop()
+        try:
+            wait_for(lambda: not left(), SOON, lambda: f"{left()} after {tally}")
+        except TimeoutError as error:
+            say(str(error))
+            raise
+    wait_for(lambda: not pools_threads(), SOON, lambda: f"{pools_threads()} are left")
+    say(tally)
+    client.stop()
+    onlooker.stop()
+
+
+def pools_threads() -> list[str]:
+    ours = {"zklock-pool", "zklock-campaign", "zklock-stop"}
+    # An interrupt in Thread.start() may keep a new thread from its first line for ever, by the lock
+    # of the event that start() waits for. Such a thread counts as not alive, and runs nothing.
+    names = (thread.name for thread in threading.enumerate() if thread.is_alive())
+    return [name for name in names if name in ours or name.startswith("zklock-shard")]
+
+
 PARTS: dict[str, Callable[..., None]] = {
     "queue": queue,
     "paused": paused,
     "forked": forked,
+    "leaving": leaving,
     "aio_forked": aio_forked,
     "interrupt": interrupt,
+    "interrupt_pool": interrupt_pool,
     "elect": elect,
+    "acquire_leadership": acquire_leadership,
+    "work": work,
     "interrupted": interrupted,
     "obey": partial(commands.obey, say=say),
     "command": partial(commands.command, say=say, hear=hear),

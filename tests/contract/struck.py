@@ -1,0 +1,241 @@
+"""A child process that is interrupted at every moment at which CPython looks for signals.
+
+``python -m tests.contract.struck '{"json": …}'`` says one JSON value at its end.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import zklock
+from tests.contract.support import SOON, gone, granted
+from zklock import telemetry
+from zklock.testing import wait_for
+
+LIBRARY = str(Path(zklock.__file__).parent)
+KAZOO_SENDS = ("kazoo.client", "_call")
+"""Where kazoo hands a request over, and takes everything that is raised for a closed connection."""
+
+
+class Struck(KeyboardInterrupt):
+    """What a handler of SIGINT would raise."""
+
+
+class Limit(Exception):
+    """What the handler of a time limit would raise."""
+
+
+STRIKES: dict[str, type[BaseException]] = {"interrupt": Struck, "limit": Limit}
+
+
+class Moments:
+    """Counts the moments in code below ``folder`` and where kazoo sends; raises at one of them.
+
+    CPython looks for signals when a function of Python begins and when one of C has returned. (In
+    loops it looks, too, but then it has just called something.) Nobody but the caller can know of
+    a signal that strikes when its ``__exit__`` begins, so this moment does not count. What is
+    raised in a ``__del__`` arrives nowhere, so these moments do not count. Nor do calls of
+    generator expressions: the end of one that is dropped looks like a call, and handles no signal.
+    For both reasons, no garbage is collected meanwhile.
+    """
+
+    def __init__(self, error: type[BaseException] = Struck, folder: str = LIBRARY) -> None:
+        self.error = error
+        self.folder = folder
+        self.count = 0
+        self.at = -1
+        self.where = ""
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        if event not in {"call", "c_return"}:
+            return
+        if not code.co_filename.startswith(self.folder) and self._place(frame) != KAZOO_SENDS:
+            return
+        if event == "call" and code.co_name == "__exit__" and not self._ours(frame.f_back):
+            return
+        if event == "call" and code.co_name == "<genexpr>":
+            return
+        if any(each.f_code.co_name == "__del__" for each, _ in traceback.walk_stack(frame)):
+            return
+        self.count += 1
+        if self.count == self.at:
+            self.where = "".join(traceback.format_stack(frame)) + event
+            raise self.error
+
+    def run(self, call: Callable[[], object], at: int = -1) -> bool:
+        """Call; return whether it was struck and that arrived."""
+        self.count, self.at, self.where = 0, at, ""
+        gc.disable()
+        sys.setprofile(self)
+        try:
+            call()
+        except self.error:
+            return True
+        finally:
+            sys.setprofile(None)
+            gc.enable()
+        return False
+
+    def strike(self, call: Callable[[], object], at: int) -> bool:
+        """Call, struck at a moment; return whether it came to that. What is raised must arrive."""
+        struck = self.run(call, at)
+        assert struck or not self.where, f"swallowed at moment {at}:\n{self.where}"
+        return struck
+
+    def _place(self, frame: FrameType) -> tuple[str | None, str]:
+        return frame.f_globals.get("__name__"), frame.f_code.co_name
+
+    def _ours(self, frame: FrameType | None) -> bool:
+        return frame is not None and frame.f_code.co_filename.startswith(self.folder)
+
+
+class Ledger:
+    """A hook that follows each grant from its event to the event of its end."""
+
+    def __init__(self) -> None:
+        self.open: set[zklock.FencingToken] = set()
+        self.grants = 0
+        self.twice: list[zklock.FencingToken] = []
+        self._ended: set[zklock.FencingToken] = set()
+
+    def __call__(self, event: telemetry.Event) -> None:
+        match event:
+            case telemetry.Granted(token=token):
+                self.grants += 1
+                self.open.add(token)
+            case telemetry.Released(token=token) | telemetry.Lost(token=token):
+                if token in self._ended:
+                    self.twice.append(token)
+                self._ended.add(token)
+                self.open.discard(token)
+
+
+def main(hosts: str, path: str, how: str, stride: int, hooked: bool, strike: str) -> None:
+    """Do it, struck at one moment after the other; nothing may be left."""
+    faulthandler.dump_traceback_later(600, exit=True)
+    moments = Moments(STRIKES[strike])
+    if how == "connect":
+        tally = connecting(hosts, moments, stride)
+    else:
+        tally = locking(hosts, path, how, moments, stride, hooked)
+    print(json.dumps(tally), flush=True)
+
+
+def connecting(hosts: str, moments: Moments, stride: int) -> dict[str, int]:
+    """Connect and end: no thread of a client may be left."""
+
+    def use() -> None:
+        with zklock.connect(hosts, timeout=30.0) as client:
+            assert client.connected
+
+    def alone() -> bool:
+        return threading.active_count() == 1
+
+    tally: Counter[str] = Counter()
+    counts = []
+    for _ in range(3):
+        moments.run(use)
+        counts.append(moments.count)
+    total = max(counts)
+    for at in range(1, total + 1, stride):
+        if moments.strike(use, at):
+            tally["struck"] += 1
+        else:
+            tally["done"] += 1
+            counts.append(moments.count)
+        wait_for(
+            alone,
+            SOON,
+            lambda: f"{threading.enumerate()} at moment {at} of {total}:\n{moments.where}",  # noqa: B023
+        )
+    return {"total": total, "fewest": min(counts), **tally}
+
+
+def locking(
+    hosts: str, path: str, how: str, moments: Moments, stride: int, hooked: bool
+) -> dict[str, int]:
+    """Acquire and release: no contender and no grant may be left.
+
+    "multi …" uses a ``MultiLock``, "election …" a ``LeaderElection``.
+    """
+    ledger = Ledger()
+    subscription = telemetry.subscribe(ledger) if hooked else None
+    client = zklock.connect(hosts, timeout=30.0)
+    onlooker = zklock.connect(hosts, timeout=30.0)
+    paths = [f"{path}/{name}" for name in ("a", "b")[: 2 if how.startswith("multi") else 1]]
+    locks = [zklock.Lock(client, each) for each in paths]
+    lock: zklock.Lock | zklock.MultiLock | zklock.LeaderElection = locks[0]
+    if how.startswith("multi"):
+        lock = zklock.MultiLock(locks)
+    elif how.startswith("election"):
+        lock = zklock.LeaderElection(client, path + "/a")
+    taken: list[zklock.Grant | zklock.MultiGrant | None] = []
+
+    def use() -> None:
+        if how.endswith("with"):
+            assert not isinstance(lock, zklock.LeaderElection)
+            with lock:
+                pass
+        elif how.endswith("with acquire"):
+            with lock.acquire() as grant:  # type: ignore[union-attr]
+                assert grant.held
+        elif how.endswith("with attempt"):
+            with lock.attempt() as grant:
+                assert grant is not None
+        else:
+            taken.append(lock.acquire())
+
+    tally: Counter[str] = Counter()
+    counts = []  # they differ: an answer may be there at once, or come on another thread
+    for _ in range(5):  # the first ones also make what is made once
+        moments.run(use)
+        counts.append(moments.count)
+        for grant in taken:
+            assert grant is not None
+            grant.release()
+        taken.clear()
+    del counts[:2]
+    total = max(counts)
+    for at in range(1, total + 1, stride):
+        if moments.strike(use, at):
+            tally["struck"] += 1
+        else:
+            tally["done"] += 1
+            counts.append(moments.count)
+        for grant in taken:
+            assert grant is not None
+            grant.release()
+        taken.clear()
+        try:
+            for each in paths:
+                gone(onlooker, each)
+            assert not (lock.is_leader if isinstance(lock, zklock.LeaderElection) else lock.held)
+            for it in locks:
+                granted(it).release()
+                gone(onlooker, it.path)
+        except BaseException as error:
+            error.add_note(f"struck at moment {at} of {total}:\n{moments.where}")
+            raise
+    client.stop()
+    onlooker.stop()
+    if subscription is not None:
+        # A grant that was torn is lost when the session hears of its node, at the latest now.
+        assert subscription.flush(SOON)
+        assert not ledger.open
+        assert not ledger.twice
+        subscription.close()
+    return {"total": total, "fewest": min(counts), "grants": ledger.grants, **tally}
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

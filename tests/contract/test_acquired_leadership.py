@@ -1,0 +1,391 @@
+"""Leading without a function that leads: acquired and released as a lock is. On both fronts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import LASTING, SOON, Child, Losses, children, gone, queued, run
+from tests.contract.test_aio import aside, forever, on_loop
+from zklock import aio
+from zklock.testing import wait_for
+
+Connect = Callable[..., Any]
+
+
+def latch(front: Any, client: Any, path: str, identity: str, **options: Any) -> Any:
+    return front.LeaderElection(client, path, identity=identity, **options)
+
+
+def acquired(election: Any) -> Any:
+    leadership = election.acquire(timeout=SOON)
+    assert leadership is not None, f"not elected: {election.members()}"
+    return leadership
+
+
+class Elected:
+    """A callback that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.leaderships: list[Any] = []
+
+    def __call__(self, leadership: Any) -> None:
+        self.leaderships.append(leadership)
+
+
+@LASTING
+class TestAcquiring:
+    def test_leads_until_it_releases(self, front: Any, other: Any, zklock_path: str) -> None:
+        elected = Elected()
+        election = latch(front, other, zklock_path, "a", on_elected=elected, payload="here")
+        second = latch(front, other, zklock_path, "b")
+        leadership = acquired(election)
+        assert leadership.held
+        assert leadership.identity == "a"
+        assert election.is_leader
+        assert election.leadership == leadership
+        assert not leadership.should_stop.is_set()
+        leader = second.leader()
+        assert (leader.identity, leader.payload, leader.token) == ("a", b"here", leadership.token)
+        wait_for(lambda: len(elected.leaderships) == 1, SOON)
+        assert elected.leaderships[0].token == leadership.token
+        assert second.acquire(blocking=False) is None
+        queued(other, zklock_path, 1)
+        leadership.release()
+        assert not election.is_leader
+        assert election.leadership is None
+        assert leadership.released
+        wait_for(leadership.should_stop.is_set, SOON)
+        later = acquired(second)
+        assert later.token > leadership.token
+        later.release()
+        with pytest.raises(zklock.NotHeld):
+            later.release()
+        gone(other, zklock_path)
+        assert len(elected.leaderships) == 1
+
+    def test_waits_for_its_turn(self, front: Any, other: Any, zklock_path: str) -> None:
+        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+        leadership = acquired(first)
+        assert second.acquire(timeout=0.2) is None
+        queued(other, zklock_path, 1)
+        waiting = run(acquired, second)
+        queued(other, zklock_path, 2)
+        assert not waiting.done()
+        leadership.release()
+        later = waiting.result(SOON)
+        assert later.token > leadership.token
+        later.abandon()
+        gone(other, zklock_path)
+
+    def test_for_a_body(self, front: Any, other: Any, zklock_path: str) -> None:
+        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+        with first.acquire() as leadership:
+            assert leadership.held
+            with second.attempt(timeout=0.1) as none:
+                assert none is None
+            assert first.is_leader
+        assert leadership.released
+        with second.attempt(timeout=SOON) as leadership:
+            assert leadership.held
+            assert second.is_leader
+        gone(other, zklock_path)
+        with pytest.raises(ValueError, match="waits for nothing"):
+            first.acquire(blocking=False, timeout=1.0)
+
+    def test_again_and_again_with_greater_tokens(
+        self, front: Any, other: Any, zklock_path: str
+    ) -> None:
+        election = latch(front, other, zklock_path, "a")
+        tokens = []
+        for _ in range(5):
+            with election.acquire() as leadership:
+                tokens.append(leadership.token)
+        assert tokens == sorted(set(tokens))
+        assert len(tokens) == 5
+
+    def test_beside_members_that_run(self, front: Any, other: Any, zklock_path: str) -> None:
+        runner = zklock.LeaderElection(other, zklock_path, identity="runner")
+        running = run(runner.run, lambda leadership: leadership.should_stop.wait(2 * SOON))
+        wait_for(lambda: runner.is_leader, SOON)
+        election = latch(front, other, zklock_path, "latch")
+        waiting = run(acquired, election)
+        queued(other, zklock_path, 2)
+        runner.resign()
+        leadership = waiting.result(SOON)
+        queued(other, zklock_path, 2)
+        assert not runner.is_leader
+        leadership.release()
+        wait_for(lambda: runner.is_leader, SOON)
+        runner.stop()
+        running.result(SOON)
+
+
+@LASTING
+class TestEndingIt:
+    def test_cancel_does_not_end_the_object(self, front: Any, other: Any, zklock_path: str) -> None:
+        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+        second.cancel()  # nothing is pending
+        leadership = acquired(first)
+        for _ in range(2):
+            waiting = run(second.acquire)
+            queued(other, zklock_path, 2)
+            second.cancel()
+            with pytest.raises(zklock.AcquireCancelled, match="cancelled"):
+                waiting.result(SOON)
+            queued(other, zklock_path, 1)
+        waiting = run(acquired, second)
+        queued(other, zklock_path, 2)
+        leadership.release()
+        waiting.result(SOON).release()
+        gone(other, zklock_path)
+
+    def test_stop_is_final(self, front: Any, other: Any, zklock_path: str) -> None:
+        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+        leadership = acquired(first)
+        waiting = run(second.acquire)
+        queued(other, zklock_path, 2)
+        second.stop()
+        with pytest.raises(zklock.AcquireCancelled, match="stopped"):
+            waiting.result(SOON)
+        with pytest.raises(zklock.AcquireCancelled, match="stopped"):
+            second.acquire()
+        queued(other, zklock_path, 1)
+        assert not leadership.should_stop.is_set()
+        first.stop()
+        wait_for(leadership.should_stop.is_set, SOON)
+        assert leadership.held  # whoever acquired it has to release it
+        assert first.is_leader
+        leadership.release()
+        gone(other, zklock_path)
+
+    def test_those_who_ask_for_it_are_heard(self, front: Any, other: Any, zklock_path: str) -> None:
+        election = latch(front, other, zklock_path, "a")
+        with pytest.raises(zklock.NotHeld):
+            election.resign()
+        for ask in (
+            lambda leadership: election.resign(),
+            lambda leadership: leadership.resign(),
+            lambda leadership: zklock.Lock(other, zklock_path).request_release(),
+        ):
+            leadership = acquired(election)
+            ask(leadership)
+            wait_for(leadership.should_stop.is_set, SOON)
+            assert leadership.held
+            leadership.release()
+        gone(other, zklock_path)
+
+    def test_one_object_stands_once_at_a_time(
+        self, front: Any, other: Any, zklock_path: str
+    ) -> None:
+        def body(leadership: Any) -> Any:
+            yield leadership.should_stop
+
+        lead = front.script(body)
+        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+        leadership = acquired(first)
+        own: list[Callable[[], Any]] = [lambda: first.acquire(timeout=1.0), lambda: first.run(lead)]
+        for again in own:
+            with pytest.raises(zklock.WouldDeadlock, match=str(leadership.token)):
+                again()
+        waiting = run(second.acquire)
+        queued(other, zklock_path, 2)
+        others: list[Callable[[], Any]] = [second.acquire, lambda: second.run(lead)]
+        for again in others:
+            with pytest.raises(zklock.ZkLockError, match="runs already, or acquires"):
+                again()
+        second.cancel()
+        with pytest.raises(zklock.AcquireCancelled):
+            waiting.result(SOON)
+        leadership.release()
+        running = run(second.run, lead)
+        wait_for(lambda: second.is_leader, SOON)
+        with pytest.raises(zklock.ZkLockError, match="runs already, or acquires"):
+            second.acquire()
+        second.stop()
+        running.result(SOON)
+        gone(other, zklock_path)
+
+    def test_handing_over(self, front: Any, other: Any, zklock_path: str) -> None:
+        first, second, third = (latch(front, other, zklock_path, name) for name in "abc")
+        leadership = acquired(first)
+        with pytest.raises(zklock.NoSuchMember, match="'c'"):
+            first.transfer("c")
+        assert leadership.held
+        assert not leadership.should_stop.is_set()
+        behind = []
+        for count, each in enumerate((second, third), 2):
+            behind.append(run(acquired, each))
+            queued(other, zklock_path, count)
+        chosen = first.transfer("c", timeout=SOON)
+        assert chosen.identity == "c"
+        wait_for(leadership.should_stop.is_set, SOON)
+        assert leadership.released
+        later = behind[1].result(SOON)
+        assert later.token == chosen.token
+        assert not behind[0].done()
+        queued(other, zklock_path, 2)
+        later.release()
+        behind[0].result(SOON).release()
+        with pytest.raises(zklock.NotHeld):
+            first.transfer("b")
+        gone(other, zklock_path)
+
+
+class TestLosingIt:
+    @LASTING
+    def test_its_node_is_deleted(self, front: Any, other: Any, zklock_path: str) -> None:
+        losses = Losses()
+        election = latch(front, other, zklock_path, "a", on_lost=losses)
+        leadership = acquired(election)
+        other.delete(leadership.path)
+        assert losses.one().reason is zklock.LossReason.NODE_DELETED
+        wait_for(leadership.should_stop.is_set, SOON)
+        assert not leadership.held
+        assert not election.is_leader
+        with pytest.raises(zklock.LockLost):
+            leadership.release()
+        later = acquired(election)
+        assert later.token > leadership.token
+        later.release()
+        assert len(losses.losses) == 1
+        gone(other, zklock_path)
+
+    @LASTING
+    def test_a_waiting_one_queues_again(self, front: Any, other: Any, zklock_path: str) -> None:
+        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+        leadership = acquired(first)
+        waiting = run(acquired, second)
+        node = queued(other, zklock_path, 2)[1]
+        other.delete(f"{zklock_path}/{node}")
+        wait_for(lambda: children(other, zklock_path)[1:] not in ([], [node]), SOON)
+        leadership.release()
+        later = waiting.result(SOON)
+        assert later.path.rpartition("/")[2] != node
+        later.release()
+        gone(other, zklock_path)
+
+    def test_its_process_is_killed(
+        self, front: Any, zklock_hosts: str, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        client = zklock_connect(timeout=30.0)
+        election = latch(front, client, zklock_path, "next")
+        with Child(
+            "acquire_leadership", hosts=zklock_hosts, path=zklock_path, timeout=4.0
+        ) as child:
+            token = zklock.FencingToken.parse(child.hears()["leads"])
+            waiting = run(acquired, election)
+            queued(client, zklock_path, 2)
+            assert not waiting.done()
+            child.process.kill()
+            leadership = waiting.result(SOON)
+            assert leadership.token > token
+            leadership.release()
+        gone(client, zklock_path)
+
+    def test_its_client_is_stopped(
+        self, front: Any, other: Any, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        client = zklock_connect(timeout=30.0)
+        losses = Losses()
+        election = latch(front, client, zklock_path, "a", on_lost=losses)
+        second = latch(front, other, zklock_path, "b")
+        leadership = acquired(election)
+        waiting = run(acquired, second)
+        queued(other, zklock_path, 2)
+        client.stop()
+        assert losses.one().reason is zklock.LossReason.CLIENT_CLOSED
+        wait_for(leadership.should_stop.is_set, SOON)
+        waiting.result(SOON).release()
+        with pytest.raises(zklock.ClientClosed):
+            election.acquire()
+
+
+@LASTING
+class TestLeadItself:
+    def test_what_lead_was_given_it_cannot_give_back(
+        self, front: Any, other: Any, zklock_path: str
+    ) -> None:
+        seen: list[tuple[bool, list[str]]] = []
+
+        def body(leadership: Any) -> Any:
+            leadership.abandon()
+            assert leadership.should_stop.is_set()
+            yield 0.05
+            seen.append((leadership.held, children(other, zklock_path)))
+            yield stop
+
+        stop = threading.Event()
+        election = latch(front, other, zklock_path, "a")
+        running = run(election.run, front.script(body))
+        wait_for(lambda: seen, SOON)
+        election.stop()
+        stop.set()
+        running.result(SOON)
+        held, nodes = seen[0]
+        assert held
+        assert len(nodes) == 1
+        gone(other, zklock_path)
+
+    def test_a_body_of_a_thread(self, other: Any, zklock_path: str) -> None:
+        seen: list[tuple[bool, bool]] = []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            with leadership:
+                assert not leadership.should_stop.is_set()
+            assert leadership.should_stop.is_set()
+            seen.append((leadership.held, election.members()[0].token == leadership.token))
+            election.stop()
+
+        election = zklock.LeaderElection(other, zklock_path)
+        election.run(lead, on_error="raise")
+        assert seen == [(True, True)]
+
+    @on_loop
+    async def test_a_body_of_a_task(self, other: Any, zklock_path: str) -> None:
+        seen: list[tuple[bool, bool]] = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            async with leadership:
+                assert not leadership.should_stop.is_set()
+            assert leadership.should_stop.is_set()
+            members = await election.members()
+            seen.append((leadership.held, members[0].token == leadership.token))
+            election.stop()
+
+        election = aio.LeaderElection(other, zklock_path)
+        await election.run(lead, on_error="raise")
+        assert seen == [(True, True)]
+
+
+@LASTING
+class TestTasks:
+    @on_loop
+    async def test_one_that_is_cancelled_leaves_nothing(self, other: Any, zklock_path: str) -> None:
+        first, second = (aio.LeaderElection(other, zklock_path, identity=each) for each in "ab")
+        async with await first.acquire() as leadership:  # type: ignore[union-attr]
+            waiting = asyncio.create_task(second.acquire())
+            await aside(queued, other, zklock_path, 2)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await aside(queued, other, zklock_path, 1)
+            assert leadership.held
+        async with asyncio.timeout(SOON), second.attempt() as later:
+            assert later is not None
+        await aside(gone, other, zklock_path)
+
+    @on_loop
+    async def test_a_loss_cancels_the_body(self, other: Any, zklock_path: str) -> None:
+        election = aio.LeaderElection(other, zklock_path)
+        with pytest.raises(zklock.LockLost):
+            async with asyncio.timeout(SOON), election.attempt() as leadership:
+                assert leadership is not None
+                await aside(other.delete, leadership.path)
+                await forever()
+        assert not election.is_leader

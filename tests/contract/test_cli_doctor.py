@@ -1,0 +1,210 @@
+"""``zklock doctor`` as operators run it."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.test_cli import PATIENCE, Commands
+from zklock.cli.view import servers
+from zklock.testing import ZooKeeperServer, wait_for
+
+
+@pytest.fixture
+def zk(zklock_hosts: str) -> Iterator[Commands]:
+    commands = Commands(zklock_hosts)
+    yield commands
+    commands.close()
+
+
+def test_a_port_is_a_number(zk: Commands) -> None:
+    for wrong in ("-1", "65536", "x", "1.5"):
+        code, _, errors = zk.run("doctor", f"--admin-port={wrong}")
+        assert (code, f"{wrong}: not a port" in errors) == (64, True)
+
+
+def examine(zk: Commands, *arguments: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
+    """Return the exit status, and the findings by what they are about."""
+    code, out, errors = zk.run("doctor", "--json", *arguments)
+    assert errors == ""
+    told = json.loads(out)
+    assert (told["version"], told["status"]) == (1, code)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for finding in told["findings"]:
+        assert set(finding) == {"level", "about", "what", "do"}
+        found.setdefault(finding["about"], []).append(finding)
+    return code, found
+
+
+def test_a_healthy_server(
+    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
+) -> None:
+    client = zklock_connect(timeout=30.0)
+    with zklock.Lock(client, f"{zklock_path}/a", identity="host-7"):
+        before = client.get(zklock_path)[1]
+        code, found = examine(zk, zklock_path)
+        assert client.get(zklock_path)[1] == before, "nothing was changed"
+    speed = {finding.pop("level") for finding in found.pop("speed")}
+    assert speed <= {"ok", "warning", "problem"}, "other work may slow the server down"
+    assert code == 0 or speed != {"ok"}
+    assert [one["level"] for one in found["lease"]] == ["ok"]
+    assert found["locks"][0]["what"] == "1 locks are in use, and 0 contenders wait"
+    assert "standalone, ZooKeeper 3." in found["server"][0]["what"]
+    assert found["ensemble"][0]["level"] == found["acl"][0]["level"] == "note"
+
+
+def test_what_hurts_is_found(
+    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
+) -> None:
+    client = zklock_connect(timeout=30.0)
+    client.ensure_path(f"{zklock_path}/a")
+    left = client.create(f"{zklock_path}/a/_c_{'0' * 32}-lock-", b"left behind", sequence=True)
+    zk.environ["ZKLOCK_HOSTS"] += ",127.0.0.1:1"
+    code, found = examine(zk, "--session-timeout", "3600", zklock_path)
+    assert code == 2
+    (orphan,) = found["orphan"]
+    assert left in orphan["what"]
+    assert found["session"][0]["level"] == "warning"
+    assert "3600 s was asked for" in found["session"][0]["what"]
+    assert [one["level"] for one in found["server"]] == ["warning", "ok"]
+    assert "127.0.0.1:1 cannot be reached" in found["server"][0]["what"]
+    arguments = orphan["do"].partition("zklock ")[2].split()
+    assert zk.run(*arguments)[0] == 0
+    assert client.exists(left) is None
+
+
+def test_a_chroot_that_does_not_exist(zk: Commands, zklock_path: str) -> None:
+    zk.environ["ZKLOCK_HOSTS"] += zklock_path
+    code, found = examine(zk)
+    assert code == 2
+    assert found["chroot"][0]["what"].startswith(f"the chroot {zklock_path} does not exist")
+
+
+def test_without_credentials_for_the_path(
+    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
+) -> None:
+    from kazoo.security import make_acl, make_digest_acl
+
+    owner = zklock_connect()
+    owner.add_auth("digest", "owner:secret")
+    acl = [make_digest_acl("owner", "secret", all=True), make_acl("world", "anyone", read=True)]
+    owner.create(zklock_path, acl=acl)
+    code, found = examine(zk, zklock_path)
+    assert code >= 1
+    assert found["acl"][0]["what"].startswith(
+        f"as this command connects, it has no create permission on {zklock_path}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rights", "expected"),
+    [
+        ({"all": True}, (True, True, True)),
+        ({"create": True, "delete": True}, (True, True, False)),
+        ({"create": True, "read": True}, (True, False, True)),
+        ({"read": True, "delete": True}, (False, None, True)),
+        ({"admin": True}, (False, None, False)),
+    ],
+    ids=str,
+)
+def test_the_rights_of_this_client_are_tried_and_nothing_is_changed(
+    rights: dict[str, bool],
+    expected: tuple[bool, bool | None, bool],
+    zklock_path: str,
+    zklock_connect: Callable[..., Any],
+) -> None:
+    from kazoo.security import make_digest_acl
+
+    client = zklock_connect()
+    owner = zklock_connect()
+    owner.add_auth("digest", "owner:secret")
+    client.add_auth("digest", "other:secret")
+    acl = [
+        make_digest_acl("owner", "secret", all=True),
+        make_digest_acl("other", "secret", **rights),
+    ]
+    owner.create(zklock_path, acl=acl)
+    before = owner.get(zklock_path)[1]
+    found = servers.own_rights(client, zklock_path)
+    assert found is not None
+    assert (found.create, found.delete, found.read) == expected
+    assert owner.get(zklock_path)[1] == before
+    assert owner.get_children(zklock_path) == []
+    assert servers.own_rights(client, f"{zklock_path}/missing") is None
+    owner.delete(zklock_path)
+
+
+def test_the_admin_server_is_asked(administered: tuple[ZooKeeperServer, int]) -> None:
+    server, port = administered
+    commands = Commands(server.hosts)
+    try:
+
+        def learnt(where: int, how: str, *more: str) -> dict[str, list[dict[str, Any]]]:
+            """Examine until it has come to know tickTime so: a busy machine may be too slow."""
+
+            def found() -> dict[str, list[dict[str, Any]]] | None:
+                _, all_of_it = examine(commands, "--admin-port", str(where), *more)
+                return all_of_it if how in all_of_it["lease"][0]["what"] else None
+
+            return wait_for(found, PATIENCE, how)
+
+        found = learnt(port, "tickTime 0.5 s (from its admin server)")
+        assert found["clocks"][0]["level"] == "ok", "it is the clock of this machine"
+        assert found["lease"][0]["level"] == "ok"
+        assert [one["level"] for one in found["session"]] == ["ok"]
+        found = learnt(0, "tickTime 0.5 s (half of the shortest", "--session-timeout", "3600")
+        assert found["clocks"][0]["level"] == "unknown"
+    finally:
+        commands.close()
+    host, number = server.hosts.split(":")
+    admin = servers.Admin(host, port, int(number), seconds=PATIENCE)
+    told = servers.server(host, int(number), admin)
+    stats = admin.ask("server_stats")
+    assert told.mode == stats["server_stats"]["server_state"] == "standalone"
+    assert told.version == stats["version"].partition("-")[0]
+    limits = servers.limits(host, int(number), admin)
+    assert limits is not None
+    assert limits.voters == 0
+    assert servers.Admin(host, port, 1).configuration == {}, "it is another server's"
+
+
+def test_limits_are_read_or_measured(
+    zklock_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, port = zklock_server.hosts.split(":")
+    nobody = servers.Admin(host, 0, None)
+    read = servers.limits(host, int(port), nobody)
+    assert read is not None
+    assert "configuration" in read.source
+
+    def refuses(*_: object, **__: object) -> str:
+        return "conf is not executed because it is not in the whitelist.\n"
+
+    monkeypatch.setattr(servers, "four_letter", refuses)
+    measured = servers.limits(host, int(port), nobody)
+    assert measured is not None
+    assert (measured.shortest, measured.longest) == (read.shortest, read.longest)
+    assert measured.tick == (read.shortest or 0) / 2
+
+
+def test_a_server_that_is_silent_or_gone(
+    zklock_own_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_SECONDS", 0.5)
+    host, port = zklock_own_server.hosts.split(":")
+    nobody = servers.Admin(host, 0, None)
+    assert servers.server(host, int(port), nobody).mode == "standalone"
+    zklock_own_server.pause()
+    silent = "is silent for 0.5 s"
+    assert servers.server(host, int(port), nobody).trouble == f"{silent}: perhaps it wants TLS"
+    tls = ssl.create_default_context()
+    assert servers.server(host, int(port), nobody, tls).trouble == silent
+    assert servers.limits(host, int(port), nobody) is None
+    zklock_own_server.resume()
+    zklock_own_server.kill()
+    assert "cannot be reached" in (servers.server(host, int(port), nobody).trouble or "")

@@ -1,0 +1,79 @@
+"""What commands print on a terminal and into a pipe: the same, without colours or movements."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import SOON, granted, queued, run
+from tests.contract.test_cli import PATIENCE, Commands
+from tests.terminal import COLUMNS, Terminal
+
+AGE = re.compile(r"\b[0-9]+[dhms]([0-9]+[hms])?\b *|\b[0-9.]+ m?s\b")
+LINES = ["show", "ls", "graph", "top --once", "doctor", "show --json", "ls --json"]
+
+
+@pytest.fixture
+def zk(zklock_hosts: str) -> Iterator[Commands]:
+    commands = Commands(zklock_hosts)
+    commands.environ["PYTHONIOENCODING"] = "utf-8"
+    commands.environ.pop("NO_COLOR", None)
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def queue(zklock_path: str, zklock_connect: Callable[..., Any]) -> Iterator[str]:
+    """The path of a lock with a holder and a waiter."""
+    one, two = (zklock_connect(timeout=30.0) for _ in range(2))
+    second = zklock.Lock(two, zklock_path, identity="host-8")
+    with zklock.Lock(one, zklock_path, identity="Jürgen"):
+        waiting = run(granted, second)
+        queued(one, zklock_path, 2)
+        yield zklock_path
+    waiting.result(SOON).release()
+
+
+def told(text: str) -> list[str]:
+    """Return the lines, without what changes from one second to the next, and without widths."""
+    return [" ".join(AGE.sub("", line).split()) for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_terminal_is_shown_what_a_pipe_gets(line: str, zk: Commands, queue: str) -> None:
+    command = [*line.split(), queue]
+    _, out, _ = zk.run(*command)
+    assert "\x1b" not in out
+    assert "\r" not in out
+    zk.environ |= {"NO_COLOR": "1", "TERM": "xterm"}
+    with Terminal([sys.executable, "-m", "zklock.cli", *command], env=zk.environ) as terminal:
+        terminal.finish(PATIENCE)
+    assert "\x1b" not in terminal.shown
+    if line.startswith("top"):
+        assert [it for it in terminal.shown.splitlines() if len(it) > COLUMNS] == []
+    elif line in {"show", "ls", "graph"}:
+        assert told(terminal.shown) == told(out)
+        assert "Jürgen" in out
+
+
+@pytest.mark.parametrize("line", [*LINES, "watch"])
+def test_another_encoding_gets_escapes(line: str, zk: Commands, queue: str) -> None:
+    zk.environ |= {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    if line == "watch":
+        process = zk.start("watch", queue)
+        assert process.stdout is not None
+        out = process.stdout.readline()
+        process.terminate()
+    else:
+        code, out, errors = zk.run(*line.split(), queue)
+        assert code in {0, 1, 2}, errors
+        assert errors.isascii()
+        assert "Traceback" not in errors
+    assert out.isascii()
+    if line != "doctor":
+        assert "J\\xfcrgen" in out or "J\\u00fcrgen" in out

@@ -1,0 +1,355 @@
+"""``zklock run`` and ``zklock elect`` end in every phase: on signals, and on errors of any kind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+import zklock
+from tests.contract.support import gone, queued
+from tests.contract.test_cli import PATIENCE, Commands, await_file, python
+from tests.contract.test_demo import parent_of
+from zklock._ground.clock import clock
+from zklock.testing import wait_for
+from zklock.testing.proxy import FaultProxy
+
+PROMPT = 8.0
+"""Seconds within which a command that was told to end has ended, whatever ZooKeeper does. Its
+session timeout is longer by far."""
+
+COMMANDS = ["run", "elect"]
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.fixture
+def zk(zklock_hosts: str) -> Iterator[Commands]:
+    commands = Commands(zklock_hosts)
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """The address of a server that accepts and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def doctored(zk: Commands, prelude: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a command after something was done to its process."""
+    program = f"{textwrap.dedent(prelude)}\nimport sys\nfrom zklock.cli import main\n"
+    program += "sys.exit(main())"
+    return zk.start_program(program, *arguments, **options)
+
+
+# Errors
+
+
+@pytest.mark.hazard("H54")
+@pytest.mark.parametrize(
+    ("error", "status", "sentence"),
+    [
+        ("RuntimeError('something else')", 125, "something else"),
+        ('RuntimeError("can\'t start new thread")', 125, "can't start new thread"),
+        ("MemoryError()", 125, "MemoryError"),
+        ("OSError(24, 'Too many open files')", 125, "Too many open files"),
+        ("KeyboardInterrupt()", 130, ""),
+    ],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whatever_ends_the_acquire_ends_the_command(
+    command: str, error: str, status: int, sentence: str, zk: Commands, zklock_path: str
+) -> None:
+    prelude = f"""
+        import zklock
+        def refuse(*_, **__):
+            raise {error}
+        zklock.Lock.acquire = zklock.LeaderElection.run = refuse
+    """
+    process = doctored(zk, prelude, command, zklock_path, "true")
+    out, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (status, "")
+    assert sentence in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.hazard("H54")
+@pytest.mark.parametrize(
+    "thread", ["zklock-run", "zklock-elect", "zklock-elect-told", "zklock-run-child"]
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_thread_that_cannot_be_started_ends_the_command(
+    command: str, thread: str, zk: Commands, zklock_path: str, tmp_path: Path,
+    zklock_client: KazooClient,
+) -> None:  # fmt: skip
+    prelude = f"""
+        import threading
+        start = threading.Thread.start
+        def refuse(self):
+            if self.name == {thread!r}:
+                raise RuntimeError("can't start new thread")
+            start(self)
+        threading.Thread.start = refuse
+    """
+    program = ["sh", "-c", f"touch {tmp_path}/ran"]
+    process = doctored(zk, prelude, command, zklock_path, "--", *program)
+    _, errors = process.communicate(timeout=PATIENCE)
+    other = {"run": "elect", "elect": "zklock-run"}[command]
+    if other in thread and thread != "zklock-run-child":
+        assert (process.returncode, errors) == (0, "")  # none that this command needs
+        return
+    assert process.returncode == 125
+    assert "can't start new thread" in errors
+    assert not (tmp_path / "ran").exists()
+    gone(zklock_client, zklock_path)
+
+
+@pytest.mark.hazard("H54")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_was_begun_does_not_outlive_an_error(
+    command: str, zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    prelude = f"""
+        import pathlib, time, zklock
+        def refuse(*_):
+            while not pathlib.Path({str(tmp_path / "pid")!r}).exists():
+                time.sleep(0.01)
+            raise RuntimeError("no more callbacks")
+        zklock.Grant.add_lost_callback = refuse
+    """
+    program = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 60"
+    process = doctored(zk, prelude, command, zklock_path, "--", "sh", "-c", program)
+    assert process.wait(PATIENCE) == 125
+    assert parent_of(int((tmp_path / "pid").read_text())) is None
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_children_are_waited_for_where_their_end_is_ignored(
+    command: str, zk: Commands, zklock_path: str
+) -> None:
+    process = zk.start(
+        command, zklock_path, "--", "sh", "-c", "exit 7",
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+    )  # fmt: skip
+    assert process.wait(PATIENCE) == 7
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_while_connecting(
+    command: str, number: signal.Signals, zk: Commands, mute: str
+) -> None:
+    process = zk.start("-v", command, "--hosts", mute, "--connect-timeout", "60", "/x", "true")
+    assert process.stderr is not None
+    assert any("Connecting" in line for line in process.stderr)
+    process.send_signal(number)
+    process.communicate(timeout=PROMPT)
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.hazard("H54")
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_while_waiting_and_cut_off(
+    command: str, number: signal.Signals, zk: Commands, zklock_client: KazooClient,
+    zklock_path: str, zklock_proxy: FaultProxy,
+) -> None:  # fmt: skip
+    with zklock.Lock(zklock_client, zklock_path):
+        hosts = ["--hosts", zklock_proxy.hosts, "--session-timeout", "20"]
+        process = zk.start(command, *hosts, zklock_path, "true")
+        queued(zklock_client, zklock_path, 2)
+        zklock_proxy.blackhole()
+        process.send_signal(number)
+        assert process.wait(PROMPT) == 128 + number
+        zklock_proxy.restore()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_while_the_command_runs_and_it_is_cut_off(
+    command: str, number: signal.Signals, zk: Commands, zklock_path: str,
+    zklock_proxy: FaultProxy, tmp_path: Path,
+) -> None:  # fmt: skip
+    program = f"""
+        import os, pathlib, signal
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: os._exit(9))
+        pathlib.Path({str(tmp_path / "began")!r}).write_text("yes")
+        while True:
+            signal.pause()
+    """
+    hosts = ["--hosts", zklock_proxy.hosts, "--session-timeout", "20"]
+    process = zk.start(command, *hosts, zklock_path, *python(program))
+    await_file(tmp_path / "began")
+    zklock_proxy.blackhole()
+    process.send_signal(number)
+    assert process.wait(PROMPT) == 9
+    zklock_proxy.restore()
+
+
+@pytest.mark.hazard("H54")
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_while_releasing(
+    command: str, number: signal.Signals, zk: Commands, zklock_path: str,
+    zklock_proxy: FaultProxy, tmp_path: Path,
+) -> None:  # fmt: skip
+    program = f"echo $$ > {tmp_path}/pid; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; exit 5"
+    hosts = ["--hosts", zklock_proxy.hosts, "--session-timeout", "20"]
+    process = zk.start(command, *hosts, zklock_path, "--", "sh", "-c", program)
+    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), PATIENCE)
+    pid = int((tmp_path / "pid").read_text())
+    zklock_proxy.blackhole()
+    (tmp_path / "go").touch()
+    wait_for(lambda: parent_of(pid) is None, PATIENCE)
+    process.send_signal(number)
+    assert process.wait(PROMPT) == 5
+    zklock_proxy.restore()
+
+
+# What a waiting command says
+
+
+def test_a_waiting_command_says_what_for(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    mine = zklock.Lock(zklock_client, zklock_path, identity="host-7")
+    with mine as grant:
+        first = zk.start("run", zklock_path, "true")
+        queued(zklock_client, zklock_path, 2)
+        second = zk.start("run", "-v", "-w", "4", zklock_path, "true")
+        _, errors = second.communicate(timeout=PATIENCE)
+        held = re.escape(f"{zklock_path} is held by host-7 ({grant.token}, came ") + "[0-9]+s ago"
+        assert second.returncode == 75
+        for what in ("waits", "gives up"):
+            assert re.search(rf"zklock run: {what}: {held}\); number 2 of 2 waiting\n", errors)
+    assert first.wait(PATIENCE) == 0
+    assert first.communicate() == ("", "")
+
+
+def test_on_a_terminal_it_says_what_it_waits_for(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    terminal, slave = pty.openpty()
+    seen = ""
+    try:
+        with zklock.Lock(zklock_client, zklock_path, identity="host-7"):
+            process = zk.start("run", zklock_path, "true", stderr=slave)
+            os.close(slave)
+            deadline = clock() + PATIENCE
+            while "number 1 of 1 waiting" not in seen:
+                assert select.select([terminal], [], [], deadline - clock())[0], seen
+                seen += os.read(terminal, 4096).decode()
+        assert process.wait(PATIENCE) == 0
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(terminal)
+    assert f"{zklock_path} is held by host-7" in seen
+
+
+def test_it_says_that_nobody_answers(zk: Commands, mute: str) -> None:
+    hosts = ["--hosts", mute, "--connect-timeout", "4"]
+    process = zk.start("run", "-v", *hosts, "/x", "true")
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 69
+    assert errors.count(f"zklock run: no ZooKeeper server of {mute} has answered yet\n") == 1
+
+
+def test_once_somebody_answers_it_says_what_it_waits_for(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, zklock_proxy: FaultProxy
+) -> None:
+    zklock_proxy.cut()
+    options = ["-v", "--connect-timeout", "60", "--hosts", zklock_proxy.hosts]
+    with zklock.Lock(zklock_client, zklock_path, identity="host-7"):
+        process = zk.start("run", *options, zklock_path, "true")
+        assert process.stderr is not None
+        assert any("has answered yet" in line for line in process.stderr)
+        zklock_proxy.restore()
+        assert any("zklock run: waits: " in line for line in process.stderr)
+    assert process.wait(PATIENCE) == 0
+
+
+# Bytes
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_whose_name_is_no_text(
+    command: str, zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    file = os.fsencode(tmp_path) + b"/\xff\xfe"
+    Path(os.fsdecode(file)).write_text('#!/bin/sh\nprintf %s "$1"\n')
+    Path(os.fsdecode(file)).chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "zklock.cli", command, zklock_path, "--", file, b"\xe4\xf6"],
+        env=zk.environ,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"\xe4\xf6", b"")
+
+
+def test_an_identity_must_be_text(zk: Commands, zklock_path: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "zklock.cli",
+        "run",
+        "--identity",
+        "\udcff",
+        zklock_path,
+        "true",
+    ]
+    done = subprocess.run(
+        command, env=zk.environ, capture_output=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 64
+    assert b"not UTF-8 text" in done.stderr
+
+
+@pytest.mark.parametrize("options", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
+@pytest.mark.parametrize("command", ["", "run", "elect", "show", "ls", "check", "break", "demo"])
+def test_help_is_for_every_terminal(command: str, options: dict[str, str], zk: Commands) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "zklock.cli", *command.split(), "--help"],
+        env={**zk.environ, **options},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"usage: zklock" in done.stdout
+    assert done.stdout.isascii()
+    assert b"\\u" not in done.stdout
+
+
+def test_identities_are_shown_on_every_terminal(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    with zklock.Lock(zklock_client, zklock_path, identity="Jürgen"):
+        done = subprocess.run(
+            [sys.executable, "-m", "zklock.cli", "show", zklock_path],
+            env={**zk.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(b"J\\xfcrgen\n")

@@ -1,0 +1,370 @@
+"""What ``zklock run`` has besides a lock and a command; its exit statuses; its supervisor."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+
+import zklock
+from tests.contract.support import SOON, gone, queued
+from tests.contract.test_cli import PATIENCE, Commands, await_file, python
+from tests.contract.test_demo import parent_of
+from zklock._ground.clock import clock
+from zklock.cli.supervisor import children_of
+from zklock.testing import wait_for
+
+BEGIN = "echo $$ > {0}/new; mv {0}/new {0}/began; "
+
+
+@pytest.fixture
+def zk(zklock_hosts: str) -> Iterator[Commands]:
+    commands = Commands(zklock_hosts)
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def zklock_client(zklock_connect: Callable[..., Any]) -> Any:
+    """A client whose session outlives commands that are slow to start."""
+    return zklock_connect(timeout=30.0)
+
+
+def until(file: Path) -> str:
+    """Return a shell line that ends when the file exists."""
+    return f"while [ ! -e {file} ]; do sleep 0.02; done"
+
+
+def supervisor_of(runner: subprocess.Popen[str]) -> int:
+    (found,) = children_of(runner.pid)
+    return found
+
+
+# Kinds of locks
+
+
+def test_shared_commands_run_at_once_and_no_other_beside_them(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    # Each of the two ends only when the other has begun.
+    lines = [f"touch {tmp_path}/{one}; {until(tmp_path / two)}" for one, two in ("ab", "ba")]
+    both = [zk.start("run", "--shared", zklock_path, "-c", line) for line in lines]
+    assert [one.wait(PATIENCE) for one in both] == [0, 0]
+    with zklock.ReadLock(zklock_client, zklock_path):
+        assert zk.run("run", "-s", "-n", zklock_path, "true")[0] == 0
+        assert zk.run("run", "-n", zklock_path, "true")[0] == 75
+    with zklock.Lock(zklock_client, zklock_path):
+        assert zk.run("run", "-s", "-n", zklock_path, "true")[0] == 75
+
+
+def test_permits_are_limited(zk: Commands, zklock_path: str, zklock_client: KazooClient) -> None:
+    limit = ["--limit", "3"]
+    with zklock.Semaphore(zklock_client, zklock_path, limit=3):
+        assert zk.run("run", "-n", *limit, "--permits", "2", zklock_path, "true")[0] == 0
+        assert zk.run("run", "-n", "--permits", "2", zklock_path, "true")[0] == 0
+        assert zk.run("run", "-n", *limit, "--permits", "3", zklock_path, "true")[0] == 75
+        code, _, errors = zk.run("run", *limit, "--permits", "4", zklock_path, "true")
+        assert code == 64
+        assert "4 permits will never be free" in errors
+        code, _, errors = zk.run("run", "--limit", "2", zklock_path, "true")
+        assert code == 125
+        assert "limit" in errors
+    gone(zklock_client, f"{zklock_path}/leases")
+
+
+def test_its_place_among_those_who_wait_for_permits(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    with zklock.Semaphore(zklock_client, zklock_path, limit=1, identity="host-7"):
+        waits = ["run", "-v", "-w", "1", "--limit", "1", zklock_path, "true"]
+        code, _, errors = zk.run(*waits)
+    assert code == 75
+    for what in ("waits", "gives up"):
+        assert re.search(
+            rf"zklock run: {what}: {zklock_path} is held by host-7 \(.*, came [0-9]+s ago\); "
+            "number 1 of 1 waiting\n",
+            errors,
+        )
+
+
+# A shell line
+
+
+@pytest.mark.parametrize("command", ["run", "elect"])
+def test_a_shell_line(command: str, zk: Commands, zklock_path: str) -> None:
+    line = 'echo "$ZKLOCK_PATH" && exit 7 | exit 3'
+    assert zk.run(command, zklock_path, "-c", line) == (3, f"{zklock_path}\n", "")
+    assert zk.run(command, "-c", line, zklock_path) == (3, f"{zklock_path}\n", "")
+
+
+# At least
+
+
+def test_the_lock_is_kept_for_a_time_after_the_grant(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    begun = clock()
+    process = zk.start("run", "--at-least", "2", zklock_path, "-c", f"echo y > {tmp_path}/ran")
+    await_file(tmp_path / "ran")
+    with zklock.Lock(zklock_client, zklock_path, timeout=PATIENCE):
+        assert clock() - begun >= 2
+    assert process.wait(PATIENCE) == 0
+
+
+def test_a_command_that_takes_longer_is_released_at_its_end(zk: Commands, zklock_path: str) -> None:
+    assert zk.run("run", "--at-least", "0.001", zklock_path, "true")[0] == 0
+
+
+def test_what_was_not_run_keeps_nothing(zk: Commands, zklock_path: str) -> None:
+    assert zk.run("run", "--at-least", "3600", zklock_path, "/no/such/command")[0] == 127
+
+
+def test_a_signal_ends_the_keeping(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+    line = BEGIN.format(tmp_path) + "exit 3"
+    process = zk.start("run", "--at-least", "3600", zklock_path, "-c", line)
+    pid = int(await_file(began))
+    wait_for(lambda: parent_of(pid) is None, PATIENCE)
+    queued(zklock_client, zklock_path, 1)
+    process.terminate()
+    assert process.wait(PATIENCE) == 3
+    gone(zklock_client, zklock_path)
+
+
+# Exit statuses
+
+
+@pytest.mark.parametrize("command", ["run", "elect"])
+def test_what_is_not_permitted(
+    command: str, zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
+) -> None:
+    owner = zklock_connect()
+    owner.add_auth("digest", "owner:secret")
+    owner.ensure_path(zklock_path)
+    closed = f"{zklock_path}/closed"
+    owner.create(closed, acl=[make_digest_acl("owner", "secret", all=True)])
+    try:
+        code, out, errors = zk.run(command, closed, "echo", "ran")
+        assert (code, out) == (77, "")
+        assert closed in errors
+    finally:
+        owner.delete(closed)
+
+
+def test_a_lock_that_is_taken_away(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    line = (
+        f"trap 'touch {tmp_path}/told' TERM; {BEGIN.format(tmp_path)} while :; do sleep 0.1; done"
+    )
+    process = zk.start("run", "--grace", "0.5", zklock_path, "-c", line)
+    pid = int(await_file(tmp_path / "began"))
+    (node,) = queued(zklock_client, zklock_path, 1)
+    zklock_client.delete(f"{zklock_path}/{node}")
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 79
+    assert "lock lost" in errors
+    assert parent_of(pid) is None
+    assert (tmp_path / "told").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "elect"])
+def test_a_supervisor_that_is_killed(
+    command: str, zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    line = BEGIN.format(tmp_path) + "exec sleep 60"
+    process = zk.start(command, zklock_path, "-c", line)
+    pid = int(await_file(tmp_path / "began"))
+    os.kill(supervisor_of(process), signal.SIGKILL)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 125
+    # It may be killed before it has said that the command runs.
+    assert re.search("supervisor was( killed)?: run it again", errors)
+    assert parent_of(pid) is None
+    gone(zklock_client, zklock_path)
+
+
+def test_a_supervisor_that_is_killed_before_the_command_begins(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    with zklock.Lock(zklock_client, zklock_path):
+        process = zk.start("run", zklock_path, "touch", str(tmp_path / "ran"))
+        queued(zklock_client, zklock_path, 2)
+        os.kill(supervisor_of(process), signal.SIGKILL)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 125
+    assert "supervisor was killed: run it again" in errors
+    assert not (tmp_path / "ran").exists()
+
+
+# What the supervisor ends, and what it leaves
+
+
+def on_term(folder: Path) -> Any:
+    """Return a command that needs a moment to end in order."""
+    return python(f"""
+        import os, pathlib, signal, time
+        def end(*ignored):
+            pathlib.Path({str(folder / "ended")!r}).write_text("in order")
+            os._exit(3)
+        signal.signal(signal.SIGTERM, end)
+        pathlib.Path({str(folder / "began")!r}).write_text(str(os.getpid()))
+        while True:
+            signal.pause()
+        """)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("command", ["run", "elect"])
+def test_the_command_may_end_in_order_though_the_runner_does_nothing(
+    command: str, number: signal.Signals, zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    runner = zk.start(command, "--session-timeout", "12", zklock_path, *on_term(tmp_path))
+    pid = int(await_file(tmp_path / "began"))
+    runner.send_signal(number)
+    wait_for(lambda: parent_of(pid) is None, PATIENCE)
+    assert (tmp_path / "ended").read_text() == "in order"
+    if command == "run":
+        runner.send_signal(signal.SIGCONT)
+        assert runner.wait(PATIENCE) == (79 if number == signal.SIGSTOP else -9)
+
+
+def test_the_whole_group_of_the_runner_is_killed(
+    zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    line = f"trap '' TERM; {BEGIN.format(tmp_path)} while :; do sleep 0.1; done"
+    runner = zk.start("run", zklock_path, "-c", line, process_group=0)
+    pid = int(await_file(tmp_path / "began"))
+    os.killpg(runner.pid, signal.SIGKILL)
+    wait_for(lambda: parent_of(pid) is None, PATIENCE)
+
+
+def test_if_both_are_killed_the_kernel_kills_the_command(
+    zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    line = f"trap '' TERM; {BEGIN.format(tmp_path)} while :; do sleep 0.1; done"
+    runner = zk.start("run", zklock_path, "-c", line)
+    pid = int(await_file(tmp_path / "began"))
+    supervisor = supervisor_of(runner)
+    runner.send_signal(signal.SIGSTOP)  # it shall do nothing about the other's death
+    os.kill(supervisor, signal.SIGKILL)
+    runner.kill()
+    wait_for(lambda: parent_of(pid) is None, PATIENCE)
+
+
+def test_of_runners_inside_each_other_nothing_is_left(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    line = f"trap '' TERM; {BEGIN.format(tmp_path)} while :; do sleep 0.1; done"
+    inner = [sys.executable, "-m", "zklock.cli", "run", f"{zklock_path}/inner", "-c", line]
+    outer = zk.start("run", f"{zklock_path}/outer", "--", *inner)
+    pid = int(await_file(tmp_path / "began"))
+    outer.kill()
+    wait_for(lambda: parent_of(pid) is None, PATIENCE)
+
+
+def test_what_the_command_leaves_behind_goes_on(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    line = f"({BEGIN.format(tmp_path)} {until(tmp_path / 'go')}; echo yes > {tmp_path}/went) "
+    line += f">/dev/null 2>&1 </dev/null & {until(tmp_path / 'began')}"
+    assert zk.run("run", zklock_path, "-c", line)[0] == 0
+    gone(zklock_client, zklock_path)
+    assert not (tmp_path / "went").exists()
+    (tmp_path / "go").touch()
+    await_file(tmp_path / "went")
+
+
+def test_children_that_the_runner_had_before_are_left_alone(
+    zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    line = BEGIN.format(tmp_path) + "exec sleep 60"
+    shell = f"sleep 60 & echo $! > {tmp_path}/other; exec $RUN {zklock_path} -c '{line}'"
+    zk.environ["RUN"] = f"{sys.executable} -m zklock.cli run"
+    runner = zk.start_program(
+        f"import os; os.execvp('sh', ['sh', '-c', {shell!r}])", stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    await_file(tmp_path / "began")
+    other = int((tmp_path / "other").read_text())
+    try:
+        (supervisor,) = children_of(runner.pid) - {other}
+        os.kill(supervisor, signal.SIGKILL)
+        assert runner.wait(PATIENCE) == 125
+        assert parent_of(other) is not None
+    finally:
+        os.kill(other, signal.SIGKILL)
+
+
+def test_what_the_command_reads_and_writes_passes_through(zk: Commands, zklock_path: str) -> None:
+    process = zk.start("run", zklock_path, "cat", stdin=subprocess.PIPE)
+    assert process.communicate("one\ntwo\n", timeout=SOON) == ("one\ntwo\n", "")
+    assert process.returncode == 0
+
+
+def test_the_command_inherits_what_it_would_without_zklock(
+    zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    program = """
+        import os, signal
+        ignored = [n for n in range(1, 65) if n in signal.valid_signals() - {9, 19}
+                   and signal.getsignal(n) == signal.SIG_IGN]
+        print(sorted(os.listdir("/proc/self/fd"))[:3], ignored,
+              list(signal.pthread_sigmask(signal.SIG_BLOCK, [])), os.getpgid(0) == os.getpid())
+    """
+
+    def before() -> None:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background job ignores it
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+
+    process = zk.start("run", zklock_path, *python(program), preexec_fn=before)
+    out, errors = process.communicate(timeout=PATIENCE)
+    # Python ignores SIGPIPE and SIGXFSZ by itself.
+    ignored = [int(one) for one in (signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)]
+    assert (out, errors) == (f"['0', '1', '2'] {ignored} [{signal.SIGUSR2!r}] True\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("run -n PATH true 2>&-", 0),
+        ("run -n PATH -c 'exit 9' <&- >&- 2>&-", 9),
+        ("top --once PATH >&-", 0),
+        ("graph PATH >&- 2>&-", 0),
+        ("gc PATH <&-", 64),
+    ],
+)
+def test_a_standard_descriptor_that_is_closed_is_not_missed(
+    line: str, code: int, zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    zklock_client.ensure_path(zklock_path)
+    command = f"{sys.executable} -m zklock.cli {line.replace('PATH', zklock_path)}"
+    process = zk.start_program(f"import os; os.execvp('sh', ['sh', '-c', {command!r}])")
+    out, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, "Traceback" in out + errors) == (code, False), errors
+
+
+def test_standard_descriptors_that_are_closed_stay_so(
+    zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    program = f"import os; open('{tmp_path}/fds', 'w').write(' '.join(os.listdir('/proc/self/fd')))"
+    line = f'exec {sys.executable} -m zklock.cli run {zklock_path} -- {sys.executable} -c "$0"'
+    process = zk.start_program(
+        f"import os; os.execvp('sh', ['sh', '-c', {line + ' <&- >&-'!r}, {program!r}])"
+    )
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, "")
+    # The file and the listing take the numbers of the closed ones.
+    assert sorted((tmp_path / "fds").read_text().split()) == ["0", "1", "2"]

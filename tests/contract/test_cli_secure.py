@@ -1,0 +1,295 @@
+"""Commands over TLS, SASL and with a digest, on a real server; no secret is seen by others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.secure import PASSWORD, USER, Authority
+from tests.contract.support import ROOT, kazoo_client
+from tests.contract.test_cli import Commands
+from zklock.cli.view import servers
+from zklock.testing import ZooKeeperServer
+
+CASES = [
+    *((way, "options") for way in ("TLS", "mutual TLS", "SASL", "SASL over TLS", "digest")),
+    *((way, "environment") for way in ("SASL over TLS", "digest")),
+    *((way, "file") for way in ("SASL over TLS", "mutual TLS")),
+]
+LONG = 100.0
+ZKLOCK = [sys.executable, "-m", "zklock.cli"]
+
+
+class Patient(Commands):
+    """Sessions outlive the stalls of a busy machine, and a command may start others."""
+
+    def __init__(self, hosts: str) -> None:
+        super().__init__(hosts)
+        self.environ |= {"ZKLOCK_SESSION_TIMEOUT": "40", "ZKLOCK_CONNECT_TIMEOUT": "60"}
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, errors = process.communicate(timeout=LONG)
+        return process.returncode, out, errors
+
+
+@pytest.fixture
+def zk(secured: ZooKeeperServer) -> Iterator[Commands]:
+    commands = Patient(secured.hosts)
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def path(secured: ZooKeeperServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = f"/{abs(hash(request.node.nodeid)):x}"
+    with kazoo_client(secured.hosts) as client:
+        client.create(name)
+        yield name
+        for child in client.get_children(name):  # what is below them may be private
+            client.delete(f"{name}/{child}")
+        client.delete(name)
+
+
+def settings_of(way: str, authority: Authority, folder: Path) -> dict[str, Any]:
+    """Return the settings for a way to be safe; secrets stand in files."""
+    tls = {"tls": True, "tls-ca": str(authority.certificate)}
+    sasl = {
+        "sasl-user": USER,
+        "sasl-password-file": private(folder / "password", PASSWORD),
+    }
+    ways: dict[str, dict[str, Any]] = {
+        "TLS": tls,
+        "mutual TLS": tls | {"tls-cert": str(authority.certify("client"))},
+        "SASL": sasl,
+        "SASL over TLS": tls | sasl,
+        "digest": {"digest-file": private(folder / "digest", f"{USER}:{PASSWORD}")},
+    }
+    return ways[way]
+
+
+def private(file: Path, text: str) -> str:
+    file.touch(0o600)
+    file.write_text(f"{text}\n")
+    return str(file)
+
+
+def bare(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the same settings with the secrets themselves, in place of files with them."""
+    return {
+        name.removesuffix("-file"): Path(value).read_text().strip()
+        if name.endswith("-file")
+        else value
+        for name, value in settings.items()
+    }
+
+
+def as_options(settings: dict[str, Any]) -> list[str]:
+    return [
+        word
+        for name, value in settings.items()
+        for word in ([f"--{name}"] if value is True else [f"--{name}", value])
+    ]
+
+
+def give(settings: dict[str, Any], place: str, zk: Commands, folder: Path) -> list[str]:
+    """Have the commands find the settings there; return the options for their command line."""
+    match place:
+        case "options":
+            return as_options(settings)
+        case "environment":
+            for name, value in bare(settings).items():
+                variable = f"ZKLOCK_{name.replace('-', '_').upper()}"
+                zk.environ[variable] = "1" if value is True else value
+        case "file":
+            lines = [f"{name} = {json.dumps(value)}" for name, value in bare(settings).items()]
+            zk.environ["ZKLOCK_CONFIG"] = private(folder / "zklock.toml", "\n".join(lines))
+    return []
+
+
+@pytest.mark.parametrize(("way", "place"), CASES)
+def test_a_command_connects_and_so_do_those_that_it_runs(
+    way: str, place: str, zk: Commands, path: str, authority: Authority, tmp_path: Path
+) -> None:
+    lock = f"{path}/private"
+    settings = settings_of(way, authority, tmp_path)
+    if way != "TLS":
+        settings["acl"] = "creator"
+    options = give(settings, place, zk, tmp_path)
+    command = ["run", *options, lock, "--", *ZKLOCK, "check"]
+    assert zk.run(*command) == (0, "", "")
+    if options:  # they may stand before the command, too
+        assert zk.run(*options, "run", *command[1 + len(options) :]) == (0, "", "")
+    zk.environ = Patient(zk.environ["ZKLOCK_HOSTS"]).environ  # without credentials
+    assert zk.run("show", lock)[0] == (0 if way == "TLS" else 77)
+
+
+@pytest.mark.parametrize("place", ["options", "environment", "file"])
+@pytest.mark.parametrize("way", ["SASL", "digest"])
+def test_no_secret_is_seen_by_others(
+    way: str, place: str, zk: Commands, path: str, authority: Authority, tmp_path: Path
+) -> None:
+    options = give(settings_of(way, authority, tmp_path), place, zk, tmp_path)
+    running = zk.start(
+        "run", "-v", *options, f"{path}/lock", "--", "sh", "-c", "echo runs; read line",
+        stdin=subprocess.PIPE,
+    )  # fmt: skip
+    assert running.stdout is not None
+    assert running.stdout.readline() == "runs\n"
+    lines = command_lines()
+    assert any(f"{path}/lock" in line for line in lines)
+    assert [line for line in lines if PASSWORD in line] == []
+    out, errors = running.communicate("go on\n", timeout=LONG)
+    assert running.returncode == 0
+    assert "Connecting to" in errors
+    assert PASSWORD not in out + errors
+
+
+def command_lines() -> list[str]:
+    """Return what ``ps`` shows of all processes."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(each.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def test_a_wrong_password_is_not_repeated(zk: Commands, path: str) -> None:
+    zk.environ |= {"ZKLOCK_SASL_USER": USER, "ZKLOCK_SASL_PASSWORD": "plugh-1984"}
+    code, out, errors = zk.run("show", "-v", path)
+    assert code == 1
+    assert "refused the client's credentials" in errors
+    assert "plugh-1984" not in out + errors
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_a_certificate_for_another_name(
+    checks: bool, zk: Commands, path: str, authority: Authority
+) -> None:
+    _, _, port = zk.environ["ZKLOCK_HOSTS"].rpartition(":")
+    zk.environ |= {"ZKLOCK_HOSTS": f"127.1:{port}", "ZKLOCK_TLS_CA": str(authority.certificate)}
+    options = [] if checks else ["--no-tls-check-hostname"]
+    code, _, errors = zk.run("show", "--connect-timeout", "3", *options, path)
+    assert code == (69 if checks else 0), errors
+
+
+def test_a_certificate_that_is_not_trusted(zk: Commands, path: str, tmp_path: Path) -> None:
+    other = Authority(tmp_path)
+    options = ["--connect-timeout", "1", "--tls-ca", str(other.certificate)]
+    assert zk.run("show", *options, path)[0] == 69
+
+
+@pytest.fixture
+def over_tls(zk: Commands, authority: Authority, tls_port: int) -> Commands:
+    """Commands that know the port alone that takes nothing but TLS."""
+    zk.environ |= {
+        "ZKLOCK_HOSTS": f"127.0.0.1:{tls_port}",
+        "ZKLOCK_TLS_CA": str(authority.certificate),
+    }
+    return zk
+
+
+def test_the_doctor_asks_servers_over_tls(over_tls: Commands, path: str) -> None:
+    _, out, errors = over_tls.run("doctor", "--json", "--admin-port", "0", path)
+    assert errors == ""
+    found = {finding["about"]: finding["what"] for finding in json.loads(out)["findings"]}
+    assert "standalone, ZooKeeper 3." in found["server"]
+    assert "(from its configuration)" in found["lease"]
+
+
+def test_a_server_that_is_asked_without_tls_perhaps_wants_it(
+    secured: ZooKeeperServer, tls_port: int
+) -> None:
+    trouble = servers.server("127.0.0.1", tls_port, servers.Admin("127.0.0.1", 0, None)).trouble
+    assert trouble is not None
+    assert trouble.endswith(": perhaps it wants TLS")
+
+
+def test_the_clients_of_sessions_over_tls(
+    over_tls: Commands, path: str, authority: Authority, zklock_connect: Callable[..., Any]
+) -> None:
+    client = zklock_connect(
+        over_tls.environ["ZKLOCK_HOSTS"], timeout=LONG, use_ssl=True, ca=str(authority.certificate)
+    )
+    with zklock.Lock(client, f"{path}/lock"):
+        code, out, errors = over_tls.run("top", "--json", "--admin-port", "0", path)
+    assert (code, errors) == (0, "")
+    (lock,) = json.loads(out)["locks"]
+    assert lock["contenders"][0]["address"].startswith("127.0.0.1:")
+
+
+def test_watching_over_tls_tells_how_a_holder_has_left(
+    over_tls: Commands, path: str, secured: ZooKeeperServer, zklock_connect: Callable[..., Any]
+) -> None:
+    crashing, other = (zklock_connect(secured.hosts, timeout=LONG) for _ in range(2))
+    assert zklock.Lock(crashing, f"{path}/lock", identity="a").acquire()
+    watching = over_tls.start("watch", f"{path}/lock")
+    assert watching.stdout is not None
+    events = [watching.stdout.readline().split()[1]]
+    crashing.stop()
+    events.append(watching.stdout.readline().split()[1])
+    with zklock.Lock(other, f"{path}/lock", identity="b"):
+        events.append(watching.stdout.readline().split()[1])
+    events.append(watching.stdout.readline().split()[1])
+    assert events == ["holds", "gone", "granted", "released"]
+    watching.terminate()
+    assert watching.wait(LONG) == 143
+
+
+def test_what_a_server_behind_tls_grants_is_measured(
+    secured: ZooKeeperServer, authority: Authority, tls_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = servers.Admin(secured.host, 0, None)
+    trusting = ssl.create_default_context(cafile=authority.certificate)
+    read = servers.limits(secured.host, tls_port, nobody, trusting)
+    assert read is not None
+
+    def refuses(*_: object, **__: object) -> str:
+        return "conf is not executed because it is not in the whitelist.\n"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(servers, "four_letter", refuses)
+        measured = servers.limits(secured.host, tls_port, nobody, trusting)
+    assert measured is not None
+    assert (measured.shortest, measured.longest) == (read.shortest, read.longest)
+    said = servers.server(secured.host, tls_port, nobody, ssl.create_default_context()).trouble
+    assert said == "cannot be asked over TLS: CERTIFICATE_VERIFY_FAILED"
+
+
+PAGE = (ROOT / "docs" / "commands" / "connecting.md").read_text()
+EXAMPLES = re.search(r"^```console secured\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_examples_of_the_page(zk: Commands, authority: Authority, tmp_path: Path) -> None:
+    files = {
+        "/etc/zk/ca.pem": str(authority.certificate),
+        "/run/secrets/zk-password": private(tmp_path / "password", PASSWORD),
+        "/run/secrets/zk-digest": private(tmp_path / "digest", f"{USER}:{PASSWORD}"),
+        "billing": USER,
+    }
+    environ = {
+        **zk.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+    assert EXAMPLES is not None
+    for one in re.split(r"^\$ ", EXAMPLES[1], flags=re.MULTILINE)[1:]:
+        line, _, expected = one.partition("\n")
+        for there, here in files.items():
+            line = line.replace(there, here)
+        done = subprocess.run(
+            ["sh", "-c", line], env=environ, capture_output=True, text=True, timeout=LONG,
+            check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, expected), done.stderr

@@ -1,0 +1,226 @@
+"""``zklock top`` as operators run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+import zklock
+from tests.contract.support import queued, run
+from tests.contract.test_cli import PATIENCE, Commands
+from zklock._ground.clock import clock
+from zklock.testing import ZooKeeperServer, four_letter, wait_for
+
+
+@pytest.fixture
+def zk(zklock_hosts: str) -> Iterator[Commands]:
+    commands = Commands(zklock_hosts)
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def one(zklock_connect: Callable[..., Any]) -> KazooClient:
+    """A client whose session outlives commands that are slow to start."""
+    return zklock_connect(timeout=30.0)
+
+
+def addresses(server: ZooKeeperServer, session: int | None) -> list[str]:
+    """Return where the server sees the session."""
+    host, port = server.hosts.split(":")
+    lines = four_letter(host, int(port), "cons").splitlines()
+    return [line.strip(" /").partition("[")[0] for line in lines if f"sid={session:#x}" in line]
+
+
+def with_addresses(zk: Commands, *arguments: str) -> str:
+    """Return the output of ``top``: on a busy machine, the servers may be too slow to be heard."""
+
+    def said() -> str | None:
+        _, out, _ = zk.run("top", *arguments)
+        return out if "CLIENT" in out or '"address": "' in out else None
+
+    return wait_for(said, PATIENCE, "no addresses")
+
+
+def test_once(
+    zk: Commands, one: KazooClient, zklock_path: str, zklock_server: ZooKeeperServer
+) -> None:
+    assert zk.run("top", "--once", zklock_path) == (
+        66,
+        "",
+        f"zklock top: {zklock_path} does not exist\n",
+    )
+    path = f"{zklock_path}/a"
+    lock = zklock.Lock(one, path, identity="host-7")
+    grant = lock.acquire()
+    assert grant is not None
+    waiting = run(lock.acquire)
+    queued(one, path, 2)
+    with zklock.WorkerPool(one, f"{zklock_path}/pool", shards=2, identity="w1") as pool:
+        wait_for(lambda: [it.owned for it in pool.members()] == [2], PATIENCE)
+        code, _, errors = zk.run("top", "--once", zklock_path)
+        out = with_addresses(zk, "--once", zklock_path)
+        told = json.loads(with_addresses(zk, "--json", "--filter", "/a", zklock_path))
+        pools = json.loads(zk.run("top", "--json", "--sort", "path", zklock_path)[1])["pools"]
+    grant.release()
+    second = waiting.result(PATIENCE)
+    assert second is not None
+    second.release()
+    assert (code, errors) == (0, "")
+    head, columns, first, *_ = out.splitlines()
+    assert head == "4 locks, 1 waiting, 1 pools"
+    assert columns.split() == [
+        "PATH", "KIND", "HOLDER", "HELD", "WAITING", "WAIT", "TOKEN", "SESSION", "CLIENT"
+    ]  # fmt: skip
+    assert first.split()[:3] == [path, "lock", "host-7"]
+    assert first.split()[4] == "1"
+    assert first.split()[6:8] == [str(grant.token), f"{grant.session_id:#x}"]
+    assert first.split()[8] in addresses(zklock_server, grant.session_id)
+    assert "1 workers own 2 of 2 shards" in out
+    assert (told["version"], told["path"], told["pools"]) == (1, zklock_path, [])
+    ((shown),) = told["locks"]
+    assert (shown["path"], shown["kind"], shown["limit"], shown["pool"]) == (
+        path,
+        "lock",
+        None,
+        None,
+    )
+    assert [it["holds"] for it in shown["contenders"]] == [True, False]
+    assert {it["address"] for it in shown["contenders"]} == {first.split()[8]}
+    assert pools == [
+        {
+            "path": f"{zklock_path}/pool",
+            "shards": 2,
+            "without_owner": 0,
+            "workers": [
+                {
+                    "identity": "w1",
+                    "capacity": 1.0,
+                    "draining": False,
+                    "assigned": 2,
+                    "owned": 2,
+                }
+            ],
+        }
+    ]
+
+
+class Terminal:
+    """A command on a terminal of 40 lines of 150 columns."""
+
+    def __init__(self, environ: dict[str, str], *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+        rows, columns = 40, 150
+        termios.tcsetwinsize(slave, (rows, columns))
+        size = {"LINES": str(rows), "COLUMNS": str(columns)}  # these win, if the tests' own are set
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "zklock.cli", *arguments],
+            env={**environ, **size, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        self.seen = b""
+
+    def until(self, text: str) -> None:
+        """Read until the text was written."""
+        deadline = clock() + PATIENCE
+        while text.encode() not in self.seen:
+            assert select.select([self.master], [], [], max(0.0, deadline - clock()))[0], self.seen
+            self.seen += os.read(self.master, 65536)
+
+    def type_in(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def close(self) -> int:
+        """Read to the end; return the exit status."""
+        deadline = clock() + PATIENCE
+        while self.process.poll() is None:
+            assert clock() < deadline
+            if select.select([self.master], [], [], 0.05)[0]:
+                try:
+                    os.read(self.master, 65536)
+                except OSError:
+                    break
+        os.close(self.master)
+        return self.process.wait(PATIENCE)
+
+
+def test_the_admin_server_tells_addresses(
+    administered: tuple[ZooKeeperServer, int], zklock_connect: Callable[..., Any]
+) -> None:
+    server, port = administered
+    commands = Commands(server.hosts)
+    holder = zklock_connect(server.hosts, timeout=30.0)
+    try:
+        with zklock.Lock(holder, "/a"):
+            arguments = ["--admin-port", str(port), "/"]
+            out = with_addresses(commands, "--once", *arguments)
+            told = json.loads(with_addresses(commands, "--json", *arguments))
+            _, without, errors = commands.run("top", "--once", "--admin-port", "0")
+            nothing = json.loads(commands.run("top", "--json", "--admin-port", "0")[1])
+    finally:
+        commands.close()
+        holder.stop()
+        holder.close()
+    heads, row = out.splitlines()[1:]
+    assert heads.split()[-1] == "CLIENT"
+    address = row.split()[-1]
+    assert re.fullmatch("127[.]0[.]0[.]1:[0-9]+", address)
+    assert told["locks"][0]["contenders"][0]["address"] == address
+    assert errors == ""
+    assert without.splitlines()[1].split()[-1] == "SESSION"
+    assert nothing["locks"][0]["contenders"][0]["address"] is None
+
+
+def test_on_a_terminal_it_follows(zk: Commands, one: KazooClient, zklock_path: str) -> None:
+    one.ensure_path(zklock_path)
+    terminal = Terminal(zk.environ, "top", "--interval", "0.1", zklock_path)
+    try:
+        terminal.until("0 locks")
+        with zklock.Lock(one, f"{zklock_path}/later", identity="host-7"):
+            terminal.until("/later")
+            terminal.until("host-7")
+        terminal.type_in("q")
+        assert terminal.close() == 0
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+def test_it_ends_with_its_terminal(zk: Commands, one: KazooClient, zklock_path: str) -> None:
+    one.ensure_path(zklock_path)
+    terminal = Terminal(zk.environ, "top", zklock_path)
+    try:
+        terminal.until("0 locks")
+        os.close(terminal.master)  # it controls no session: no signal tells that it goes
+        assert terminal.process.wait(PATIENCE) == 128 + signal.SIGHUP
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+def test_without_textual_it_says_what_to_do(zk: Commands, zklock_path: str) -> None:
+    program = (
+        "import sys; sys.modules['textual'] = None; "
+        "from zklock.cli import main; sys.exit(main(['top', sys.argv[1]]))"
+    )
+    process = zk.start_program(program, zklock_path)
+    out, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (64, "")
+    assert (
+        errors == "zklock top: the live screen needs textual: pip install textual; or pass --once\n"
+    )

@@ -1,0 +1,149 @@
+"""Connecting, and connecting again, to servers that are not there, refuse, or say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.protocol.connection import RWPinger
+
+import zklock
+import zklock.aio
+from tests.contract.support import SOON, Losses
+from tests.stopwatch import Stopwatch
+from zklock.testing import FaultProxy, wait_for
+
+START, SESSION = 1.0, 30.0
+AT_ONCE = 16.0
+"""Seconds that a call may take over its bound, on a busy machine; kazoo would take far more."""
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """A server that accepts connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def closing() -> Iterator[str]:
+    """A server that ends every connection without an answer."""
+    with FaultProxy(refusing()) as proxy:
+        yield proxy.hosts
+
+
+def refusing() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def with_threads(hosts: str) -> str:
+    with pytest.raises(zklock.NoAnswer) as caught:
+        zklock.connect(hosts, SESSION, start_timeout=START, randomize_hosts=False)
+    return str(caught.value)
+
+
+def with_asyncio(hosts: str) -> str:
+    async def connect() -> None:
+        await zklock.aio.connect(hosts, SESSION, start_timeout=START, randomize_hosts=False)
+
+    with pytest.raises(zklock.NoAnswer) as caught:
+        asyncio.run(connect())
+    return str(caught.value)
+
+
+def with_the_command(hosts: str) -> str:
+    options = [f"--hosts={hosts}", f"--session-timeout={SESSION}", f"--connect-timeout={START}"]
+    command = [sys.executable, "-m", "zklock.cli", "ls", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    return ended.stderr
+
+
+EVERY_WAY = pytest.mark.parametrize("connect", [with_threads, with_asyncio, with_the_command])
+
+
+@pytest.mark.hazard("H23")
+@EVERY_WAY
+def test_a_silent_server_is_waited_for_no_longer_than_was_said(
+    connect: Callable[[str], str], mute: str
+) -> None:
+    with Stopwatch() as watch:
+        message = connect(mute)
+    assert watch.total >= START
+    assert watch.awake < START + AT_ONCE
+    assert f"{mute} accepts connections, and says nothing" in message
+
+
+def test_the_cause_is_named_for_each_server(mute: str, closing: str) -> None:
+    refused = refusing()
+    unknown = "no-such-host.invalid:2181"
+    message = with_threads(f"{unknown},{refused},{closing},{mute}")
+    assert f"{refused} connection refused" in message
+    assert f"{closing} closes connections without an answer" in message
+    assert f"{mute} accepts connections, and says nothing" in message
+    assert f"{unknown} was not tried in time, or its name was not resolved" in message
+    assert f"{unknown} has a name that was not resolved" in with_asyncio(unknown)
+
+
+@pytest.mark.hazard("H23")
+def test_a_server_that_is_silent_for_a_second_costs_no_lock(
+    zklock_proxy: FaultProxy, zklock_connect: Any, zklock_path: str
+) -> None:
+    """It is starting: its system accepts connections, which nobody answers."""
+    client = zklock_connect(zklock_proxy.hosts, timeout=10.0)
+    losses = Losses()
+    session = client.client_id[0]
+    with zklock.Lock(client, zklock_path, on_lost=losses) as grant:
+        before = len(zklock_proxy.connections)
+        zklock_proxy.hold()
+        zklock_proxy.drop()
+        with Stopwatch() as watch:
+            wait_for(lambda: len(zklock_proxy.connections) > before + 2, SOON, "a second attempt")
+        assert watch.total > 0.5
+        assert watch.awake < 4.0
+        zklock_proxy.release()
+        wait_for(lambda: client.connected, SOON, "a new connection")
+        assert client.client_id[0] == session
+        grant.verify(SOON)
+    assert not losses.losses
+
+
+@pytest.mark.hazard("H23")
+def test_a_silent_server_is_left_for_another(
+    mute: str, zklock_hosts: str, zklock_connect: Any
+) -> None:
+    with Stopwatch() as watch:
+        zklock_connect(f"{mute},{zklock_hosts}", timeout=40.0, randomize_hosts=False)
+    assert watch.awake < 40.0 / 18 + AT_ONCE
+
+
+@pytest.mark.hazard("H24")
+class TestOtherConnections:
+    """kazoo opens more connections than the session's, through the same handler."""
+
+    def test_a_command_is_answered_and_changes_nothing(
+        self, zklock_hosts: str, zklock_connect: Any
+    ) -> None:
+        client = zklock_connect(zklock_hosts)
+        assert client.command(b"srvr").startswith("Zookeeper version")
+        states: list[str] = []
+        client.add_listener(states.append)
+        client.handler.drop()
+        wait_for(lambda: states == ["SUSPENDED", "CONNECTED"], SOON, lambda: f"{states}")
+
+    def test_a_writable_server_is_found(self, zklock_server: Any, zklock_connect: Any) -> None:
+        client = zklock_connect(zklock_server.hosts)
+        where = (zklock_server.host, zklock_server.port)
+        search = iter(RWPinger([where], client.handler.create_connection, contextlib.nullcontext))
+        wait_for(lambda: next(search) == where, SOON, "the writable server")
+        states: list[str] = []
+        client.add_listener(states.append)
+        client.handler.drop()
+        wait_for(lambda: states == ["SUSPENDED", "CONNECTED"], SOON, lambda: f"{states}")

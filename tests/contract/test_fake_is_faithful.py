@@ -1,0 +1,557 @@
+"""``tests/fakes.py`` answers as ZooKeeper does: both get the same requests.
+
+What is compared: results and failures of every request, names and their numbers, versions, owners,
+the order of epochs, which watches fire and in what order, and what the end of a session removes.
+Not compared: texts of errors, and whether an event that fires twice is told twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any, Protocol, get_args
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies as st
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+
+import zklock
+from tests import fakes
+from tests.contract.support import SOON
+from zklock._kazoo.store import Store
+from zklock._recipes.effects import (
+    Check,
+    Create,
+    CreateAll,
+    Delete,
+    DeleteAll,
+    DeleteIf,
+    Depart,
+    Exists,
+    Failed,
+    Failure,
+    HandOver,
+    List,
+    Listing,
+    MakePath,
+    Mark,
+    Node,
+    Read,
+    Request,
+    Sync,
+    Watch,
+    WatchExists,
+    WatchList,
+    Write,
+    WriteAll,
+)
+from zklock.errors import AccessDenied
+from zklock.testing import ZooKeeperServer, wait_for
+from zklock.testing.proxy import FaultProxy
+
+SESSIONS = 3
+LEAVE = "leave"
+"""A step that ends a session, instead of a flight; another takes its place."""
+
+_ROOTS = count()
+
+
+class Session(Protocol):
+    """One session with ZooKeeper, or with the fake."""
+
+    id: int
+
+    def ask(self, flight: Sequence[Request]) -> list[Any]:
+        """Send the requests back to back; return their results."""
+
+    def events(self) -> list[tuple[str, bool]]:
+        """Return the watches that have fired since: path, and whether it was deleted."""
+
+    def leave(self) -> None:
+        """End the session."""
+
+
+class Real:
+    """A session with a real server."""
+
+    def __init__(self, hosts: str) -> None:
+        self.client = zklock.connect(hosts, 10.0)
+        self.id, _ = self.client.client_id
+        self._events: list[tuple[str, bool]] = []
+        self._store = Store(
+            self.client, self._happened, lambda owner: owner == self.id, threading.RLock()
+        )
+
+    def _happened(self, kind: str, path: str | None) -> None:
+        if path is not None:
+            self._events.append((path, kind == "DELETED"))
+
+    def ask(self, flight: Sequence[Request]) -> list[Any]:
+        return self.begin(flight)()
+
+    def begin(self, flight: Sequence[Request]) -> Callable[[], list[Any]]:
+        """Send the requests back to back; return how to wait for their results."""
+        answered = threading.Event()
+        results: list[Any] = []
+
+        def done(answers: tuple[Any, ...]) -> None:
+            results.extend(answers)
+            answered.set()
+
+        def landed() -> list[Any]:
+            assert answered.wait(SOON), flight
+            return results
+
+        self._store.fly(tuple(flight), done)
+        return landed
+
+    def events(self) -> list[tuple[str, bool]]:
+        self.ask([Sync("/")])  # what was sent before the answer has arrived before it
+        told, self._events = self._events, []
+        return told
+
+    def leave(self) -> None:
+        self.client.stop()
+        self.client.close()
+
+
+class Fake:
+    """A session with the fake."""
+
+    def __init__(self, server: fakes.Server) -> None:
+        self._server = server
+        self.id = server.open_session()
+        self._link = fakes.Link(server, self.id, len(server.log))
+
+    def ask(self, flight: Sequence[Request]) -> list[Any]:
+        self._link.asked.extend(flight)
+        for _ in flight:
+            self._link.advance(self._link.lag)
+            self._link.serve()
+        return [self._next() for _ in flight]
+
+    def _next(self) -> Any:
+        for at, (kind, what, _) in enumerate(self._link.inbox):
+            if kind == "answer":
+                del self._link.inbox[at]
+                return what
+        raise AssertionError("no answer")
+
+    def events(self) -> list[tuple[str, bool]]:
+        self._link.advance(self._link.lag)
+        told = [what for _, what, _ in self._link.inbox]
+        self._link.inbox.clear()
+        return told
+
+    def leave(self) -> None:
+        self._server.expire(self.id)
+
+
+class World:
+    """Some sessions, and names for what differs between two worlds: ids, and transactions."""
+
+    def __init__(self, root: str, join: Callable[[], Session]) -> None:
+        self.root = root
+        self._join = join
+        self.sessions = [join() for _ in range(SESSIONS)]
+        self._ids = {session.id: at for at, session in enumerate(self.sessions)}
+        self._epochs: set[int] = set()
+        self.created: list[str] = []
+
+    def play(self, who: int, step: Step) -> Any:
+        """Do a step; return what came of it, in words that all worlds share."""
+        session = self.sessions[who]
+        if isinstance(step, str):
+            session.leave()
+            self.sessions[who] = joined = self._join()
+            self._ids[joined.id] = len(self._ids)
+            results = []
+        else:
+            results = session.ask([make(self) for make in step])
+        for it in results:
+            if isinstance(it, tuple):
+                self.created += it
+            elif isinstance(it, Node) and it.mine:
+                self.created.append(it.path)
+        told = [self._events(each, step == LEAVE) for each in self.sessions]
+        return [self._word(result) for result in results], told
+
+    def path(self, name: str) -> str:
+        """Return a path below the root."""
+        return f"{self.root}/{name}" if name else self.root
+
+    def _events(self, session: Session, unordered: bool) -> list[tuple[str, bool]]:
+        told: list[tuple[str, bool]] = []
+        for path, deleted in session.events():
+            event = path.removeprefix(self.root), deleted
+            if path.startswith(self.root) and event not in told:  # else of an earlier story
+                told.append(event)
+        # The nodes of a session that ends go at once.
+        return sorted(told) if unordered else told
+
+    def _word(self, result: Any) -> Any:
+        match result:
+            case Node(path, data, owner, mine, version):
+                whose = self._ids.get(owner, owner)
+                return path.removeprefix(self.root), data, whose if owner else None, mine, version
+            case Listing(names, epoch, changes, size=size):
+                self._epochs.add(epoch)
+                return sorted(names), sorted(self._epochs).index(epoch), changes, size
+            case Failed(why, error):
+                return why, isinstance(error, AccessDenied)
+            case tuple():
+                return [path.removeprefix(self.root) for path in result]
+        return result
+
+
+@pytest.fixture
+def worlds(zklock_hosts: str, zklock_path: str) -> Iterator[Callable[[], list[World]]]:
+    """Make a real world and a fake one; real sessions that did not end are used again."""
+    made: list[World] = []
+    idle: list[Session] = []
+
+    def join() -> Session:
+        return idle.pop() if idle else Real(zklock_hosts)
+
+    def make() -> list[World]:
+        while made:
+            idle.extend(made.pop().sessions)
+        server = fakes.Server()
+        root = f"{zklock_path}/{next(_ROOTS)}-"
+        made.append(World(root, join))
+        return [made[0], World(root, lambda: Fake(server))]
+
+    yield make
+    for session in [*idle, *(session for world in made for session in world.sessions)]:
+        session.leave()
+
+
+# Steps. A step is a flight of functions, which make the same request in each world.
+
+Maker = Callable[[World], Request]
+Step = list[Maker] | str
+NAMES = ["", "a", "a/deep", "b", "none"]
+names = st.sampled_from(NAMES)
+versions = st.sampled_from([-1, 0, 1, 2])
+data = st.sampled_from([b"", b"x", b"longer"])
+
+
+def created(world: World, number: int) -> str:
+    """Return the path of a sequential node that was created, if there is one."""
+    return world.created[number % len(world.created)] if world.created else world.path("none")
+
+
+somewhere = st.one_of(
+    names.map(lambda name: lambda world: world.path(name)),
+    st.integers(0, 9).map(lambda number: lambda world: created(world, number)),
+)
+
+
+def of_path(kind: Any) -> st.SearchStrategy[Maker]:
+    return somewhere.map(lambda path: lambda world: kind(path(world)))
+
+
+def _create(where: Any, text: bytes) -> Maker:
+    return lambda world: Create(f"{where(world)}/_c_x-lock-", text)
+
+
+def _write(path: Any, text: bytes, version: int) -> Maker:
+    return lambda world: Write(path(world), text, version)
+
+
+def _write_all(path: Any, writes: list[tuple[Any, bytes, int]]) -> Maker:
+    return lambda world: WriteAll(
+        path(world), tuple((each(world), text, version) for each, text, version in writes)
+    )
+
+
+def _create_all(several: list[tuple[Any, bytes]]) -> Maker:
+    makers = [_create(*each) for each in several]
+    return lambda world: CreateAll(tuple(make(world) for make in makers))  # type: ignore[misc]
+
+
+def _delete_all(several: list[Any]) -> Maker:
+    return lambda world: DeleteAll(tuple(each(world) for each in several))
+
+
+def _with_data(kind: Any) -> Any:
+    return lambda path, text: lambda world: kind(path(world), text)
+
+
+def _delete_if(path: Any, other: Any, version: int) -> Maker:
+    return lambda world: DeleteIf(path(world), other(world), version)
+
+
+def _hand_over(path: Any, others: list[Any], successor: Any) -> Maker:
+    def make(world: World) -> Request:
+        first, last = path(world), successor(world)
+        between = dict.fromkeys(each(world) for each in others)
+        return HandOver(first, tuple(one for one in between if one not in {first, last}), last)
+
+    return make
+
+
+requests: st.SearchStrategy[Maker] = st.one_of(
+    st.builds(_create, somewhere, data),
+    *map(of_path, (List, WatchList, Watch, WatchExists, Read, Exists, Check, Sync, Delete)),
+    st.builds(_write, somewhere, data, versions),
+    st.builds(_write_all, somewhere, st.lists(st.tuples(somewhere, data, versions), max_size=3)),
+    st.builds(_create_all, st.lists(st.tuples(somewhere, data), min_size=1, max_size=3)),
+    st.builds(_delete_all, st.lists(somewhere, min_size=1, max_size=3)),
+    st.builds(_with_data(Mark), somewhere, data),
+    st.builds(_with_data(Depart), somewhere, data),
+    st.builds(_delete_if, somewhere, somewhere, versions),
+    st.builds(_hand_over, somewhere, st.lists(somewhere, max_size=2), somewhere),
+)
+steps = st.tuples(
+    st.integers(0, SESSIONS - 1),
+    st.one_of(
+        st.lists(requests, min_size=1, max_size=4),
+        of_path(MakePath).map(lambda make: [make]),  # it flies alone
+        st.just(LEAVE),
+    ),
+)
+
+
+def each(*makers: Maker) -> list[Maker]:
+    return list(makers)
+
+
+def at(name: str, kind: Any, *more: Any) -> Maker:
+    return lambda world: kind(world.path(name), *more)
+
+
+def nth(number: int, kind: Any, *more: Any) -> Maker:
+    return lambda world: kind(created(world, number), *more)
+
+
+QUEUE = each(at("a/_c_x-lock-", Create, b"me"), at("a", List))
+A_LIFE: list[tuple[int, Step]] = [
+    (0, QUEUE),
+    (1, QUEUE),
+    (2, QUEUE),
+    (1, each(nth(0, Watch), nth(1, Watch), at("a", WatchList))),
+    (2, each(nth(1, Watch), at("none", WatchExists), at("a", WatchExists))),
+    (0, each(nth(0, Write, b"longer", 0), nth(0, Write, b"x", 0), nth(0, Read))),
+    (1, each(nth(0, Watch), nth(0, Mark, b"x"), at("a", Read))),
+    (0, each(nth(0, Depart, b""), nth(0, Depart, b""), nth(0, Check), nth(0, Exists))),
+    (1, each(lambda world: HandOver(created(world, 1), (), created(world, 2)), at("a", List))),
+    (0, each(at("none", MakePath))),
+    (0, each(at("a", Delete), at("", Delete))),
+    (0, each(at("a", Delete, 1), at("a", Delete, 0))),
+    (2, LEAVE),
+    (0, each(at("a", WatchList), at("a", Delete), at("a", List))),
+    (1, QUEUE),
+    (0, each(at("a", MakePath))),
+    (0, each(at("a", List))),
+    (1, QUEUE),
+    (0, each(at("a", Watch), lambda world: DeleteIf(created(world, -1), world.path("a"), 1))),
+    (0, each(lambda world: DeleteIf(created(world, -1), world.path("a"), 0), at("a", List))),
+    (0, each(at("a", Sync), at("none/x", Create, b""))),
+    (0, each(nth(-1, MakePath))),
+]
+
+
+def tickets(*where: str) -> Maker:
+    return lambda world: CreateAll(
+        tuple(Create(world.path(f"{each}/_c_x-lock-"), b"me") for each in where)
+    )
+
+
+def leaving(*numbers: int) -> Maker:
+    return lambda world: DeleteAll(tuple(created(world, number) for number in numbers))
+
+
+def twice(first: int, second: int) -> Maker:
+    """Write one node twice in one transaction, if it has these versions."""
+
+    def make(world: World) -> Request:
+        a = world.path("a")
+        return WriteAll(a, ((a, b"x", first), (a, b"longer", second)))
+
+    return make
+
+
+WATCHED: list[tuple[int, Step]] = [
+    (1, each(at("a", WatchList), at("none", WatchExists))),
+    (0, QUEUE),
+    (0, each(at("none", MakePath))),
+    (0, each(twice(0, 0), at("a", Read))),
+    (0, each(twice(0, 1), at("a", Read), twice(2, 3), twice(2, 3), at("a", Read))),
+    (1, each(at("a", WatchList), at("a", Watch))),
+    (0, each(nth(0, Delete), at("a", Delete), at("a", List))),
+]
+TOGETHER: list[tuple[int, Step]] = [
+    (1, each(at("a", WatchList), at("b", WatchList))),
+    (0, each(tickets("a", "b"), at("a", List), at("b", List), nth(0, Exists))),
+    (1, each(tickets("b", "a", "b"), at("a", List), at("b", List))),
+    (0, each(tickets("a", "none"), tickets("none", "a"), at("a", List), at("none", List))),
+    (1, each(nth(1, WatchExists), leaving(0, 1), leaving(2, 1), at("b", List))),
+    (1, each(leaving(2), tickets("a"), at("a", List))),
+    (0, LEAVE),
+]
+BELOW_AN_EPHEMERAL: list[tuple[int, Step]] = [
+    (0, QUEUE),
+    (0, each(lambda world: Create(f"{created(world, 0)}/x-", b""))),
+    (0, each(lambda world: MakePath(f"{created(world, 0)}/x"))),
+]
+
+
+# kazoo's threads draw random pauses meanwhile, which no story depends on.
+@pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
+@settings(
+    max_examples=40,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(story=st.lists(steps, min_size=4, max_size=16))
+@example(story=A_LIFE)
+@example(story=WATCHED)
+@example(story=TOGETHER)
+@example(story=BELOW_AN_EPHEMERAL)
+def test_the_same_requests_get_the_same_answers(
+    story: list[tuple[int, Step]], worlds: Callable[[], list[World]]
+) -> None:
+    real, fake = worlds()
+    begin = each(at("a", MakePath), at("b", MakePath))
+    for who, step in [(0, begin), *story]:
+        asked = step if isinstance(step, str) else [make(real) for make in step]
+        expected = real.play(who, step)
+        assert fake.play(who, step) == expected, f"session {who}: {asked}"
+
+
+def test_every_request_is_tried() -> None:
+    stories = [*A_LIFE, *WATCHED, *TOGETHER, *BELOW_AN_EPHEMERAL]
+    flights = [step for _, step in stories if not isinstance(step, str)]
+    tried = {type(make(_Nowhere())) for flight in flights for make in flight}
+    assert tried == set(get_args(Request))
+
+
+class _Nowhere(World):
+    """For requests that are looked at, and not sent."""
+
+    def __init__(self) -> None:
+        self.root, self.created = "", ["/x"]
+
+
+# What only a fault, a permission or a counter at its end brings about.
+
+OPEN = [at("closed", kind) for kind in (Exists, WatchExists, Sync)]
+DENIABLE = [
+    at("closed/x-", Create, b""),
+    *(at("closed", kind) for kind in (List, WatchList, Watch, Read, Check)),
+    at("closed", Write, b""),
+    lambda world: WriteAll(world.path("closed"), ((world.path("closed"), b"", -1),)),
+    at("closed/child", Mark, b""),
+    at("closed/child", Delete),
+    lambda world: CreateAll((Create(world.path("closed/x-"), b""),)),
+    lambda world: DeleteAll((world.path("closed/child"),)),
+    at("closed/child", Depart, b""),
+    lambda world: DeleteIf(world.path("closed/child"), world.path("closed"), -1),
+    lambda world: HandOver(world.path("closed/child"), (), world.path("closed")),
+    at("closed/more", MakePath),
+]
+
+
+@pytest.fixture
+def closed(zklock_path: str, zklock_connect: Callable[..., KazooClient]) -> Iterator[list[str]]:
+    """Make nodes that only somebody else has permission for."""
+    owner = zklock_connect()
+    owner.add_auth("digest", "owner:secret")
+    acl = [make_digest_acl("owner", "secret", all=True)]
+    made = [f"{zklock_path}/closed", f"{zklock_path}/closed/child"]
+    owner.ensure_path(zklock_path)
+    for path in made:
+        owner.create(path, acl=acl)
+    yield made
+    for path in reversed(made):
+        owner.delete(path)
+
+
+def test_what_is_denied_is_denied_alike(
+    closed: list[str], zklock_hosts: str, zklock_path: str
+) -> None:
+    server = fakes.Server()
+    server.make_path(closed[-1])
+    real = World(zklock_path, lambda: Real(zklock_hosts))
+    fake = World(zklock_path, lambda: Fake(server))
+    try:
+        for make in DENIABLE:
+            server.denied = {type(make(fake))}
+            answer = [(Failure.DENIED, True)]
+            assert fake.play(0, [make])[0] == real.play(0, [make])[0] == answer, make(real)
+        server.denied = set()
+        for make in OPEN:
+            fakes_own, reals = (world.play(0, [make])[0] for world in (fake, real))
+            assert _is_open(fakes_own)
+            # Servers of 3.9.3 and later want the right to read for this, too.
+            assert _is_open(reals) or (reals == answer and not isinstance(make(real), Sync))
+    finally:
+        for session in real.sessions:
+            session.leave()
+
+
+def _is_open(answer: list[Any]) -> bool:
+    return not isinstance(answer[0], tuple) or len(answer[0]) > 2
+
+
+def test_every_request_that_can_be_denied_is() -> None:
+    asked = {type(make(_Nowhere())) for make in [*OPEN, *DENIABLE]}
+    assert asked == set(get_args(Request))
+
+
+@pytest.mark.parametrize("carried_out", [0, 1])
+def test_a_lost_connection_leaves_the_outcome_open(
+    carried_out: int, zklock_proxy: FaultProxy, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    server = fakes.Server()
+    server.make_path(zklock_path)
+    zklock_client.ensure_path(zklock_path)
+    flight = (Create(f"{zklock_path}/_c_x-lock-", b""), List(zklock_path))
+
+    fake = fakes.Client(server)
+    answers: list[Any] = []
+    fake.fly(flight, answers.extend)
+    fake.lose_connection(carried_out=carried_out)
+
+    real = Real(zklock_proxy.hosts)
+    try:
+        hold = (zklock_proxy.hold_before_request, zklock_proxy.hold_before_reply)[carried_out]
+        held = hold(op="create2")
+        landed = real.begin(flight)
+        held.wait(SOON)
+        wait_for(lambda: real.client.handler.waiting == 0, SOON)  # the whole flight was sent
+        zklock_proxy.drop()
+        zklock_proxy.release()
+        failed = landed()
+        assert [it.why for it in failed] == [it.why for it in answers] == [Failure.DROPPED] * 2
+        found = zklock_client.get_children(zklock_path)
+        assert found == server.tree.names(zklock_path)
+        assert len(found) == carried_out
+    finally:
+        real.leave()
+
+
+def test_a_counter_at_its_end_gives_the_same_numbers(
+    zklock_own_server: ZooKeeperServer, zklock_connect: Callable[..., KazooClient]
+) -> None:
+    server = fakes.Server()
+    server.make_path("/end/a")
+    server.commit(fakes.Counted("/end/a", fakes.COUNTER_END - 1))
+    zklock_connect(zklock_own_server.hosts).ensure_path("/end/a")
+    zklock_own_server.stop()
+    zklock_own_server.set_child_counter("/end/a", fakes.COUNTER_END - 1)
+    zklock_own_server.start()
+    real = World("/end", lambda: Real(zklock_own_server.hosts))
+    fake = World("/end", lambda: Fake(server))
+    try:
+        for name in ("a/x-", "a/x-", "a/x-", "a/y-"):
+            step = [at(name, Create, b"")]
+            assert fake.play(0, step) == real.play(0, step), name
+    finally:
+        for session in real.sessions:
+            session.leave()

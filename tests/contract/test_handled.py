@@ -1,0 +1,111 @@
+"""Signal handlers at every line, threads that cannot be started, the end of the interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.contract.refusing import DELETE, Refusing
+from tests.contract.support import ROOT, gone, granted, passes_on
+from zklock import Lock
+from zklock._engine.callers import MOST
+from zklock.testing import ZooKeeperServer
+
+
+def play(part: str, timeout: float = 300.0, **parameters: Any) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.contract.handled", part, json.dumps(parameters)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.hazard("H28")
+@pytest.mark.parametrize(
+    ("what", "hooked"),
+    [
+        ("cancel", False),
+        ("abandon", False),
+        ("release", False),
+        ("look", False),
+        ("ask", False),
+        ("acquire", False),
+        ("cancel", True),
+        ("abandon", True),
+        ("acquire", True),
+    ],
+)
+def test_a_signal_handler_at_every_line(
+    zklock_hosts: str,
+    zklock_path: str,
+    other: Any,
+    what: str,
+    hooked: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = f"{zklock_path}/lock"
+    tally = play("handled", hosts=zklock_hosts, path=path, what=what, hooked=hooked)
+    with capsys.disabled():
+        print(f"\n{what}: {tally}", end=" ")
+    assert set(tally) <= {"total", "longest", "lost", "done", "refused", "cancelled"}, tally
+    assert tally["done"] > tally["total"] / 8
+    assert tally["longest"] < 2.0
+    assert not tally["lost"]
+    assert (tally.get("refused", 0) > 0) == (what in {"ask", "acquire"})
+    gone(other, path)
+
+
+@pytest.mark.hazard("H27")
+@pytest.mark.parametrize("how", ["deleted", "stopped"])
+def test_all_are_told_where_no_thread_can_be_started(
+    zklock_hosts: str, zklock_path: str, how: str
+) -> None:
+    assert play("starved", hosts=zklock_hosts, path=zklock_path, how=how) == [0, 1, 2, 3]
+
+
+@pytest.mark.hazard("H27")
+def test_nothing_is_granted_without_the_threads_that_watch_over_it(
+    zklock_hosts: str, zklock_path: str
+) -> None:
+    refused = play("starved", hosts=zklock_hosts, path=zklock_path, how="refused")
+    assert refused == [1, 1, 1, 1]
+
+
+@pytest.mark.hazard("H27")
+def test_many_losses_at_once_start_few_threads(zklock_hosts: str, zklock_path: str) -> None:
+    assert play("many", hosts=zklock_hosts, path=zklock_path, count=300) <= MOST
+
+
+@pytest.mark.hazard("H27")
+def test_a_client_that_is_stopped_at_exit_leaves_its_lock_and_tells_of_it(
+    zklock_hosts: str, zklock_path: str, other: Any
+) -> None:
+    assert play("leaving", hosts=zklock_hosts, path=zklock_path) == "CLIENT_CLOSED"
+    passes_on(other, zklock_path)
+
+
+@pytest.mark.hazard("H31")
+def test_an_error_code_that_the_client_does_not_know_ends_no_connection(
+    zklock_server: ZooKeeperServer, zklock_connect: Callable[..., Any], other: Any, zklock_path: str
+) -> None:
+    with Refusing(zklock_server) as relay:
+        client = zklock_connect(relay.hosts)
+        path = f"{zklock_path}/lock"
+        lock, held = Lock(client, path), Lock(client, f"{path}-held")
+        grant, kept = granted(lock), granted(held)
+        relay.refuse(-126, 2, DELETE)
+        grant.abandon()
+        passes_on(other, path)
+        assert relay.refused[DELETE] == 2
+        kept.verify()
+        kept.release()

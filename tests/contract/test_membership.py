@@ -1,0 +1,346 @@
+"""Members and workers that join, leave and change, as observers are told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import LASTING, SOON, Child, gone, run
+from tests.contract.test_aio import aside, on_loop
+from tests.contract.test_aio_election import until
+from tests.contract.test_election import crew
+from zklock import aio
+from zklock.testing import FaultProxy, FrameKind, wait_for
+
+Connect = Callable[..., Any]
+Change = zklock.MembershipChange[Any]
+
+
+def who(members: tuple[Any, ...]) -> list[str]:
+    return [each.identity for each in members]
+
+
+def told(change: Change | None) -> tuple[list[str], list[str], list[str], list[str]]:
+    assert change is not None
+    return who(change.members), who(change.joined), who(change.left), who(change.changed)
+
+
+@contextmanager
+def one_more(client: Any, path: str, identity: str) -> Iterator[zklock.LeaderElection]:
+    """Let one more member stand."""
+    election = zklock.LeaderElection(client, path, identity=identity)
+    running = run(election.run, lambda leadership: leadership.should_stop.wait(2 * SOON))
+    try:
+        wait_for(lambda: identity in who(tuple(election.members())), SOON)
+        yield election
+    finally:
+        election.stop()
+        running.result(SOON)
+
+
+class Eyes:
+    """What an iterator has told, put together: it must be what is there."""
+
+    def __init__(self, changes: Any) -> None:
+        self.changes = changes
+        self.seen: dict[Any, Any] = {}
+        self.told = 0
+
+    def look(self) -> dict[Any, Any]:
+        """Take what there is, insist that each change fits to the ones before, and return all."""
+        while (change := self.changes.next(0.01)) is not None:
+            self.take(change)
+        return self.seen
+
+    def take(self, change: Change) -> None:
+        self.told += 1
+        for each in change.left:
+            assert self.seen.pop(each.identity) == each
+        for each in change.joined:
+            assert each.identity not in self.seen
+            self.seen[each.identity] = each
+        for each in change.changed:
+            assert self.seen[each.identity] != each
+            self.seen[each.identity] = each
+        assert sorted(who(change.members)) == sorted(self.seen)
+        assert all(self.seen[each.identity] == each for each in change.members)
+
+    def until(self, names: set[str]) -> None:
+        wait_for(
+            lambda: set(self.look()) == names and self.told,
+            SOON,
+            lambda: f"{set(self.seen)}, not {names}",
+        )
+
+
+@LASTING
+class TestElection:
+    def test_members_come_and_go(self, other: Any, zklock_path: str) -> None:
+        watching = zklock.LeaderElection(other, zklock_path)
+        with watching.membership_changes() as changes:
+            assert told(changes.next(SOON)) == ([], [], [], [])
+            with crew(other, zklock_path, "a") as (a,):
+                assert told(changes.next(SOON)) == (["a"], ["a"], [], [])
+                with one_more(other, zklock_path, "b") as b:
+                    assert told(changes.next(SOON)) == (["a", "b"], ["b"], [], [])
+                    b.set_payload("new")
+                    change = changes.next(SOON)
+                    assert told(change) == (["a", "b"], [], [], ["b"])
+                    assert change is not None
+                    assert change.changed[0].payload == b"new"
+                    assert changes.next(0.05) is None
+                assert told(changes.next(SOON)) == (["a"], [], ["b"], [])
+                assert a.leads().held
+            assert told(changes.next(SOON)) == ([], [], ["a"], [])
+        assert changes.next(0.0) is None
+
+    def test_the_first_tells_all_in_order(self, other: Any, zklock_path: str) -> None:
+        names = [f"m{at:02}" for at in range(20)]
+        with crew(other, zklock_path, *names):
+            other.create(f"{zklock_path}/no-member", b"")
+            with zklock.LeaderElection(other, zklock_path).membership_changes() as changes:
+                change = changes.next(SOON)
+                assert told(change) == (names, names, [], [])
+            assert change is not None
+            members = zklock.LeaderElection(other, zklock_path).members()
+            assert list(change.members) == members
+            assert [each.holds for each in change.members] == [each.holds for each in members]
+            other.delete(f"{zklock_path}/no-member")
+
+    def test_a_leader_that_steps_back(self, other: Any, zklock_path: str) -> None:
+        with crew(other, zklock_path, "a", "b") as (a, b):
+            a.leads()
+            with zklock.LeaderElection(other, zklock_path).membership_changes() as changes:
+                eyes = Eyes(changes)
+                eyes.until({"a", "b"})
+                old = eyes.seen["a"].token
+                a.election.resign()
+                b.leads()
+                wait_for(lambda: "a" in eyes.look() and eyes.seen["a"].token > old, SOON)
+                assert eyes.seen.keys() == {"a", "b"}
+
+    def test_callbacks(
+        self, other: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        heard: list[Change] = []
+
+        def hear(change: Change) -> None:
+            heard.append(change)
+            raise RuntimeError("an observer that fails")
+
+        election = zklock.LeaderElection(other, zklock_path)
+        with (
+            caplog.at_level(logging.CRITICAL, "zklock"),
+            election.observe_membership(hear) as observer,
+        ):
+            wait_for(lambda: len(heard) == 1, SOON)
+            with crew(other, zklock_path, "a"):
+                wait_for(lambda: len(heard) == 2, SOON)
+            wait_for(lambda: len(heard) == 3, SOON)
+            observer.close()
+            with crew(other, zklock_path, "b"):
+                pass
+        assert [told(each)[0] for each in heard] == [[], ["a"], []]
+
+    def test_wakes_nobody_and_costs_one_read_a_change(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts, timeout=30.0)
+        watching = zklock.LeaderElection(client, zklock_path)
+        names = [f"m{at:02}" for at in range(30)]
+        with crew(other, zklock_path, *names), watching.membership_changes() as changes:
+            eyes = Eyes(changes)
+            eyes.until(set(names))
+            before = len(zklock_proxy.frames)
+            with one_more(other, zklock_path, "late"):
+                eyes.until({*names, "late"})
+            eyes.until(set(names))
+            nodes = [
+                frame
+                for frame in zklock_proxy.frames[before:]
+                if frame.kind is FrameKind.REQUEST and "-latch-" in (frame.path or "")
+            ]
+            assert 1 <= len(nodes) <= 4, nodes
+
+
+class TestTroubles:
+    @LASTING
+    def test_what_happens_while_the_connection_is_cut(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts, timeout=30.0)
+        with ExitStack() as stack:
+            watching = zklock.LeaderElection(client, zklock_path)
+            changes = stack.enter_context(watching.membership_changes())
+            eyes = Eyes(changes)
+            leaving = ExitStack()
+            leaving.enter_context(crew(other, zklock_path, "a", "b"))
+            eyes.until({"a", "b"})
+            zklock_proxy.cut()
+            leaving.close()
+            late = stack.enter_context(one_more(other, zklock_path, "c"))
+            late.set_payload("c2")
+            for _ in range(3):
+                with one_more(other, zklock_path, "seen by nobody"):
+                    pass
+            zklock_proxy.restore()
+            eyes.until({"c"})
+            wait_for(lambda: eyes.look()["c"].payload == b"c2", SOON)
+
+    @LASTING
+    def test_after_a_lost_session(
+        self,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+        zklock_expire_session: Callable[[Any], int],
+    ) -> None:
+        client = zklock_connect(timeout=30.0)
+        with (
+            crew(other, zklock_path, "a"),
+            zklock.LeaderElection(client, zklock_path).membership_changes() as changes,
+        ):
+            eyes = Eyes(changes)
+            eyes.until({"a"})
+            zklock_expire_session(client)
+            with one_more(other, zklock_path, "b"):
+                eyes.until({"a", "b"})
+            eyes.until({"a"})
+
+    def test_a_member_that_is_killed(
+        self, zklock_hosts: str, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        watching = zklock.LeaderElection(zklock_connect(timeout=30.0), zklock_path)
+        with watching.membership_changes() as changes:
+            eyes = Eyes(changes)
+            eyes.until(set())
+            with Child(
+                "acquire_leadership", hosts=zklock_hosts, path=zklock_path, timeout=10.0
+            ) as child:
+                child.hears()
+                eyes.until({"child"})
+                child.process.kill()
+                eyes.until(set())
+            assert eyes.told == 3
+
+    @LASTING
+    def test_many_at_a_time_seen_by_a_slow_observer(
+        self, other: Any, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        client = zklock_connect(timeout=30.0)
+        gate, entered = threading.Event(), threading.Event()
+        heard: list[Change] = []
+
+        def slow(change: Change) -> None:
+            heard.append(change)
+            entered.set()
+            assert gate.wait(SOON)
+
+        with zklock.LeaderElection(client, zklock_path).observe_membership(slow):
+            assert entered.wait(SOON)
+            for _ in range(3):
+                with crew(other, zklock_path, *(f"m{at}" for at in range(10))):
+                    pass
+            with crew(other, zklock_path, "a", "b"):
+                seen = zklock.LeaderElection(client, zklock_path).membership_changes()
+                wait_for(lambda: (it := seen.next(0.1)) and who(it.members) == ["a", "b"], SOON)
+                seen.close()
+                gate.set()
+                wait_for(lambda: who(heard[-1].members) == ["a", "b"], SOON)
+        assert len(heard) <= 5
+        eyes = Eyes(None)
+        for change in heard:
+            eyes.take(change)
+
+    @LASTING
+    def test_the_client_is_stopped(self, zklock_connect: Connect, zklock_path: str) -> None:
+        client = zklock_connect(timeout=30.0)
+        election = zklock.LeaderElection(client, zklock_path)
+        changes = election.membership_changes()
+        assert told(changes.next(SOON)) == ([], [], [], [])
+        client.stop()
+        with pytest.raises(zklock.ClientClosed):
+            changes.next(SOON)
+        with pytest.raises(zklock.ClientClosed):
+            election.membership_changes()
+
+
+@LASTING
+class TestPool:
+    def test_workers_come_change_and_go(self, front: Any, other: Any, zklock_path: str) -> None:
+        first, second = (
+            front.pool(other, zklock_path, shards=4, identity=name, payload=name, settle=0.0)
+            for name in "ab"
+        )
+        watching = zklock.WorkerPool(other, zklock_path)
+        with watching.membership_changes() as changes:
+            eyes = Eyes(changes)
+            eyes.until(set())
+            with first:
+                eyes.until({"a"})
+                assert eyes.seen["a"] == zklock.PoolWorker("a", 1.0, False, b"a")
+                with second:
+                    eyes.until({"a", "b"})
+                    first.set_payload("A2")
+                    second.set_capacity(3.0)
+                    wait_for(
+                        lambda: (
+                            eyes.look()["a"].payload == b"A2" and eyes.look()["b"].capacity == 3.0
+                        ),
+                        SOON,
+                    )
+                    assert first.drain(SOON)
+                    wait_for(lambda: eyes.look()["a"].draining, SOON)
+                eyes.until({"a"})
+            eyes.until(set())
+
+    def test_callbacks(self, other: Any, zklock_path: str) -> None:
+        heard: list[Change] = []
+        pool = zklock.WorkerPool(other, zklock_path, shards=1, identity="a")
+        with pool.observe_membership(heard.append):
+            with pool:
+                wait_for(lambda: heard and who(heard[-1].members) == ["a"], SOON)
+            wait_for(lambda: heard[-1].members == (), SOON)
+
+
+@LASTING
+class TestTasks:
+    @on_loop
+    async def test_of_an_election(self, other: Any, zklock_path: str) -> None:
+        election = aio.LeaderElection(other, zklock_path, identity="a")
+        heard: list[Change] = []
+
+        async def hear(change: Change) -> None:
+            await asyncio.sleep(0)
+            heard.append(change)
+
+        with election.observe_membership(hear), election.membership_changes() as changes:
+            assert told(await changes.next(SOON)) == ([], [], [], [])
+            await until(lambda: len(heard) == 1)
+            async with election.attempt():
+                assert told(await changes.next(SOON)) == (["a"], ["a"], [], [])
+                await until(lambda: len(heard) == 2)
+            async for change in changes:
+                assert told(change) == ([], [], ["a"], [])
+                break
+            await until(lambda: len(heard) == 3)
+        assert await changes.next(0) is None
+
+    @on_loop
+    async def test_of_a_pool(self, other: Any, zklock_path: str) -> None:
+        pool = aio.WorkerPool(other, zklock_path, shards=1, identity="a")
+        heard: list[Change] = []
+        with pool.observe_membership(heard.append), pool.membership_changes() as changes:
+            async with pool, asyncio.timeout(SOON):
+                while (change := await changes.next()) is None or not change.members:
+                    pass
+                assert told(change)[0] == ["a"]
+            assert told(await changes.next(SOON)) == ([], [], ["a"], [])
+        await aside(gone, other, f"{zklock_path}/members")

@@ -1,0 +1,302 @@
+"""Handlers in processes of their own: how each may end, and what the others notice of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.handlers import Handle, alive, noted, tokens
+from tests.contract.support import ROOT, SOON
+from zklock._pool import processes
+from zklock.testing import wait_for
+
+Join = Callable[..., Any]
+SHARDS = 4
+
+
+@pytest.fixture
+def join(zklock_connect: Callable[..., Any], zklock_path: str) -> Iterator[Join]:
+    """Return ``join(identity, **options)``: a started worker with a session of its own."""
+    pools: list[zklock.WorkerPool] = []
+
+    def start(identity: str, **options: Any) -> zklock.WorkerPool:
+        settings: dict[str, Any] = {"executor": "processes", "retry": (0.05, 0.1)}
+        settings["shards"] = SHARDS
+        pool = zklock.WorkerPool(
+            zklock_connect(), zklock_path, identity=identity, **(settings | options)
+        )
+        pools.append(pool)
+        pool.start()
+        return pool
+
+    yield start
+    for pool in pools:
+        pool.stop()
+
+
+def began(folder: Path, count: int = SHARDS) -> dict[int, int]:
+    """Wait until so many shards are handled, by one process each; return which."""
+    wait_for(lambda: len(noted(folder, "began")) == count, SOON, lambda: str([*folder.iterdir()]))
+    found = noted(folder, "began")
+    assert all(len(pids) == 1 for pids in found.values())
+    return {number: next(iter(pids)) for number, pids in found.items()}
+
+
+def said(caplog: pytest.LogCaptureFixture, *texts: str) -> Callable[[], bool]:
+    return lambda: all(text in caplog.text for text in texts)
+
+
+@pytest.mark.hazard("H39")
+@pytest.mark.parametrize("on_error", ["retry", "stop"])
+def test_a_killed_handler_is_alone_in_it(
+    join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture, on_error: str
+) -> None:
+    pool = join("a", handler=Handle(str(tmp_path)), on_error=on_error)
+    pids = began(tmp_path)
+    assert len(set(pids.values())) == SHARDS
+    os.kill(pids[0], signal.SIGKILL)
+    wait_for(
+        said(caplog, f"process {pids[0]} was killed by SIGKILL, before its handler had returned"),
+        SOON,
+        "the death is logged",
+    )
+    if on_error == "retry":
+        wait_for(lambda: len(noted(tmp_path, "began")[0]) == 2, SOON, "handled anew")
+        again = max(noted(tmp_path, "began")[0] - {pids[0]})
+        pids[0] = again
+    assert sorted(pool.owned()) == list(range(SHARDS))
+    assert all(alive(pids[number]) for number in (1, 2, 3))
+    pool.stop()
+    ended = {number: {pids[number]} for number in pids if on_error == "retry" or number}
+    assert noted(tmp_path, "held") == ended
+    assert noted(tmp_path, "lost") == {}
+    assert not any(map(alive, pids.values()))
+
+
+@pytest.mark.hazard("H39")
+@pytest.mark.parametrize(
+    ("does", "text"),
+    [
+        ("raises_unreadable", "Unreadable: one and another"),
+        ("raises_unwritable", "Unwritable: it holds a lock"),
+        ("raises_at_length", "xxxx"),
+        ("exits", "ended with status 7"),
+    ],
+)
+def test_a_failure_of_any_sort_is_one_shards(
+    join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture, does: str, text: str
+) -> None:
+    pool = join("a", handler=Handle(str(tmp_path), {1: does}), on_error="stop")
+    pids = began(tmp_path)
+    wait_for(said(caplog, "the handler of shard 1 raised", text), SOON, "the failure is logged")
+    wait_for(lambda: not alive(pids[1]), SOON, "its process is gone")
+    assert all(alive(pids[number]) for number in (0, 2, 3))
+    pool.stop()
+    assert sorted(noted(tmp_path, "held")) == [0, 2, 3]
+    assert len(noted(tmp_path, "began")[1]) == 1
+
+
+def test_a_result_of_any_sort_is_a_return(
+    join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = join("a", handler=Handle(str(tmp_path), {1: "returns_unwritable"}))
+    pids = began(tmp_path)
+    wait_for(lambda: not alive(pids[1]), SOON, "its process is gone")
+    pool.stop()
+    assert "raised" not in caplog.text
+    assert len(noted(tmp_path, "began")[1]) == 1
+
+
+def test_an_interrupt_of_the_terminal_is_the_owners(join: Join, tmp_path: Path) -> None:
+    pool = join("a", handler=Handle(str(tmp_path)))
+    pids = began(tmp_path)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGINT)
+    pool.stop()
+    assert noted(tmp_path, "held") == {number: {pid} for number, pid in pids.items()}
+
+
+@pytest.mark.hazard("H39")
+def test_a_shard_is_not_handed_over_while_its_process_lives(join: Join, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    one = join("a", shards=1, handler=Handle(str(first), {0: "insists"}))
+    pid = began(first, 1)[0]
+    two = join("b", shards=1, handler=Handle(str(second)))
+    assert not one.drain(0.5)
+    assert alive(pid)
+    assert noted(second, "began") == {}
+    assert (len(one.owned()), len(two.owned())) == (1, 0)
+    (first / "finish").touch()
+    began(second, 1)
+    assert not alive(pid)
+    assert noted(first, "lost") == {}
+
+
+@pytest.mark.hazard("H39")
+def test_a_process_that_heeds_nothing_is_ended_once_its_shard_is_lost(
+    join: Join,
+    tmp_path: Path,
+    zklock_client: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(processes, "TERM_AFTER", 0.2)
+    monkeypatch.setattr(processes, "KILL_AFTER", 0.2)
+    one = join("a", shards=1, handler=Handle(str(tmp_path), {0: "insists"}))
+    pid = began(tmp_path, 1)[0]
+    zklock_client.delete(one.owned()[0].path)
+    wait_for(lambda: noted(tmp_path, "lost") == {0: {pid}}, SOON, "it is told at its next look")
+    wait_for(lambda: not alive(pid), SOON, "it is ended")
+    assert noted(tmp_path, "termed") == {0: {pid}}
+    assert f"process {pid} still runs its handler: it gets SIGTERM" in caplog.text
+    assert f"process {pid} still runs its handler: it gets SIGKILL" in caplog.text
+    wait_for(lambda: len(noted(tmp_path, "began")[0]) == 2, SOON, "handled anew")
+    early, late = tokens(tmp_path, "began", 0)
+    assert early < late
+    (tmp_path / "finish").touch()
+
+
+def test_what_a_handler_has_forked_knows_that_the_shard_is_lost(join: Join, tmp_path: Path) -> None:
+    join("a", shards=1, handler=Handle(str(tmp_path), {0: "leaves_a_child"}))
+    began(tmp_path, 1)
+    wait_for(lambda: noted(tmp_path, "child-lost"), SOON, "the child is told")
+    assert not (tmp_path / "finish").exists()
+
+
+SCRIPT = """
+import sys
+import zklock
+from tests.contract.handlers import Handle
+
+if __name__ == "__main__":
+    hosts, path, folder = sys.argv[1:]
+    client = zklock.connect(hosts, timeout=20.0)
+    pool = zklock.WorkerPool(
+        client, path, shards=3, handler=Handle(folder, {1: "insists", 2: "becomes_nobody"}),
+        executor="processes",
+    )
+    pool.start()
+    sys.stdin.read()
+"""
+
+
+def descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found |= {child, *descendants(child)}
+    return found
+
+
+@pytest.mark.hazard("H40")
+def test_nothing_outlives_an_owner_that_is_killed(
+    zklock_hosts: str, zklock_path: str, tmp_path: Path
+) -> None:
+    notes, temporary = tmp_path / "notes", tmp_path / "temporary"
+    notes.mkdir()
+    temporary.mkdir()
+    script = tmp_path / "owner.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, str(script), zklock_hosts, zklock_path, str(notes)],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+    ) as owner:
+        handlers = set(began(notes, 3).values())
+        others = descendants(owner.pid)
+        assert handlers < others  # and multiprocessing's own
+        for pid in {owner.pid, *others}:
+            assert "/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text()
+        owner.kill()
+        wait_for(lambda: not any(map(alive, others)), SOON, "all of them end")
+    assert list(temporary.iterdir()) == []
+    assert noted(notes, "held") == {}
+
+
+@pytest.mark.hazard("H39")
+def test_an_executor_that_breaks_keeps_no_shard(
+    join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    executor = ProcessPoolExecutor(SHARDS, mp_context=get_context("spawn"))
+    # A process that a broken executor has told to end may leave a lock behind that others need.
+    handler = Handle(str(first), {1: "insists_and_exits"})
+    one = join("a", handler=handler, executor=executor, on_error="stop")
+    pids = began(first)
+    two = join("b", capacity=0.001, handler=Handle(str(second)))
+    wait_for(lambda: len(one.members()) == 2, SOON, "another worker")
+    os.kill(pids[0], signal.SIGKILL)
+    wait_for(lambda: noted(first, "lost").get(1) == {pids[1]}, SOON, "the survivor is told")
+    wait_for(lambda: len(noted(second, "began")) == SHARDS - 1, SOON, "the others are given up")
+    assert alive(pids[1])
+    assert 1 in one.owned()
+    assert 1 not in noted(second, "began")
+    assert "a gives its shards up" in caplog.text
+    (first / "finish").touch()
+    wait_for(lambda: len(two.owned()) == SHARDS, SOON, "all are given up")
+    assert not alive(pids[1])
+    executor.shutdown()
+
+
+@pytest.mark.hazard("H39")
+def test_a_handler_whose_own_executor_breaks_fails_alone(
+    join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ProcessPoolExecutor(SHARDS, mp_context=get_context("spawn")) as executor:
+        handler = Handle(str(tmp_path), {1: "raises_broken"})
+        pool = join("a", handler=handler, executor=executor)
+        wait_for(lambda: len(noted(tmp_path, "began")) == SHARDS, SOON, "all begin")
+        wait_for(lambda: caplog.text.count("the handler's own") > 1, SOON, "it is tried again")
+        assert executor.submit(os.getpid).result(SOON)
+        others = {*range(SHARDS)} - {1}
+        wait_for(lambda: pool.owned().keys() >= others, SOON, "the others are owned")
+        assert "gives its shards up" not in caplog.text
+        pool.stop()
+
+
+class SlowToStart(ProcessPoolExecutor):
+    """One whose thread looks at the processes before the one for the newest call is among them."""
+
+    def _adjust_process_count(self) -> None:
+        time.sleep(0.3)
+        super()._adjust_process_count()
+
+
+@pytest.mark.hazard("H39")
+def test_the_process_that_an_executor_started_last_is_missed_when_it_dies(
+    join: Join, tmp_path: Path
+) -> None:
+    executor = SlowToStart(2, mp_context=get_context("spawn"))
+    one = join("a", shards=2, handler=Handle(str(tmp_path)), executor=executor, on_error="stop")
+    began(tmp_path, 2)
+    os.kill([*executor._processes][-1], signal.SIGKILL)
+    wait_for(lambda: not one.owned(), SOON, "both are given up")
+    executor.shutdown()
+
+
+@pytest.mark.parametrize("on_error", ["retry", "stop"])
+def test_an_executor_that_takes_nothing_keeps_no_shard(
+    join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture, on_error: str
+) -> None:
+    two = join("b", capacity=0.001, handler=Handle(str(tmp_path)))
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    join("a", handler=Handle(str(tmp_path)), executor=executor, on_error=on_error)
+    wait_for(said(caplog, "a gives its shards up"), SOON, "it says so")
+    wait_for(lambda: len(two.owned()) == SHARDS, SOON, "all are given up")

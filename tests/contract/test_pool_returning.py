@@ -1,0 +1,208 @@
+"""Workers that are killed and come back with the same identity: their shards wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import LASTING, SOON, Child, children, gone
+from zklock._pool.nodes import PoolPaths
+from zklock._pool.returning import Place
+from zklock.testing import wait_for
+
+Connect = Callable[..., Any]
+
+SHARDS = 12
+SESSION = 4.0
+LONG = 600.0
+"""A delay that does not end during a test, in seconds."""
+
+
+def owned(*workers: Any) -> list[int]:
+    return sorted(number for worker in workers for number in has(worker))
+
+
+def has(worker: Any) -> dict[int, str]:
+    """Return the shards of a worker here, or in another process, with the tokens."""
+    if isinstance(worker, Child):
+        worker.tell("owned")
+        return {int(number): token for number, token in worker.hears().items()}
+    return {number: str(grant.token) for number, grant in worker.owned().items()}
+
+
+def shared(*workers: Any, each: int) -> None:
+    wait_for(
+        lambda: [len(has(worker)) for worker in workers] == [each] * len(workers),
+        SOON,
+        lambda: f"{each} shards each, not {[has(worker) for worker in workers]}",
+    )
+
+
+@pytest.fixture
+def start(zklock_hosts: str, zklock_path: str) -> Callable[..., Child]:
+    """Start a worker in a process of its own."""
+
+    def child(identity: str, **options: Any) -> Child:
+        options = {"rejoin_delay": LONG, "shards": SHARDS, "timeout": SESSION, **options}
+        started = Child("work", hosts=zklock_hosts, path=zklock_path, identity=identity, **options)
+        assert started.hears() == "ready"
+        return started
+
+    return child
+
+
+def expired(client: Any, path: str, identity: str) -> None:
+    """Wait until the worker's session has ended."""
+    pool = zklock.WorkerPool(client, path)
+    wait_for(lambda: identity not in [one.identity for one in pool.members()], SOON)
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["the leader", "another"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_one_that_is_killed_gets_its_shards_again(
+    start: Callable[..., Child], zklock_connect: Connect, zklock_path: str, leads: bool, when: str
+) -> None:
+    """``when``: it comes back before or after its former session has ended."""
+    client = zklock_connect(timeout=30.0)
+    here = zklock.WorkerPool(client, zklock_path, shards=SHARDS, identity="here", settle=0.05)
+    with ExitStack() as stack:
+        if not leads:
+            stack.enter_context(here)
+            wait_for(lambda: here.is_leader, SOON)
+        first = stack.enter_context(start("w1"))
+        if leads:
+            shared(first, each=SHARDS)
+            stack.enter_context(here)
+        shared(first, here, each=SHARDS // 2)
+        mine, before = has(here), has(first)
+        keeps(client, zklock_path, "w1", before)
+        first.process.kill()
+        first.process.wait()
+        if when == "after":
+            expired(client, zklock_path, "w1")
+            wait_for(lambda: here.is_leader, SOON)
+        again = stack.enter_context(start("w1"))
+        after = renewed(again, before)
+        assert all(after[number] > token for number, token in before.items())
+        assert has(here) == mine  # with the same tokens: not one has moved
+        again.tell("stop")
+        assert again.hears() == "left"
+        shared(here, each=SHARDS)  # it has left in order: nothing waits for it
+        gone(client, PoolPaths(zklock_path).returning)
+
+
+def kept(client: Any, path: str, identity: str) -> set[Any]:
+    """Return the shards that are kept for a worker."""
+    place = PoolPaths(path).place(identity)
+    said = Place.parse(client.get(place)[0]) if client.exists(place) else None
+    return set() if said is None else set(said.shards)
+
+
+def keeps(client: Any, path: str, identity: str, shards: Iterable[int]) -> None:
+    """Wait until these shards are kept for a worker."""
+    wait_for(lambda: kept(client, path, identity) == set(shards), SOON)
+
+
+def renewed(worker: Any, before: dict[int, str]) -> dict[int, str]:
+    """Wait until a worker has the same shards with other tokens, and return them."""
+
+    def done() -> bool:
+        now = has(worker)
+        return now.keys() == before.keys() and not set(before.values()) & set(now.values())
+
+    wait_for(done, SOON, lambda: f"{has(worker)} after {before}")
+    return has(worker)
+
+
+def test_meanwhile_nobody_has_them_and_then_they_move(
+    start: Callable[..., Child], zklock_connect: Connect, zklock_path: str
+) -> None:
+    client = zklock_connect(timeout=30.0)
+    here = zklock.WorkerPool(client, zklock_path, shards=SHARDS, identity="here", settle=0.05)
+    with here:
+        with start("w1") as first, start("w2", rejoin_delay=3.0) as second:
+            shared(first, second, here, each=SHARDS // 3)
+            numbers = {worker: set(has(worker)) for worker in (first, second, here)}
+            for worker, name in ((first, "w1"), (second, "w2")):
+                keeps(client, zklock_path, name, numbers[worker])
+                worker.process.kill()
+        expired(client, zklock_path, "w1")
+        expired(client, zklock_path, "w2")
+        # Those of the second one move, those of the first one wait.
+        wait_for(lambda: len(has(here)) > SHARDS // 3, SOON)
+        wait_for(lambda: not kept(client, zklock_path, "w2"), SOON)
+        wait_for(
+            lambda: set(has(here)) == numbers[here] | numbers[second], SOON, lambda: f"{has(here)}"
+        )
+        assert kept(client, zklock_path, "w1") == numbers[first]
+        wanted = {one.shard: one.wanted for one in here.assignment()}
+        assert all(wanted[number] is None for number in numbers[first])
+    # The rest of the place is for the next leader, until w1 is back or its delay is over.
+    assert children(client, PoolPaths(zklock_path).returning) == ["_w1"]
+
+
+@LASTING
+class TestInOrder:
+    def test_who_stops_or_drains_leaves_nothing(
+        self, front: Any, other: Any, zklock_path: str
+    ) -> None:
+        first, second = (
+            front.pool(other, zklock_path, shards=4, identity=name, rejoin_delay=LONG, settle=0.0)
+            for name in "ab"
+        )
+        with first:
+            with second:
+                shared(first, second, each=2)
+                assert second.drain(SOON)
+                shared(first, each=4)
+                second.resume()
+                shared(first, second, each=2)
+            shared(first, each=4)
+            assert children(other, PoolPaths(zklock_path).returning) == ["_a"]
+        gone(other, PoolPaths(zklock_path).returning)
+
+    def test_a_session_that_is_replaced(
+        self,
+        front: Any,
+        other: Any,
+        zklock_connect: Connect,
+        zklock_path: str,
+        zklock_expire_session: Callable[[Any], int],
+    ) -> None:
+        client = zklock_connect(timeout=30.0)
+        options = {"shards": 6, "rejoin_delay": LONG, "settle": 0.0}
+        leader = front.pool(other, zklock_path, identity="a", **options)
+        with leader:
+            wait_for(lambda: leader.is_leader, SOON)
+            worker = front.pool(client, zklock_path, identity="b", **options)
+            with worker:
+                shared(leader, worker, each=3)
+                mine, before = has(leader), has(worker)
+                keeps(other, zklock_path, "b", before)
+                for _ in range(3):  # a crash loop that comes back in time is not left out
+                    zklock_expire_session(client)
+                    before = renewed(worker, before)
+                    assert has(leader) == mine
+                    keeps(other, zklock_path, "b", before)
+
+    def test_two_of_one_identity(self, front: Any, other: Any, zklock_path: str) -> None:
+        options = {"shards": 4, "identity": "a", "rejoin_delay": LONG, "settle": 0.0}
+        first, second = (front.pool(other, zklock_path, **options) for _ in range(2))
+        with first:
+            shared(first, each=4)
+            with second:
+                wait_for(lambda: len(has(second)) == 4, SOON)
+                assert not has(first)
+
+    def test_what_it_must_be(self, front: Any, other: Any, zklock_path: str) -> None:
+        with pytest.raises(ValueError, match="identity="):
+            front.pool(other, zklock_path, rejoin_delay=5.0)
+        for wrong in (-1.0, float("inf"), float("nan")):
+            with pytest.raises(ValueError, match="rejoin_delay"):
+                front.pool(other, zklock_path, identity="a", rejoin_delay=wrong)
+        with pytest.raises(TypeError, match="rejoin_delay"):
+            front.pool(other, zklock_path, identity="a", rejoin_delay="5")

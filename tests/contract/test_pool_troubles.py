@@ -1,0 +1,507 @@
+"""A pool whose nodes are deleted, written by others, or whose workers crash; and draining."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NoNodeError
+
+import zklock
+from tests.contract.fronts import Loop, Steps, Threads
+from tests.contract.support import SOON, Child, children, run, tree
+from tests.stopwatch import Stopwatch
+from zklock._engine.sessions import session_of
+from zklock._ground.clock import clock
+from zklock._pool import nodes
+from zklock._pool.keys import decode
+from zklock.testing import FaultProxy, wait_for
+
+SHARDS = 12
+Front = Threads | Loop
+Join = Callable[..., Any]
+
+
+@pytest.fixture
+def join(front: Front, zklock_connect: Callable[..., Any], zklock_path: str) -> Iterator[Join]:
+    """Return ``join(identity, **options)``: a started worker with a session of its own."""
+    pools: list[Any] = []
+
+    def start(identity: str, **options: Any) -> Any:
+        client = options.pop("client", None) or zklock_connect()
+        pool = front.pool(client, zklock_path, identity=identity, **{"shards": SHARDS, **options})
+        pools.append(pool)
+        pool.start()
+        return pool
+
+    yield start
+    for pool in pools:
+        pool.stop()
+
+
+def owned(*pools: Any) -> list[int]:
+    return sorted(number for pool in pools for number in pool.owned())
+
+
+def shared(*pools: Any, total: int = SHARDS) -> None:
+    """Wait until the workers own all shards, in equal parts."""
+
+    def done() -> bool:
+        counts = [len(pool.owned()) for pool in pools]
+        return max(counts) - min(counts) <= 1 and owned(*pools) == list(range(total))
+
+    wait_for(done, SOON, lambda: f"{total} shards, but {[len(pool.owned()) for pool in pools]}")
+
+
+class Calls:
+    """A handler that waits to be told, and counts its calls."""
+
+    def __init__(self, front: Front) -> None:
+        self.numbers: list[int] = []
+        self.handler = front.script(self._handle)
+
+    def _handle(self, shard: Any) -> Steps:
+        self.numbers.append(shard.number)
+        yield shard.should_stop
+
+
+@pytest.mark.hazard("H41")
+def test_what_has_drained_begins_nothing(
+    front: Front, join: Join, zklock_proxy: FaultProxy, zklock_connect: Callable[..., Any]
+) -> None:
+    one = join("a", settle=0.5)
+    shared(one)
+    calls = Calls(front)
+    two = join("b", handler=calls.handler, client=zklock_connect(zklock_proxy.hosts))
+    wait_for(lambda: len(one.members()) == 2, SOON, "another worker")
+    zklock_proxy.hold(to_client=False)  # so that the leader hears too late that it drains
+    draining = run(two.drain, SOON)
+    wait_for(
+        lambda: any(it.wanted == "b" for it in one.assignment()) or two.owned(),
+        SOON,
+        "it is to have shards",
+    )
+    before = len(calls.numbers) if draining.done() else None
+    zklock_proxy.release(to_client=False)
+    assert draining.result(SOON)
+    before = len(calls.numbers) if before is None else before
+    wait_for(lambda: [it.draining for it in one.members()] == [False, True], SOON, "it is heard")
+    shared(one)
+    assert len(calls.numbers) == before
+    assert two.owned() == {}
+    two.resume()
+    shared(one, two)
+    wait_for(lambda: len(calls.numbers) == before + SHARDS // 2, SOON, "it takes shards again")
+
+
+def test_drained_at_any_moment_of_the_way_in(front: Front, join: Join) -> None:
+    one = join("a", settle=0.05)
+    shared(one)
+    for number in range(12):
+        calls = Calls(front)
+        two = join(f"b{number}", handler=calls.handler)
+        threading.Event().wait(0.01 * number)
+        assert two.drain(SOON)
+        before = len(calls.numbers)
+        shared(one)
+        assert len(calls.numbers) == before
+        two.stop()
+
+
+@pytest.mark.hazard("H42")
+@pytest.mark.parametrize("what", ["", "/shards", "/members", "/assigned", "/owned"])
+def test_what_is_deleted_of_a_pool_is_made_again(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    what: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one, two = join("a"), join("b")
+    shared(one, two)
+    before = {number: it.token for pool in (one, two) for number, it in pool.owned().items()}
+    deleted(zklock_client, zklock_path + what)
+    if what in {"", "/shards"}:
+        wait_for(
+            lambda: "shards there are was deleted, and is written again: 12 shards" in caplog.text,
+            SOON,
+            "it is said",
+        )
+    wait_for(lambda: said(zklock_client, f"{zklock_path}/shards") == b"12", SOON, "the number")
+    shared(one, two)
+    if what in {"", "/shards"}:
+        wait_for(
+            lambda: (
+                all(
+                    grant.token > before[number]
+                    for pool in (one, two)
+                    for number, grant in pool.owned().items()
+                )
+                and owned(one, two) == list(range(SHARDS))
+            ),
+            SOON,
+            "tokens rise",
+        )
+    wait_for(
+        lambda: (
+            [it.owner for it in one.assignment()]
+            == ["a" if number in one.owned() else "b" for number in range(SHARDS)]
+        ),
+        SOON,
+        "all is told",
+    )
+    three = join("c")
+    shared(one, two, three)
+
+
+def test_a_pool_whose_thread_cannot_be_started_at_first(
+    front: Front,
+    zklock_connect: Callable[..., Any],
+    zklock_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, refused = threading.Thread.start, threading.Event()
+
+    def unless_refused(thread: threading.Thread) -> None:
+        if thread.name == "zklock-pool" and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    pool = front.pool(zklock_connect(), zklock_path, identity="a", shards=SHARDS)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", unless_refused)
+            pool.start()
+        shared(pool)
+        assert refused.is_set()
+    finally:
+        pool.stop()
+
+
+def test_a_pool_whose_thread_cannot_be_started(
+    zklock_connect: Callable[..., Any], zklock_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "zklock-pool":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    pool = zklock.WorkerPool(zklock_connect(), zklock_path, identity="a", shards=SHARDS)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(zklock.ZkLockError, match=r"call start\(\) again"):
+            pool.start()
+    with pool:
+        shared(pool)
+
+
+def deleted(client: Any, path: str) -> None:
+    """Delete a tree in one transaction: others make nodes in it meanwhile."""
+
+    def gone() -> bool:
+        transaction = client.transaction()
+        for node in reversed(tree(client, path)):
+            transaction.delete(node)
+        return not any(isinstance(it, Exception) for it in transaction.commit())
+
+    wait_for(gone, SOON, f"{path} is deleted")
+
+
+def said(client: Any, path: str) -> bytes:
+    try:
+        data: bytes = client.get(path)[0]
+    except NoNodeError:
+        return b""
+    return data
+
+
+@pytest.mark.hazard("H42")
+@pytest.mark.parametrize("garbage", [b"many", b"0", b"-3", b"99999999"])
+def test_a_broken_number_of_shards_changes_nothing_and_can_be_mended(
+    front: Front,
+    join: Join,
+    zklock_client: Any,
+    zklock_connect: Callable[..., Any],
+    zklock_path: str,
+    garbage: bytes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = join("a")
+    shared(one)
+    zklock_client.set(f"{zklock_path}/shards", garbage)
+    wait_for(lambda: "mend it with set_shards()" in caplog.text, SOON, "it is said")
+    shared(one)
+    late = front.pool(zklock_connect(), zklock_path, shards=SHARDS)
+    with pytest.raises(
+        zklock.ZkLockError, match=r"no number of shards, .*: mend it with set_shards"
+    ):
+        late.start()
+    late.set_shards(5)
+    shared(one, total=5)
+    late.start()
+    shared(one, late, total=5)
+    late.stop()
+
+
+@pytest.mark.hazard("H42")
+@pytest.mark.parametrize("garbage", [b"\xff\xfe", b"nonsense 5-x", b"1 0-99999999999"])
+def test_garbage_in_an_assignment_is_repaired(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    garbage: bytes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = join("a")
+    shared(one)
+    tokens = {number: grant.token for number, grant in one.owned().items()}
+    (name,) = children(zklock_client, f"{zklock_path}/assigned")
+    node = f"{zklock_path}/assigned/{name}"
+    zklock_client.set(node, garbage)
+    wait_for(lambda: "passed over: these are no shards" in caplog.text, SOON, "it is said")
+    two = join("b")
+    shared(one, two)
+    assert nodes.parse_assigned(zklock_client.get(node)[0]) == frozenset(one.owned())
+    assert all(one.owned()[number].token == tokens[number] for number in one.owned())
+
+
+@dataclass
+class Member:
+    """A worker made by hand, of a release of its own."""
+
+    client: Any
+    path: str
+    assigned: str
+    member: str
+
+    def has(self) -> frozenset[Any]:
+        """Return what it is to have."""
+        data = self.client.get(self.assigned)[0]
+        return decode(data.decode().partition(" ")[2])
+
+    def vanish(self) -> None:
+        """Go without a word."""
+        for node in (self.member, self.assigned):
+            self.client.delete(node)
+
+
+def member(client: Any, path: str, identity: str, **more: Any) -> Member:
+    """Make a worker."""
+    nodes = {}
+    for kind in ("assigned", "owned"):
+        nodes[kind] = client.create(
+            f"{path}/{kind}/_c_{identity}-{kind}-", b"", ephemeral=True, sequence=True
+        )
+    profile = {
+        "identity": identity,
+        "capacity": 1.0,
+        "assigned": nodes["assigned"].rpartition("/")[2],
+        "owned": nodes["owned"].rpartition("/")[2],
+        **more,
+    }
+    made = client.create(
+        f"{path}/members/_c_{identity}-member-",
+        json.dumps(profile).encode(),
+        ephemeral=True,
+        sequence=True,
+    )
+    return Member(client, path, nodes["assigned"], made)
+
+
+def test_a_worker_of_a_later_release_gets_its_share(
+    join: Join, zklock_client: Any, zklock_path: str
+) -> None:
+    one = join("a")
+    shared(one)
+    later = member(zklock_client, zklock_path, "later", colour="blue", zones=["x", "y"])
+    wait_for(lambda: len(later.has()) == SHARDS // 2, SOON, "its share")
+    assert [it.identity for it in one.members()] == ["a", "later"]
+    wait_for(lambda: len(one.owned()) == SHARDS // 2, SOON, "the other's share")
+
+
+@pytest.mark.hazard("H42")
+def test_a_worker_that_says_nothing_sensible_stops_nobody(
+    join: Join, zklock_client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = join("a")
+    shared(one)
+    for number, data in enumerate((b"", b"\xff", b"{}", b"[" * 100_000)):
+        zklock_client.create(f"{zklock_path}/members/x{number}", data, ephemeral=True)
+    for number, name in enumerate(("", "../shards", "a/b", "..")):
+        member(zklock_client, zklock_path, f"y{number}", assigned=name)
+    (mine,) = (
+        name for name in children(zklock_client, f"{zklock_path}/assigned") if "_c_y" not in name
+    )
+    member(zklock_client, zklock_path, "twin", assigned=mine)
+    two = join("b")
+    shared(one, two)
+    wait_for(lambda: caplog.text.count("its worker gets no shards") >= 8, SOON, "it is said")
+    assert {"a", "b"} <= {it.identity for it in one.members()}
+
+
+@pytest.mark.hazard("H43")
+def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
+    front: Front,
+    zklock_connect: Callable[..., Any],
+    zklock_client: Any,
+    zklock_path: str,
+) -> None:
+    client = zklock_connect(timeout=3.0)
+    pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
+    with pool:
+        shared(pool)
+        unit = session_of(client).timeout
+        waits = []
+        for _ in range(4):
+            came = clock()
+            looper = member(zklock_client, zklock_path, "looper")
+            wait_for(looper.has, SOON, "it gets shards")
+            waits.append((clock() - came) / unit)
+            threading.Event().wait(max(0.0, came + unit - clock()))
+            looper.vanish()
+            shared(pool)
+        assert waits[2] >= 1
+        assert waits[3] >= 2
+        other = member(zklock_client, zklock_path, "other")
+        with Stopwatch() as watch:
+            wait_for(other.has, SOON, "it gets shards")
+        assert watch.awake < 4 * unit
+
+
+def test_a_worker_that_has_crashed_is_not_left_out_if_nobody_else_is_there(
+    front: Front, zklock_connect: Callable[..., Any], zklock_client: Any, zklock_path: str
+) -> None:
+    client = zklock_connect(timeout=1.0)
+    pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
+    with pool:
+        shared(pool)
+        unit = session_of(client).timeout
+        for _ in range(3):
+            came = clock()
+            looper = member(zklock_client, zklock_path, "looper")
+            wait_for(looper.has, SOON, "it gets shards")
+            threading.Event().wait(max(0.0, came + unit - clock()))
+            looper.vanish()
+        assert pool.drain(SOON)
+        looper = member(zklock_client, zklock_path, "looper")
+        with Stopwatch() as watch:
+            wait_for(lambda: len(looper.has()) == SHARDS, SOON, "it gets all")
+        assert watch.awake < 4 * unit
+
+
+def test_a_worker_that_leaves_in_order_has_not_crashed(front: Front, join: Join) -> None:
+    one = join("a", settle=0.05)
+    memory = (one if isinstance(front, Threads) else one._lock)._memory
+    for _ in range(3):
+        two = join("b")
+        shared(one, two)
+        two.stop()
+        shared(one)
+    assert memory.newcomers._records == {}
+
+
+def refusing(call: Callable[..., Any], times: int, of: Callable[..., bool]) -> Callable[..., Any]:
+    """Return a call that fails at first, as where no thread can be started."""
+    left = [times]
+
+    def refused(*args: Any, **options: Any) -> Any:
+        if of(*args, **options) and left[0]:
+            left[0] -= 1
+            raise RuntimeError("can't start new thread")
+        return call(*args, **options)
+
+    return refused
+
+
+@pytest.mark.parametrize("front", [Threads], indirect=True, ids=["threads"])
+def test_without_threads_for_a_while(
+    front: Front, join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The election, the callbacks and the end of a pool each need one."""
+    led = refusing(zklock.LeaderElection.run, 2, lambda *_, **__: True)
+    monkeypatch.setattr(zklock.LeaderElection, "run", led)
+    called = refusing(
+        ThreadPoolExecutor.submit, 3, lambda *given: isinstance(given[-1], zklock.Grant)
+    )
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", called)
+    assigned = Assigned()
+    calls = Calls(front)
+    pool = join(
+        "a", handler=calls.handler, on_assigned=assigned.append, retry=(0.05, 0.1), shards=6
+    )
+    shared(pool, total=6)
+    wait_for(lambda: sorted(calls.numbers) == list(range(6)), SOON, "all are handled")
+    assert len(assigned.numbers) == 3
+    assert caplog.text.count("this worker cannot lead: can't start new thread") == 2
+    assert caplog.text.count("on_assigned of shard") == 3
+    ended = refusing(
+        threading.Thread, 1, lambda *_, **options: options.get("name") == "zklock-stop"
+    )
+    monkeypatch.setattr("zklock._pool.member.threading.Thread", ended)
+    pool.stop()
+    assert pool.owned() == {}
+
+
+class Assigned:
+    """A callback that notes the numbers."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.append = self._append
+
+    def _append(self, number: int, grant: Any) -> None:
+        self.numbers.append(number)
+
+
+@pytest.mark.parametrize("front", [Threads], indirect=True, ids=["threads"])
+def test_a_coroutine_that_comes_of_a_plain_function_is_told_of(
+    join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def never(*args: Any) -> None:
+        raise AssertionError("never run")
+
+    def plain(*args: Any) -> Any:
+        return never(*args)
+
+    pool = join(
+        "a",
+        shards=1,
+        on_assigned=plain,
+        handler=plain,
+        on_error="stop",
+    )
+    for who in ("on_assigned", "the handler"):
+        text = f"TypeError: {who} returned a coroutine, which no event loop runs here"
+        wait_for(partial(said_in, caplog, text), SOON, text)
+    pool.stop()
+
+
+def said_in(caplog: pytest.LogCaptureFixture, text: str) -> bool:
+    return text in caplog.text
+
+
+@pytest.mark.parametrize("how", ["with", "start"])
+def test_interrupts_leave_no_worker_h9(zklock_hosts: str, zklock_path: str, how: str) -> None:
+    rounds = 150
+    with Child(
+        "interrupt_pool",
+        hosts=zklock_hosts,
+        path=zklock_path,
+        how=how,
+        rounds=rounds,
+        longest=0.006,
+    ) as child:
+        tally = child.hears()
+        assert child.process.wait(SOON) == 0
+    assert set(tally) == {"interrupted", "done"}, tally
+    assert sum(tally.values()) == rounds
+    assert tally["interrupted"] > rounds / 20

@@ -1,0 +1,175 @@
+"""Errors that ZooKeeper answers with: each has its meaning, and none leaves a lock behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.refusing import CREATE2, DELETE, GET_CHILDREN2, MULTI, SYNC, Refusing
+from tests.contract.support import SOON, children, gone, granted, passes_on
+from zklock._engine.attempt import Attempt
+from zklock._recipes.names import MAX_PATH
+from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
+
+Connect = Callable[..., Any]
+
+THROTTLED, OPERATION_TIMEOUT, MARSHALLING, QUOTA, UNKNOWN = -127, -7, -5, -125, -126
+
+
+@pytest.fixture
+def refusing(zklock_server: ZooKeeperServer) -> Iterator[Refusing]:
+    with Refusing(zklock_server) as relay:
+        yield relay
+
+
+@pytest.mark.hazard("H30")
+@pytest.mark.parametrize("code", [THROTTLED, OPERATION_TIMEOUT, MARSHALLING, QUOTA])
+def test_a_deletion_goes_on_until_it_is_done(
+    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str, code: int
+) -> None:
+    client = zklock_connect(refusing.hosts)
+    lock = zklock.Lock(client, zklock_path)
+    granted(lock)
+    refusing.refuse(code, 4, DELETE)
+    lock.release()
+    assert refusing.refused[DELETE] >= 1
+    passes_on(other, zklock_path)
+    assert refusing.refused[DELETE] == 4
+    with lock as grant:
+        grant.verify()
+
+
+@pytest.mark.hazard("H30")
+@pytest.mark.parametrize("code", [THROTTLED, QUOTA])
+def test_a_release_that_writes_goes_on_until_it_is_done(
+    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str, code: int
+) -> None:
+    lock = zklock.Lock(zklock_connect(refusing.hosts), zklock_path, track_abandoned=True)
+    grant = granted(lock)
+    refusing.refuse(code, 3, MULTI)
+    grant.abandon()
+    gone(other, zklock_path)
+
+
+@pytest.mark.hazard("H30")
+@pytest.mark.parametrize(
+    "opcodes", [(CREATE2,), (GET_CHILDREN2,), (SYNC,), (MULTI,), (CREATE2, SYNC)]
+)
+def test_an_overloaded_server_is_asked_again(
+    refusing: Refusing,
+    zklock_connect: Connect,
+    other: Any,
+    zklock_path: str,
+    opcodes: tuple[int, ...],
+) -> None:
+    other.ensure_path(zklock_path)
+    lock = zklock.Lock(zklock_connect(refusing.hosts), zklock_path)
+    refusing.refuse(THROTTLED, 4, *opcodes)
+    grant = granted(lock)
+    assert children(other, zklock_path) == [grant.path.rpartition("/")[2]]
+    grant.verify()
+    wait_for(lambda: grant.remaining() > 1.0, SOON)
+    lock.release()
+    passes_on(other, zklock_path)
+
+
+@pytest.mark.hazard("H30")
+def test_giving_up_on_an_overloaded_server_leaves_nothing(
+    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str
+) -> None:
+    other.ensure_path(zklock_path)
+    lock = zklock.Lock(zklock_connect(refusing.hosts), zklock_path)
+    refusing.refuse(THROTTLED, 5, CREATE2, SYNC, DELETE)
+    assert lock.acquire(timeout=0.1) is None
+    passes_on(other, zklock_path)
+
+
+def test_an_error_that_is_raised_leaves_nothing(
+    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str
+) -> None:
+    other.ensure_path(zklock_path)
+    lock = zklock.Lock(zklock_connect(refusing.hosts), zklock_path)
+    refusing.refuse(QUOTA, 1, CREATE2)
+    with pytest.raises(zklock.ZkLockError, match="quota is used up"):
+        lock.acquire()
+    passes_on(other, zklock_path)
+
+
+@pytest.mark.hazard("H32")
+def test_a_path_that_no_request_can_carry_is_refused_at_the_call(
+    zklock_proxy: FaultProxy, zklock_connect: Connect
+) -> None:
+    client = zklock_connect(zklock_proxy.hosts)
+    mark = zklock_proxy.mark()
+    for path in ("/" + "x" * 2**20, "/" + "x" * MAX_PATH, "/ä" + "ö" * (MAX_PATH // 2)):
+        for make in (
+            lambda path=path: zklock.Lock(client, path),
+            lambda path=path: zklock.Semaphore(client, path, limit=2),
+            lambda path=path: zklock.LeaderElection(client, path),
+        ):
+            with pytest.raises(ValueError, match="at most"):
+                make()
+    sent = [each.op for each in zklock_proxy.frames[mark:] if each.kind.value == "request"]
+    assert set(sent) <= {"ping"}
+
+
+@pytest.mark.hazard("H32")
+def test_the_longest_path_works(zklock_connect: Connect, zklock_path: str) -> None:
+    client = zklock_connect()
+    path = f"{zklock_path}/{'x' * (MAX_PATH - len(zklock_path) - 1)}"
+    with zklock.Lock(client, path, identity="i" * 4096, track_abandoned=True) as grant:
+        grant.verify()
+    assert client.connected
+
+
+@pytest.mark.hazard("H14")
+def test_attempts_given_up_in_an_outage_are_forgotten(
+    zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
+) -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(each, Attempt) for each in gc.get_objects())
+
+    client = zklock_connect(zklock_proxy.hosts, timeout=40.0)
+    lock = zklock.Lock(client, zklock_path)
+    granted(lock).release()
+    zklock_proxy.cut()
+    wait_for(lambda: not client.connected, SOON)
+    before = alive()
+    for _ in range(100):
+        assert lock.acquire(timeout=0.001) is None
+    assert alive() <= before + 5
+    zklock_proxy.restore()
+    passes_on(client, zklock_path)
+
+
+@pytest.mark.hazard("H29")
+def test_a_thread_whose_number_is_used_again_is_another_one(
+    zklock_client: Any, zklock_path: str
+) -> None:
+    lock = zklock.ReadLock(zklock_client, zklock_path)
+    numbers: list[int] = []
+    grants: list[zklock.Grant] = []
+
+    def read() -> None:
+        numbers.append(threading.get_ident())
+        grants.append(granted(lock))
+
+    def write() -> None:
+        numbers.append(threading.get_ident())
+        outcomes.append(zklock.WriteLock(zklock_client, zklock_path).acquire(blocking=False))
+
+    outcomes: list[object] = []
+    for _ in range(20):
+        for call in (read, write):
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+        grants.pop().release()
+    assert len(set(numbers)) < len(numbers), "no number was used again: nothing was tried"
+    assert outcomes == [None] * 20

@@ -1,0 +1,396 @@
+"""The ``with`` forms: a grant, a try that may fail, a client; for threads and for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.fronts import Loop, Threads
+from tests.contract.support import (
+    ROOT,
+    SOON,
+    Child,
+    children,
+    gone,
+    granted,
+    passes_on,
+    queued,
+    run,
+)
+from zklock import aio
+from zklock.testing import wait_for
+
+
+class Broken(Exception):
+    """An error of a body."""
+
+
+@pytest.fixture
+def session_seconds() -> float:
+    """Sessions outlast whatever keeps the processors busy."""
+    return 30.0
+
+
+@pytest.fixture
+def zklock_path(zklock_path: str) -> str:
+    """The path of a lock, with room for another one beside it."""
+    return f"{zklock_path}/lock"
+
+
+@pytest.fixture(params=["Lock", "MultiLock"])
+def make(
+    request: pytest.FixtureRequest, front: Threads | Loop, other: Any, zklock_path: str
+) -> Callable[..., Any]:
+    """Return ``make(client)``: a lock on the path of the test, or several, one of them there."""
+
+    def make_lock(client: Any = other) -> Any:
+        lock = front.Lock(client, zklock_path)
+        if request.param == "Lock":
+            return lock
+        return front.MultiLock([lock, front.Lock(client, f"{zklock_path}-too")])
+
+    return make_lock
+
+
+def break_it(client: Any, path: str) -> None:
+    """Delete the node of the holder."""
+    (name,) = queued(client, path, 1)
+    client.delete(f"{path}/{name}")
+
+
+class TestGrants:
+    """``with lock.acquire() as grant``."""
+
+    def test_are_released_at_the_end(
+        self, make: Callable[..., Any], other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+        with lock.acquire() as grant:
+            assert grant.held
+            assert lock.grant == grant
+            queued(other, zklock_path, 1)
+        assert not grant.held
+        assert (lock.held, lock.grant) == (False, None)
+        passes_on(other, zklock_path)
+
+    def test_are_released_after_an_error(
+        self, make: Callable[..., Any], other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+        with pytest.raises(Broken) as caught, lock.acquire():
+            raise Broken
+        assert not getattr(caught.value, "__notes__", [])
+        assert not lock.held
+        passes_on(other, zklock_path)
+
+    def test_that_are_lost_say_so_at_the_end(
+        self, make: Callable[..., Any], other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+        with pytest.raises(zklock.LockLost) as caught, lock.acquire() as grant:
+            break_it(other, zklock_path)
+            assert grant.lost.wait(SOON)
+        assert caught.value.path == zklock_path
+        passes_on(other, zklock_path)
+
+    def test_that_are_lost_keep_the_error_of_the_body(
+        self, make: Callable[..., Any], other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+        with pytest.raises(Broken) as caught, lock.acquire() as grant:
+            break_it(other, zklock_path)
+            assert grant.lost.wait(SOON)
+            raise Broken
+        assert "moreover the lock was lost" in "".join(caught.value.__notes__)
+
+    def test_that_the_body_released_are_not_released_again(self, make: Callable[..., Any]) -> None:
+        lock = make()
+        with pytest.raises(zklock.NotHeld), lock.acquire() as grant:
+            grant.release()
+        with pytest.raises(Broken), lock.acquire():
+            lock.release()
+            raise Broken
+
+    def test_in_a_body_of_the_lock_end_what_that_body_has(
+        self, make: Callable[..., Any], other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+        with pytest.raises(zklock.NotHeld), lock as outer:
+            with outer:
+                pass
+            assert not outer.held
+        passes_on(other, zklock_path)
+
+    def test_may_be_entered_by_another_thread_or_task(
+        self, make: Callable[..., Any], other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+        grant = lock.acquire()
+
+        def work() -> None:
+            with grant as entered:
+                assert entered == grant
+                assert grant.held
+
+        run(work).result(SOON)
+        assert not grant.held
+        passes_on(other, zklock_path)
+
+    def test_in_an_exit_stack(self, other: Any, zklock_path: str) -> None:
+        lock = zklock.Lock(other, zklock_path)
+        with contextlib.ExitStack() as stack:
+            grant = stack.enter_context(granted(lock))
+            assert grant.held
+        assert grant.released
+        assert zklock.Grant.__enter__(grant) is grant
+
+    def test_of_a_lock_that_is_acquired_again(
+        self, front: Threads | Loop, other: Any, zklock_path: str
+    ) -> None:
+        lock = front.RLock(other, zklock_path)
+        with lock.acquire() as outer:
+            with lock.acquire() as inner:
+                assert inner == outer
+            assert outer.held
+            with lock:
+                pass
+            assert outer.held
+            with lock.attempt(timeout=SOON) as again:
+                assert again == outer
+            assert outer.held
+        assert not outer.held
+        gone(other, zklock_path)
+
+    def test_of_a_lock_that_is_lost_while_acquired_again(
+        self, other: Any, zklock_path: str
+    ) -> None:
+        lock = zklock.RLock(other, zklock_path)
+        with pytest.raises(zklock.LockLost), granted(lock) as grant:
+            with pytest.raises(zklock.LockLost), granted(lock):
+                break_it(other, zklock_path)
+                assert grant.lost.wait(SOON)
+            with pytest.raises(zklock.LockLost):
+                lock.acquire()
+        granted(lock).release()
+
+
+class TestAttempts:
+    """``with lock.attempt(…) as grant``."""
+
+    @pytest.mark.parametrize("how", [{"timeout": 0.2}, {"blocking": False}])
+    def test_that_fail(
+        self,
+        make: Callable[..., Any],
+        other: Any,
+        zklock_path: str,
+        zklock_connect: Any,
+        how: dict[str, Any],
+    ) -> None:
+        holder = granted(zklock.Lock(zklock_connect(), zklock_path))
+        bodies = []
+        with make().attempt(**how) as grant:
+            bodies.append(grant)
+        assert bodies == [None]
+        assert queued(other, zklock_path, 1) == [holder.path.rpartition("/")[2]]
+        with pytest.raises(Broken), make().attempt(**how):
+            raise Broken
+        holder.release()
+
+    def test_that_succeed(self, make: Callable[..., Any], other: Any, zklock_path: str) -> None:
+        lock = make()
+        for raises in (False, True):
+            with contextlib.suppress(Broken), lock.attempt(timeout=SOON) as grant:
+                assert grant.held
+                queued(other, zklock_path, 1)
+                if raises:
+                    raise Broken
+            assert not grant.held
+            assert lock.grant is None
+            passes_on(other, zklock_path)
+
+    def test_whose_grant_is_lost(
+        self, make: Callable[..., Any], other: Any, zklock_path: str
+    ) -> None:
+        with pytest.raises(zklock.LockLost), make().attempt(timeout=SOON) as grant:
+            break_it(other, zklock_path)
+            assert grant.lost.wait(SOON)
+
+    def test_do_nothing_before_they_are_entered(
+        self, make: Callable[..., Any], other: Any, zklock_path: str
+    ) -> None:
+        attempt = make().attempt(timeout=SOON)
+        assert children(other, zklock_path) == []
+        with pytest.raises(TypeError, match="with statement"):
+            bool(attempt)
+
+    def test_are_entered_once(self, make: Callable[..., Any]) -> None:
+        attempt = make().attempt(timeout=SOON)
+        with attempt as grant:
+            pass
+        with pytest.raises(RuntimeError, match="once"), attempt:
+            pass
+        assert not grant.held
+
+    def test_raise_what_acquire_raises(
+        self, make: Callable[..., Any], other: Any, zklock_path: str, zklock_connect: Any
+    ) -> None:
+        lock = make()
+        holder = granted(zklock.Lock(zklock_connect(), zklock_path))
+
+        def wait() -> None:
+            with lock.attempt():
+                raise AssertionError("the body of a cancelled attempt")
+
+        waiting = run(wait)
+        queued(other, zklock_path, 2)
+        lock.cancel()
+        with pytest.raises(zklock.AcquireCancelled):
+            waiting.result(SOON)
+        holder.release()
+        with pytest.raises(ValueError, match="blocking=False"), lock.attempt(False, 1.0):
+            pass
+
+    def test_at_several_permits(self, front: Threads | Loop, other: Any, zklock_path: str) -> None:
+        semaphore = front.Semaphore(other, zklock_path, limit=3)
+        with semaphore.attempt(timeout=SOON, permits=2) as grant:
+            assert len(grant.tokens) == 2
+            with semaphore.attempt(blocking=False, permits=2) as too_many:
+                assert too_many is None
+            with semaphore.attempt(timeout=SOON) as third:
+                assert len(third.tokens) == 1
+        assert not grant.held
+
+
+class TestTasks:
+    def test_are_cancelled_when_a_grant_that_they_entered_is_lost(
+        self, other: Any, zklock_path: str
+    ) -> None:
+        async def work(enter: Callable[[aio.Lock], Any]) -> None:
+            lock = aio.Lock(other, zklock_path)
+            with pytest.raises(zklock.LockLost) as caught:
+                async with await enter(lock) as grant:
+                    assert grant.held
+                    await asyncio.to_thread(break_it, other, zklock_path)
+                    async with asyncio.timeout(SOON):
+                        await asyncio.Event().wait()
+            assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+
+        async def acquire(lock: aio.Lock) -> Any:
+            return await lock.acquire()
+
+        async def attempt(lock: aio.Lock) -> Any:
+            return lock.attempt()
+
+        for enter in (acquire, attempt):
+            asyncio.run(work(enter))
+
+    def test_that_enter_what_is_lost_already_are_cancelled(
+        self, other: Any, zklock_path: str
+    ) -> None:
+        async def work() -> None:
+            grant = await aio.Lock(other, zklock_path).acquire()
+            assert grant is not None
+            await asyncio.to_thread(break_it, other, zklock_path)
+            await grant.lost.wait()
+            with pytest.raises(zklock.LockLost):
+                async with grant, asyncio.timeout(SOON):
+                    await asyncio.Event().wait()
+
+        asyncio.run(work())
+
+    def test_enter_a_grant_on_its_own_loop(self, other: Any, zklock_path: str) -> None:
+        async def enter(grant: Any) -> None:
+            async with grant:
+                raise AssertionError("entered on another loop")
+
+        async def work() -> None:
+            for lock in (
+                aio.Lock(other, zklock_path),
+                aio.MultiLock([aio.Lock(other, zklock_path)]),
+            ):
+                grant = await lock.acquire()
+                assert grant is not None
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    await asyncio.to_thread(lambda: asyncio.run(enter(grant)))  # noqa: B023
+                assert grant.held
+                await grant.release()
+
+        asyncio.run(work())
+
+    def test_that_are_cancelled_while_they_try_leave_nothing(
+        self, other: Any, zklock_path: str
+    ) -> None:
+        async def work() -> None:
+            lock = aio.Lock(other, zklock_path)
+            holder = await aio.Lock(other, zklock_path).acquire()
+            assert holder is not None
+
+            async def wait() -> None:
+                async with lock.attempt():
+                    raise AssertionError("the body of a cancelled attempt")
+
+            waiting = asyncio.create_task(wait())
+            await asyncio.to_thread(queued, other, zklock_path, 2)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await asyncio.to_thread(queued, other, zklock_path, 1)
+            await holder.release()
+
+        asyncio.run(work())
+
+
+class TestClients:
+    """``with zklock.connect(…) as client``."""
+
+    def test_are_stopped_and_closed_at_the_end(
+        self, zklock_hosts: str, zklock_path: str, other: Any
+    ) -> None:
+        before = threading.active_count()
+        with zklock.connect(zklock_hosts, timeout=30.0) as client:
+            assert isinstance(client, zklock.Client)
+            assert client.connected
+            assert repr(client) == f"<Client {zklock_hosts} connected>"
+            lock = zklock.Lock(client, zklock_path)
+            grant = granted(lock)
+        assert repr(client) == f"<Client {zklock_hosts} closed>"
+        assert children(other, zklock_path) == []
+        assert grant.lost.wait(SOON)
+        with pytest.raises(zklock.LockLost) as caught:
+            grant.check()
+        assert caught.value.loss is not None
+        assert caught.value.loss.reason is zklock.LossReason.CLIENT_CLOSED
+        wait_for(lambda: threading.active_count() <= before, SOON, "the threads have ended")
+
+    def test_are_stopped_after_an_error(self, zklock_hosts: str) -> None:
+        with pytest.raises(Broken), zklock.connect(zklock_hosts, timeout=30.0) as client:
+            raise Broken
+        assert not client.connected
+
+    def test_may_be_stopped_in_the_body(self, zklock_hosts: str) -> None:
+        with zklock.connect(zklock_hosts, timeout=30.0) as client:
+            client.stop()
+        with zklock.connect(zklock_hosts, timeout=30.0) as client:
+            client.stop()
+            client.close()
+        assert not client.connected
+
+    def test_stay_where_they_are_when_a_child_leaves_the_body(
+        self, zklock_hosts: str, zklock_path: str
+    ) -> None:
+        with Child("leaving", hosts=zklock_hosts, path=zklock_path) as process:
+            assert process.hears() == {"left": None, "quickly": True}
+            assert process.hears() == {"verified": True}
+
+    def test_need_no_with(self, zklock_hosts: str) -> None:
+        """A program that ends without a word on its client ends."""
+        program = f"import zklock; zklock.connect({zklock_hosts!r}, timeout=30.0)"
+        subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=True)
