@@ -10,9 +10,9 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
-from tests.chaos.checker import Rule, Verdict
-from tests.chaos.history import load
 from tests.chaos.run import Settings, decide, run
+from zklock.testing.checker import Rule, Verdict
+from zklock.testing.history import load
 
 
 def text(verdict: Verdict) -> str:

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import zklock
-from tests.chaos.checker import Verdict, check
-from tests.chaos.history import History, load
 from tests.chaos.pool_worker import PoolWorker
-from zklock.clock import clock
-from zklock.desks import Places
+from zklock._ground.clock import clock
+from zklock._pool.nodes import PoolPaths
 from zklock.testing import ZooKeeperServer, wait_for
+from zklock.testing.checker import Verdict, check
+from zklock.testing.history import History, load
 
 PATH = "/pool"
 WORKERS = 5
@@ -138,8 +138,9 @@ def judge(folder: Path, hosts: str) -> Verdict:
     """Note what is left; return what the checker says."""
     client = zklock.connect(hosts)
     with History(folder, "director") as history:
-        for number in client.get_children(Places(PATH).shards):
-            lock = Places(PATH).shard(number)
+        shards = PoolPaths(PATH).shards
+        for name in client.get_children(shards):
+            lock = f"{shards}/{name}"
             history.note("left", lock=lock, names=client.get_children(lock))
         for parent in ("members", "assigned", "owned", "leader"):
             history.note("left", lock=parent, names=client.get_children(f"{PATH}/{parent}"))

@@ -19,13 +19,14 @@ from typing import Any
 from unittest import mock
 
 import zklock
-from tests.chaos.history import History
 from tests.contract.fronts import FRONTS, Steps
 from zklock import aio
-from zklock.clock import clock
+from zklock._engine.script import Answer
+from zklock._ground.clock import clock
+from zklock._pool.member import Membership
+from zklock._pool.slot import Reporting
 from zklock.errors import LockLost
-from zklock.grant import Answer
-from zklock.membership import Membership, Reporting
+from zklock.testing.history import History
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_EVERY = 0.02
@@ -43,6 +44,7 @@ def noted(history: History, grants: type[Reporting]) -> type[Reporting]:
     class Noted(grants):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            self._told: dict[None, object] = {}
             history.note(
                 "grant",
                 ask=self.path,
@@ -67,6 +69,8 @@ def noted(history: History, grants: type[Reporting]) -> type[Reporting]:
             super()._set_lost()
             loss = self._loss
             assert loss is not None
+            if self._told.setdefault(None, at := object()) is not at:
+                return  # telling may be repeated
             history.note(
                 "lost",
                 node=self.path,

@@ -19,14 +19,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.chaos import checker, stores
-from tests.chaos.checker import Bounds, Verdict
-from tests.chaos.history import History, load
+from tests.chaos import stores
 from tests.chaos.nemesis import Nemesis, Victims
 from tests.chaos.worker import CRASH_CODE, WorkerSettings
-from zklock import connect, names
-from zklock.clock import clock
+from zklock import connect
+from zklock._ground.clock import clock
+from zklock._recipes import names
 from zklock.testing import Ensemble, wait_for
+from zklock.testing.checker import Bounds, Verdict, check
+from zklock.testing.history import History, load
 from zklock.testing.proxy import FaultProxy
 
 log = logging.getLogger("chaos")
@@ -217,7 +218,7 @@ def run(settings: Settings, folder: Path) -> Verdict:
 
 def decide(settings: Settings, folder: Path) -> Verdict:
     """Return the verdict on the histories in a folder."""
-    return checker.check(load(folder), Bounds(service=settings.service))
+    return check(load(folder), Bounds(service=settings.service))
 
 
 @contextlib.contextmanager

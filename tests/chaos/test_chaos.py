@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.backends import backend_or_skip
+from tests.backends import backend_to_cut
 from tests.chaos import pool_run
 from tests.chaos.__main__ import text
 from tests.chaos.run import Settings, run
-from zklock.testing.selection import BACKEND_VARIABLE
 
 SECONDS = float(os.environ.get("ZKLOCK_CHAOS_SECONDS") or 30)
 POOL_SECONDS = min(SECONDS, 40.0)
@@ -25,14 +25,13 @@ AFTERWARDS = 240
 def test_nothing_is_lost_and_nobody_holds_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    backend = os.environ.get(BACKEND_VARIABLE) or "container"
-    backend_or_skip(backend)
+    backend = backend_to_cut().name
     seed = os.environ.get("ZKLOCK_CHAOS_SEED") or secrets.token_hex(4)
     with capsys.disabled():
-        print(f"\nchaos seed {seed}, {SECONDS:g} s, histories in {tmp_path}")
+        print(f"\nchaos seed {seed}, {SECONDS:g} s, histories in {tmp_path}", file=sys.stderr)
     verdict = run(Settings(seed=seed, seconds=SECONDS, backend=backend), tmp_path)
     with capsys.disabled():
-        print(text(verdict))
+        print(text(verdict), file=sys.stderr)
     assert verdict.violations == []
     assert verdict.grants > SECONDS
     assert verdict.faults.total() > SECONDS / 10
@@ -43,10 +42,12 @@ def test_nothing_is_lost_and_nobody_holds_twice(
 def test_no_shard_of_a_pool_has_two_owners(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    backend_or_skip(os.environ.get(BACKEND_VARIABLE) or "container")
+    backend_to_cut()
     seed = int(os.environ.get("ZKLOCK_CHAOS_SEED") or secrets.token_hex(4), 16)
     with capsys.disabled():
-        print(f"\nchaos seed {seed:x}, {POOL_SECONDS:g} s, histories in {tmp_path}")
+        print(
+            f"\nchaos seed {seed:x}, {POOL_SECONDS:g} s, histories in {tmp_path}", file=sys.stderr
+        )
     verdict = pool_run.play(tmp_path, POOL_SECONDS, seed)
     assert verdict.violations == []
     assert verdict.grants > pool_run.SHARDS

@@ -5,7 +5,6 @@ The workers are processes, of both fronts; every ownership is noted, and judged 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,14 +12,13 @@ import pytest
 from kazoo.client import KazooClient
 
 import zklock
-from tests.backends import backend_or_skip
-from tests.chaos.checker import Verdict, check
-from tests.chaos.history import History, load
+from tests.backends import backend_to_cut
 from tests.chaos.pool_worker import PoolWorker
-from zklock.clock import clock
-from zklock.desks import Places
+from zklock._ground.clock import clock
+from zklock._pool.nodes import PoolPaths
 from zklock.testing import Ensemble, wait_for
-from zklock.testing.selection import BACKEND_VARIABLE
+from zklock.testing.checker import Verdict, check
+from zklock.testing.history import History, load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -34,7 +32,7 @@ Hire = Callable[..., PoolWorker]
 
 @pytest.fixture(scope="module")
 def shared_ensemble() -> Iterator[Ensemble]:
-    backend = backend_or_skip(os.environ.get(BACKEND_VARIABLE) or "container")
+    backend = backend_to_cut()
     with Ensemble(
         3,
         tick_time=TICK,
@@ -100,8 +98,9 @@ def verdict(folder: Path, client: KazooClient) -> Verdict:
     """Note what is left, and return what the checker says."""
     with History(folder, "director") as history:
         history.note("calm")
-        for number in client.get_children(Places(PATH).shards):
-            lock = Places(PATH).shard(number)
+        shards = PoolPaths(PATH).shards
+        for name in client.get_children(shards):
+            lock = f"{shards}/{name}"
             history.note("left", lock=lock, names=client.get_children(lock))
         for parent in ("members", "assigned", "owned", "leader"):
             history.note("left", lock=parent, names=client.get_children(f"{PATH}/{parent}"))

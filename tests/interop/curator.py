@@ -21,7 +21,7 @@ PACKAGES = (
 )
 HINT = (
     f"install a JDK and Curator (Debian: apt-get install {PACKAGES}), or set {JARS_VARIABLE} to a "
-    "folder with the jars of Curator and ZooKeeper (such as .ci/get-zookeeper-3.9 makes)"
+    "folder with the jars of Curator and ZooKeeper (such as .ci/get-zookeeper 3.9 makes)"
 )
 SOURCE = Path(__file__).with_name("Contender.java")
 

@@ -4,7 +4,8 @@ Says "ready" when it is connected, then answers commands, a line each:
 
 ``contend IDENTITY SUCCESSOR PATH FOLDER COUNT MICROSECONDS``
     Leads COUNT terms of so many microseconds, one after the other. Every third is handed over to
-    the member SUCCESSOR, if that waits; the others end so that the next in the queue leads.
+    the member SUCCESSOR, once that waits, for two seconds at most. The others end so that the next
+    in the queue leads.
     While it leads it is shown, and writes down what it did, as ``player.py`` describes.
     "done", COUNT, and how many terms were to be handed over.
 
@@ -45,11 +46,15 @@ def contend(client: Any, words: list[str]) -> str:
         if terms == int(count):
             election.stop()
         elif terms % 3 == 0:
-            try:
+            until = time.monotonic() + 2.0
+            while successor not in [each.identity for each in election.members()[1:]]:
+                if time.monotonic() > until:
+                    leadership.resign()
+                    break
+                time.sleep(0.01)
+            else:
                 election.transfer(successor)
                 transfers += 1
-            except zklock.NoSuchMember:
-                leadership.resign()
         mine.unlink()
         left = time.monotonic_ns()
         with (folder / "ledger").open("a") as ledger:

@@ -25,7 +25,8 @@ commands, a line each:
     who were present at once.
 
 RECIPE may end with ``=N``, for the limit of a semaphore or the id of a latch, and kazoo's with
-``+``: then it is given the patterns of Curator's names. Any error ends the process with a
+``+``: then it is given the patterns of Curator's names. zklock's may end with ``@kazoo``: then it
+writes kazoo's names. Any error ends the process with a
 traceback.
 """
 
@@ -58,18 +59,20 @@ class Recipe:
     def __init__(self, clients: dict[str, Any], text: str, path: str) -> None:
         self.library, _, rest = text.partition(".")
         plain, _, limit = rest.partition("=")
-        name = plain.removesuffix("+")
+        name, _, naming = plain.removesuffix("+").partition("@")
         self.kind = KINDS[name]
         self.limit = int(limit) if limit else 1
         client, options = clients[self.library], dict[str, Any]()
         if self.library == "zklock":
             if limit:
                 options["limit"] = self.limit
+            if naming:
+                options["naming"] = naming
             self.lock = getattr(zklock, name)(client, path, **options)
         else:
             if limit:
                 options["max_leases"] = self.limit
-            if plain != name:
+            if plain.endswith("+"):
                 options["extra_lock_patterns"] = PATTERNS[name]
             self.lock = getattr(kazoo_recipes, name)(client, path, **options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,22 @@ KAZOO = ("python", "kazoo.Lock+")
 EXCLUSIVE: dict[str, Cast] = {
     "Curator": [OURS, OURS, ("java", "mutex"), ("java", "mutex")],
     "kazoo": [OURS, OURS, KAZOO, KAZOO],
+    "kazoo as it is": [*[("python", "zklock.Lock@kazoo")] * 2, *[("python", "kazoo.Lock")] * 2],
     "Curator and kazoo": [OURS, KAZOO, ("java", "mutex-every-name"), ("java", "mutex-every-name")],
 }
 OUR_SHARED = ("python", "zklock.ReadLock,zklock.ReadLock,zklock.WriteLock")
+OUR_SHARED_AS_KAZOO = (
+    "python",
+    "zklock.ReadLock@kazoo,zklock.ReadLock@kazoo,zklock.WriteLock@kazoo",
+)
+KAZOO_SHARED_AS_IT_IS = ("python", "kazoo.ReadLock,kazoo.ReadLock,kazoo.WriteLock")
 KAZOO_SHARED = ("python", "kazoo.ReadLock+,kazoo.ReadLock+,kazoo.WriteLock+")
 CURATOR_SHARED = ("java", "read,read,write")
 
 SHARED: dict[str, Cast] = {
     "Curator": [OUR_SHARED, OUR_SHARED, CURATOR_SHARED, CURATOR_SHARED],
     "kazoo": [OUR_SHARED, OUR_SHARED, KAZOO_SHARED, KAZOO_SHARED],
+    "kazoo as it is": [*[OUR_SHARED_AS_KAZOO] * 2, *[KAZOO_SHARED_AS_IT_IS] * 2],
 }
 LEASES: Cast = [*[("python", "zklock.Semaphore=3")] * 3, *[("java", "semaphore=3")] * 2]
 
@@ -76,6 +84,7 @@ def told(holds: list[Hold], capsys: pytest.CaptureFixture[str]) -> int:
             f"{seconds:.1f} s, {turns} of them by another process than the last, at most "
             f"{most_at_once(holds)} at once",
             end=" ",
+            file=sys.stderr,
         )
     return turns
 
@@ -113,6 +122,32 @@ def test_readers_share_and_writers_do_not(
     assert violations(holds) == []
     assert most_at_once(hold for hold in holds if hold.kind == "read") > 1
     assert most_at_once(hold for hold in holds if hold.kind == "write") == 1
+    gone(zklock_client, zklock_path)
+
+
+def test_programs_move_from_kazoo_one_by_one(
+    players: Players,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Four processes with kazoo's lock, unchanged, become zklock's while all contend."""
+    zklock_client.ensure_path(zklock_path)
+    (tmp_path / "presence").mkdir()
+    four, each = players("python", 4), HOLDS // 4
+    before = [each * (number + 1) // 5 for number in range(4)]
+    for player, count in zip(four, before, strict=True):
+        player.tell(f"contend kazoo.Lock {zklock_path} {tmp_path} {count} 0")
+        player.tell(f"contend zklock.Lock@kazoo {zklock_path} {tmp_path} {each - count} 0")
+    for player in four:
+        for _ in range(2):
+            assert player.hears(DEADLINE).startswith("done ")
+    holds = [Hold.parse(line) for line in (tmp_path / "ledger").read_text().splitlines()]
+    assert len(holds) == HOLDS
+    assert told(holds, capsys) > HOLDS / 10
+    assert violations(holds) == []
+    assert most_at_once(holds) == 1
     gone(zklock_client, zklock_path)
 
 

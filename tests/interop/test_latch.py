@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -108,7 +109,7 @@ def test_one_leads_at_a_time_in_the_order_of_the_queue(
     assert told == {"latch0", "latch1", "zklock0", "zklock1"}
     gone(zklock_client, zklock_path)
     with capsys.disabled():
-        print(f"\n{len(holds)} terms, {transfers} of them handed over", end=" ")
+        print(f"\n{len(holds)} terms, {transfers} of them handed over", end=" ", file=sys.stderr)
 
 
 def test_latches_are_shown_by_their_id(
@@ -187,24 +188,124 @@ def test_a_transfer_to_a_latch(
     assert latch.ask("release it") == "released"
 
 
-def test_a_latch_misses_the_end_of_a_leader_that_was_asked_for_it(
+@pytest.mark.parametrize("how", ["election", "lock"])
+def test_a_leader_that_is_asked_for_it_hands_over_to_a_latch(
+    players: Players,
+    zklock_client: Any,
+    zklock_server: ZooKeeperServer,
+    zklock_path: str,
+    join: Join,
+    how: str,
+) -> None:
+    """The other latches see the same members all the time, and the one behind it misses nothing."""
+    latch, onlooker = players("java", 2)
+    leader = join("leader")
+    leads(leader)
+    for player, identity in ((latch, "latch"), (onlooker, "onlooker")):
+        player.tell(f"acquire it latch={identity} {zklock_path} {PATIENCE}")
+        queued(zklock_client, zklock_path, 2 + (player is onlooker))
+    latch_watches(zklock_server, leader)
+    before = {each.path: each.token for each in leader.members()}
+    if how == "election":
+        asked = zklock.LeaderElection(zklock_client, zklock_path).request_release()
+    else:
+        (asked,) = zklock.Lock(zklock_client, zklock_path).request_release()
+    assert asked is not None
+    assert asked.identity == "leader"
+    assert latch.hears().startswith("granted")
+    queued(zklock_client, zklock_path, 3)
+    assert latch.ask("leads it") == "true"
+    assert latch.ask("participants it") == "latch,onlooker,leader\0payload=aGVyZQ=="
+    assert {path: before.get(path) for path in before if path != asked.path} == {
+        each.path: each.token for each in leader.members()[:2]
+    }
+    wait_for(
+        lambda: not zklock_client.get(zklock_path)[0].partition(b"\0zklock=")[1],
+        SOON,
+        "the leader takes the request along",
+    )
+    assert latch.ask("release it") == "released"
+    assert onlooker.hears().startswith("granted")
+    assert onlooker.ask("participants it") == "onlooker,leader\0payload=aGVyZQ=="
+    assert onlooker.ask("release it") == "released"
+    leads(leader)
+
+
+def test_a_latch_that_leads_does_not_hear_that_it_is_asked(
+    players: Players, zklock_client: Any, zklock_path: str, join: Join
+) -> None:
+    """Nor does the member that leads next take it for itself; it takes the request along."""
+    first, second = players("java", 2)
+    assert first.ask(f"acquire it latch=first {zklock_path} {PATIENCE}").startswith("granted")
+    ours = join("ours")
+    second.tell(f"acquire it latch=second {zklock_path} {PATIENCE}")
+    queued(zklock_client, zklock_path, 3)
+    asked = ours.request_release()
+    assert asked is not None
+    assert asked.identity == "first"
+    assert first.ask("leads it") == "true"
+    assert first.ask("participants it") == "first,ours\0payload=aGVyZQ==,second"
+    assert first.ask("release it") == "released"
+    leads(ours)
+    asked = ours.request_release()
+    assert asked is not None
+    assert asked.identity == "ours"
+    assert second.hears().startswith("granted")
+    wait_for(
+        lambda: not zklock_client.get(zklock_path)[0].partition(b"\0zklock=")[1],
+        SOON,
+        "it takes both requests along",
+    )
+    assert second.ask("release it") == "released"
+    leads(ours)
+
+
+def test_a_latch_misses_the_end_of_a_leader_whose_node_was_written(
     players: Players,
     zklock_client: Any,
     zklock_server: ZooKeeperServer,
     zklock_path: str,
     join: Join,
 ) -> None:
-    """A latch watches the node before it for any change, and does not renew that watch."""
+    """A latch watches the node before it for any change, and does not renew that watch.
+
+    So zklock writes no member's node.
+    """
     (latch,) = players("java", 1)
     leader = join("leader")
     leads(leader)
     latch.tell(f"acquire it latch=latch {zklock_path} 6000")
     queued(zklock_client, zklock_path, 2)
     latch_watches(zklock_server, leader)
-    asked = zklock.Lock(zklock_client, zklock_path).request_release()
-    assert [each.identity for each in asked] == ["leader"]
+    leadership = leader.leadership
+    assert leadership is not None
+    zklock_client.set(leadership.path, b"leader")
+    leader.resign()
     wait_for(lambda: identities(leader) == ["latch", "leader"], SOON)
     assert latch.hears() == "refused"  # its patience is at an end, and it is closed
+    leads(leader)
+
+
+def test_a_latch_hears_of_the_end_of_a_leader_that_has_changed_its_payload(
+    players: Players,
+    zklock_client: Any,
+    zklock_server: ZooKeeperServer,
+    zklock_path: str,
+    join: Join,
+) -> None:
+    (latch,) = players("java", 1)
+    leader = join("leader")
+    leads(leader)
+    latch.tell(f"acquire it latch=latch {zklock_path} {PATIENCE}")
+    queued(zklock_client, zklock_path, 2)
+    latch_watches(zklock_server, leader)
+    leader.set_payload("there")
+    assert [each.payload for each in leader.members()] == [b"there", b""]
+    leader.resign()
+    assert latch.hears().startswith("granted")
+    queued(zklock_client, zklock_path, 2)
+    assert latch.ask("participants it") == "latch,leader\0payload=dGhlcmU="
+    assert latch.ask("release it") == "released"
     leads(leader)
 
 
@@ -229,6 +330,7 @@ def test_a_waiting_latch_whose_node_is_deleted_queues_again_when_the_one_before_
     queued(zklock_client, zklock_path, 3)
     assert sorted(identities(after)[1:]) == ["latch", "leader"]
     after.stop()
+    wait_for(lambda: identities(leader)[0] != "after", SOON, "the next leads")
     if identities(leader)[0] == "leader":
         leads(leader)
         leader.resign()

@@ -29,7 +29,7 @@ def test_a_writer_that_becomes_a_reader_is_waited_for(
     waiter: str,
 ) -> None:
     (player,) = players("java", 1)
-    assert player.ask(f"acquire it write {zklock_path} 1000").startswith("granted")
+    assert player.ask(f"acquire it write {zklock_path} 20000").startswith("granted")
     waiting = run(granted, getattr(zklock, waiter)(zklock_client, zklock_path))
     queued(other, zklock_path, 2)
     node = player.ask("downgrade it").removeprefix("granted ")
@@ -50,7 +50,7 @@ def test_a_writer_that_becomes_a_reader_lets_readers_in(
     players: Players, zklock_client: Any, other: Any, zklock_path: str
 ) -> None:
     (player,) = players("java", 1)
-    assert player.ask(f"acquire it write {zklock_path} 1000").startswith("granted")
+    assert player.ask(f"acquire it write {zklock_path} 20000").startswith("granted")
     waiting = run(granted, zklock.ReadLock(zklock_client, zklock_path))
     queued(other, zklock_path, 2)
     assert player.ask("downgrade it").startswith("granted")
@@ -66,7 +66,7 @@ def test_the_tokens_grow_across_a_path_that_was_removed(
     lock = zklock.Lock(zklock_client, zklock_path)
     tokens: list[zklock.FencingToken] = []
     for _ in range(2):
-        assert player.ask(f"acquire it mutex {zklock_path} 1000").startswith("granted")
+        assert player.ask(f"acquire it mutex {zklock_path} 20000").startswith("granted")
         holder = lock.holder()
         assert holder is not None
         tokens.append(zklock.FencingToken.parse(player.ask("token it")))
@@ -84,7 +84,7 @@ def test_a_holder_is_shown_with_its_address(
     players: Players, zklock_client: Any, zklock_path: str
 ) -> None:
     (player,) = players("java", 1)
-    node = player.ask(f"acquire it mutex {zklock_path} 1000").removeprefix("granted ")
+    node = player.ask(f"acquire it mutex {zklock_path} 20000").removeprefix("granted ")
     (holder,) = zklock.Lock(zklock_client, zklock_path).contenders()
     assert holder.path == node
     assert re.fullmatch(r"[0-9]+(\.[0-9]+){3}", holder.identity)

@@ -12,7 +12,7 @@ from tests.contract.support import kazoo_client
 from tests.interop.conftest import Players
 from tests.interop.ledger import most_at_once
 from tests.interop.test_contention import EXCLUSIVE, play
-from zklock.names import EXHAUSTED_AT, RENEW_AT
+from zklock._recipes.names import EXHAUSTED_AT, RENEW_AT
 from zklock.testing import Capability, ZooKeeperServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.hazard("H2")]
@@ -46,7 +46,7 @@ def test_curator_comes_along_when_the_path_is_replaced(
     numbers = []
     for _ in range(2):
         for player, recipe in ((theirs, "mutex"), (ours, "zklock.Lock")):
-            numbers.append(int(player.ask(f"acquire it {recipe} /renewed 1000")[-10:]))
+            numbers.append(int(player.ask(f"acquire it {recipe} /renewed 20000")[-10:]))
             assert player.ask("release it") == "released"
     assert numbers == [RENEW_AT, RENEW_AT + 1, 0, 1]
 
@@ -70,7 +70,7 @@ def test_curator_alone_has_two_holders_in_the_end(
     """All get the last number; who is first among those depends on the rest of the name."""
     one, two = players("java", 2, worn_server.hosts)
     for _ in range(TRIES):
-        assert one.ask("acquire it mutex /worn 1000").endswith(str(LAST))
+        assert one.ask("acquire it mutex /worn 20000").endswith(str(LAST))
         entered = two.ask("acquire it mutex /worn 0") != "refused"
         assert one.ask("release it") == "released"
         if entered:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.support import ROOT, gone
+import zklock
+from tests.contract.support import ROOT, SOON, children, gone
 from tests.interop.conftest import Players
 
 pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
@@ -76,8 +77,56 @@ def test_who_comes_to_a_held_lock(
 
 def test_pairs_are_safe_if_each_waits_for_the_other() -> None:
     told = {(one, other): verdict == "yes" for one, other, verdict in PAIR.findall(PAGE)}
+    told = {pair: safe for pair, safe in told.items() if "@kazoo" not in pair[0]}
     assert len(told) > 8
     assert told == {
         (one, other): (WAITS[one][other] and WAITS[other][one]) or {one, other} <= READERS
         for one, other in told
     }
+
+
+AS_KAZOO = [
+    (one, other)
+    for one, other, verdict in PAIR.findall(PAGE)
+    if "@kazoo" in one and verdict == "yes"
+]
+
+
+@pytest.mark.parametrize(("one", "other"), AS_KAZOO)
+def test_kazoo_as_it_is_and_names_for_kazoo(
+    players: Players, zklock_client: Any, zklock_path: str, one: str, other: str
+) -> None:
+    held_by, comes = players("python", 2)
+    shared = "ReadLock" in one and "ReadLock" in other
+    recipes = [one, other.replace(" ", ".")]
+    for holder, newcomer in (recipes, recipes[::-1]):
+        assert held_by.ask(f"acquire a {holder} {zklock_path} 10000").startswith("granted")
+        answer = comes.ask(f"acquire b {newcomer} {zklock_path} 0")
+        assert answer.startswith("granted") if shared else answer == "refused"
+        if shared:
+            assert comes.ask("release b") == "released"
+        assert held_by.ask("release a") == "released"
+        gone(zklock_client, zklock_path)
+    assert len(AS_KAZOO) == 4
+
+
+@pytest.mark.parametrize("holder", [("java", "mutex"), ("python", "zklock.Lock")])
+def test_a_mix_that_is_seen_is_refused(
+    players: Players, zklock_client: Any, zklock_path: str, holder: tuple[str, str]
+) -> None:
+    sort, recipe = holder
+    (player,) = players(sort, 1)
+    node = player.ask(f"acquire a {recipe} {zklock_path} 10000").split()[1]
+    lock = zklock.Lock(zklock_client, zklock_path, naming="kazoo", timeout=SOON)
+    with pytest.raises(zklock.MixedNames, match=node.rpartition("/")[2]):
+        lock.acquire()
+    assert children(zklock_client, zklock_path) == [node.rpartition("/")[2]]
+    assert player.ask("release a") == "released"
+    with lock as grant:  # nobody refuses, so nobody can know
+        assert player.ask(f"acquire a {recipe} {zklock_path} 0").startswith("granted") == (
+            sort == "java"
+        )
+        assert grant.held
+    if sort == "java":
+        assert player.ask("release a") == "released"
+    gone(zklock_client, zklock_path)
