@@ -34,8 +34,9 @@ from pathlib import Path
 from typing import Any
 
 import zklock
+from tests.bench.results import write
 from zklock import aio
-from zklock.clock import clock
+from zklock._ground.clock import clock
 from zklock.testing import FaultProxy, ZooKeeperServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,7 +134,7 @@ class Member:
             await asyncio.gather(election.run(lead), asyncio.to_thread(self.obey, commands))
             return
 
-        async def handle(shard: zklock.Shard) -> None:
+        async def handle(shard: aio.Shard) -> None:
             self.say("has", shard.number)
             try:
                 await shard.should_stop.wait()
@@ -346,8 +347,10 @@ CAUSES = {
 }
 
 
-def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Return the seconds of all runs, by kind, cause and front."""
+def measure(
+    options: argparse.Namespace,
+) -> tuple[dict[str, dict[str, dict[str, list[float]]]], str]:
+    """Return the seconds of all runs, by kind, cause and front; and the server's version."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     with ZooKeeperServer(tick_time=500) as server:
         for kind, causes in CAUSES.items():
@@ -359,7 +362,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, list[f
                     for _ in range(options.runs):
                         for cause in causes:
                             found[kind][cause][front] += stage.strike(cause)
-    return found
+        return found, server.version()
 
 
 def text(seconds: list[float]) -> str:
@@ -383,14 +386,15 @@ def main(arguments: list[str] | None = None) -> None:
         f"session timeout {options.timeout:g} s, {options.runs} runs; seconds from the cause until "
         f"another works: median (least–most)"
     )
-    found = measure(options)
+    found, version = measure(options)
     for kind, causes in found.items():
         name = "LeaderElection" if kind == "election" else f"WorkerPool, {options.shards} shards"
         print(f"{name:32}{'threads':>22}{'asyncio':>22}")
         for cause, fronts in causes.items():
             print(f"  {cause:30}" + "".join(f"{text(fronts[front]):>22}" for front in FRONTS))
     if options.json:
-        options.json.write_text(json.dumps(found))
+        conditions = {"timeout": options.timeout, "runs": options.runs, "shards": options.shards}
+        write(options.json, conditions | {"ZooKeeper": version}, found)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.contract.fencing import databases, subjects
+from tests.bench import results
+from tests.contract.fencing import databases, guards_under_test
 from zklock.fencing import MemoryGuards, RedisGuard, verify_owner
 from zklock.testing import ZooKeeperServer
 from zklock.token import FencingToken
@@ -39,7 +40,7 @@ Write = Callable[[], object]
 Pair = tuple[str, Write, Write]
 
 
-def sql(stack: contextlib.ExitStack, name: str, store: subjects.Sql) -> Pair:
+def sql(stack: contextlib.ExitStack, name: str, store: guards_under_test.Sql) -> Pair:
     store.create_tables()
     store = store.fresh()
     handle = stack.enter_context(contextlib.closing(store.open()))
@@ -72,11 +73,11 @@ def memory(stack: contextlib.ExitStack) -> Iterator[Pair]:
 
 def http(stack: contextlib.ExitStack) -> Iterator[Pair]:
     values: dict[str, bytes] = {}
-    fenced = subjects.application(MemoryGuards(), values)
+    fenced = guards_under_test.application(MemoryGuards(), values)
     handles = []
     for app in (fenced._app, fenced):
-        url = stack.enter_context(subjects.served(app))
-        handles.append(subjects.Service("http", url=url).open())
+        url = stack.enter_context(guards_under_test.served(app))
+        handles.append(guards_under_test.Service("http", url=url).open())
     yield (
         "HTTP, wsgiref",
         lambda: handles[0].write(value(), TOKEN),
@@ -86,7 +87,7 @@ def http(stack: contextlib.ExitStack) -> Iterator[Pair]:
 
 def file(stack: contextlib.ExitStack) -> Iterator[Pair]:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    store = subjects.Files("file", folder=folder).fresh()
+    store = guards_under_test.Files("file", folder=folder).fresh()
     handle = store.open()
     path = Path(folder) / "plain"
 
@@ -107,26 +108,26 @@ def file(stack: contextlib.ExitStack) -> Iterator[Pair]:
 
 def sqlite(stack: contextlib.ExitStack) -> Iterator[Pair]:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    store = subjects.Sql("sqlite", driver="sqlite3", where=f"{folder}/database")
+    store = guards_under_test.Sql("sqlite", driver="sqlite3", where=f"{folder}/database")
     yield sql(stack, "SQLite, durable", store)
 
 
 def postgresql(stack: contextlib.ExitStack) -> Iterator[Pair]:
     server = stack.enter_context(databases.PostgreSql())
-    store = subjects.Sql("postgresql", driver="psycopg", where=server.dsn)
+    store = guards_under_test.Sql("postgresql", driver="psycopg", where=server.dsn)
     yield sql(stack, f"PostgreSQL {server.version}, durable", store)
 
 
 def mariadb(stack: contextlib.ExitStack) -> Iterator[Pair]:
     server = stack.enter_context(databases.MariaDb())
-    store = subjects.Sql("mariadb", driver="pymysql", where=str(server.port))
+    store = guards_under_test.Sql("mariadb", driver="pymysql", where=str(server.port))
     yield sql(stack, f"MariaDB {server.version}, durable", store)
 
 
 def redis(stack: contextlib.ExitStack) -> Iterator[Pair]:
     server = stack.enter_context(databases.Redis())
     client = stack.enter_context(
-        contextlib.closing(subjects.RedisStore("redis", port=server.port).client())
+        contextlib.closing(guards_under_test.RedisStore("redis", port=server.port).client())
     )
     guard = RedisGuard(client, "report")
     guard.create()
@@ -142,7 +143,7 @@ def redis(stack: contextlib.ExitStack) -> Iterator[Pair]:
 
 def zookeeper(stack: contextlib.ExitStack) -> Iterator[Pair]:
     server = stack.enter_context(ZooKeeperServer())
-    store = subjects.ZooKeeperStore("zookeeper", hosts=server.hosts).fresh()
+    store = guards_under_test.ZooKeeperStore("zookeeper", hosts=server.hosts).fresh()
     handle = stack.enter_context(contextlib.closing(store.open()))
     client: Any = handle.client
     yield (
@@ -187,7 +188,9 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("stores", nargs="*", metavar="STORE", help=f"of {', '.join(STORES)}")
     parser.add_argument("--writes", type=int, default=500, help="of each kind and store")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     options = parser.parse_args(arguments)
+    found: dict[str, dict[str, float]] = {}
     print(f"{'median (90 %) in µs':36} {'unguarded':>20} {'guarded':>20}  ratio")
     for name in options.stores or STORES:
         with contextlib.ExitStack() as stack:
@@ -199,6 +202,10 @@ def main(arguments: list[str]) -> None:
                 cells = [f"{middle:.1f} ({high:.1f})".rjust(20) for middle, high in columns]
                 ratio = columns[1][0] / columns[0][0]
                 print(f"{label:36} {' '.join(cells)}  {ratio:5.2f}", flush=True)
+                plainly, guardedly = (middle for middle, _ in columns)
+                found[label] = {"unguarded": plainly, "guarded": guardedly}
+    if options.json:
+        results.write(options.json, {"writes": options.writes, "unit": "µs, median"}, found)
 
 
 if __name__ == "__main__":

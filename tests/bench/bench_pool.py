@@ -23,8 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import zklock
-from zklock.assignment import assign, moves
-from zklock.clock import clock
+from zklock._ground.clock import clock
+from zklock._pool.assignment import assign, moves
 from zklock.testing import ZooKeeperServer, srvr
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,7 +163,7 @@ def run(server: ZooKeeperServer, shards: int, options: argparse.Namespace) -> No
         stack.callback(bench.close)
         first = bench.hire(options.workers)
         before = {worker.name: frozenset[int]() for worker in first}
-        plan = assign(shards, dict.fromkeys(before, 1.0), before)
+        plan = assign(range(shards), dict.fromkeys(before, 1.0), before)
         began, requests = clock(), bench.received()
         for worker in first:
             worker.go()
@@ -174,7 +174,7 @@ def run(server: ZooKeeperServer, shards: int, options: argparse.Namespace) -> No
             worker.process.kill()
             worker.process.wait()
         left = {worker.name: plan[worker.name] for worker in first[options.killed :]}
-        after = assign(shards, dict.fromkeys(left, 1.0), left)
+        after = assign(range(shards), dict.fromkeys(left, 1.0), left)
         bench.workers = [worker for worker in bench.workers if worker not in late]
         bench.settle(f"{options.killed} are killed", moves(left, after), began, requests)
         bench.workers += late
@@ -182,7 +182,7 @@ def run(server: ZooKeeperServer, shards: int, options: argparse.Namespace) -> No
         for worker in late:
             worker.go()
         names = [*left, *(worker.name for worker in late)]
-        joined = assign(shards, dict.fromkeys(names, 1.0), after)
+        joined = assign(range(shards), dict.fromkeys(names, 1.0), after)
         bench.settle(f"{options.added} join", moves(after, joined), began, requests)
 
 
