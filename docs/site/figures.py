@@ -1,0 +1,127 @@
+"""What the benchmarks have measured, and its tables in docs/benchmarks.md.
+
+``make figures`` measures, and writes ``tests/bench/results``. The tables and the plots come from
+those files, so a page and a picture cannot tell of two different runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "benchmarks.md"
+RESULTS = ROOT / "tests" / "bench" / "results"
+NO_STORE = ("memory, a dict", "verify_owner beside a read")
+"""What the benchmark of guards measures besides writes to a store."""
+KINDS = {"election": "LeaderElection", "pool": "WorkerPool"}
+
+Measured: TypeAlias = dict[str, Any]
+
+
+def measured(name: str) -> Measured:
+    """Return what a benchmark has written."""
+    found: Measured = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def measured_with(result: Measured) -> str:
+    """Return the day, the versions and the kind of machine."""
+    versions, machine = result["versions"], result["machine"]
+    server = result["conditions"].get("ZooKeeper")
+    parts = [result["day"], f"Python {versions['Python']}", f"kazoo {versions['kazoo']}"]
+    parts += [f"ZooKeeper {server}"] if server else []
+    return ", ".join([*parts, f"{machine['cores']} {machine['architecture']} cores"])
+
+
+def table(
+    result: Measured, head: Sequence[str], rows: Sequence[Sequence[str]], more: str = ""
+) -> str:
+    """Return the lines of a table, with what it was measured with."""
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join([f"Measured: {measured_with(result)}.{more}", "", *lines, ""])
+
+
+def lock_table() -> str:
+    """Return the times and the rates of zklock's lock, as multiples of kazoo's."""
+    result = measured("lock")
+    found = result["figures"]
+
+    def time(where: str, name: str) -> str:
+        return f"{found[where][name]['p50'] / found[where]['kazoo']['p50']:.2f}"
+
+    def rate(processes: str, name: str) -> str:
+        return f"{found[processes][name] / found[processes]['kazoo']:.2f}"
+
+    places, crowds = ("one machine", "over a network"), ("2 processes", "8 processes")
+    head = ["", "round trips", *(f"time, {each}" for each in places)]
+    head += [f"hand-offs, {each}" for each in crowds]
+    rows = [
+        [
+            title,
+            trips,
+            *(time(each, name) for each in places),
+            *(rate(each, name) for each in crowds),
+        ]
+        for title, trips, name in (
+            ("kazoo's `Lock`", "3 + 1", "kazoo"),
+            ("zklock's `Lock`", "1 + 1", "zklock"),
+            ("zklock's `Lock`, with [riders](#riders)", "1 + 1", "riders"),
+        )
+    ]
+    reads = " and ".join(f"{found[each]['read'] * 1e3:.1f} ms ({each})" for each in places)
+    return table(result, head, rows, f" A read took {reads}.")
+
+
+def failover_table() -> str:
+    """Return the seconds until another one works: the median, the least and the most."""
+    result = measured("failover")
+
+    def cell(seconds: list[float]) -> str:
+        return f"{statistics.median(seconds):.3f} ({min(seconds):.3f}–{max(seconds):.3f})"
+
+    rows = [
+        [f"`{KINDS[kind]}`, {cause}", cell(fronts["threads"]), cell(fronts["asyncio"])]
+        for kind, causes in result["figures"].items()
+        for cause, fronts in causes.items()
+    ]
+    return table(result, ["", "threads", "asyncio"], rows)
+
+
+def fencing_table() -> str:
+    """Return the medians of writes without a guard and with one."""
+    result = measured("fencing")
+    rows = [
+        [store, f"{each['unguarded']:.4g}", f"{each['guarded']:.4g}", f"{ratio(each):.2f}"]
+        for store, each in result["figures"].items()
+        if store not in NO_STORE
+    ]
+    return table(result, ["store", "unguarded, µs", "guarded, µs", "ratio"], rows)
+
+
+def ratio(found: dict[str, float]) -> float:
+    """Return how many times as long a guarded write takes."""
+    return found["guarded"] / found["unguarded"]
+
+
+TABLES = {"lock": lock_table, "failover": failover_table, "fencing": fencing_table}
+
+
+def block(name: str) -> re.Pattern[str]:
+    """Return what finds a table in the page, between its two comments."""
+    return re.compile(rf"(<!-- {name}: begin -->\n)(.*?)(<!-- {name}: end -->)", re.DOTALL)
+
+
+def write() -> None:
+    """Put the tables into the page."""
+    text = PAGE.read_text()
+    for name, made in TABLES.items():
+        found = block(name).search(text)
+        if found is None:
+            raise ValueError(f"{PAGE}: there is no <!-- {name}: begin --> with its end")
+        text = text[: found.start(2)] + made() + text[found.end(2) :]
+    PAGE.write_text(text)

@@ -1,0 +1,48 @@
+"""A lock, and a file that refuses the write of a holder who comes late.
+
+The first holder is made to lose its grant without noticing: its node is taken away, as an operator
+might do. The second holder claims the file. The late write of the first is refused by the file.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import zklock
+from zklock.errors import StaleToken
+from zklock.fencing import FileGuard
+
+
+def main() -> None:
+    """Play both holders."""
+    hosts = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ZKLOCK_HOSTS", "127.0.0.1:2181")
+    with (
+        zklock.connect(hosts) as client,
+        zklock.connect(hosts) as other,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        report = Path(folder, "report.txt")
+        guard = FileGuard(report)
+        guard.create()
+
+        first = zklock.Lock(client, "/examples/report", identity="first")
+        second = zklock.Lock(other, "/examples/report", identity="second")
+        grant = first.acquire()
+        assert grant is not None
+        guard.claim(grant)
+        guard.write(b"written by the first", grant)
+
+        second.break_lock()
+        with second as later:
+            print("the second holder's token is greater:", later.token > grant.token)
+            guard.claim(later)
+            try:
+                guard.write(b"written late", grant)
+            except StaleToken:
+                print("refused: the first holder is late")
+        print("the file says:", report.read_text())
+
+
+if __name__ == "__main__":
+    main()
