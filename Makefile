@@ -1,47 +1,109 @@
 # Two commands need nothing but Python 3.11, pip and a package manager: make demo, make test.
 # Variables: PYTHON (the interpreter for .venv), ARGS (more arguments for the command that runs),
-# MINUTES (of chaos).
+# WORKERS (how many processes share the tests; 0 for none), FULL (1: with the tests that are left to CI),
+# MINUTES (of chaos, and of the simulator).
 
 PYTHON :=
 ARGS :=
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS :=
+FULL :=
 MINUTES := 3
 VENV := .venv
 BIN := $(VENV)/bin
+# What the demo needs is there; what all targets need is there; what the mutants need besides.
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
+MUTATING := $(VENV)/.mutating
 
 # Another PYTHON than the one that .venv was made for: make it anew.
 ifneq ($(PYTHON),)
-ifneq ($(PYTHON),$(shell cat $(READY) 2>/dev/null))
-$(shell rm -f $(READY))
+ifneq ($(PYTHON),$(shell cat $(DEMO) 2>/dev/null))
+$(shell rm -f $(DEMO) $(READY))
 endif
 endif
 
+# Tests start processes by the hundred, each of which would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+ifneq ($(FULL),)
+export ZKLOCK_TEST_FULL := $(FULL)
+endif
+
+# All are wanted, none of them left to CI.
+ALL := $(filter-out 0,$(ZKLOCK_TEST_FULL)$(ZKLOCK_TEST_STRICT))
+# The tests against a server wait for most of their time. Those that are left to CI compute more, and keep to
+# margins.
+SHARED := -n $(or $(WORKERS),$(shell echo $$(($(CORES) + $(if $(ALL),4,8))))) --dist loadscope --no-loadscope-reorder
+# Tests of narrow margins between many holders and an ensemble run by themselves, after all others, where
+# nothing is left to CI.
+ALONE := tests/cluster/test_partitions.py
+TOGETHER = +@$(MAKE) --no-print-directory -j
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types zookeeper pytest chaos bench clean
+.PHONY: help demo test check lint types unit zookeeper pytest coverage docs package chaos simulate mutants bench figures clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-demo: $(READY)  ## play the locks against a real ZooKeeper, before your eyes
+demo: $(DEMO)  ## play the locks against a real ZooKeeper, before your eyes
 	$(BIN)/zklock demo $(ARGS)
 
-test: lint types pytest  ## linter, formatter, types, and all tests; ZKLOCK_TEST_STRICT=1 lets no test be skipped
+test:  ## linter, formatter, types, and the tests; FULL=1: with those left to CI
+	$(TOGETHER) lint types pytest
+
+check:  ## linter, formatter, types, and the unit tests, without the lengthy ones: no ZooKeeper
+	$(TOGETHER) lint types unit
 
 lint: $(READY)  ## ruff's checks and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types: $(READY)  ## mypy --strict
-	$(BIN)/mypy
+	nice $(BIN)/mypy
 
 zookeeper: $(READY)  ## find a ZooKeeper, or install Debian's as root
 	@$(BIN)/python -m zklock.testing.provision
 
+# The unit tests compute: a process more than there are cores would only import and collect them once more.
+unit: $(READY)
+	ZKLOCK_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(or $(WORKERS),$(CORES)) --dist worksteal tests/unit $(ARGS)
+
 pytest: zookeeper  ## the tests alone
-	$(BIN)/python -m pytest $(ARGS)
+ifeq ($(filter tests/%,$(ARGS)),)
+ifeq ($(ALL),)
+	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
+else
+	$(BIN)/python -m pytest -q $(SHARED) $(ALONE:%=--ignore=%) $(ARGS); shared=$$?; \
+	  $(BIN)/python -m pytest -q $(ALONE) $(ARGS) && exit $$shared
+endif
+else
+	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
+endif
+
+coverage: zookeeper  ## branch coverage of all but zklock.testing, by the tests that need one server
+	rm -rf .coverage && mkdir .coverage
+	$(BIN)/coverage run -m pytest -q $(SHARED) tests/unit tests/contract $(ARGS); failed=$$?; \
+	  $(BIN)/coverage combine -q && $(BIN)/coverage report && exit $$failed
+
+docs: $(READY)  ## the pages as a site, in build/site; warnings are errors
+	$(BIN)/python docs/site/make.py
+	@echo "docs: see build/site/html/index.html"
+
+package:  ## sdist, wheel and SBOM in dist, checked and tried in clean environments; publishes nothing
+	@bash .ci/package dist
 
 chaos: zookeeper  ## workers under a nemesis for MINUTES, and the verdict; ARGS="--seed S" replays the faults
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
+
+simulate: $(READY)  ## new seeds for MINUTES of a processor; ARGS="SEED…" tells the stories of some
+ifeq ($(ARGS),)
+	ZKLOCK_SIMULATE=$$(($(MINUTES) * 60)) $(BIN)/python -m pytest -q -s tests/unit/simulator/test_simulator.py::test_new_seeds
+else
+	$(BIN)/python -m tests.unit.simulator $(ARGS)
+endif
+
+mutants: $(MUTATING)  ## small faults in the core, one at a time: which do unit tests notice? ARGS="lease names" for some modules
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: zookeeper  ## locks and guards against their peers, as ratios; a worker pool
 	$(BIN)/python -m tests.bench.bench_lock
@@ -49,11 +111,31 @@ bench: zookeeper  ## locks and guards against their peers, as ratios; a worker p
 	$(BIN)/python -m tests.bench.bench_pool
 	$(BIN)/python -m tests.bench.bench_failover
 	$(BIN)/python -m tests.bench.bench_waiters
+	$(BIN)/python -m tests.bench.bench_start
+	$(BIN)/python -m tests.bench.bench_run --runs 10
+	$(BIN)/python -m tests.bench.bench_top
+	$(BIN)/python -m tests.bench.bench_telemetry
+
+figures: zookeeper  ## measure what docs/benchmarks.md plots, and draw it; takes a quiet machine and some ten minutes
+	mkdir -p tests/bench/results
+	$(BIN)/python -m tests.bench.bench_lock --json tests/bench/results/lock.json
+	$(BIN)/python -m tests.bench.bench_fencing --json tests/bench/results/fencing.json
+	$(BIN)/python -m tests.bench.bench_failover --json tests/bench/results/failover.json
+	$(BIN)/python docs/site/pictures.py
 
 clean:  ## remove what these targets have made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .zookeeper build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .zookeeper build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): setup.cfg pyproject.toml zklock/_version.py .ci/venv
-	bash .ci/venv $(VENV) $(PYTHON)
+$(DEMO): setup.cfg setup.py pyproject.toml zklock/_version.py .ci/venv
+	@bash .ci/venv $(VENV) demo $(PYTHON)
 	@echo '$(PYTHON)' > $@
+
+$(READY): setup.cfg setup.py pyproject.toml zklock/_version.py .ci/venv
+	@bash .ci/venv $(VENV) test $(PYTHON)
+	@echo '$(PYTHON)' > $(DEMO)
+	@echo '$(PYTHON)' > $@
+
+$(MUTATING): $(READY)
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'cosmic-ray >= 8.7, < 9'
+	@touch $@
