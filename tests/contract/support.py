@@ -42,6 +42,12 @@ def children(client: Any, path: str) -> list[str]:
     return sorted(names, key=lambda name: name[-10:])
 
 
+def delete(client: Any, path: str) -> None:
+    """Delete a node that its owner may delete at the same time."""
+    with suppress(NoNodeError):
+        client.delete(path)
+
+
 def tree(client: Any, path: str = "/") -> list[str]:
     """Return all paths at and below ``path``, but for ZooKeeper's own."""
     found = [path] if client.exists(path) else []

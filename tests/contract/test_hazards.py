@@ -32,6 +32,7 @@ from tests.contract.support import (
     SOON,
     Losses,
     children,
+    delete,
     granted,
     passes_on,
     queued,
@@ -533,7 +534,7 @@ def test_no_grant_on_a_node_that_is_gone(
     zklock_proxy.hold(to_server=False)
     other.delete(f"{zklock_path}/{own}")
     for name in children(other, zklock_path):
-        other.delete(f"{zklock_path}/{name}")
+        delete(other, f"{zklock_path}/{name}")
     zklock_proxy.release()
     grant = waiting.result(SOON)
     assert grant.path != f"{zklock_path}/{own}"

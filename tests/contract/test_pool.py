@@ -20,7 +20,7 @@ import pytest
 import zklock
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract.fronts import Loop, Steps, Threads
-from tests.contract.support import SOON, children, gone, run, tree
+from tests.contract.support import SOON, children, delete, gone, run, tree
 from zklock import aio
 from zklock._engine import blocking
 from zklock._engine.session import Session
@@ -364,7 +364,7 @@ def test_a_member_whose_nodes_are_deleted_comes_back(
     shared(one)
     for parent in ("members", "assigned"):
         for name in children(zklock_client, f"{zklock_path}/{parent}"):
-            zklock_client.delete(f"{zklock_path}/{parent}/{name}")
+            delete(zklock_client, f"{zklock_path}/{parent}/{name}")
         wait_for(lambda: len(one.members()) == 1, SOON, "a member again")
         shared(one)
 
