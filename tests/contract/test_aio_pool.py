@@ -327,9 +327,11 @@ class TestCancellation:
     async def test_of_a_pools_body_leaves_in_order(
         self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
     ) -> None:
+        begun: list[aio.Shard] = []
         ended: list[bool] = []
 
         async def handle(shard: aio.Shard) -> None:
+            begun.append(shard)
             await shard.should_stop.wait()
             await asyncio.sleep(0.02)
             ended.append(shard.held)
@@ -340,7 +342,7 @@ class TestCancellation:
             async with aio.WorkerPool(
                 zklock_connect(), zklock_path, shards=SHARDS, handler=handle
             ) as pool:
-                await until(lambda: owns(pool))
+                await until(lambda: owns(pool) and len(begun) == SHARDS)
                 inside.set()
                 await asyncio.Event().wait()
 
@@ -432,9 +434,10 @@ class TestTheEndOfTheLoop:
         self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
     ) -> None:
         """``asyncio.run`` ends, the pool was not stopped: handlers are cancelled, all is left."""
-        client, ended, called = zklock_connect(), [], []
+        client, begun, ended, called = zklock_connect(), [], [], []
 
         async def handle(shard: aio.Shard) -> None:
+            begun.append(shard)
             try:
                 await shard.should_stop.wait()
             finally:
@@ -450,7 +453,7 @@ class TestTheEndOfTheLoop:
                 on_revoked=lambda shard, grant: called.append(shard),
             )
             await pool.start()
-            await until(lambda: owns(pool))
+            await until(lambda: owns(pool) and len(begun) == SHARDS)
             return pool
 
         pool = asyncio.run(main())

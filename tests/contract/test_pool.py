@@ -329,7 +329,11 @@ def test_a_slow_owner_keeps_its_shard(front: Front, join: Any) -> None:
 def test_a_session_lost_and_another(
     front: Front, join: Any, zklock_expire_session: Any, zklock_connect: Any
 ) -> None:
-    """The grants are lost, the handlers told; in the new session the worker is a member again."""
+    """The grants are lost, the handlers told; in the new session the worker is a member again.
+
+    What was assigned to it in the former session it does not take: each shard is had again once.
+    """
+    assigned: list[int] = []
     revoked: list[bool] = []
     stopped: list[int] = []
 
@@ -345,6 +349,7 @@ def test_a_session_lost_and_another(
         "a",
         client=client,
         handler=front.script(handle),
+        on_assigned=lambda shard, grant: assigned.append(shard),
         on_revoked=lambda shard, grant: revoked.append(grant.held),
     )
     shared(one)
@@ -352,9 +357,11 @@ def test_a_session_lost_and_another(
     zklock_expire_session(client)
     wait_for(lambda: len(stopped) == SHARDS, SOON, lambda: f"{len(stopped)} were told")
     wait_for(lambda: len(revoked) == SHARDS, SOON, lambda: f"{len(revoked)} were revoked")
-    assert revoked == [False] * SHARDS
     shared(one)
+    wait_for(lambda: len(assigned) >= 2 * SHARDS, SOON, lambda: f"assigned {assigned}")
     assert all(grant.token > before[number] for number, grant in one.owned().items())
+    assert revoked == [False] * SHARDS
+    assert sorted(assigned) == sorted(2 * list(range(SHARDS)))
 
 
 def test_a_member_whose_nodes_are_deleted_comes_back(

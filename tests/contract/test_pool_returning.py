@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 import zklock
 from tests.contract.support import LASTING, SOON, Child, children, gone
-from zklock._pool.nodes import PoolPaths
+from zklock._pool.nodes import PoolPaths, WorkerRecord
 from zklock._pool.returning import Place
 from zklock.testing import wait_for
 
@@ -95,6 +96,42 @@ def test_one_that_is_killed_gets_its_shards_again(
         gone(client, PoolPaths(zklock_path).returning)
 
 
+def test_who_has_nothing_to_be_assigned_on_is_away(
+    start: Callable[..., Child], zklock_connect: Connect, other: Any, zklock_path: str
+) -> None:
+    """So a leader sees a worker whose session has just ended, if the news of it comes late."""
+    client = zklock_connect(timeout=30.0)
+    options: dict[str, Any] = {"shards": SHARDS, "settle": 0.05}
+    here = zklock.WorkerPool(client, zklock_path, identity="here", **options)
+    with here, start("w1", timeout=30.0) as worker:
+        shared(worker, here, each=SHARDS // 2)
+        before = set(has(worker))
+        keeps(client, zklock_path, "w1", before)
+        members = f"{zklock_path}/members"
+        said = [
+            WorkerRecord.parse(client.get(f"{members}/{name}")[0])
+            for name in children(client, members)
+        ]
+        (profile,) = (it for it in said if it is not None and it.identity == "w1")
+        worker.process.send_signal(signal.SIGSTOP)
+        try:
+            client.delete(f"{zklock_path}/assigned/{profile.assigned}")
+            with zklock.WorkerPool(other, zklock_path, identity="w2", **options):
+                wanted = wait_for(lambda: planned_for(here, "w2"), SOON)
+        finally:
+            worker.process.send_signal(signal.SIGCONT)
+        assert [len(wanted.get(who, ())) for who in ("here", "w2", None)] == [SHARDS // 3] * 3
+        assert wanted[None] < before
+
+
+def planned_for(pool: Any, identity: str) -> dict[str | None, set[int]] | None:
+    """Return which shards are assigned to whom, once some are to this worker."""
+    wanted: dict[str | None, set[int]] = {}
+    for it in pool.assignment():
+        wanted.setdefault(it.wanted, set()).add(it.shard)
+    return wanted if identity in wanted else None
+
+
 def kept(client: Any, path: str, identity: str) -> set[Any]:
     """Return the shards that are kept for a worker."""
     place = PoolPaths(path).place(identity)
@@ -104,7 +141,11 @@ def kept(client: Any, path: str, identity: str) -> set[Any]:
 
 def keeps(client: Any, path: str, identity: str, shards: Iterable[int]) -> None:
     """Wait until these shards are kept for a worker."""
-    wait_for(lambda: kept(client, path, identity) == set(shards), SOON)
+    wait_for(
+        lambda: kept(client, path, identity) == set(shards),
+        SOON,
+        lambda: f"{set(shards)} kept for {identity}, but {kept(client, path, identity)}",
+    )
 
 
 def renewed(worker: Any, before: dict[int, str]) -> dict[int, str]:

@@ -300,8 +300,9 @@ def attend(
 ) -> Recipe[None]:
     """Be a worker of the pool until given up, in one session after the other.
 
-    ``tell(data, version)`` is called with what the leader has written. ``left()`` is called once
-    no node is left in ZooKeeper. Neither may block.
+    ``tell(data, version)`` is called with what the leader has written, and with nothing when the
+    session is replaced: what was written for the former one counts no more. ``left()`` is called
+    once no node is left in ZooKeeper. Neither may block.
     """
     try:
         while True:
@@ -311,6 +312,7 @@ def attend(
                 yield from _clear(desk)  # somebody has deleted one of its nodes
             except SessionReplaced as replaced:
                 desk.forget()
+                tell(b"", 0)
                 if replaced.final is not None:
                     raise replaced.final from None
     except Exception:

@@ -381,7 +381,12 @@ class Rebalancer:
         """Return the workers that have crashed, and for which their shards are still kept."""
         now = clock()
         places = {identity: place for identity, (_, place) in self._places_kept.items()}
-        present = [profile.identity for profile in self._profiles.values() if profile is not None]
+        # Who is seen to be there when its session has just ended has nothing to be assigned on.
+        present = [
+            profile.identity
+            for name, profile in self._profiles.items()
+            if profile is not None and name in self._assigned
+        ]
         away = self._absences.look(places, present, now)
         dues = filter(None, (self._due, self._absences.next_due(now)))
         self._due = min(dues, default=None)
