@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from zklock._engine.sessions import session_of
 from zklock._ground.clock import clock
 from zklock._pool import nodes
 from zklock._pool.keys import decode
+from zklock._pool.own_threads import OwnThreads
 from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 12
@@ -429,10 +429,8 @@ def test_without_threads_for_a_while(
     """The election, the callbacks and the end of a pool each need one."""
     led = refusing(zklock.LeaderElection.run, 2, lambda *_, **__: True)
     monkeypatch.setattr(zklock.LeaderElection, "run", led)
-    called = refusing(
-        ThreadPoolExecutor.submit, 3, lambda *given: isinstance(given[-1], zklock.Grant)
-    )
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", called)
+    called = refusing(OwnThreads.submit, 3, lambda *given: isinstance(given[-1], zklock.Grant))
+    monkeypatch.setattr(OwnThreads, "submit", called)
     assigned = Assigned()
     calls = Calls(front)
     pool = join(
@@ -505,3 +503,33 @@ def test_interrupts_leave_no_worker_h9(zklock_hosts: str, zklock_path: str, how:
     assert set(tally) == {"interrupted", "done"}, tally
     assert sum(tally.values()) == rounds
     assert tally["interrupted"] > rounds / 20
+
+
+@pytest.mark.parametrize("front", [Threads], indirect=True, ids=["threads"])
+def test_all_are_handled_after_no_thread_could_be_started(
+    join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler begins and returns meanwhile. Its thread is no more than one."""
+    start = threading.Thread.start
+    began: list[int] = []
+    returns = threading.Event()
+
+    def unless_refused(thread: threading.Thread) -> None:
+        if began and thread.name.startswith("zklock-shard_"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def handle(shard: zklock.Shard) -> None:
+        began.append(shard.number)
+        if len(began) == 1:
+            assert returns.wait(SOON)
+        else:
+            shard.should_stop.wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", unless_refused)
+        pool = join("a", handler=handle, retry=(0.05, 0.1))
+        shared(pool)
+        wait_for(lambda: caplog.text.count("is not handled") > 2 * SHARDS, SOON, "refusals")
+        returns.set()
+    wait_for(lambda: sorted(began) == list(range(SHARDS)), SOON, lambda: f"{began} were handled")

@@ -42,6 +42,7 @@ from zklock._pool.agenda import Agenda
 from zklock._pool.executors import runner
 from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_shards
 from zklock._pool.nodes import Found, PoolPaths, WorkerNodes, WorkerRecord
+from zklock._pool.own_threads import Calling
 from zklock._pool.planning import Assign
 from zklock._pool.processes import InExecutor, InProcesses
 from zklock._pool.publication import PlaceKeeper, Publication
@@ -291,8 +292,8 @@ class Membership(Uncopied, Observed, Generic[G]):
         """Return a factory of the runner; its argument is the loop of ``start()``, if any."""
         return runner(handler, executor)
 
-    def _new_callbacks(self) -> Executor:
-        """Return the executor of the callbacks."""
+    def _new_callbacks(self) -> Calling:
+        """Return what calls the callbacks."""
         raise NotImplementedError
 
     def _heard(self) -> None:

@@ -22,12 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import (
-    BrokenExecutor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor as Threads,
-)
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -42,8 +37,8 @@ from zklock._engine.grant import GrantBase
 from zklock._ground.clock import check_timeout, clock
 from zklock._ground.records import log_fields
 from zklock._pool.keys import MAX_SHARDS, Key
+from zklock._pool.own_threads import OwnThreads
 from zklock._pool.runners import CannotRun, Shard, ShardHandler, Task
-from zklock._pool.submitted import Submitted
 from zklock.errors import LockLost
 
 log = logging.getLogger("zklock")
@@ -296,7 +291,7 @@ class InProcesses(Boarded):
 
     def __init__(self, handler: ShardHandler) -> None:
         super().__init__(handler)
-        self._threads = Threads(MAX_PROCESSES, "zklock-process")
+        self._threads = OwnThreads(MAX_PROCESSES, "zklock-process")
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
@@ -304,7 +299,7 @@ class InProcesses(Boarded):
         turn = self._begin(shard, grant)
         child = _Child(self._board.descriptor, handler, turn.shard, turn.note)
         try:
-            future = Submitted(child.run).to(self._threads)
+            future = self._threads.submit(child.run)
         except Exception:
             turn.note(_LOST)
             raise

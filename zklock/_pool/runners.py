@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor as Threads
+from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any, Protocol, TypeAlias
 
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._ground.events import Event
 from zklock._pool.keys import MAX_SHARDS, Key
+from zklock._pool.own_threads import Calling, OwnThreads
 from zklock._pool.submitted import Submitted
 
 
@@ -146,7 +147,7 @@ class InThreads:
     def __init__(self, handler: ShardHandler, executor: Executor | None) -> None:
         self._handler = handler
         self._own = executor is None
-        self._executor = executor or Threads(MAX_SHARDS, "zklock-shard")
+        self._executor: Calling = executor or OwnThreads(MAX_SHARDS, "zklock-shard")
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""

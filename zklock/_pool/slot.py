@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,9 +25,9 @@ from zklock._kazoo.client import Kazoo
 from zklock._locks import kinds
 from zklock._pool.agenda import Agenda
 from zklock._pool.keys import Key, in_order
+from zklock._pool.own_threads import Calling
 from zklock._pool.runners import CannotRun, Runner, Task
 from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState, after
-from zklock._pool.submitted import Submitted
 from zklock.errors import LockLost, NotHeld
 
 log = logging.getLogger("zklock")
@@ -114,7 +114,7 @@ class Slots:
         self.unfit = unfit
         self.home: asyncio.AbstractEventLoop | None = None
         self.runner: Runner | None = None
-        self.callbacks: Executor | None = None
+        self.callbacks: Calling | None = None
         self.taking = True
         self.owned = owned
         self._wanted: frozenset[Key] = frozenset()
@@ -334,7 +334,7 @@ class Slot:
         assert callbacks is not None
         self._running.add(what)
         try:
-            future: Future[object] = Submitted(callback).to(callbacks, self.shard, self._grant)
+            future = callbacks.submit(callback, self.shard, self._grant)
         except Exception as error:
             future = Future()
             future.set_exception(error)

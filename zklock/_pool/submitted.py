@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Any
+
+from zklock._pool.own_threads import Calling
 
 
 class Submitted:
@@ -26,7 +28,7 @@ class Submitted:
         """Whether the call has had its turn."""
         return self._begins.get(None, False)
 
-    def to(self, executor: Executor, *what: object) -> Future[Any]:
+    def to(self, executor: Calling, *what: object) -> Future[Any]:
         """Hand the call over, once → its future.
 
         Raises what ``submit()`` raises. Then the call does not run.

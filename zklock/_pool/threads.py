@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
-from concurrent.futures import Executor, ThreadPoolExecutor as Threads
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
@@ -15,6 +14,7 @@ from zklock._ground.clock import clock
 from zklock._ground.public import public
 from zklock._locks.grant import Grant
 from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
+from zklock._pool.own_threads import OwnThreads
 from zklock._pool.slot import Reporting
 from zklock.errors import WouldDeadlock
 
@@ -228,8 +228,8 @@ class WorkerPool(Membership[Grant]):
             self._give_up_start(call)
             raise
 
-    def _new_callbacks(self) -> Executor:
-        return Threads(_CALLBACKS, "zklock-shard-callback")
+    def _new_callbacks(self) -> OwnThreads:
+        return OwnThreads(_CALLBACKS, "zklock-shard-callback")
 
     def _heard(self) -> None:
         if self._news.empty():

@@ -23,10 +23,10 @@ from zklock._locks import base, kinds
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock._pool import nodes as pool_nodes
 from zklock._pool.member import Membership
+from zklock._pool.own_threads import OwnThreads
 from zklock._pool.rebalancer import Rebalancer
 from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
-from zklock._pool.submitted import Submitted
 from zklock._recipes import lock, names, semaphore, steps, together
 from zklock._recipes.candidate import Candidacy
 
@@ -428,7 +428,17 @@ MUTATIONS = {
         found="not told that the shard is lost",
     ),
     "a handler that was refused runs later": Mutation(
-        (Bend(Submitted, "_run", "not self._begins.setdefault(None, True)", "False"),),
+        (
+            Bend(
+                OwnThreads,
+                "_start",
+                "thread.start()",
+                "try:\n        thread.start()\n"
+                "    except RuntimeError:\n"
+                "        self._waiting.append(call)\n"
+                "        raise",
+            ),
+        ),
         kind="pool",
         faults=("no threads",),
         found="given back",

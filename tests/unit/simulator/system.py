@@ -82,7 +82,6 @@ class System:
         self.over = False
         self.noise = 0.0  # how often a thread is interrupted where it need not wait
         self.history = 0  # a digest of who ran when
-        self.threads = count()  # numbers them
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
         self._hub: greenlet
@@ -460,10 +459,6 @@ class Thread:
         self.daemon = daemon
         self._call = lambda: target(*args, **(kwargs or {})) if target is not None else None
         self._task: Task | None = None
-        self._number = 0 if _running is None else next(_running.threads)
-
-    def __hash__(self) -> int:
-        return self._number  # an executor has a set of its threads: its order must not be by chance
 
     def start(self) -> None:
         _point()

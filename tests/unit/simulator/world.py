@@ -31,7 +31,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import thread as executors
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
@@ -663,9 +662,6 @@ def _substituted(world: World) -> Iterator[None]:
 
         put(nodes.OwnNodes, "give", given)
         handler = _Log(world)
-        # In Python 3.11, a lock and the queues of all executors of the process.
-        put(executors, "_global_shutdown_lock", simulated.Lock())
-        put(executors, "_threads_queues", {})
         for name in LOGGERS:
             logger = logging.getLogger(name)
             put(logger, "propagate", False)

@@ -1,0 +1,100 @@
+"""The threads of a pool's own: for handlers, for callbacks, and for the processes of handlers."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+from zklock._ground.mutexes import Mutex
+
+
+class Calling(Protocol):
+    """As much of an ``Executor`` as a pool needs of its own."""
+
+    def submit(self, call: Callable[..., Any], /, *what: Any) -> Future[Any]:
+        """Call soon, elsewhere."""
+
+    def shutdown(self) -> None:
+        """Wait for all calls."""
+
+
+class OwnThreads:
+    """Runs each call on a new thread, ``most`` at a time. Further calls wait for one of these.
+
+    If no thread can be started, a call is refused, and nothing is left of it. An executor of
+    ``concurrent.futures`` keeps it. On Python 3.11, such an executor also takes one more thread for
+    idle from then on than there is: it starts none for a later call, which may wait for ever.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._numbers = count()
+        self._guard = Mutex()
+        self._running = 0
+        self._waiting: deque[_Call] = deque()
+        self._threads: list[threading.Thread] = []  # all that run, and some that have ended
+
+    def submit(self, call: Callable[..., Any], /, *what: Any) -> Future[Any]:
+        """Call soon → the future; ``RuntimeError`` if no thread can be started. Then do not."""
+        mine = _Call(call, what)
+        with self._guard:
+            if self._running < self._most:
+                self._start(mine)
+            else:
+                self._waiting.append(mine)
+        return mine.future
+
+    def shutdown(self) -> None:
+        """Wait for all calls. There must be no further ones."""
+        for thread in self._threads:
+            thread.join()
+
+    # Inside.
+
+    def _start(self, call: _Call) -> None:
+        thread = threading.Thread(
+            target=self._run, args=(call,), name=f"{self._name}_{next(self._numbers)}"
+        )
+        thread.start()
+        self._running += 1
+        if len(self._threads) > 2 * self._running:
+            self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(thread)
+
+    def _run(self, call: _Call) -> None:
+        following: _Call | None = call
+        del call
+        while following is not None:
+            following.run()
+            with self._guard:
+                following = self._waiting.popleft() if self._waiting else None
+                if following is None:
+                    self._running -= 1
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call, and the future that it settles."""
+
+    call: Callable[..., Any]
+    what: tuple[Any, ...]
+    future: Future[Any] = field(default_factory=Future)
+
+    def run(self) -> None:
+        """Call, unless the future was cancelled."""
+        future = self.future
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            outcome = self.call(*self.what)
+        except BaseException as error:
+            future.set_exception(error)
+            del self, future  # the error has this frame: a circle
+        else:
+            future.set_result(outcome)
