@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -128,11 +129,8 @@ class Rebalancer:
     # On the thread that leads.
 
     def _over(self, attempt: Attempt[None]) -> None:
-        try:
+        with self._unless_lost():
             attempt.result()
-        except ZkLockError:
-            self._leadership.check()  # if the leadership is lost, that is the reason
-            raise
 
     def _take_members(self, names: set[str]) -> None:
         self._names = names
@@ -433,8 +431,14 @@ class Rebalancer:
     def _ask(self, make: Callable[[], Recipe[Any]]) -> Any:
         self._leadership.check()
         limit = min(_PATIENCE, self._session.timeout)
-        try:
+        with self._unless_lost():
             return run(lambda: BLOCKING.ask(self._session, make, self._places.root, limit))
+
+    @contextmanager
+    def _unless_lost(self) -> Iterator[None]:
+        """Let an error through, unless the leadership is lost: then that is the reason."""
+        try:
+            yield
         except ZkLockError:
-            self._leadership.check()  # if the leadership is lost, that is the reason
+            self._leadership.check()
             raise
