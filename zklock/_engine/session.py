@@ -325,12 +325,10 @@ class Session(Uncopied, WireObserver):
         for at, request in enumerate(flight):
             if isinstance(request, Create | CreateAll | Exists):
                 found.append(at)
-            elif isinstance(request, Delete | DeleteIf | Depart):
+            elif isinstance(request, Delete | DeleteAll | DeleteIf | Depart):
+                leaving = request.paths if isinstance(request, DeleteAll) else (request.path,)
                 with self.guard:
-                    self._nodes.leave((request.path,))
-            elif isinstance(request, DeleteAll):
-                with self.guard:
-                    self._nodes.leave(request.paths)
+                    self._nodes.leave(leaving)
         if not found:
             self._store.fly(flight, done)
             return
