@@ -60,11 +60,14 @@ class Elections:
     def stand(self, member: Member, name: str, rng: random.Random) -> None:
         """Stand and lead, again and again, until all is calm; ask others to release."""
         world = self._world
-        if member.stopped:
+        try:
+            election = zklock.LeaderElection(
+                member.client, PATHS[0], grace=30.0, **world.options(member, name)
+            )
+        except ClientClosed:
+            if not member.stopped:
+                raise
             return
-        election = zklock.LeaderElection(
-            member.client, PATHS[0], grace=30.0, **world.options(member, name)
-        )
 
         def lead(leadership: Any) -> None:
             world.say(f"{name} leads with {leadership.token}")

@@ -105,19 +105,19 @@ class Workers:
     def _join(self, member: Member, name: str, rng: random.Random) -> Worker | None:
         while True:
             worker = Worker(name, member, rng.choice((None, None, PATIENCE)))
-            worker.pool = zklock.WorkerPool(
-                member.client,
-                POOL,
-                shards=SHARDS,
-                identity=name,
-                handler=partial(self._handle, worker),
-                on_assigned=partial(self._assigned, worker),
-                on_revoked=partial(self._revoked, worker),
-                retry=(0.2, 2.0),
-                stuck_after=worker.patience,
-                rejoin_delay=self._delay,
-            )
             try:
+                worker.pool = zklock.WorkerPool(
+                    member.client,
+                    POOL,
+                    shards=SHARDS,
+                    identity=name,
+                    handler=partial(self._handle, worker),
+                    on_assigned=partial(self._assigned, worker),
+                    on_revoked=partial(self._revoked, worker),
+                    retry=(0.2, 2.0),
+                    stuck_after=worker.patience,
+                    rejoin_delay=self._delay,
+                )
                 worker.pool.start()
             except ClientClosed:
                 if not member.stopped:
