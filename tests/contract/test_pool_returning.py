@@ -186,6 +186,41 @@ def test_meanwhile_nobody_has_them_and_then_they_move(
     assert children(client, PoolPaths(zklock_path).returning) == ["_w1"]
 
 
+def test_one_that_has_come_back_for_nothing_has_no_claim_any_more(
+    start: Callable[..., Child], zklock_connect: Connect, zklock_path: str
+) -> None:
+    """What it had is another's, and is kept for that one when it crashes in turn."""
+    client = zklock_connect(timeout=30.0)
+    options: dict[str, Any] = {"shards": 2, "rejoin_delay": LONG, "settle": 0.05}
+    here, back = (
+        zklock.WorkerPool(client, zklock_path, identity=name, **options) for name in ("here", "w1")
+    )
+
+    def wanted() -> dict[Any, str | None]:
+        return {one.shard: one.wanted for one in here.assignment()}
+
+    with here:
+        with start("w1", shards=2) as first:
+            shared(first, here, each=1)
+            (number,) = before = has(first)
+            keeps(client, zklock_path, "w1", before)
+            first.process.kill()
+        expired(client, zklock_path, "w1")
+        with start("w2", shards=2) as second:
+            back.drain()
+            with back:
+                wait_for(lambda: has(second).keys() == before.keys(), SOON)
+                keeps(client, zklock_path, "w2", before)
+                back.resume()
+                wait_for(lambda: not any(one.draining for one in here.members()), SOON)
+                second.process.kill()
+                expired(client, zklock_path, "w2")
+                wait_for(lambda: wanted()[number] is None, SOON, lambda: f"{wanted()}")
+                with start("w2", shards=2) as again:
+                    wait_for(lambda: has(again).keys() == before.keys(), SOON)
+                    assert not has(back)
+
+
 @LASTING
 class TestInOrder:
     def test_who_stops_or_drains_leaves_nothing(

@@ -319,8 +319,9 @@ class Rebalancer:
             plan = self._asked(self._assign, profiles, shares, current, away)
         writes = []
         for at, numbers in plan.items():
-            if numbers != has[keys[at][1]]:
-                _, name = keys[at]
+            _, name = keys[at]
+            # Who comes back and gets nothing is told so, too: else it would be due for ever.
+            if numbers != has[name] or name in due:
                 path = f"{self._places.assigned}/{known[keys[at]].assigned}"
                 data = nodes.assigned_data(self._leadership.token, numbers)
                 writes.append((name, path, data, self._assigned[name][0]))

@@ -50,6 +50,7 @@ FOUND = [
     (928291856, Plan("pool", 6.0, 2, 2, ("stop client",), 2, 0.1)),
     (5170, Plan("election", 6.0, 2, 1, ("no threads", "restart"), 4, 0.0)),
     (832248417, Plan("pool", 4.0, 2, 1, ("throttle", "no threads"), 2, 0.1)),
+    (669623516, Plan("pool", 4.0, 2, 2, ("lose", "restart"), 2, 0.3)),
     (
         832248454,
         Plan("pool", 4.0, 3, 1, ("throttle", "no threads", "cancel", "cut", "kill"), 2, 0.0),
