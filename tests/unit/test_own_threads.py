@@ -137,3 +137,14 @@ def test_threads_that_have_ended_are_forgotten() -> None:
         threads.submit(str).result(SOON)
     assert len(threads._threads) < 25
     threads.shutdown()
+
+
+def test_python_waits_for_them_though_a_daemon_submits() -> None:
+    threads, futures = OwnThreads(1, "mine"), list[Future[threading.Thread]]()
+    daemon = threading.Thread(
+        target=lambda: futures.append(threads.submit(threading.current_thread)), daemon=True
+    )
+    daemon.start()
+    daemon.join()
+    assert not futures[0].result(SOON).daemon
+    threads.shutdown()

@@ -59,7 +59,10 @@ class OwnThreads:
 
     def _start(self, call: _Call) -> None:
         thread = threading.Thread(
-            target=self._run, args=(call,), name=f"{self._name}_{next(self._numbers)}"
+            target=self._run,
+            args=(call,),
+            name=f"{self._name}_{next(self._numbers)}",
+            daemon=False,  # unlike the pool's thread, which starts it: Python waits at its end
         )
         thread.start()
         self._running += 1
