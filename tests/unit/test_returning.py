@@ -140,6 +140,13 @@ def test_who_is_away_gets_nothing_that_it_did_not_have() -> None:
     assert share_out(range(4), {}, {}, away) == {}
 
 
+def test_who_is_away_takes_nothing_from_others_who_are() -> None:
+    has = {"c": (3, 4)}
+    for mine in ((), (5,)):
+        away = [place("a", *mine), place("b", 0, 1, 2)]
+        assert share_out(range(5 + len(mine)), {"c": 1.0}, has, away) == {"c": {3, 4}}
+
+
 @given(
     st.integers(0, 40),
     st.dictionaries(st.sampled_from("abcd"), st.floats(0, 4.0), max_size=4),

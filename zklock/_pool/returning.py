@@ -120,16 +120,20 @@ def share_out(
     """Return the shards that each member gets, while shards are kept for those who are away.
 
     They count as members: as long as nothing else changes, no shard moves. They get no shard that
-    they did not have: the others share those.
+    they did not have: what they cannot take of their share, the others keep or get.
     """
+    wanted = frozenset(shards)
     places = {_AWAY + place.identity: place for place in away}
-    all_weights = {**weights, **{name: place.weight for name, place in places.items()}}
-    had = {**current, **{name: place.shards for name, place in places.items()}}
-    found = assign(shards, all_weights, had)
-    kept = [found[name] & place.shards for name, place in places.items()]
-    if sum(map(len, kept)) < sum(len(found[name]) for name in places):
-        return assign(shards, weights, current, frozenset[Key]().union(*kept))
-    return {name: found[name] for name in weights}
+    kept: frozenset[Key] = frozenset()
+    while True:
+        all_weights = {**weights, **{name: place.weight for name, place in places.items()}}
+        had = {**current, **{name: place.shards for name, place in places.items()}}
+        found = assign(wanted, all_weights, had, kept)
+        short = [name for name, place in places.items() if found[name] - place.shards]
+        if not short:
+            return {name: found[name] for name in weights}
+        for name in short:
+            kept |= found[name] & places.pop(name).shards
 
 
 def kept_back(

@@ -52,6 +52,18 @@ FOUND = [
     (832248417, Plan("pool", 4.0, 2, 1, ("throttle", "no threads"), 2, 0.1)),
     (669623516, Plan("pool", 4.0, 2, 2, ("lose", "restart"), 2, 0.3)),
     (
+        770748966,
+        Plan(
+            "pool",
+            4.0,
+            2,
+            2,
+            ("pause server", "no threads", "kill", "cut off", "delete node"),
+            4,
+            0.03,
+        ),
+    ),
+    (
         832248454,
         Plan("pool", 4.0, 3, 1, ("throttle", "no threads", "cancel", "cut", "kill"), 2, 0.0),
     ),
