@@ -454,7 +454,8 @@ MUTATIONS = {
             Bend(
                 pool_nodes,
                 "attend",
-                "desk.forget()\n                if replaced.final is not None:\n"
+                'desk.forget()\n                tell(b"", 0)\n'
+                "                if replaced.final is not None:\n"
                 "                    raise replaced.final from None",
                 "return",
             ),
