@@ -40,7 +40,7 @@ ALONE := tests/cluster/test_partitions.py
 TOGETHER = +@$(MAKE) --no-print-directory -j
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types unit zookeeper pytest coverage docs package chaos simulate mutants bench figures clean
+.PHONY: help demo test check lint types unit zookeeper pytest jitter coverage docs package chaos simulate mutants bench figures clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -79,6 +79,9 @@ endif
 else
 	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
 endif
+
+jitter: zookeeper  ## tests of ARGS, or those against a server, while all threads are delayed at random
+	$(BIN)/python -m pytest -q $(SHARED) -p tests.jitter $(or $(ARGS),tests/contract)
 
 coverage: zookeeper  ## branch coverage of all but zklock.testing, by the tests that need one server
 	rm -rf .coverage && mkdir .coverage

@@ -281,7 +281,8 @@ go.set()
 for at in (2.0, 3.0) if child == 0 else (4.0,):
     emit(telemetry.Event(at=at))
 assert subscription.flush(10)
-print(json.dumps(["parent" if child else "child", told]), flush=True)
+line = json.dumps(["parent" if child else "child", told]) + "\n"
+os.write(1, line.encode())  # at once: both write into one pipe
 if child == 0:
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
