@@ -16,7 +16,16 @@ import zklock
 from zklock._ground.clock import clock
 from zklock._locks.grant import Grant
 from zklock._pool import processes
-from zklock._pool.processes import _LOST, _RUNS, _STOPS, Board, RemoteShard, RemoteStop
+from zklock._pool.processes import (
+    _LOST,
+    _RUNS,
+    _STOPS,
+    Board,
+    RemoteShard,
+    RemoteStop,
+    _Child,
+)
+from zklock._pool.runners import CannotRun
 from zklock.token import FencingToken
 
 
@@ -140,3 +149,29 @@ def test_another_board_in_the_same_place_is_not_taken_for_it(board: Board) -> No
     assert not other.held
     assert shard(board, 7, turn).held
     assert not other.held
+
+
+class WithoutThreads:
+    """Stands in for a shard. In the process that it is sent to, no thread can be started."""
+
+    _shard, _path, token = 3, "/pool", FencingToken(1, 1)
+
+    def __reduce__(self) -> Any:
+        return refuse_threads, ()
+
+
+def refuse_threads() -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    setattr(threading.Thread, "start", start)  # noqa: B010 (a method, for mypy)
+
+
+def test_a_process_that_cannot_start_its_thread_has_not_begun(board: Board) -> None:
+    """So the handler has not failed: it is called again, whatever ``on_error`` is."""
+    noted: list[int] = []
+    handler = pickle.dumps(print)
+    child = _Child(board.descriptor, handler, cast(Any, WithoutThreads()), noted.append)
+    with pytest.raises(CannotRun, match=r"cannot be started: RuntimeError\(.can't start"):
+        child.run()
+    assert noted[-1] == _LOST

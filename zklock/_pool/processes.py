@@ -60,7 +60,7 @@ _ROUND = 0.5
 
 _RUNS, _STOPS, _LOST = 0, 1, 2
 _SIZE = 8 * (2 + 2 * MAX_SHARDS)
-_SAYS_RETURNED, _SAYS_FAILED, _SAYS_LOST = b"R", b"F", b"L"
+_SAYS_RETURNED, _SAYS_FAILED, _SAYS_LOST, _SAYS_NOT_BEGUN = b"R", b"F", b"L", b"N"
 _MAX_WORD = 3000
 """How many bytes of a failure's text are sent: the last ones."""
 
@@ -332,7 +332,7 @@ class _Child:
         self._lost = True
 
     def run(self) -> None:
-        """Run the handler; ``HandlerFailed`` or ``LockLost`` if it failed in any way."""
+        """Run the handler; ``CannotRun``, or ``HandlerFailed`` or ``LockLost`` if it failed."""
         try:
             mine, its = multiprocessing.Pipe(duplex=False)
         except OSError as error:
@@ -358,6 +358,8 @@ class _Child:
         text = word[1:].decode(errors="replace")
         if word[:1] == _SAYS_LOST:
             raise LockLost(text, path=self._shard._path, token=self._shard.token)
+        if word[:1] == _SAYS_NOT_BEGUN:
+            raise CannotRun(text)
         if word[:1] == _SAYS_FAILED:
             raise HandlerFailed(text)
 
@@ -475,7 +477,11 @@ def _serve(its: Connection, board: int, handler: bytes, shard: RemoteShard) -> N
     try:
         # Ctrl-C strikes all processes of a terminal. The owner of the shards decides what it means.
         signal.signal(signal.SIGINT, lambda number, frame: None)
-        _end_with_parent()
+        try:
+            _end_with_parent()
+        except RuntimeError as error:  # no thread can be started
+            its.send_bytes(_SAYS_NOT_BEGUN + f"its process cannot be started: {error!r}".encode())
+            return
         shard.should_stop._find(board)
         ran("the handler", pickle.loads(handler)(shard))
         word = _SAYS_RETURNED
