@@ -84,6 +84,26 @@ def test_a_task_whose_shard_is_lost_before_it_begins_does_not(work: Work) -> Non
     assert not work.began.is_set()
 
 
+def test_a_loop_whose_thread_cannot_be_started_is_closed(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[asyncio.AbstractEventLoop] = []
+    new = asyncio.new_event_loop
+
+    def new_event_loop() -> asyncio.AbstractEventLoop:
+        made.append(new())
+        return made[-1]
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "new_event_loop", new_event_loop)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start"):
+        InTasks(work, None)
+    assert [loop.is_closed() for loop in made] == [True]
+
+
 def test_a_cancellation_by_others_is_an_error(work: Work, tasks: InTasks) -> None:
     task = tasks.submit(7, held())
     assert work.began.wait(SOON)

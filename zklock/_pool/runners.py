@@ -200,7 +200,11 @@ class InTasks:
             self._thread = threading.Thread(
                 target=self._loop.run_forever, name="zklock-loop", daemon=True
             )
-            self._thread.start()
+            try:
+                self._thread.start()
+            except BaseException:
+                self._loop.close()
+                raise
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
