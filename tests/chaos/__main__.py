@@ -34,6 +34,7 @@ def text(verdict: Verdict) -> str:
         for by, margin in sorted(verdict.noticed.items())
     ]
     lines.append(f"longest time from the end of a lease to its report: {verdict.late:.4f} s")
+    lines.append(f"listings in which a server brought deleted nodes back: {verdict.came_back}")
     lines.append(f"violations {len(verdict.violations)}")
     for rule in Rule:
         broken = [violation for violation in verdict.violations if violation.rule is rule]

@@ -75,6 +75,8 @@ class Verdict:
     whose lease lapsed while its session lived deletes its znode as soon as it can. ``late``: the
     longest delay of a loss's report, counted from the end of the lease or from when the loss was
     noticed, whichever was earlier. It also leaves out holders that were paused meanwhile.
+    ``came_back``: how many listings had nodes that an earlier listing shows to be deleted. The
+    server that was asked has broken its own promise.
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -86,6 +88,7 @@ class Verdict:
     margins: dict[str, Margin] = field(default_factory=dict)
     noticed: dict[str, Margin] = field(default_factory=dict)
     late: float = 0.0
+    came_back: int = 0
 
 
 class _Case(Record):
@@ -218,7 +221,10 @@ def _queue(case: _Case) -> None:
     """Check that nobody was granted while a contender with a lower number stood in the queue.
 
     Numbers are given in the order of creation. So a contender that stands with a lower number
-    already stood when a higher number was created.
+    already stood when a higher number was created. For the same reason, a number that is missing
+    among those that stood is gone for good. A server may show it again: one that was restarted
+    while it caught up can have lost a deletion (ZOOKEEPER-3911, -4646, -4785, -5010). Such numbers
+    are counted, and say nothing of the queue.
     """
     granted: dict[tuple[str, int], list[Holding]] = defaultdict(list)
     for grant in case.grants.values():
@@ -228,10 +234,15 @@ def _queue(case: _Case) -> None:
         grants.sort(key=lambda grant: grant.began)
         sequences = list(accumulate((grant.token.sequence for grant in grants), max))
         highest[key] = [grant.began for grant in grants], sequences
-    for event in case.by_kind["queue"]:
-        begun, sequences = highest[event["lock"], event["epoch"]]
+    listings: dict[tuple[str, int], list[Event]] = defaultdict(list)
+    for event in sorted(case.by_kind["queue"], key=lambda event: event.at):
+        key = event["lock"], event["epoch"]
+        begun, sequences = highest[key]
         earlier = bisect_left(begun, event.at)
-        lowest = min(event["standing"], default=None)
+        gone = _gone(case, event, listings[key])
+        case.verdict.came_back += bool(gone)
+        listings[key].append(event)
+        lowest = min(set(event["standing"]) - gone, default=None)
         if lowest is None:
             case.violate(Rule.QUEUE, event.at, f"{event['node']} held, and nobody stood in line")
             continue
@@ -241,6 +252,20 @@ def _queue(case: _Case) -> None:
                 event.at,
                 f"{event['lock']}: {sequences[earlier - 1]} was granted while {lowest} stood",
             )
+
+
+def _gone(case: _Case, listing: Event, earlier: Iterable[Event]) -> set[int]:
+    """Return the numbers in a listing that were missing in one that was over before it began.
+
+    A holder lists the queue while it holds. So a listing is over when the grant is.
+    """
+    gone: set[int] = set()
+    for before in earlier:
+        if case.grants[before["node"]].end <= listing.at:
+            latest = max(before["standing"], default=-1)
+            missing = set(listing["standing"]) - set(before["standing"])
+            gone |= {number for number in missing if number < latest}
+    return gone
 
 
 def _fence(case: _Case) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.modes import examples
 from zklock import FencingToken
-from zklock.testing.checker import Bounds, Rule, check
+from zklock.testing.checker import Bounds, Rule, Verdict, check
 from zklock.testing.history import Event
 
 BOUNDS = Bounds(slack=3.0, service=30.0)
@@ -670,6 +670,29 @@ def test_a_grant_that_was_over_before_it_was_told_has_no_interval() -> None:
     ]
     fine = sorted([*without(spoilt, *over), *told], key=lambda event: event.at)
     assert Rule.EXCLUSION not in {each.rule for each in check(fine, BOUNDS).violations}
+
+
+def listed(*queues: list[int]) -> Verdict:
+    """Check a history in which one holder after the other lists the queue of a lock."""
+    turns = [Turn(0, 0, End.RELEASED, 1, (), True, 1, False, 0.0) for _ in queues]
+    history = simulate(turns)
+    for listing, queue in zip(of(history, "queue"), queues, strict=False):
+        own = min(listing["standing"])
+        history = changed(history, listing, standing=[own + number for number in queue])
+    return check(history, BOUNDS)
+
+
+def test_a_node_that_a_server_brings_back_does_not_stand_in_line() -> None:
+    """The second listing shows that it is gone: it has a later one, and not this one."""
+    verdict = listed([0, 1], [0, 1], [-2, 0, 1])
+    assert verdict.violations == []
+    assert verdict.came_back == 1
+
+
+def test_a_node_that_no_listing_shows_to_be_gone_stands_in_line() -> None:
+    verdict = listed([0, 1], [0], [-1, 0, 1])
+    assert {violation.rule for violation in verdict.violations} == {Rule.QUEUE}
+    assert verdict.came_back == 0
 
 
 def test_margins_and_figures() -> None:
