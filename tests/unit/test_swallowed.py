@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -13,8 +16,14 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError
 
+import zklock
 from tests.contract.support import SOON
+from zklock._election.base import discard
+from zklock._engine import outcome, telling
+from zklock._engine.outcome import Outcome
+from zklock._ground.clock import clock
 from zklock._kazoo.handler import Handler
+from zklock._locks.base import abandon_result
 from zklock.testing import EmbeddedServer, embedded
 
 pytestmark = pytest.mark.hazard("H55")
@@ -182,3 +191,28 @@ def test_no_signal_strikes_another_thread(server: EmbeddedServer, ask: Ask) -> N
         thread.start()
         thread.join(SOON)
         assert isinstance(found[0].exception, ConnectionClosedError)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [partial(telling._withdrawn, began=0.0, now=clock), abandon_result, discard],
+    ids=["told", "given back", "resigned"],
+)
+def test_what_strikes_while_an_outcome_is_looked_at_arrives(look: Callable[[Any], object]) -> None:
+    """It was taken for the error of the attempt. A grant would then have been kept for nobody."""
+    attempt: Any = Outcome()
+    attempt._resolve(None, zklock.NoAnswer("/lock: no answer", path="/lock"))
+    attempt.terms, attempt.told = None, False
+    look(attempt)
+
+    def strike(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename == outcome.__file__:
+            raise Struck
+
+    before = sys.getprofile()
+    with pytest.raises(Struck):
+        sys.setprofile(strike)
+        try:
+            look(attempt)
+        finally:
+            sys.setprofile(before)

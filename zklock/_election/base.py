@@ -579,10 +579,7 @@ def pause_after(
 
 def discard(attempt: Attempt[Any]) -> None:
     """Give back a leadership that ``lead`` was to get, and that arrived too late."""
-    try:
-        leadership = attempt.result()
-    except BaseException:
-        return  # there is none
+    leadership, _ = attempt.settled()
     if leadership is not None:
         with contextlib.suppress(LockLost, NotHeld):
             leadership._end()

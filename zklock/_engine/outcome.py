@@ -52,11 +52,18 @@ class Outcome(Generic[T]):
 
     def result(self) -> T:
         """Return the value, or raise the error; there must be an outcome."""
-        value, error = self._outcome[None]
+        value, error = self.settled()
         if error is not None:
             raise error
         result: T = value
         return result
+
+    def settled(self) -> tuple[Any, BaseException | None]:
+        """Return the value or the error, and raise neither; there must be an outcome.
+
+        What this raises comes from elsewhere: a signal handler.
+        """
+        return self._outcome[None]
 
     def _resolve(self, value: Any, error: BaseException | None) -> None:
         """Set the outcome, unless there is one. Repeatable."""

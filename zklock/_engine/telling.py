@@ -112,13 +112,10 @@ def leader_changed(path: str, change: LeaderChange) -> None:
 
 
 def _withdrawn(attempt: Attempt[Any], began: float, now: Callable[[], float]) -> None:
-    terms, error = attempt.terms, None
-    try:
-        grant = attempt.result()
-    except BaseException as raised:
-        grant, error = None, type(raised).__name__
+    terms = attempt.terms
+    grant, raised = attempt.settled()
     if grant is None and not attempt.told and terms is not None:
-        at = now()
+        at, error = now(), None if raised is None else type(raised).__name__
         telemetry.emit(Withdrawn(at=at, waited=at - began, error=error, **_lock(terms)))
 
 

@@ -458,10 +458,7 @@ async def outcome(front: Front, attempt: Attempt[R | None], limit: float | None)
 
 def abandon_result(attempt: Attempt[Any]) -> None:
     """Give back a grant that arrived while its caller was interrupted."""
-    try:
-        grant = attempt.result()
-    except BaseException:
-        return  # there is none
+    grant, _ = attempt.settled()
     if grant is not None:
         grant.abandon()
 
