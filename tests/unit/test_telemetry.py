@@ -281,7 +281,7 @@ go.set()
 for at in (2.0, 3.0) if child == 0 else (4.0,):
     emit(telemetry.Event(at=at))
 assert subscription.flush(10)
-line = json.dumps(["parent" if child else "child", told]) + "\n"
+line = json.dumps(["parent" if child else "child", told]) + "\\n"
 os.write(1, line.encode())  # at once: both write into one pipe
 if child == 0:
     os._exit(0)
