@@ -458,5 +458,5 @@ def test_every_request_is_lost_and_one_of_the_recovery(cast: Cast, scenario: Sce
 def test_heartbeats_are_lost(cast: Cast) -> None:
     ways = (BEFORE_REQUEST, AFTER_REQUEST, BEFORE_REPLY, AFTER_REPLY)
     cases: list[tuple[Loss, ...]] = [(Loss(arm, n),) for n in range(1, 5) for arm in ways]
-    stages = play_all(cast, hold, cases, timeout=12.0)
+    stages = play_all(cast, hold, cases, timeout=24.0)
     print(f"{'hold':14} {len(stages)} cases")
