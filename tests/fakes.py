@@ -11,6 +11,7 @@ was carried out. Nothing happens by itself: a test decides what is served, deliv
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -761,3 +762,8 @@ def outcome(attempt: Attempt[Any]) -> Any:
         return attempt.result()
     except BaseException as error:
         return error
+
+
+def no_thread(thread: threading.Thread) -> None:
+    """Stand in for ``Thread.start`` where no thread can be started."""
+    raise RuntimeError("can't start new thread")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fakes import no_thread
 from zklock._engine.callers import FEWEST, MOST, Callers
 from zklock.testing import wait_for
 
@@ -35,10 +36,7 @@ def callers(others: set[threading.Thread]) -> Iterator[Callers]:
 
 @pytest.fixture
 def no_more_threads(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
 
 
 def test_calls_given_together_are_in_order(callers: Callers) -> None:
@@ -102,11 +100,8 @@ def test_what_is_called_although_there_were_no_threads_waits_for_one(
     callers = Callers()
     done = threading.Event()
 
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
+        patch.setattr(threading.Thread, "start", no_thread)
         callers.run([done.set])
     assert "no thread can be started" in caplog.text
     callers.ready()

@@ -37,23 +37,24 @@ def helper() -> None:
     """Return to the test."""
 
 
-def test_a_test_is_delayed_where_calls_return_to_it(delays: list[float]) -> None:
+def delayed(left: float) -> None:
+    """Return to a test often, with so many seconds of delays left."""
     it = Jitter(seed=1)
-    it.left = 1000.0
+    it.left = left
     with traced(it.in_test):
         for _ in range(400):
             helper()
+
+
+def test_a_test_is_delayed_where_calls_return_to_it(delays: list[float]) -> None:
+    delayed(1000.0)
     assert 50 < len(delays) < 200
     assert 0 <= min(delays) < 0.001
     assert 0.05 < max(delays) <= 0.06
 
 
 def test_all_delays_of_a_test_are_limited(delays: list[float]) -> None:
-    it = Jitter(seed=1)
-    it.left = 0.1
-    with traced(it.in_test):
-        for _ in range(400):
-            helper()
+    delayed(0.1)
     assert 0.0999 < sum(delays) < 0.1001
     assert min(delays) >= 0
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes import no_thread
 from zklock._pool.own_threads import OwnThreads
 
 SOON = 60.0
@@ -27,10 +28,6 @@ class Long:
         self.began.set()
         assert self.end.wait(SOON)
         return outcome
-
-
-def no_thread(thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
 
 
 def refused(threads: OwnThreads, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:

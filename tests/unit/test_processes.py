@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 import zklock
+from tests.fakes import no_thread
 from zklock._ground.clock import clock
 from zklock._locks.grant import Grant
 from zklock._pool import processes
@@ -161,10 +162,7 @@ class WithoutThreads:
 
 
 def refuse_threads() -> None:
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    setattr(threading.Thread, "start", start)  # noqa: B010 (a method, for mypy)
+    setattr(threading.Thread, "start", no_thread)  # noqa: B010 (a method, for mypy)
 
 
 def test_a_process_that_cannot_start_its_thread_has_not_begun(board: Board) -> None:

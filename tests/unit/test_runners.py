@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.fakes import no_thread
 from zklock import aio
 from zklock._locks.grant import Grant
 from zklock._pool import processes
@@ -94,11 +95,8 @@ def test_a_loop_whose_thread_cannot_be_started_is_closed(
         made.append(new())
         return made[-1]
 
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(asyncio, "new_event_loop", new_event_loop)
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
     with pytest.raises(RuntimeError, match="can't start"):
         InTasks(work, None)
     assert [loop.is_closed() for loop in made] == [True]
@@ -166,7 +164,3 @@ def test_a_process_for_a_call_that_was_refused_does_not_start(
     runner._threads.submit(bool).result(SOON)  # it comes after the refused one
     runner.close()
     assert started == []
-
-
-def no_thread(thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 import zklock
+from tests.fakes import no_thread
 from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import LossReason, telemetry
 from zklock._ground import telemetry as hub
@@ -243,10 +244,7 @@ class TestSubscription:
             telemetry.subscribe(print, most=most)
 
     def test_without_a_thread_nothing_is_subscribed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def start(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(threading.Thread, "start", start)
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(zklock.ZkLockError, match="its thread cannot be started"):
             telemetry.subscribe(print)
         assert not hub.hooks

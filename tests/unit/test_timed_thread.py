@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.fakes import no_thread
 from zklock._engine import timed_thread
 from zklock._engine.timed_thread import TimedThread
 from zklock._ground.clock import clock
@@ -123,11 +124,8 @@ def test_a_job_waits_for_a_thread_that_cannot_be_started(
     done = threading.Event()
     worker = TimedThread("zklock-test", lambda: None)
 
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
+        patch.setattr(threading.Thread, "start", no_thread)
         worker.later(lambda: ran.append(1))
         worker.after(0.0, lambda: ran.append(2))
         worker.wake()
