@@ -46,35 +46,66 @@ def table(
     return "\n".join([f"Measured: {measured_with(result)}.{more}", "", *lines, ""])
 
 
+LOCKS = (
+    ("kazoo's `Lock`", "3 + 1", "kazoo"),
+    ("zklock's `Lock`", "1 + 1", "zklock"),
+    ("zklock's `Lock`, with [riders](#riders)", "1 + 1", "riders"),
+    ("`zklock.aio`'s `Lock`", "1 + 1", "asyncio"),
+    ("`zklock.aio`'s `Lock`, with riders", "1 + 1", "asyncio, riders"),
+    ("Curator's `InterProcessMutex`, warm JVM", "2 + 1", "curator"),
+    ("the floor: the same bytes on a bare socket", "1 + 1", "floor"),
+)
+"""Who takes a lock: its title, its round trips, and its name in the file."""
+NONE = "–"
+
+
+def over(figures: dict[str, Any], name: str, peer: str) -> str:
+    """Return a figure as a multiple of the peer's, if both were measured."""
+    if name not in figures or peer not in figures:
+        return NONE
+    ours, theirs = (
+        each if isinstance(each, float) else each["p50"] for each in (figures[name], figures[peer])
+    )
+    return f"{ours / theirs:.2f}"
+
+
 def lock_table() -> str:
-    """Return the times and the rates of zklock's lock, as multiples of kazoo's."""
+    """Return the times and the rates of locks, as multiples of kazoo's."""
     result = measured("lock")
     found = result["figures"]
-
-    def time(where: str, name: str) -> str:
-        return f"{found[where][name]['p50'] / found[where]['kazoo']['p50']:.2f}"
-
-    def rate(processes: str, name: str) -> str:
-        return f"{found[processes][name] / found[processes]['kazoo']:.2f}"
-
     places, crowds = ("one machine", "over a network"), ("2 processes", "8 processes")
     head = ["", "round trips", *(f"time, {each}" for each in places)]
     head += [f"hand-offs, {each}" for each in crowds]
     rows = [
-        [
-            title,
-            trips,
-            *(time(each, name) for each in places),
-            *(rate(each, name) for each in crowds),
-        ]
-        for title, trips, name in (
-            ("kazoo's `Lock`", "3 + 1", "kazoo"),
-            ("zklock's `Lock`", "1 + 1", "zklock"),
-            ("zklock's `Lock`, with [riders](#riders)", "1 + 1", "riders"),
-        )
+        [title, trips, *(over(found[each], name, "kazoo") for each in (*places, *crowds))]
+        for title, trips, name in LOCKS
     ]
     reads = " and ".join(f"{found[each]['read'] * 1e3:.1f} ms ({each})" for each in places)
-    return table(result, head, rows, f" A read took {reads}.")
+    return table(result, head, rows, f" A read took {reads}.{missing(result)}")
+
+
+def peers_table() -> str:
+    """Return the times on one machine, as multiples of each peer's, and the processor time."""
+    result = measured("lock")
+    found = result["figures"]["one machine"]
+    head = ["", "µs", "× kazoo", "× Curator", "× floor", "processor time, µs"]
+    rows = [
+        [
+            title,
+            f"{found[name]['p50'] * 1e6:.0f}" if name in found else NONE,
+            *(over(found, name, peer) for peer in ("kazoo", "curator", "floor")),
+            f"{found[name]['processor'] * 1e6:.0f}" if name in found else NONE,
+        ]
+        for title, _, name in LOCKS
+    ]
+    curator = result["conditions"].get("Curator")
+    return table(result, head, rows, f" Curator {curator}." if curator else missing(result))
+
+
+def missing(result: Measured) -> str:
+    """Return which peers were missing."""
+    names = " ".join(result["conditions"].get("missing", {}))
+    return f" Missing: {names}." if names else ""
 
 
 def failover_table() -> str:
@@ -108,7 +139,12 @@ def ratio(found: dict[str, float]) -> float:
     return found["guarded"] / found["unguarded"]
 
 
-TABLES = {"lock": lock_table, "failover": failover_table, "fencing": fencing_table}
+TABLES = {
+    "lock": lock_table,
+    "peers": peers_table,
+    "failover": failover_table,
+    "fencing": fencing_table,
+}
 
 
 def block(name: str) -> re.Pattern[str]:

@@ -1,10 +1,14 @@
-"""zklock's Lock and kazoo's, on one server, in one run: ``python -m tests.bench.bench_lock``.
+"""zklock's Lock and its peers, on one server, in one run: ``python -m tests.bench.bench_lock``.
 
-Uncontended: acquire + release of a free lock by one thread, in blocks that alternate between the
-two, so that both see the same machine; once as the machine is, and once with a network in between,
-that is, a proxy that delivers everything with a delay. zklock's runs a second time with riders
-(``ZKLOCK_RIDER=on``, docs/design.md), which are off by default. Contended: processes that take one
-lock in turns, each releasing it at once; the hand-offs of all of them in a second.
+Uncontended: acquire + release of a free lock by one thread or one task, in blocks that alternate
+between all, so that they see the same machine; once as the machine is, and once with a network in
+between, that is, a proxy that delivers everything with a delay. The peers are kazoo's ``Lock``,
+Curator's ``InterProcessMutex`` in a warm JVM, and the floor: a bare socket that sends what has to
+be sent. zklock's runs a second time with riders (``ZKLOCK_RIDER=on``, docs/design.md), which are
+off by default. A peer that is missing is named.
+
+Contended: processes that take one lock in turns, each releasing it at once; the hand-offs of all of
+them in a second. Curator's are clients in one JVM.
 """
 
 from __future__ import annotations
@@ -12,69 +16,48 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
-from unittest import mock
 
 from kazoo.client import KazooClient
 
-import zklock
+from tests.bench.peers import (
+    Block,
+    Jvm,
+    Maker,
+    riding,
+    warm_jvm,
+    with_asyncio,
+    with_kazoo,
+    with_wire,
+    with_zklock,
+)
 from tests.bench.results import quantiles, write
 from zklock.testing import FaultProxy, ZooKeeperServer
-
-Cycle: TypeAlias = Callable[[], None]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = 0.6
 DELAY = 0.0005  # seconds, each way
 
-
-def zklock_cycle(hosts: str, path: str, stack: ExitStack) -> Cycle:
-    """Return a call that acquires and releases zklock's Lock."""
-    client = zklock.connect(hosts, timeout=10.0)
-    stack.callback(client.close)
-    stack.callback(client.stop)
-    lock = zklock.Lock(client, path)
-
-    def cycle() -> None:
-        grant = lock.acquire()
-        assert grant is not None
-        lock.release()
-
-    return cycle
-
-
-def kazoo_cycle(hosts: str, path: str, stack: ExitStack) -> Cycle:
-    """Return a call that acquires and releases kazoo's Lock."""
-    client = KazooClient(hosts, timeout=10.0)
-    client.start()
-    stack.callback(client.close)
-    stack.callback(client.stop)
-    lock = client.Lock(path, "bench")
-
-    def cycle() -> None:
-        assert lock.acquire()
-        lock.release()
-
-    return cycle
-
-
-def riding_cycle(hosts: str, path: str, stack: ExitStack) -> Cycle:
-    """Return a call that acquires and releases zklock's Lock, on a client with riders."""
-    with mock.patch.dict(os.environ, {"ZKLOCK_RIDER": "on"}):
-        return zklock_cycle(hosts, path, stack)
-
-
-MAKERS = {"zklock": zklock_cycle, "riders": riding_cycle, "kazoo": kazoo_cycle}
+CONTENDING: dict[str, Maker] = {
+    "zklock": with_zklock,
+    "riders": riding(with_zklock),
+    "kazoo": with_kazoo,
+}
+MAKERS: dict[str, Maker] = {
+    **CONTENDING,
+    "asyncio": with_asyncio,
+    "asyncio, riders": riding(with_asyncio),
+    "floor": with_wire,
+}
+PEERS = ("kazoo", "curator", "floor")
 
 
 @dataclass
@@ -84,31 +67,32 @@ class Cycles:
     times: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """What a file keeps of them, in seconds."""
+        return {**quantiles(self.times), "processor": statistics.median(self.busy)}
 
-def uncontended(hosts: str, blocks: int, size: int) -> dict[str, Cycles]:
+
+def uncontended(hosts: str, blocks: int, size: int, jvm: Jvm | None) -> dict[str, Cycles]:
     """Return what the cycles of each took."""
+    makers = MAKERS if jvm is None else {**MAKERS, "curator": jvm.make}
     with ExitStack() as stack:
-        cycles = {
-            name: make(hosts, f"/bench-{uuid.uuid4().hex}", stack) for name, make in MAKERS.items()
+        made = {
+            name: make(hosts, f"/bench-{uuid.uuid4().hex}", stack) for name, make in makers.items()
         }
-        return alternated(cycles, blocks, size)
+        return alternated(made, blocks, size)
 
 
-def alternated(cycles: Mapping[str, Cycle], blocks: int, size: int) -> dict[str, Cycles]:
+def alternated(made: Mapping[str, Block], blocks: int, size: int) -> dict[str, Cycles]:
     """Return what the cycles of each took, in blocks that alternate."""
-    took = {name: Cycles() for name in cycles}
-    for block in range(blocks + 1):
-        for name, cycle in cycles.items():
+    took = {name: Cycles() for name in made}
+    for turn in range(blocks + 1):
+        for name, block in made.items():
             gc.collect()
-            times = []
-            busy = time.process_time()
-            for _ in range(size):
-                started = time.perf_counter()
-                cycle()
-                times.append(time.perf_counter() - started)
-            if block:  # the first one warms up
+            times, busy = block(size)
+            if turn:  # the first one warms up
                 took[name].times += times
-                took[name].busy.append((time.process_time() - busy) / size)
+                took[name].busy.append(busy)
     return took
 
 
@@ -143,25 +127,24 @@ def contended(hosts: str, name: str, processes: int, seconds: float) -> float:
 def work(name: str, hosts: str, path: str, seconds: str) -> None:
     """Take the lock in turns with other processes for so long, and tell how often."""
     with ExitStack() as stack:
-        cycle = MAKERS[name](hosts, path, stack)
-        cycle()
+        block = CONTENDING[name](hosts, path, stack)
+        block(1)
         print("ready", flush=True)
         sys.stdin.readline()
         count = 0
         until = time.monotonic() + float(seconds)
         while time.monotonic() < until:
-            cycle()
+            block(1)
             count += 1
         print(count, flush=True)
 
 
-def line(name: str, took: Cycles, peer: Cycles) -> str:
-    micro = sorted(each * 1e6 for each in took.times)
-    p99 = micro[int(len(micro) * 0.99)]
-    busy = statistics.median(took.busy)
+def line(name: str, figures: Mapping[str, float], peers: Mapping[str, float]) -> str:
+    micro = {key: each * 1e6 for key, each in figures.items()}
+    ratios = (f"{figures['p50'] / each:6.2f} × {peer}" for peer, each in peers.items())
     return (
-        f"  {name:7}{statistics.median(micro):8.0f} µs median{p99:8.0f} µs p99"
-        f"{busy * 1e6:8.0f} µs of processor time, {busy / statistics.median(peer.busy):.2f} ×"
+        f"  {name:15}{micro['p50']:7.0f} µs median{micro['p99']:7.0f} µs p99"
+        f"{micro['processor']:7.0f} µs of its processor time{''.join(ratios)}"
     )
 
 
@@ -179,36 +162,52 @@ def round_trip(hosts: str) -> float:
     return statistics.median(times)
 
 
-def report_uncontended(hosts: str, blocks: int, size: int) -> dict[str, object]:
-    """Print and return the times; print the ratios of the medians to kazoo's."""
-    took = uncontended(hosts, blocks, size)
+def report_uncontended(
+    hosts: str, blocks: int, size: int, jvm: Jvm | None
+) -> dict[str, float | dict[str, float]]:
+    """Print and return the times; print the ratios of the medians to those of the peers."""
+    took = uncontended(hosts, blocks, size, jvm)
     read = round_trip(hosts)
     print(f"uncontended acquire + release, {blocks} blocks of {size}, a read taking", end=" ")
     print(f"{read * 1e3:.2f} ms:")
-    for name, each in took.items():
-        print(line(name, each, took["kazoo"]))
-    medians = {name: statistics.median(each.times) for name, each in took.items()}
-    ratio, riding = (medians[name] / medians["kazoo"] for name in ("zklock", "riders"))
-    print(f"  ratio  {ratio:8.2f} (expected on an idle machine: at most {EXPECTED})")
-    print(f"         {riding:8.2f} with riders")
-    return {"read": read, **{name: quantiles(each.times) for name, each in took.items()}}
+    found = {name: each.figures for name, each in took.items()}
+    peers = {name: found[name]["p50"] for name in PEERS if name in found}
+    for name, figures in found.items():
+        print(line(name, figures, peers))
+    ratio = found["zklock"]["p50"] / peers["kazoo"]
+    print(f"  zklock / kazoo {ratio:.2f} (expected on an idle machine: at most {EXPECTED})")
+    return {"read": read, **found}
 
 
-def report(hosts: str, options: argparse.Namespace) -> dict[str, object]:
+def report(hosts: str, options: argparse.Namespace, jvm: Jvm | None) -> dict[str, object]:
     """Print and return everything, in seconds and in hand-offs a second."""
     found: dict[str, object] = {}
-    found["one machine"] = report_uncontended(hosts, options.blocks, options.size)
+    found["one machine"] = report_uncontended(hosts, options.blocks, options.size, jvm)
     with FaultProxy(hosts) as network:
         network.delay(DELAY)
         size = max(1, options.size // 5)
-        found["over a network"] = report_uncontended(network.hosts, options.blocks, size)
-    for processes in (2, 8):
-        print(f"hand-offs a second, {processes} processes on one lock, {options.seconds:g} s each:")
-        rates = {name: contended(hosts, name, processes, options.seconds) for name in MAKERS}
+        found["over a network"] = report_uncontended(network.hosts, options.blocks, size, jvm)
+    for crowd in (2, 8):
+        print(f"hand-offs a second, {crowd} processes on one lock, {options.seconds:g} s each:")
+        rates = {name: contended(hosts, name, crowd, options.seconds) for name in CONTENDING}
+        if jvm is not None:
+            rates["curator"] = jvm.contended(hosts, crowd, options.seconds)
         for name, rate in rates.items():
-            print(f"  {name:7}{rate:8.0f} /s")
-        found[f"{processes} processes"] = rates
+            print(f"  {name:15}{rate:7.0f} /s")
+        found[f"{crowd} processes"] = rates
     return found
+
+
+def measure(hosts: str, options: argparse.Namespace, conditions: dict[str, object]) -> object:
+    """Print and return everything; note which peers there were."""
+    with ExitStack() as stack:
+        jvm = warm_jvm(hosts, stack)
+        if isinstance(jvm, Jvm):
+            conditions["Curator"] = jvm.version
+            return report(hosts, options, jvm)
+        print(f"Curator is missing: {jvm}")
+        conditions["missing"] = {"Curator": jvm}
+        return report(hosts, options, None)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -226,10 +225,10 @@ def main(arguments: list[str] | None = None) -> None:
         return
     conditions: dict[str, object] = {"blocks": options.blocks, "size": options.size}
     if options.hosts:
-        found = report(options.hosts, options)
+        found = measure(options.hosts, options, conditions)
     else:
         with ZooKeeperServer(tick_time=2000) as server:
-            found = report(server.hosts, options)
+            found = measure(server.hosts, options, conditions)
             conditions["ZooKeeper"] = server.version()
     if options.json:
         write(options.json, conditions, found)

@@ -14,16 +14,17 @@ import uuid
 from contextlib import ExitStack
 
 import zklock
-from tests.bench.bench_lock import DELAY, Cycle, Cycles, alternated
+from tests.bench.bench_lock import DELAY, Cycles, alternated
+from tests.bench.peers import Block, block_of
 from zklock.testing import FaultProxy, ZooKeeperServer
 from zklock.testing.frames import FrameKind
 
 LOCKS = 5
 
 
-def cycles(hosts: str, stack: ExitStack) -> dict[str, Cycle]:
-    """Return calls that acquire and release one lock, and several."""
-    made: dict[str, Cycle] = {}
+def cycles(hosts: str, stack: ExitStack) -> dict[str, Block]:
+    """Return blocks that acquire and release one lock, and several."""
+    made: dict[str, Block] = {}
     for name, count in (("one lock", 1), (f"MultiLock of {LOCKS}", LOCKS)):
         client = zklock.connect(hosts, timeout=10.0)
         stack.callback(client.close)
@@ -35,7 +36,7 @@ def cycles(hosts: str, stack: ExitStack) -> dict[str, Cycle]:
             assert lock.acquire() is not None
             lock.release()
 
-        made[name] = cycle
+        made[name] = block_of(cycle)
     return made
 
 
@@ -49,11 +50,10 @@ def requests(proxy: FaultProxy) -> dict[str, list[str]]:
     """Return the requests of one cycle of each."""
     found = {}
     with ExitStack() as stack:
-        for name, cycle in cycles(proxy.hosts, stack).items():
-            for _ in range(3):
-                cycle()
+        for name, block in cycles(proxy.hosts, stack).items():
+            block(3)
             mark = proxy.mark()
-            cycle()
+            block(1)
             found[name] = [
                 frame.op
                 for frame in proxy.frames

@@ -86,7 +86,7 @@ def curator() -> Curator:
 @pytest.fixture(scope="session")
 def curator_command(curator: Curator, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The command that starts the contender, compiled."""
-    return curator.compile(tmp_path_factory.mktemp("contender"))
+    return curator.contender(tmp_path_factory.mktemp("contender"))
 
 
 @pytest.fixture(scope="session")

@@ -60,10 +60,14 @@ class Curator:
             raise CuratorUnavailable(f"no Java compiler: {HINT}")
         return cls(javac, java, classpath, _version(recipes))
 
-    def compile(self, folder: Path) -> list[str]:
-        """Compile the contender into the folder; return the command that starts it."""
+    def compile(self, folder: Path, source: Path) -> None:
+        """Compile a program into the folder."""
         command = [self.javac, "-Xlint:all,-path", "-Werror", "-cp", self.classpath]
-        subprocess.run([*command, "-d", str(folder), str(SOURCE)], check=True)
+        subprocess.run([*command, "-d", str(folder), str(source)], check=True)
+
+    def contender(self, folder: Path) -> list[str]:
+        """Compile the contender into the folder; return the command that starts it."""
+        self.compile(folder, SOURCE)
         return [
             self.java,
             "-Xmx128m",

@@ -58,13 +58,38 @@ def test_a_table_of_figures_is_as_measured(name: str) -> None:
     assert found[2] == figures.TABLES[name](), "run: python docs/site/pictures.py"
 
 
+def copied(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have the tables and the plots made from a copy of what was measured."""
+    for file in figures.RESULTS.glob("*.json"):
+        (folder / file.name).write_text(file.read_text())
+    monkeypatch.setattr(figures, "RESULTS", folder)
+
+
+def test_a_lock_is_compared_with_each_peer_and_a_missing_one_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copied(monkeypatch, tmp_path)
+    told = figures.measured("lock")
+    told["conditions"] |= {"Curator": "5.7.1", "missing": {}}
+    here = told["figures"]["one machine"]
+    for name, micro in (("kazoo", 1000.0), ("riders", 400.0), ("curator", 800.0), ("floor", 200.0)):
+        here[name] = {"p50": micro / 1e6, "processor": micro / 2e6}
+    (tmp_path / "lock.json").write_text(json.dumps(told))
+    compared, riders = figures.TABLES["peers"](), "| zklock's `Lock`, with [riders](#riders) |"
+    assert "Curator 5.7.1." in compared
+    assert f"{riders} 400 | 0.40 | 0.50 | 2.00 | 200 |" in compared
+    del here["curator"], told["conditions"]["Curator"]
+    told["conditions"]["missing"] = {"Curator": "no jars of Curator"}
+    (tmp_path / "lock.json").write_text(json.dumps(told))
+    for name in ("lock", "peers"):
+        assert "Missing: Curator." in figures.TABLES[name]()
+    assert f"{riders} 400 | 0.40 | – | 2.00 | 200 |" in figures.TABLES["peers"]()
+
+
 def test_a_table_and_a_plot_follow_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in figures.TABLES:
-        text = (figures.RESULTS / f"{name}.json").read_text()
-        (tmp_path / f"{name}.json").write_text(text)
-    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    copied(monkeypatch, tmp_path)
     told = figures.measured("fencing")
     told["day"] = "1999-12-31"
     told["figures"]["file, durable"] = {"unguarded": 100.0, "guarded": 123.0}

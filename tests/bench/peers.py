@@ -1,0 +1,271 @@
+"""Who takes a lock in the benchmarks: zklock's fronts, kazoo, Curator, and the bare wire.
+
+A *block* runs so many cycles of acquire and release, one after the other. It returns the seconds of
+each cycle, and the processor time of one cycle, in seconds, of the process that runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeAlias
+from unittest import mock
+
+from kazoo.client import KazooClient
+
+import zklock
+from tests.interop.curator import Curator, CuratorUnavailable
+from zklock import aio
+
+Cycle: TypeAlias = Callable[[], None]
+Block: TypeAlias = Callable[[int], tuple[list[float], float]]
+Maker: TypeAlias = Callable[[str, str, ExitStack], Block]
+"""Takes the hosts, the path of the lock, and what is closed at the end."""
+
+WARM_UP = 8000
+"""The cycles after which Java has compiled what a cycle runs."""
+SOON = 120.0
+"""The most seconds that the JVM may take for one command."""
+
+
+def block_of(cycle: Cycle) -> Block:
+    """Return what runs a call many times."""
+
+    def block(size: int) -> tuple[list[float], float]:
+        times = []
+        busy = time.process_time()
+        for _ in range(size):
+            started = time.perf_counter()
+            cycle()
+            times.append(time.perf_counter() - started)
+        return times, (time.process_time() - busy) / size
+
+    return block
+
+
+def with_zklock(hosts: str, path: str, stack: ExitStack) -> Block:
+    """Take zklock's Lock on a thread."""
+    client = zklock.connect(hosts, timeout=10.0)
+    stack.callback(client.close)
+    stack.callback(client.stop)
+    lock = zklock.Lock(client, path)
+
+    def cycle() -> None:
+        grant = lock.acquire()
+        assert grant is not None
+        lock.release()
+
+    return block_of(cycle)
+
+
+def with_asyncio(hosts: str, path: str, stack: ExitStack) -> Block:
+    """Take zklock's Lock in a task. The event loop runs during a block only."""
+
+    async def connected() -> KazooClient:
+        return await aio.connect(hosts, timeout=10.0)
+
+    loop = stack.enter_context(asyncio.Runner())
+    client = loop.run(connected())
+    stack.callback(client.close)
+    stack.callback(client.stop)
+    lock = aio.Lock(client, path)
+
+    async def many(size: int) -> list[float]:
+        times = []
+        for _ in range(size):
+            started = time.perf_counter()
+            grant = await lock.acquire()
+            assert grant is not None
+            await lock.release()
+            times.append(time.perf_counter() - started)
+        return times
+
+    def block(size: int) -> tuple[list[float], float]:
+        busy = time.process_time()
+        times = loop.run(many(size))
+        return times, (time.process_time() - busy) / size
+
+    return block
+
+
+def riding(maker: Maker) -> Maker:
+    """Return what makes the same on a client with riders (docs/design.md)."""
+
+    def make(hosts: str, path: str, stack: ExitStack) -> Block:
+        with mock.patch.dict(os.environ, {"ZKLOCK_RIDER": "on"}):
+            return maker(hosts, path, stack)
+
+    return make
+
+
+def with_kazoo(hosts: str, path: str, stack: ExitStack) -> Block:
+    """Take kazoo's Lock."""
+    client = KazooClient(hosts, timeout=10.0)
+    client.start()
+    stack.callback(client.close)
+    stack.callback(client.stop)
+    lock = client.Lock(path, "bench")
+
+    def cycle() -> None:
+        assert lock.acquire()
+        lock.release()
+
+    return block_of(cycle)
+
+
+class Wire:
+    """The floor: a socket, and the fewest requests that take a lock and give it back.
+
+    It creates a node and lists its parent in one flight, and then deletes the node. It looks at
+    nothing that it is answered but errors and the name of the node.
+    """
+
+    _SESSION = 30_000  # milliseconds: nothing is sent between blocks
+    _HEAD = struct.Struct(">iii")  # length; number, opcode
+    _REPLY = struct.Struct(">iqi")  # number, zxid, error
+    _INT = struct.Struct(">i")
+    _CREATE, _DELETE, _LIST, _CREATE_2, _END = 1, 2, 12, 15, -11
+    _OPEN = struct.pack(">ii", 1, 31) + b"\0\0\0\5world\0\0\0\6anyone"
+
+    def __init__(self, hosts: str, path: str) -> None:
+        host, _, port = hosts.split(",", maxsplit=1)[0].rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._replies = self._socket.makefile("rb")
+        hello = struct.pack(">iqiq", 0, 0, self._SESSION, 0) + self._text(b"\0" * 16)
+        self._socket.sendall(self._text(hello))
+        self._frame()
+        self._number = 0
+        prefix = path.encode()
+        self._ask((self._CREATE, self._making(prefix, 0)))
+        self._create = self._CREATE_2, self._making(prefix + b"/it-", 3)
+        self._list = self._LIST, self._text(prefix) + b"\0"
+
+    @classmethod
+    def _text(cls, data: bytes) -> bytes:
+        return cls._INT.pack(len(data)) + data
+
+    @classmethod
+    def _making(cls, path: bytes, flags: int) -> bytes:
+        return cls._text(path) + cls._text(b"") + cls._OPEN + cls._INT.pack(flags)
+
+    def _frame(self) -> bytes:
+        (length,) = self._INT.unpack(self._replies.read(self._INT.size))
+        return self._replies.read(length)
+
+    def _ask(self, *requests: tuple[int, bytes]) -> list[bytes]:
+        """Send requests in one flight; return the replies without their heads."""
+        frames = []
+        for opcode, body in requests:
+            self._number += 1
+            frames.append(self._HEAD.pack(len(body) + 8, self._number, opcode) + body)
+        self._socket.sendall(b"".join(frames))
+        replies = []
+        for _ in requests:
+            reply = self._frame()
+            _, _, error = self._REPLY.unpack_from(reply)
+            assert error == 0
+            replies.append(reply[self._REPLY.size :])
+        return replies
+
+    def cycle(self) -> None:
+        """Take it and give it back, as if nobody else were there."""
+        created, _ = self._ask(self._create, self._list)
+        size = self._INT.size + self._INT.unpack_from(created)[0]
+        self._ask((self._DELETE, created[:size] + b"\xff\xff\xff\xff"))
+
+    def close(self) -> None:
+        """End the session."""
+        self._ask((self._END, b""))
+        self._replies.close()
+        self._socket.close()
+
+
+def with_wire(hosts: str, path: str, stack: ExitStack) -> Block:
+    """Send what a lock has to send, and nothing more."""
+    wire = Wire(hosts, path)
+    stack.callback(wire.close)
+    return block_of(wire.cycle)
+
+
+class Jvm:
+    """Curator's mutex in a JVM, which has compiled what it runs before the first block."""
+
+    def __init__(self, hosts: str) -> None:
+        curator = Curator.find()
+        self.version = curator.version
+        self._stack = ExitStack()
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+        curator.compile(Path(folder), Path(__file__).with_name("Cycles.java"))
+        options = ["-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+        classpath = ["-cp", f"{folder}{os.pathsep}{curator.classpath}"]
+        self._process = self._stack.enter_context(
+            subprocess.Popen(
+                [curator.java, *options, *classpath, "Cycles"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+        )
+        self._stack.callback(self._process.kill)
+        self._connect(hosts, f"/warm-{uuid.uuid4().hex}")
+        self._block(WARM_UP)
+        self._ask("disconnect")
+
+    def _ask(self, *words: object) -> str:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(*words, file=process.stdin)
+        watchdog = threading.Timer(SOON, process.kill)
+        watchdog.start()
+        try:
+            answer = process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        if not answer:
+            raise RuntimeError(f"no answer from the JVM to {words}")
+        return answer.strip()
+
+    def _connect(self, hosts: str, path: str) -> None:
+        assert self._ask("connect", hosts, path) == "connected"
+
+    def _block(self, size: int) -> tuple[list[float], float]:
+        *times, busy = (int(each) / 1e9 for each in self._ask("block", size).split())
+        return times, busy / size
+
+    def make(self, hosts: str, path: str, stack: ExitStack) -> Block:
+        """Take Curator's mutex on a thread of the JVM."""
+        self._connect(hosts, path)
+        stack.callback(self._ask, "disconnect")
+        return self._block
+
+    def contended(self, hosts: str, clients: int, seconds: float) -> float:
+        """Return the hand-offs a second among so many clients in the JVM, each with a thread."""
+        path = f"/bench-{uuid.uuid4().hex}"
+        return int(self._ask("contend", hosts, path, clients, round(1000 * seconds))) / seconds
+
+    def close(self) -> None:
+        """End it."""
+        self._stack.close()
+
+
+def warm_jvm(hosts: str, stack: ExitStack) -> Jvm | str:
+    """Return Curator, warmed up on this server; or why it is missing."""
+    try:
+        jvm = Jvm(hosts)
+    except CuratorUnavailable as error:
+        return str(error)
+    stack.callback(jvm.close)
+    return jvm
