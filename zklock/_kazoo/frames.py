@@ -111,17 +111,16 @@ class Frames:
             if self._first:
                 self._first = False
                 return self._handshake(data, at, end)
-            frame = self._frame(data, at, end)
+            xid = _NUMBER.unpack_from(data, at + _LENGTH.size)[0]
+            frame = (self._answer if xid > 0 else self._told)(data, at, end)
             if frame:
                 return frame
         self.more = True
         return b""
 
-    def _frame(self, data: bytes | bytearray, at: int, end: int) -> bytes:
-        """Take a frame; return it if it is kazoo's."""
+    def _told(self, data: bytes | bytearray, at: int, end: int) -> bytes:
+        """Take what answers no request with a number; return it if it is kazoo's."""
         xid = _NUMBER.unpack_from(data, at + _LENGTH.size)[0]
-        if xid > 0:
-            return self._answer(data, at, end)
         if xid == _PING_XID:
             self._hears.pinged_back()
         elif xid == _EVENT_XID and not self._event(data, at + _REPLY.size, end):
@@ -129,6 +128,7 @@ class Frames:
         return bytes(data[at:end])
 
     def _answer(self, data: bytes | bytearray, at: int, end: int) -> bytes:
+        """Take a reply; return it, under kazoo's number, if it is kazoo's."""
         length, xid, zxid, error = _reply(data, at)
         if not self._due or self._due[0][0] != xid:
             due = self._due[0][0] if self._due else "none"

@@ -16,7 +16,7 @@ from zklock._ground.clock import clock
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.frames import Frames
-from zklock._kazoo.handler import Handler
+from zklock._kazoo.handler import _UNPOLLED, Handler
 from zklock._kazoo.riders import Line, Rider
 from zklock._kazoo.socket import (
     _CHUNK,
@@ -151,10 +151,13 @@ class RidingSocket(_Socket):
         """Return how many bytes there are for kazoo; 1 at the end. Replies to riders are taken."""
         if self._buffer:
             return len(self._buffer)
-        self._buffer = memoryview(self._sorted.sort())
+        frame = self._sorted.sort()
+        if frame:
+            self._buffer = memoryview(frame)
+            return len(frame)
         if self._sorted.broken:
             self._stop(True)
-        return len(self._buffer) or int(self._end is not False and not self._sorted.more)
+        return int(self._end is not False and not self._sorted.more)
 
     @property
     def more(self) -> bool:
@@ -163,10 +166,10 @@ class RidingSocket(_Socket):
 
     def stalls_at(self) -> float:
         """Return when too much time has passed in the middle of a frame."""
-        timeout = self._carrier.session_timeout
-        if timeout is None or not self._sorted.partial:
+        if not self._sorted.partial:
             return math.inf
-        return self._arrived_at + timeout / 3
+        timeout = self._carrier.session_timeout
+        return math.inf if timeout is None else self._arrived_at + timeout / 3
 
     def stall(self) -> None:
         """End the connection if too much time has passed in the middle of a frame.
@@ -175,9 +178,6 @@ class RidingSocket(_Socket):
         """
         if clock() >= self.stalls_at():
             self._stop(TimeoutError("the server stopped in the middle of a reply"))
-
-    def awake(self) -> None:
-        """Do nothing: it is received when it is known that something has arrived."""
 
     def _request(self, frame: bytes) -> bytes:
         if self._asked is None:
@@ -313,46 +313,85 @@ class RidingHandler(Handler):
         """Do what the other handler's does. Replies to riders are taken, and wake nobody else."""
         if wlist and all(each.eager for each in wlist):
             return [], list(wlist), []  # their send() waits by itself, if it must
-        alone = len(rlist) + len(wlist) == 1
-        if alone:
-            timeout = (*rlist, *wlist)[0].patience(timeout)
-        elif not wlist:
-            rlist[0].in_main_loop()
+        if len(rlist) == 2:
+            connection, wake = rlist
+            return self._both(connection, wake, math.inf if timeout is None else timeout), [], []
+        ready = self._alone((*rlist, *wlist)[0], bool(rlist), timeout)
+        return (list(rlist), list(wlist), []) if ready else ([], [], [])
+
+    def _alone(self, connection: RidingSocket, reads: bool, timeout: float | None) -> bool:
+        """Wait for a connection, and for no wake-ups, while kazoo reads or writes a frame."""
+        timeout = connection.patience(timeout)
         until = math.inf if timeout is None else clock() + timeout
-        while True:
-            ready, enough = self._buffered(rlist, wlist)
-            if enough:
-                return ready, [], []
-            for each in rlist:
-                each.flush()
-            happened = self._wait(rlist, wlist, until)
-            ready = [each for each in rlist if each.pending()]
-            writable = [each for each in wlist if each.fileno() in happened]
-            if ready or writable:
-                return ready, writable, []
-            if clock() >= until and not any(each.more for each in rlist):
-                if alone:
-                    (*rlist, *wlist)[0].waited()
-                return [], [], []
+        while not (reads and connection.pending()):
+            idle = not reads
+            stalls_at = math.inf
+            if reads:
+                connection.flush()
+                idle, stalls_at = not connection.more, connection.stalls_at()
+            happened = self._polled_until(
+                (connection,) if reads else (),
+                () if reads else (connection,),
+                min(until, stalls_at) if idle else 0.0,
+            )
+            if happened and not reads:
+                return True
+            if happened:
+                connection.arrived()
+            elif reads and idle:
+                connection.stall()
+            if clock() >= until and not (reads and (connection.pending() or connection.more)):
+                connection.waited()
+                return False
+        return True
 
-    def _wait(self, rlist: Sequence[Any], wlist: Sequence[Any], until: float) -> set[int]:
-        """Wait for something to happen to these sockets, and receive what has come.
+    def _both(self, connection: RidingSocket, wake: WakeReader, timeout: float) -> list[Any]:
+        """Wait for replies and for wake-ups, in kazoo's main loop; return what is readable.
 
-        Nothing is waited for if something is there: what came before ``flush()`` has not woken this
-        thread. So that is looked for first.
+        What is there already is passed on without asking the system, but not for ever: what comes
+        to the other socket must not wait long.
         """
-        seconds = 0.0
-        idle = not any(each.more or each.pending() for each in rlist)
-        if idle:
-            seconds = min(until, *(each.stalls_at() for each in rlist), math.inf) - clock()
+        connection.in_main_loop()
+        until = clock() + timeout
+        ready = self._readable(connection, wake)
+        while not ready or self._unpolled >= _UNPOLLED:
+            connection.flush()
+            wake.flush()
+            # What came before flush() has not woken this thread: it is looked for first.
+            idle = not (ready or connection.more or wake.pending())
+            replied = self._receive(connection, wake, until if idle else 0.0)
+            self._unpolled = 0
+            if idle and not replied:
+                connection.stall()
+            ready = self._readable(connection, wake)
+            if not ready and clock() >= until and not connection.more:
+                break
+        self._unpolled += 1
+        return ready
+
+    def _readable(self, connection: RidingSocket, wake: WakeReader) -> list[Any]:
+        return [each for each in (connection, wake) if each.pending()]
+
+    def _receive(self, connection: RidingSocket, wake: WakeReader, until: float) -> bool:
+        """Receive what comes until then; return whether something came from the server."""
+        happened = self._polled_until((connection, wake), (), min(until, connection.stalls_at()))
+        wake.awake()
+        replied = False
+        for descriptor, _ in happened:
+            if descriptor == wake.fileno():
+                wake.arrived()
+            else:
+                replied = True
+                connection.arrived()
+        return replied
+
+    def _polled_until(
+        self, rlist: Sequence[Any], wlist: Sequence[Any], until: float
+    ) -> list[tuple[int, int]]:
+        """Return what happens to these sockets until then."""
+        seconds = until - clock() if until else 0.0
         milliseconds = None if seconds == math.inf else max(0.0, seconds * 1000)
-        happened = {descriptor for descriptor, _ in self._poll(rlist, wlist).poll(milliseconds)}
-        for each in rlist:
-            each.awake()
-            if each.fileno() in happened:
-                each.arrived()
-            elif idle:
-                each.stall()
+        happened: list[tuple[int, int]] = self._poll(rlist, wlist).poll(milliseconds)
         return happened
 
 

@@ -29,7 +29,6 @@ just between queueing and waking, or were interrupted there: one request each.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import deque
 from collections.abc import Callable
 
@@ -53,8 +52,6 @@ class WakeReader(_WakeReader):
     two sees the other.
     """
 
-    more = False  # there is nothing behind what is pending
-
     def __init__(self, write: Callable[[list[Rider]], object]) -> None:
         super().__init__()
         self._ready: deque[Rider | None] = deque()  # None: a wake-up of kazoo's
@@ -72,20 +69,15 @@ class WakeReader(_WakeReader):
 
     def arrived(self) -> None:
         """Receive the bytes that make the socket readable; the deque tells what is to be done."""
-        with contextlib.suppress(BlockingIOError):
+        try:
             while len(self._read.recv(_CHUNK)) == _CHUNK:
                 pass
+        except BlockingIOError:
+            return
 
     def awake(self) -> None:
         """Note that the connection thread waits no longer."""
         self._waits = False
-
-    def stalls_at(self) -> float:
-        """Return when too much time has passed in the middle of something: never."""
-        return math.inf
-
-    def stall(self) -> None:
-        """Do nothing: it never stalls."""
 
     def sent(self) -> None:
         """Note that kazoo has sent a request."""
@@ -125,8 +117,10 @@ class WakeReader(_WakeReader):
     def rouse(self) -> None:
         """Wake the connection thread if it waits, for what was put in line before."""
         if self._waits:
-            with contextlib.suppress(BlockingIOError):  # full: it is readable already
+            try:
                 self._write.send(b"\0")
+            except BlockingIOError:
+                return  # full: it is readable already
 
     def strand(self, line: Line) -> None:
         """Drop the riders of a closed connection; they leave the deque when they are first."""
