@@ -12,7 +12,8 @@ from kazoo.protocol import serialization as kazoo
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
-from zklock._kazoo import wire
+from zklock._kazoo import riding, store, wire
+from zklock._kazoo.store import MAX_REQUEST
 from zklock._recipes.effects import (
     Check,
     Create,
@@ -123,21 +124,46 @@ def operations(request: Request, chroot: str) -> list[Any]:
     raise NotImplementedError(request)
 
 
+def encoded(request: Request, chroot: str, acl: Any) -> bytes:
+    encoder = wire.encoder(request)
+    assert encoder is not None
+    return encoder(request, chroot, acl)
+
+
 @given(request=requests, chroot=chroots, acl=acls)
 def test_a_request_is_what_kazoo_would_send(request: Request, chroot: str, acl: Any) -> None:
     wanted = as_kazoo(request, chroot, acl)
     whole = struct.pack(">i", wanted.type) + wanted.serialize()
-    assert wire.encodes(request)
-    assert wire.encode(request, chroot, acl) == whole
+    assert encoded(request, chroot, acl) == whole
 
 
 @pytest.mark.parametrize(("chroot", "wanted"), [("", b"/"), ("/a/b", b"/a/b")])
 def test_the_root_is_that_of_the_client(chroot: str, wanted: bytes) -> None:
-    assert wire.encode(Sync("/"), chroot, None).endswith(struct.pack(">i", len(wanted)) + wanted)
+    assert encoded(Sync("/"), chroot, None).endswith(struct.pack(">i", len(wanted)) + wanted)
 
 
 def test_what_takes_several_requests_is_left_to_kazoo() -> None:
-    assert not wire.encodes(MakePath("/a"))
+    assert wire.encoder(MakePath("/a")) is None
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CreateAll((Create("/a", b""),) * 5000),
+        DeleteAll(("/a",) * 5000),
+        HandOver("/a", ("/b",) * 5000, "/c"),
+        WriteAll("/a", (("/b", b"", 0),) * 5000),
+        Write("/a", bytes(200_000), 0),
+        Mark("/" + 100_000 * "a", b""),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+@pytest.mark.parametrize("chroot", ["", "/c", "/" + 100_000 * "c"], ids=len)
+def test_what_is_too_large_is_not_taken_for_small(request_: Request, chroot: str) -> None:
+    """A rider that is small enough is not estimated (``riding._SMALL``)."""
+    bytes_of_chroot = len(chroot) * store._operations(request_)
+    estimated = store._HEADERS + bytes_of_chroot + store._size(request_)
+    assert estimated * riding._SMALL < MAX_REQUEST * len(encoded(request_, chroot, None))
 
 
 stats = st.tuples(

@@ -49,6 +49,8 @@ Asked: TypeAlias = Flight | Claim | ClaimAll | Wait | Pause
 Advance: TypeAlias = Callable[[], Asked]
 """Advances the recipe; returns what it asks for next."""
 
+_WATCHING = (Watch, WatchList, WatchExists)  # made once: `A | B` makes an object at each evaluation
+
 _LEFT = (ZkLockError, GiveUp, SessionReplaced)
 """Errors with which a recipe ends after it has left. Any other may have kept it from leaving."""
 
@@ -299,7 +301,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         if not self._host.connected:
             self._host.park(self)
             return News.PARKS
-        watched = [it.path for it in flight if isinstance(it, Watch | WatchList | WatchExists)]
+        watched = [it.path for it in flight if isinstance(it, _WATCHING)]
         if watched:
             self._events.clear()
             self._host.watch(self, watched)

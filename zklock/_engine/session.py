@@ -89,6 +89,10 @@ ASSUMED_TIMEOUT = 4.0
 MOMENT = 1.0
 """How long a non-blocking call may wait for ZooKeeper's answer, in seconds."""
 
+# Made once: `A | B` makes an object whenever it is evaluated.
+_FINDS = (Create, CreateAll, Exists)
+_LEAVES = (Delete, DeleteAll, DeleteIf, Depart)
+
 
 class Session(Uncopied, WireObserver):
     """Keeps whether the session lives, and how long that may be believed."""
@@ -323,9 +327,9 @@ class Session(Uncopied, WireObserver):
         """
         found: list[int] = []
         for at, request in enumerate(flight):
-            if isinstance(request, Create | CreateAll | Exists):
+            if isinstance(request, _FINDS):
                 found.append(at)
-            elif isinstance(request, Delete | DeleteAll | DeleteIf | Depart):
+            elif isinstance(request, _LEAVES):
                 leaving = request.paths if isinstance(request, DeleteAll) else (request.path,)
                 with self.guard:
                     self._nodes.leave(leaving)

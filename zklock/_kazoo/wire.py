@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from kazoo.exceptions import EXCEPTIONS, APIError
 from kazoo.protocol.states import ZnodeStat
@@ -40,6 +40,12 @@ from zklock._recipes.effects import (
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, SYNC = 1, 2, 3, 4, 5, 8, 9
 GET_CHILDREN_2, CHECK, MULTI, CREATE_2 = 12, 13, 14, 15
 
+Encoder: TypeAlias = Callable[[Any, str, Any], bytes]
+"""Takes a request, the chroot, and the ACL of new nodes, as kazoo's ``default_acl``.
+
+It returns the opcode and the body.
+"""
+
 _EPHEMERAL_SEQUENTIAL = 3
 _ANY_VERSION = -1
 _FAILED = -1  # an operation of a transaction
@@ -53,22 +59,14 @@ _int_at = _INT.unpack_from
 _END = _PART.pack(-1, True, -1)
 
 
-def encode(request: Request, chroot: str, acl: Any) -> bytes:
-    """Return the opcode and the body of a request; ``MakePath`` has none.
-
-    ``acl`` is that of new nodes, as kazoo's ``default_acl``.
-    """
-    return _ENCODERS[type(request)](request, chroot, acl)
+def encoder(request: Request) -> Encoder | None:
+    """Return what makes the bytes of this kind of request; ``None``: it is several requests."""
+    return _ENCODERS.get(type(request))
 
 
 def opcode(request: Watch | WatchList | WatchExists) -> int:
     """Return the opcode of a request that sets a watch."""
     return _WATCHING[type(request)]
-
-
-def encodes(request: Request) -> bool:
-    """Return whether a request is one request on the wire."""
-    return type(request) in _ENCODERS
 
 
 def decode(request: Request, body: bytes) -> Any:
@@ -113,7 +111,7 @@ def _making(it: Create, chroot: str, acl: Any) -> bytes:
     return b"".join((_path(it.prefix, chroot), _buffer(it.data), acls, flags))
 
 
-def _reading(opcode: int, watches: bool) -> Callable[[Any, str, Any], bytes]:
+def _reading(opcode: int, watches: bool) -> Encoder:
     head, tail = _int(opcode), bytes([watches])
     return lambda it, chroot, _: head + _path(it.path, chroot) + tail
 
@@ -194,7 +192,7 @@ def _hand_over(it: HandOver, chroot: str, _: Any) -> bytes:
     return _multi((CHECK, _naming(it.successor, _ANY_VERSION, chroot)), *deletions)
 
 
-_ENCODERS: dict[type, Callable[[Any, str, Any], bytes]] = {
+_ENCODERS: dict[type, Encoder] = {
     Create: _create,
     CreateAll: _create_all,
     List: _reading(GET_CHILDREN_2, watches=False),
