@@ -13,13 +13,13 @@ An acquisition that is given up ends with its attempt (``stages``): it has no gr
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from types import MappingProxyType
 
 from zklock._engine.machine import step
 
 
-class State(Enum):
+class State(StrEnum):  # hashed faster than an Enum
     """The state of an acquisition."""
 
     CONTENDING = "contending"
@@ -28,7 +28,7 @@ class State(Enum):
     LOST = "lost"
 
 
-class Step(Enum):
+class Step(StrEnum):
     """A step that changes the state of an acquisition."""
 
     GRANT = "grant"

@@ -56,8 +56,9 @@ def forked_error() -> ForkedClient:
 
 def closed_error(client: Kazoo) -> ClientClosed | None:
     """Return the error to raise if the client was not started, was stopped, or was refused."""
-    if client.client_state is KeeperState.AUTH_FAILED:
+    state = client.client_state
+    if state is KeeperState.AUTH_FAILED:
         return ClientClosed("ZooKeeper refused the client's credentials: make a new client")
-    if client.client_state is KeeperState.CLOSED:
+    if state is KeeperState.CLOSED:
         return ClientClosed("the client is not started, or was stopped: call its start() first")
     return None

@@ -45,7 +45,7 @@ class Hears(Protocol):
         """Note the answer to a ping."""
 
     def saw(self, zxid: int) -> None:
-        """Note the zxid of a reply to a rider."""
+        """Note the zxid of a reply to a rider: it is higher than those before it."""
 
 
 class Frames:
@@ -60,6 +60,7 @@ class Frames:
         self.watches = Watches()
         self._hears = hears
         self._first = True
+        self._zxid = 0  # the highest one of a reply to a rider
         self._data: bytes | bytearray = b""
         self._at = 0
         self._due: deque[tuple[int, int, Rider | None, Watch | None]] = deque()
@@ -150,7 +151,8 @@ class Frames:
             )
             error = APIError.code  # kazoo's connection thread would end because of it
         if rider is not None:
-            if zxid > 0:
+            if zxid > self._zxid:
+                self._zxid = zxid
                 self._hears.saw(zxid)
             rider.land(error, bytes(data[at + _REPLY.size : end]))
             return b""

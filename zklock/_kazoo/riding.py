@@ -368,7 +368,8 @@ class RidingHandler(Handler):
             wake.flush()
             # What came before flush() has not woken this thread: it is looked for first.
             idle = not (ready or connection.more or wake.pending())
-            replied = self._receive(connection, wake, until if idle else 0.0)
+            due = min(until, connection.stalls_at()) if idle else 0.0
+            replied = self._receive(connection, wake, due)
             self._unpolled = 0
             if idle and not replied:
                 connection.stall()
@@ -383,7 +384,7 @@ class RidingHandler(Handler):
 
     def _receive(self, connection: RidingSocket, wake: WakeReader, until: float) -> bool:
         """Receive what comes until then; return whether something came from the server."""
-        happened = self._polled_until((connection, wake), (), min(until, connection.stalls_at()))
+        happened = self._polled_until((connection, wake), (), until)
         wake.awake()
         replied = False
         for descriptor, _ in happened:
@@ -399,7 +400,7 @@ class RidingHandler(Handler):
     ) -> list[tuple[int, int]]:
         """Return what happens to these sockets until then."""
         seconds = until - clock() if until else 0.0
-        milliseconds = None if seconds == math.inf else max(0.0, seconds * 1000)
+        milliseconds = None if seconds == math.inf else seconds * 1000 if seconds > 0 else 0.0
         happened: list[tuple[int, int]] = self._poll(rlist, wlist).poll(milliseconds)
         return happened
 

@@ -341,7 +341,7 @@ class LockBase(Uncopied, Locking[G]):
     def _shared(self, grant: G) -> bool:
         """Take back one use of the grant. Return whether this thread or task has other uses."""
         grants = self._holdings().grants
-        if self._used_more(grant) and grant.held:
+        if grants.count(grant) > 1 and grant.held:
             grants.remove(grant)
             return True
         return False
