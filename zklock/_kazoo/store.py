@@ -249,7 +249,7 @@ class Store:
         first = flight[0]
         if isinstance(first, MakePath) and any(isinstance(each, Create) for each in flight):
             self._makings.make(first, _Follower(flight, landing, partial(self._send, flight, 1)))
-        elif isinstance(first, Create):
+        elif isinstance(first, Create) and self._makings.under_way:
             self._makings.follow(_Follower(flight, landing, partial(self._send, flight, 0)))
         elif isinstance(first, CreateAll) and (path := self._makings.any_of(first)) is not None:
             # Those who have asked for a contender there before wait for that node.
@@ -459,6 +459,11 @@ class _Makings:
         self._lock = lock
         self._under_way: dict[str, _Making] = {}
 
+    @property
+    def under_way(self) -> bool:
+        """Whether any node is being made."""
+        return bool(self._under_way)
+
     def make(self, request: MakePath, follower: _Follower) -> None:
         """Make the node, and let the follower go."""
         mine = _Making(threading.get_ident(), [follower])
@@ -481,17 +486,16 @@ class _Makings:
 
     def follow(self, follower: _Follower) -> None:
         """Let the follower go; if its parent is being made, after the others."""
-        if self._under_way:
-            with self._lock:
-                making = self._under_way.get(follower.path)
-                if making is not None and making.goes_on():
-                    making.followers.append(follower)
-                    return
+        with self._lock:
+            making = self._under_way.get(follower.path)
+            if making is not None and making.goes_on():
+                making.followers.append(follower)
+                return
         follower.go()
 
     def any_of(self, request: CreateAll) -> str | None:
         """Return a parent of the request's nodes that is being made, if there is one."""
-        if not self._under_way:
+        if not self.under_way:
             return None
         parents = (each.prefix.rpartition("/")[0] for each in request.creates)
         with self._lock:
