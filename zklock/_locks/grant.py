@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.bodies import AttemptingBase, B, Bodied, HasBody, Locking
 from zklock._engine.grant import GrantBase
 from zklock._ground.events import Event
 from zklock._ground.itself import EntersItself, Leaving
-from zklock._recipes.effects import Claim
-
-if TYPE_CHECKING:
-    from zklock._engine.grant import GrantOptions, Keeper
+from zklock._ground.kept import kept
 
 
 class Leaves(Leaving, HasBody):
@@ -78,11 +74,10 @@ class Grant(GrantBase, Entered):
 
     _FRONT = BLOCKING
 
-    def __init__(
-        self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
-    ) -> None:
-        super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
-        self.lost: threading.Event = Event()
+    @kept
+    def lost(self) -> threading.Event:
+        """Set once the grant is lost, not when it is released."""
+        return Event()
 
     def verify(self, timeout: float | None = None) -> None:
         """Ask a quorum of ZooKeeper whether the lock is still held; return if it is.
