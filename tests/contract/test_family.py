@@ -19,6 +19,7 @@ import zklock
 from tests.contract.fronts import FRONTS
 from tests.contract.support import SOON, Losses, children, gone, granted, queued, run
 from tests.stopwatch import Stopwatch
+from zklock._locks.base import LockBase
 from zklock.fencing import verify_owner
 from zklock.testing import FaultProxy, Frame, FrameKind, ZooKeeperServer, expire_session, wait_for
 from zklock.token import FencingToken
@@ -961,6 +962,40 @@ class TestMultiLock:
             pending.result(SOON)
         gone(other, min(paths))
         last.release()
+
+    @pytest.mark.parametrize(("clients", "look"), [("one", 3), ("two", 1)])
+    def test_is_cancelled_just_before_it_waits(
+        self,
+        z: Any,
+        client: Any,
+        other: Any,
+        zklock_connect: Connect,
+        paths: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        clients: str,
+        look: int,
+    ) -> None:
+        first, last = sorted(paths)[0], max(paths)
+        held = granted(z.Lock(other, last))
+        locks = [z.Lock(client, path) for path in paths if path != last]
+        locks.append(z.Lock(client if clients == "one" else zklock_connect(), last))
+        multi = z.MultiLock(locks)
+        inner = vars(multi).get("_lock", multi)
+        looks, check = iter(range(1, 10)), LockBase._check_acquire
+
+        def cancelling(lock: LockBase[Any]) -> None:
+            check(lock)
+            if lock.path == last and next(looks) == look:
+                inner.cancel()
+
+        monkeypatch.setattr(LockBase, "_check_acquire", cancelling)
+        pending = run(multi.acquire)
+        with pytest.raises(zklock.AcquireCancelled):
+            pending.result(SOON)
+        monkeypatch.undo()
+        gone(other, first)
+        queued(other, last, 1)
+        held.release()
 
     def test_free_ones_are_taken_in_one_transaction(
         self,

@@ -158,8 +158,10 @@ class LockBase(Uncopied, Locking[G]):
         blocking: bool = True,
         timeout: float | None = None,
         place: Place | None = None,
+        check: Callable[[], object] | None = None,
         **wanted: Any,
     ) -> G | None:
+        """Acquire. ``check`` is called once a ``cancel`` reaches this acquire; it may raise."""
         limit = self._limit(blocking, timeout)
         patient = limit != 0
         check_thread("acquire()")
@@ -173,6 +175,8 @@ class LockBase(Uncopied, Locking[G]):
         attempt = self._attempt(patient, self._holdings(), place, **wanted)
         try:
             self._pending.add(attempt)
+            if check is not None:
+                check()
             self._FRONT.begin(attempt)
             grant = await outcome(self._FRONT, attempt, limit if patient else self._session.moment)
             if grant is not None:

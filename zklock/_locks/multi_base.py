@@ -326,19 +326,23 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                 tickets -= got < len(asked)
                 if got:
                     continue
-            grant = await self._one(rest[0], end)
+            grant = await self._one(rest[0], end, cancels)
             if grant is None:
                 return False
             grants[rest[0]] = grant
             self._check_cancelled(cancels)
         return True
 
-    async def _one(self, n: int, end: float | None, place: Place | None = None) -> Any:
+    async def _one(
+        self, n: int, end: float | None, cancels: int, place: Place | None = None
+    ) -> Any:
         """Acquire one of the locks; ``None``: not in time."""
         lock = self._locks[n]
+        # A cancel() after the last look has reached no pending acquire: so look once more there.
+        check = partial(self._check_cancelled, cancels)
         if end is None:
-            return await lock._acquire(blocking=False, place=place)
-        return await lock._acquire(timeout=max(0.0, end - clock()), place=place)
+            return await lock._acquire(blocking=False, place=place, check=check)
+        return await lock._acquire(timeout=max(0.0, end - clock()), place=place, check=check)
 
     def _contenders(self, rest: Sequence[int], end: float | None) -> dict[int, _Contender]:
         """Return contenders for the first of these locks, as far as one ticket can be for them.
@@ -396,8 +400,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             if ticket.waiting is not None:
                 n, (_, terms) = list(asked.items())[len(ticket.grants)]
                 place = ticket.waiting, terms, ticket.listing
-                self._check_cancelled(cancels)
-                grant = await self._one(n, end, place)
+                grant = await self._one(n, end, cancels, place)
                 if grant is None:
                     return False
                 grants[n] = grant
