@@ -66,6 +66,9 @@ GROUPS = (
     ("secure", r"\bcontract/test_secure\.py"),
     ("both servers", r"\bcontract/test_embedded_is_faithful\.py"),
     ("guards of znodes", r"\bfencing/.*\bzookeeper\b"),
+    ("redis", r"\bfencing/.*redis"),
+    ("sqlite", r"\bfencing/test_(conformance|story)\.py.*\bsqlite"),
+    ("files", r"\bfencing/test_(conformance|story)\.py"),
     ("rollover", r"\bcontract/test_rollover\.py"),
     (
         "pool record",
@@ -79,7 +82,8 @@ GROUPS = (
     ("mended", r"\bcontract/test_fixtures\.py::test_the_ensemble_"),
 )
 """Tests with such an id run one after the other, in one process: they share an expensive server,
-or would take each other's processors. The longest group comes first."""
+or a process that others are forked from, or would take each other's processors. The longest group
+comes first."""
 
 FOLDERS_FOR_CI = {
     "tests/cluster": "ensembles: several servers for each test",
