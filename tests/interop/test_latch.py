@@ -16,12 +16,11 @@ import zklock
 from tests.contract.support import SOON, gone, queued, run
 from tests.interop.conftest import Players
 from tests.interop.ledger import Hold, most_at_once, violations
-from tests.modes import repeated
 from zklock.testing import ZooKeeperServer, four_letter, wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
 
-TERMS = repeated(40, 20)
+TERMS = 40
 DEADLINE = 90.0
 PATIENCE = 60_000
 """Milliseconds that a latch waits for its turn."""
