@@ -85,8 +85,10 @@ def play(seed: int, plan: Plan | None = None) -> World:
     return world
 
 
-LENGTHY = pytest.mark.lengthy("seeds of the simulator beyond the first: for changes of the core")
-FIRSTS = [pytest.param(first, marks=[LENGTHY] * (first >= FEW)) for first in range(0, SEEDS, EACH)]
+SLOW = pytest.mark.thorough(
+    "more seeds, and seeded faults that take many plans: minutes of a core, for changes of the core"
+)
+FIRSTS = [pytest.param(first, marks=[SLOW] * (first >= FEW)) for first in range(0, SEEDS, EACH)]
 
 
 @pytest.mark.parametrize("first", range(0, FEW, EACH))
@@ -96,7 +98,7 @@ def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> No
         play(seed)
 
 
-@LENGTHY
+@pytest.mark.lengthy("seeds of the simulator beyond the first: for changes of the core")
 def test_it_holds_and_states_meet_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZKLOCK_RIDER", "off")
     seen = Seen()
@@ -120,11 +122,6 @@ def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> No
     for seed in range(first, first + EACH):
         play(seed)
     assert sum(rode) > 100 * EACH
-
-
-SLOW = pytest.mark.thorough(
-    "more seeds, and seeded faults that take many plans: minutes of a core, for changes of the core"
-)
 
 
 @pytest.mark.parametrize(
