@@ -6,10 +6,12 @@ looks for new ones, ten times as many.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
 import signal
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -58,10 +60,15 @@ GROUPS = (
     ("ensembles", r"\bcluster/"),
     ("mariadb", r"\bfencing/.*\bmariadb"),
     ("postgresql", r"\bfencing/(.*\bpostgresql|test_sql_drivers)"),
-    ("contention", r"\binterop/test_contention\.py"),
     ("interop", r"\binterop/"),
+    ("secure commands", r"\bcontract/test_cli_secure\.py"),
     ("aws", r"\bfencing/test_aws\.py"),
     ("secure", r"\bcontract/test_secure\.py"),
+    ("both servers", r"\bcontract/test_embedded_is_faithful\.py"),
+    ("guards of znodes", r"\bfencing/.*\bzookeeper\b"),
+    ("redis", r"\bfencing/.*redis"),
+    ("sqlite", r"\bfencing/test_(conformance|story)\.py.*\bsqlite"),
+    ("files", r"\bfencing/test_(conformance|story)\.py"),
     ("rollover", r"\bcontract/test_rollover\.py"),
     (
         "pool record",
@@ -72,9 +79,11 @@ GROUPS = (
         r"\btest_(a_doctored_record_fails|the_page_(shows_what_the_demo|lists)|the_demo$)",
     ),
     ("hazards", r"\bunit/test_hazards_table\.py"),
+    ("mended", r"\bcontract/test_fixtures\.py::test_the_ensemble_"),
 )
 """Tests with such an id run one after the other, in one process: they share an expensive server,
-or would take each other's processors. The longest group comes first."""
+or a process that others are forked from, or would take each other's processors. The longest group
+comes first."""
 
 FOLDERS_FOR_CI = {
     "tests/cluster": "ensembles: several servers for each test",
@@ -134,6 +143,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             super()._assign_work_unit(node)
 
     return Scheduling(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what is collected here: thousands of tests that last to the end.
+
+    While they are made, it would look at them again and again, and later with each of its rounds.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

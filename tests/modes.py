@@ -21,8 +21,16 @@ def quick() -> bool:
 
 
 def examples(most: int) -> int:
-    """Return how many examples of so many are tried: a quick run tries a fifth."""
-    return max(1, most // 5) if quick() else most
+    """Return how many random examples are tried.
+
+    All of so many where nothing is left to CI, else half of them; a quick run tries a fifth.
+    """
+    return max(1, most // 5) if quick() else repeated(most, max(1, most // 2))
+
+
+def repeated(most: int, enough: int) -> int:
+    """Return how often something is tried again: ``most`` where nothing is left to CI."""
+    return most if full() else enough
 
 
 def _on(variable: str) -> bool:

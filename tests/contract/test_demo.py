@@ -249,6 +249,7 @@ def test_interrupted_while_it_sets_up(start: Any) -> None:
     assert list(demo.folder.iterdir()) == []
 
 
+@ONE_IS_ENOUGH
 def test_nothing_outlives_a_killed_demo(start: Any) -> None:
     demo = start(*STEADY)
     demo.await_event("paused")
@@ -321,6 +322,7 @@ def test_the_pool_on_a_zookeeper_of_its_own(start: Any) -> None:
     assert list(demo.folder.iterdir()) == []
 
 
+@ONE_IS_ENOUGH
 def test_a_signal_ends_the_pool_and_all_it_started(start: Any) -> None:
     demo = start("--pool", "--shards", "14", *STEADY)
     demo.await_event("paused")

@@ -439,8 +439,15 @@ def test_every_frame_is_lost_once(cast: Cast, scenario: Scenario) -> None:
     print(f"{scenario.__name__:14} {len(stages)} cases")
 
 
+TWICE = pytest.mark.thorough(
+    "two losses in a hand-over: those of a free lock, a release and a cancel run"
+)
+
+
 @pytest.mark.parametrize(
-    "scenario", [free_lock, hand_over, release, cancel], ids=lambda scenario: scenario.__name__
+    "scenario",
+    [free_lock, pytest.param(hand_over, marks=TWICE), release, cancel],
+    ids=lambda scenario: scenario.__name__,
 )
 def test_every_request_is_lost_and_one_of_the_recovery(cast: Cast, scenario: Scenario) -> None:
     ways = (BEFORE_REQUEST, AFTER_REQUEST)

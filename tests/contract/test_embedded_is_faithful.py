@@ -23,6 +23,7 @@ from kazoo.protocol.states import ZnodeStat
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_acl, make_digest_acl
 
 from tests.contract.support import SOON, kazoo_client
+from tests.modes import repeated
 from zklock.testing import FaultProxy, ZooKeeperServer, embedded, four_letter
 from zklock.testing.frames import Direction, FrameKind
 
@@ -305,6 +306,7 @@ def worlds(servers: tuple[Any, Any]) -> Iterator[Callable[[], list[World]]]:
 # kazoo's threads draw random pauses meanwhile, which no story depends on.
 @pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
 @settings(
+    max_examples=repeated(settings().max_examples, 30),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

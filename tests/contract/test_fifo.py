@@ -1,4 +1,4 @@
-"""Two hundred contenders of eight processes are granted in the order of their znodes."""
+"""Two hundred contenders of several processes are granted in the order of their znodes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 
 import zklock
 from tests.contract.support import Child, granted, passes_on, queued
+from tests.modes import repeated
 
-PROCESSES = 8
-THREADS = 25
+PROCESSES = repeated(8, 4)
+THREADS = 200 // PROCESSES
 
 
 def test_grants_come_in_sequence_order(

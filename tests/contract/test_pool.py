@@ -837,7 +837,18 @@ def test_a_leader_that_stands_still_is_replaced(processes: Any) -> None:
 FRAMES = 60
 
 
+ON_ONE_FRONT = pytest.mark.thorough(
+    "each frame of a pool's way in and out, lost on the other front: the frames are the same"
+)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "front",
+    [Threads, pytest.param(Loop, marks=ON_ONE_FRONT)],
+    ids=lambda front: front.name,
+    indirect=True,
+)
 @pytest.mark.parametrize("way", ["drop_before_request", "drop_before_reply"])
 def test_every_frame_of_the_way_in_and_out_is_lost_once(
     way: str, front: Front, zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str

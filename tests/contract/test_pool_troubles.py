@@ -15,6 +15,7 @@ from kazoo.exceptions import NoNodeError
 import zklock
 from tests.contract.fronts import Loop, Steps, Threads
 from tests.contract.support import SOON, Child, children, run, tree
+from tests.modes import repeated
 from tests.stopwatch import Stopwatch
 from zklock._engine.sessions import session_of
 from zklock._ground.clock import clock
@@ -489,7 +490,7 @@ def said_in(caplog: pytest.LogCaptureFixture, text: str) -> bool:
 
 @pytest.mark.parametrize("how", ["with", "start"])
 def test_interrupts_leave_no_worker_h9(zklock_hosts: str, zklock_path: str, how: str) -> None:
-    rounds = 150
+    rounds = repeated(150, 60)
     with Child(
         "interrupt_pool",
         hosts=zklock_hosts,

@@ -17,19 +17,20 @@ from kazoo.recipe.lock import Lock as KazooLock
 
 import zklock
 from tests.contract.support import ROOT, SOON, children, kazoo_client, queued, run
+from tests.modes import repeated
 from zklock._recipes.names import EXHAUSTED_AT, RENEW_AT
 from zklock.testing import Capability, ZooKeeperServer
 
 pytestmark = pytest.mark.hazard("H2")
 
-PROCESSES = 8
-EACH = 25
+PROCESSES = repeated(8, 4)
+EACH = repeated(25, 15)
 LAST = 2**31 - 1
 
 COUNTERS = {
     "/roll-over": 2147483640,
     "/renewed": RENEW_AT - 5,
-    "/exhausted": EXHAUSTED_AT - 100,
+    "/exhausted": EXHAUSTED_AT - PROCESSES * EACH // 2,
     "/with-a-stray": EXHAUSTED_AT - 2,
     "/worn-zklock": LAST - 1,
     "/worn-kazoo": LAST - 1,

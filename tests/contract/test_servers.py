@@ -31,8 +31,13 @@ from zklock.testing import (
     wait_for,
 )
 
+CONTAINERS = pytest.mark.thorough("servers in containers, which take seconds to start and to stop")
 
-@pytest.fixture(scope="module", params=NAMES)
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[CONTAINERS] * (name == "container")) for name in NAMES],
+)
 def backend(request: pytest.FixtureRequest) -> Backend:
     return backend_or_skip(request.param)
 

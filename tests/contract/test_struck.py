@@ -12,10 +12,15 @@ import sys
 import pytest
 
 from tests.contract.support import ROOT
+from tests.modes import repeated
 
 OTHER = pytest.mark.thorough(
     "strikes at every moment: ordinary exceptions, and other forms of the same calls"
 )
+
+
+ONE_OF = repeated(1, 3)
+"""Of so many moments one is struck: where something is left to CI, that is left, too."""
 
 
 @pytest.mark.hazard("H9", "H55")
@@ -48,6 +53,7 @@ def test_an_interrupt_at_every_moment_leaves_nothing(
     strike: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    stride *= ONE_OF
     given = {
         "hosts": zklock_hosts,
         "path": zklock_path,

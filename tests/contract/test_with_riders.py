@@ -48,7 +48,7 @@ def test_every_frame_is_lost_once(cast: Cast, scenario: Scenario) -> None:
     test_drops.test_every_frame_is_lost_once(cast, scenario)
 
 
-@pytest.mark.parametrize("strike", ["interrupt", "limit"])
+@pytest.mark.parametrize("strike", ["interrupt", pytest.param("limit", marks=test_struck.OTHER)])
 @pytest.mark.parametrize(("how", "stride"), [("with", 2), ("multi with acquire", 4)])
 def test_an_interrupt_leaves_nothing(
     zklock_hosts: str,

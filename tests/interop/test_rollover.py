@@ -12,6 +12,7 @@ from tests.contract.support import kazoo_client
 from tests.interop.conftest import Players
 from tests.interop.ledger import most_at_once
 from tests.interop.test_contention import EXCLUSIVE, play
+from tests.modes import repeated
 from zklock._recipes.names import EXHAUSTED_AT, RENEW_AT
 from zklock.testing import Capability, ZooKeeperServer
 
@@ -19,7 +20,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.hazard("H2")]
 
 LAST = 2**31 - 1
 TRIES = 60
-COUNTERS = {"/renewed": RENEW_AT, "/exhausted": EXHAUSTED_AT - 100, "/worn": LAST}
+HOLDS = repeated(400, 160)
+COUNTERS = {"/renewed": RENEW_AT, "/exhausted": EXHAUSTED_AT - HOLDS // 4, "/worn": LAST}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def test_one_at_a_time_across_the_end(
     worn_server: ZooKeeperServer, players: Players, tmp_path: Path
 ) -> None:
     cast = EXCLUSIVE["Curator"]
-    holds = play(players, cast, "/exhausted", tmp_path, total=400, hosts=worn_server.hosts)
+    holds = play(players, cast, "/exhausted", tmp_path, total=HOLDS, hosts=worn_server.hosts)
     assert most_at_once(holds) == 1
     assert [hold.entered for hold in holds] == sorted(hold.entered for hold in holds)
     starts = [b.sequence for a, b in pairwise(holds) if b.sequence <= a.sequence]

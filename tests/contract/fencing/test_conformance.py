@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.fencing.conftest import Stores
-from tests.modes import full
+from tests.modes import full, repeated
 from zklock.testing.guard_conformance import CHECKS, Check, Effort
 
 KINDS = (
@@ -68,7 +68,7 @@ NOT_PROMISED = {
 }
 
 
-FEWER = Effort(interleavings=10, races=1, writes=15, kills=3, stops=25)
+FEWER = Effort(interleavings=10, races=1, writes=15, kills=3, stops=repeated(25, 10))
 
 
 def effort(kind: str) -> Effort:

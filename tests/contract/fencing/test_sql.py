@@ -13,6 +13,7 @@ import pytest
 
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
+from tests.modes import repeated
 from zklock.errors import StaleToken
 from zklock.fencing import SqlGuard, is_retryable
 from zklock.token import FencingToken
@@ -103,7 +104,7 @@ def test_table_and_marks_may_be_made_by_many_at_once(store: Sql) -> None:
         guard.claim(A, attempts=100)
 
     with ThreadPoolExecutor(threads) as pool:
-        for number in range(4):
+        for number in range(repeated(4, 2)):
             start = threading.Barrier(threads)
             table = f"made_at_once_{number}"
             for done in [pool.submit(make, table, start) for _ in range(threads)]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.modes import strict
+from tests.modes import repeated, strict
 from tests.unit.simulator.coverage import (
     LEGAL,
     OFTEN,
@@ -85,8 +85,10 @@ def play(seed: int, plan: Plan | None = None) -> World:
     return world
 
 
-LENGTHY = pytest.mark.lengthy("seeds of the simulator beyond the first: for changes of the core")
-FIRSTS = [pytest.param(first, marks=[LENGTHY] * (first >= FEW)) for first in range(0, SEEDS, EACH)]
+SLOW = pytest.mark.thorough(
+    "more seeds, and seeded faults that take many plans: minutes of a core, for changes of the core"
+)
+FIRSTS = [pytest.param(first, marks=[SLOW] * (first >= FEW)) for first in range(0, SEEDS, EACH)]
 
 
 @pytest.mark.parametrize("first", range(0, FEW, EACH))
@@ -96,7 +98,7 @@ def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> No
         play(seed)
 
 
-@LENGTHY
+@pytest.mark.lengthy("seeds of the simulator beyond the first: for changes of the core")
 def test_it_holds_and_states_meet_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZKLOCK_RIDER", "off")
     seen = Seen()
@@ -120,11 +122,6 @@ def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> No
     for seed in range(first, first + EACH):
         play(seed)
     assert sum(rode) > 100 * EACH
-
-
-SLOW = pytest.mark.thorough(
-    "more seeds, and seeded faults that take many plans: minutes of a core, for changes of the core"
-)
 
 
 @pytest.mark.parametrize(
@@ -180,14 +177,15 @@ def seed_of_sources() -> int:
     return int.from_bytes(digest.digest()[:4], "big") % 10**9
 
 
-@pytest.mark.lengthy("new seeds of the simulator: a minute of a processor")
+@pytest.mark.lengthy("new seeds of the simulator: seconds of a processor")
 def test_new_seeds(told_in_the_end: list[str]) -> None:
-    """In each run, for a minute of a processor, or for the seconds in ``ZKLOCK_SIMULATE``.
+    """In each run, for a quarter of a minute of a processor; in CI for a minute.
 
-    On a busy machine they are fewer. In CI they change with zklock alone, so that a second run of
-    one commit has the same verdict. Which states have met which events is told in the end.
+    Or for the seconds in ``ZKLOCK_SIMULATE``. On a busy machine they are fewer. In CI they change
+    with zklock alone, so that a second run of one commit has the same verdict. Which states have
+    met which events is told in the end.
     """
-    seconds = float(os.environ.get("ZKLOCK_SIMULATE", "60"))
+    seconds = float(os.environ.get("ZKLOCK_SIMULATE", repeated(60, 15)))
     seed = first = seed_of_sources() if strict() else random.SystemRandom().randrange(10**9)
     print(f"seeds from {first} on")
     seen, begin, clock = Seen(), time.process_time(), time.monotonic() + 3 * seconds
