@@ -16,6 +16,7 @@ from tests.fakes import Written
 from tests.unit.sessions import PATH, TIMEOUT, World, nothing_logged_under_the_guard
 from zklock import AccessDenied, ClientClosed, ForkedClient, LockLost, Loss, LossReason
 from zklock._engine.lease import LeaseSettings
+from zklock._ground.events import Event
 from zklock._kazoo import states
 from zklock._recipes import nodedata, queries
 from zklock._recipes.effects import Check, Delete, Sync, Watch
@@ -281,6 +282,21 @@ class TestWatches:
             world.deliver()
             world.run(BEAT)
         assert asked == [grant]
+
+    def test_whoever_sees_a_leadership_lost_sees_that_it_should_stop(self, world: World) -> None:
+        leadership = lead(world)
+        seen: list[bool] = []
+
+        class Seen(Event):
+            def set(self) -> None:
+                seen.append(leadership.should_stop.is_set())
+                super().set()
+
+        leadership.lost = Seen()
+        world.server.delete(leadership.path)
+        world.deliver()
+        world.run(BEAT)
+        assert (leadership.lost.is_set(), seen) == (True, [True])
 
     def test_of_a_leader_are_on_the_data_of_the_election_too(self, world: World) -> None:
         """One more request in the flight behind the first heartbeat, and none before."""

@@ -57,8 +57,8 @@ class Leadership(Leading, Grant):
         self.should_stop.set()
 
     def _set_lost(self) -> None:
+        self.should_stop.set()  # first: who sees that it is lost sees that it should stop
         super()._set_lost()
-        self.should_stop.set()
 
     def _forget_waiters(self) -> None:
         super()._forget_waiters()
