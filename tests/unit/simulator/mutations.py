@@ -256,7 +256,8 @@ MUTATIONS = {
             Bend(
                 Leadership,
                 "_set_lost",
-                "super()._set_lost()\n    self.should_stop.set()",
+                "self.should_stop.set()  # first: who sees that it is lost sees that it should stop"
+                "\n    super()._set_lost()",
                 "self.lost.set()",
             ),
         ),
