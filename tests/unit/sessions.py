@@ -92,8 +92,13 @@ class World:
         self.turns = 0
         self.wire = Wire()
         self.client = FakeClient(self.wire if wired else object(), default_acl)
+        self.begin(settings or LeaseSettings())
+
+    def begin(self, settings: LeaseSettings) -> None:
+        """Begin to look after the client's session, as its first lock does."""
+        self.client.listeners.clear()
         runtime = Runtime(lambda: self.now, self._thread, self._callers, self._store)
-        self.session = Session(self.client, settings or LeaseSettings(), runtime)
+        self.session = Session(self.client, settings, runtime)
 
     def check_free(self) -> None:
         assert not (self.free and self.session.interrupted), "the guard is taken"

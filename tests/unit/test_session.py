@@ -243,6 +243,33 @@ class TestHeartbeats:
         assert [(loss.grant, loss.reason) for loss in lost] == [(grant, LossReason.NODE_DELETED)]
 
 
+class TestBegin:
+    @pytest.mark.parametrize("since", [0.0, 0.25, 0.3])
+    def test_the_first_lock_after_an_idle_time_is_granted_at_once(
+        self, world: World, since: float
+    ) -> None:
+        for _ in range(3):
+            world.run(TIMEOUT / 3)
+            world.wire.pinged(world.now, world.now)
+        world.run(since * TIMEOUT)
+        world.begin(LeaseSettings())
+        attempt = world.ask_for()
+        world.run()
+        assert attempt.done
+        assert attempt.result().held
+
+    def test_no_ping_of_another_connection_counts(self, world: World) -> None:
+        for _ in range(3):
+            world.run(TIMEOUT / 3)
+            world.wire.pinged(world.now, world.now)
+        world.disconnect()
+        world.connect(took=0.9 * TIMEOUT)
+        world.begin(LeaseSettings())
+        world.ask_for()
+        world.run()
+        assert 0.0 < world.session.remaining() < 0.1 * TIMEOUT
+
+
 class TestWatches:
     def test_are_placed_behind_the_next_heartbeat(self, world: World) -> None:
         world.acquire("/other")
