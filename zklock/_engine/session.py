@@ -143,6 +143,8 @@ class Session(Uncopied, WireObserver):
         client.add_listener(shielded(self._on_state))
         if client.connected:
             self._on_connected()
+            if self._handler is not None:
+                self._handler.repeat_pings()
 
     # For locks.
 

@@ -132,13 +132,20 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         super().start()
 
     def observe(self, observer: WireObserver) -> None:
-        """Report to ``observer`` from now on; first, report the present connection."""
+        """Report to ``observer`` from now on; first, report the present connection.
+
+        `repeat_pings` reports its pings: a new session takes them when it knows its lease.
+        """
         with self._observing:
             self._observer = observer
             if self.session_timeout is not None:
                 observer.on_connect(self._asked, self.session_timeout)
+
+    def repeat_pings(self) -> None:
+        """Report the last pings of the present connection once more."""
+        with self._observing:
             for ping in self._pings:
-                observer.on_ping(*ping)
+                self._observer.on_ping(*ping)
 
     def drop(self) -> None:
         """Break the present connection; kazoo then connects to the next server."""
