@@ -41,6 +41,9 @@ _ROUNDS = 10
 _MOST = 10_000
 """What one client may do without that time goes on."""
 
+_WITH_MAIL = ("zklock._election.threads", "zklock._election.observers", "zklock._pool.threads")
+"""The modules that wait for mail, and not for an event."""
+
 _RETRY = {"max_tries": -1, "delay": 0.001, "backoff": 1, "max_delay": 0.01}
 
 
@@ -185,14 +188,17 @@ class Simulation:
         thread = threading.Thread(target=work, name="zklock-simulated-call", daemon=True)
         with self._alone():
             thread.start()
-            began = time.monotonic()
-            while not self._ends(thread):
-                if _waits_in_zklock(thread):
-                    if not self._step(until) and not self._ends(thread):
-                        raise TimeoutError(f"the call still waits after {at_most:g} s")
-                    began = time.monotonic()
-                elif time.monotonic() > began + _RESTS_IN:
-                    raise RuntimeError("the call waits, and not in zklock: time cannot end that")
+            began, going = time.monotonic(), True
+            while thread.is_alive():
+                self._settle()
+                if not _waits_in_zklock(thread):
+                    thread.join(_MOMENT)
+                    if time.monotonic() > began + _RESTS_IN:
+                        raise RuntimeError("the call does not wait in zklock: time cannot end it")
+                elif going:
+                    began, going = time.monotonic(), self._step(until)
+                else:
+                    raise TimeoutError(f"the call still waits after {at_most:g} s")
         return outcome.result()
 
     # Faults.
@@ -373,11 +379,6 @@ class Simulation:
         with self._alone():
             self._settle()
 
-    def _ends(self, thread: threading.Thread) -> bool:
-        self._settle()
-        thread.join(_MOMENT)
-        return not thread.is_alive()
-
 
 def simulated(
     *,
@@ -398,4 +399,11 @@ def simulated(
 
 def _waits_in_zklock(thread: threading.Thread) -> bool:
     frame = sys._current_frames().get(thread.ident or 0)
-    return frame is not None and frame.f_globals.get("__name__", "").startswith("zklock._")
+    if frame is None:
+        return False
+    if frame.f_code is Event._wait.__code__:
+        return not frame.f_locals["self"].is_set()
+    if frame.f_globals.get("__name__") not in _WITH_MAIL:
+        return False
+    thread.join(_MOMENT)  # it may be about to go on with its mail
+    return sys._current_frames().get(thread.ident or 0) is frame
