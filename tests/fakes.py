@@ -512,6 +512,9 @@ class Client:
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         self._watching[attempt] = tuple(paths)
 
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        return seconds
+
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         self.later(done)
         return lambda: None

@@ -19,10 +19,11 @@ from tests import trace
 from tests.contract import lacking
 from tests.contract.fronts import FRONTS, Loop, Threads
 from tests.contract.secure import Authority, secure_server
+from tests.contract.simulated import SIMULATED, flowing
 from tests.contract.support import SOON, descriptors, kazoo_client
 from zklock import telemetry
 from zklock._ground.clock import clock
-from zklock.testing import BackendUnavailable, ZooKeeperServer, wait_for
+from zklock.testing import BackendUnavailable, FaultProxy, Simulation, ZooKeeperServer, wait_for
 from zklock.testing.java import Installation, JavaBackend
 from zklock.testing.ports import free_ports
 
@@ -134,21 +135,56 @@ def session_seconds() -> float:
     return 10.0
 
 
+@pytest.fixture(scope="session")
+def simulation() -> Iterator[Simulation | None]:
+    """The simulation that the tests play on, if they do."""
+    if SIMULATED:
+        with flowing() as simulation:
+            yield simulation
+    else:
+        yield None
+
+
+if SIMULATED:
+
+    @pytest.fixture(scope="session")
+    def zklock_hosts(simulation: Simulation) -> str:
+        """The address of the simulation, for clients that only look."""
+        return simulation.hosts
+
+    @pytest.fixture
+    def zklock_proxy(simulation: Simulation) -> Iterator[FaultProxy]:
+        """A fault proxy in front of the simulation."""
+        with FaultProxy(simulation.hosts) as proxy:
+            yield proxy
+
+
 @pytest.fixture
 def zklock_connect(
-    zklock_connect: Callable[..., Any], session_seconds: float
+    zklock_connect: Callable[..., Any],
+    simulation: Simulation | None,
+    session_seconds: float,
+    request: pytest.FixtureRequest,
 ) -> Callable[..., Any]:
     """The plugin's, with sessions that outlive the stalls of a busy machine."""
 
     def connect(hosts: str | None = None, **options: Any) -> Any:
-        return zklock_connect(hosts, **{"timeout": session_seconds, **options})
+        options = {"timeout": session_seconds, **options}
+        if simulation is None or hosts not in {None, simulation.hosts}:
+            return zklock_connect(hosts, **options)
+        client = simulation.client(**options)
+        request.addfinalizer(lambda: (client.stop(), client.close()))
+        return client
 
     return connect
 
 
 @pytest.fixture(params=["zklock's handler", KAZOOS])
 def client(
-    request: pytest.FixtureRequest, zklock_hosts: str, session_seconds: float
+    request: pytest.FixtureRequest,
+    zklock_hosts: str,
+    simulation: Simulation | None,
+    session_seconds: float,
 ) -> Iterator[Any]:
     """A client of either sort, stopped before the path of the test is deleted."""
     if "zklock_path" in request.fixturenames:
@@ -157,7 +193,10 @@ def client(
         with kazoo_client(zklock_hosts, timeout=session_seconds) as started:
             yield started
         return
-    started = zklock.connect(zklock_hosts, timeout=session_seconds)
+    if simulation is None:
+        started = zklock.connect(zklock_hosts, timeout=session_seconds)
+    else:
+        started = simulation.client(timeout=session_seconds)
     yield started
     started.stop()
     started.close()

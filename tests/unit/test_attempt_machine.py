@@ -92,6 +92,9 @@ class Host:
 
         return call_off
 
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        raise NotImplementedError
+
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         raise NotImplementedError
 

@@ -156,6 +156,9 @@ class World:
     def later(self, job: Callable[[], object]) -> None:
         self.jobs.append(job)
 
+    def now(self) -> float:
+        return 0.0
+
     def at(self, due: float, job: Callable[[], object]) -> None:
         self.did("pause")
         self.timed.append(job)

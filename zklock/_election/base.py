@@ -22,7 +22,7 @@ from zklock._engine.roster import MembershipChange, Present, Roster
 from zklock._engine.script import Answer, Front
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
-from zklock._ground.clock import check_timeout, clock, seconds_left
+from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import LostCallback
 from zklock._ground.numbers import check_number
 from zklock._ground.uncopied import Uncopied
@@ -126,7 +126,7 @@ class Term(Generic[L]):
         self.error: BaseException | None = None
         self.refused: ZkLockError | None = None
         self.answer: Answer | None = None
-        self.began = clock()
+        self.began = leadership._keeper.now()
 
     @property
     def is_over(self) -> bool:
@@ -325,8 +325,9 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
             else:
                 failures += 1
             until = self._next_due(term, failures)
-            while not self._stopping and clock() < until:
-                await self._sleep(until - clock())
+            now = self._session.now
+            while not self._stopping and (left := until - now()) > 0:
+                await self._sleep(left)
 
     async def _acquire(self, blocking: bool, timeout: float | None) -> L | None:
         """Stand for election once."""
@@ -380,9 +381,9 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
 
         A pause of this process uses up at most two turns of it.
         """
-        before = clock()
+        before = self._session.now()
         await self._sleep(min(grace, TURN))
-        return grace - min(clock() - before, 2 * TURN)
+        return grace - min(self._session.now() - before, 2 * TURN)
 
     async def _set_payload(self, payload: bytes | str, timeout: float | None) -> None:
         said = check_payload(payload)
@@ -399,13 +400,13 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
         if not isinstance(identity, str):
             raise TypeError(f"identity must be a str, not {type(identity).__name__}")
         limit = check_timeout(timeout)
-        until = None if limit is None else clock() + limit
+        until = None if limit is None else self._session.now() + limit
         term = self._present()
         leadership = term.leadership
         try:
             members = await self._ask("transfer()", self._members, limit)
             if all(one.path != leadership.path for one in members):
-                await leadership._verify(seconds_left(until))
+                await leadership._verify(self._left(until))
         except NoAnswer as error:
             raise self._not_begun(error) from None
         _, chosen = successor(self._path, members, leadership.path, identity)
@@ -447,8 +448,12 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
     def _next_due(self, term: T | None, failures: int) -> float:
         """Return when to stand for the next term; ``failures``: how many in a row have failed."""
         if failures:
-            return clock() + pause_after(failures, self._retry)
+            return self._session.now() + pause_after(failures, self._retry)
         return -math.inf if term is None else term.began + TERM_PAUSE
+
+    def _left(self, until: float | None) -> float | None:
+        """Return the seconds left until a time of the session's clock."""
+        return seconds_left(until, self._session.now())
 
     def _not_begun(self, error: NoAnswer) -> NoAnswer:
         """Return the error of a transfer that got no answer before it could begin."""
@@ -508,7 +513,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
             asked_by=candidacy.asked_by,
         )
         if telemetry.hooks:
-            candidacy.queued = telling.queued(terms)
+            candidacy.queued = telling.queued(terms, self._session.now)
         return self._session.attempt(
             lock_recipe.acquire(candidacy),
             recover=lambda: lock_recipe.leave(candidacy),
@@ -522,7 +527,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
         def tell(change: observe_recipe.LeaderChange) -> None:
             feed.put(change)
             if telemetry.hooks and not change.same_leader:
-                telling.leader_changed(self._path, change)
+                telling.leader_changed(self._path, change, self._session.now())
             wake()
 
         attempt = self._session.attempt(observe_recipe.observe(self._path, tell))

@@ -12,7 +12,7 @@ from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.script import Front
 from zklock._engine.session import Session
-from zklock._ground.clock import check_timeout, clock, seconds_left
+from zklock._ground.clock import check_timeout, seconds_left
 from zklock._kazoo.loops import check_thread
 
 TURN = 0.2
@@ -85,6 +85,7 @@ class ChangesBase(Closing, Generic[C]):
         timeout: float | None,
         wake: Callable[[], object],
     ) -> None:
+        self._session = session
         self._timeout = timeout
         self._closed = False
         # Neither refers to this object, which is closed when it is forgotten.
@@ -106,15 +107,15 @@ class ChangesBase(Closing, Generic[C]):
     async def _next(self, timeout: float | None) -> C | None:
         check_thread("next()")
         limit = check_timeout(timeout)
-        until = None if limit is None else clock() + limit
+        until = None if limit is None else self._session.now() + limit
         while self._closed or (change := self._take()) is None:
             if self._attempt.done:
                 self._attempt.result()
                 return None
-            if not await self._heard(seconds_left(until)):
+            if not await self._heard(seconds_left(until, self._session.now())):
                 return None
         return change
 
     async def _heard(self, left: float | None) -> bool:
-        """Wait until there may be news. Return ``False`` if there is none in ``left`` seconds."""
+        """Wait until there may be news, at most ``left`` seconds. Return whether any were left."""
         raise NotImplementedError

@@ -92,8 +92,10 @@ class Changes(ChangesBase[C]):
     async def _heard(self, left: float | None) -> bool:
         if left == 0:
             return False
+        mail = self._mail
         with contextlib.suppress(Empty):
-            self._mail.get(timeout=TURN if left is None else min(left, TURN))
+            limit = self._session.limit(left, lambda: mail.put(None))
+            self._mail.get(timeout=TURN if limit is None else min(limit, TURN))
         return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +21,6 @@ from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantOptions, Keeper
 from zklock._engine.roster import MembershipChange
-from zklock._ground.clock import seconds_left
 from zklock._ground.events import Event
 from zklock._ground.loss import Loss
 from zklock._ground.public import public
@@ -70,7 +70,7 @@ class _Term(Term[Leadership]):
 
     def __init__(self, leadership: Leadership, candidacy: Candidacy, *, led: bool) -> None:
         super().__init__(leadership, candidacy, led=led)
-        self.over: threading.Event = Event()
+        self.over: Event = Event()
         self.taken = threading.Lock()
         self.thread: threading.Thread | None = None
 
@@ -365,9 +365,10 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             self._stop = None
             done.set()
 
-    async def _sleep(self, seconds: float = TURN) -> None:
+    async def _sleep(self, seconds: float = math.inf) -> None:
         with contextlib.suppress(Empty):
-            self._mail.get(timeout=max(0.0, min(seconds, TURN)))
+            limit = self._session.limit(seconds, lambda: self._mail.put(None))
+            self._mail.get(timeout=max(0.0, TURN if limit is None else min(limit, TURN)))
 
     async def _stand(self, lead: Callable[[Leadership], object]) -> _Term | None:
         candidacy = self._candidacy()
@@ -453,9 +454,11 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         return True
 
     async def _ended(self, term: _Term, until: float | None) -> bool:
-        if not term.over.wait(seconds_left(until)):
-            return False
-        return term.answer is None or term.answer.wait(seconds_left(until))
+        session = self._session
+        while not term.over.wait(session.limit(self._left(until), term.over.wake)):
+            if self._left(until) == 0:
+                return False
+        return term.answer is None or term.answer.wait(self._left(until))
 
     def _leads(self, term: _Term) -> bool:
         return threading.current_thread() is term.thread

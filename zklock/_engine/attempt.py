@@ -121,6 +121,9 @@ class Host(MailHost, Protocol):
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
 
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        """Return how long to wait natively; see ``runtime.Limit``."""
+
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Report watch events on these paths to the attempt from now on, and on no others."""
 
@@ -188,6 +191,10 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._tell(partial(self._torn, error))
             raise
         return self
+
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        """Return how long to wait natively; see ``runtime.Limit``."""
+        return self._host.limit(seconds, wake)
 
     def give_up(self, error: BaseException | None = None) -> bool:
         """Withdraw, unless it is too late; return whether this call did it.

@@ -14,7 +14,7 @@ from zklock._engine.bodies import Bodied
 from zklock._engine.callbacks import check_callback
 from zklock._engine.lifecycle import State, Step
 from zklock._engine.script import Answer, Asked, Front
-from zklock._ground.clock import check_timeout, clock
+from zklock._ground.clock import check_timeout
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.records import log_fields
 from zklock._ground.telemetry import Over
@@ -55,6 +55,9 @@ class GrantOptions:
 
 class Keeper(Asked, Protocol):
     """What a grant needs from its session."""
+
+    def now(self) -> float:
+        """Return the time, in seconds of the clock that the lease runs on."""
 
     @property
     def lease_end(self) -> float:
@@ -145,7 +148,8 @@ class GrantBase(Bodied):
         left = self._keeper.remaining()
         if left <= 0 and not self._ended:
             # A signal handler has interrupted the session, which would lose the grant only later.
-            self._lose(LossReason.LEASE_LAPSED, noticed=clock(), lease_end=self._keeper.lease_end)
+            keeper = self._keeper
+            self._lose(LossReason.LEASE_LAPSED, noticed=keeper.now(), lease_end=keeper.lease_end)
         return 0.0 if self._ended else left
 
     @property
@@ -186,7 +190,7 @@ class GrantBase(Bodied):
         limit = check_timeout(timeout)
         check_thread("verify()")
         self.check()
-        sent = clock()
+        sent = self._keeper.now()
         try:
             there = await self._FRONT.ask(
                 self._keeper,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+
+from zklock._ground.events import Event
 
 T = TypeVar("T")
 
@@ -39,16 +40,18 @@ class Outcome(Generic[T]):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the outcome, at most ``timeout`` seconds; return whether there is one."""
         if not self._outcome:
-            done = threading.Lock()
-            done.acquire()
-            self.when_done(done.release)
-            end = math.inf if timeout is None else time.monotonic() + timeout
-            left = end - time.monotonic()
-            # In turns: Python misses a signal that arrives just before it begins to wait.
-            while not self._outcome and left > 0:
-                done.acquire(timeout=min(left, _TURN))
-                left = end - time.monotonic()
+            come = Event()
+            self.when_done(come.set)
+            limit = self.limit(timeout, come.set)
+            end = math.inf if limit is None else time.monotonic() + limit
+            # In turns: an interrupt may have struck the thread that was about to set the event.
+            while not (self._outcome or come.is_set()) and (left := end - time.monotonic()) > 0:
+                come.wait(min(left, _TURN))
         return bool(self._outcome)
+
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        """Return how long to wait natively; see ``runtime.Limit``."""
+        return seconds
 
     def result(self) -> T:
         """Return the value, or raise the error; there must be an outcome."""

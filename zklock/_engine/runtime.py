@@ -52,6 +52,16 @@ class Sends(Protocol):
         """Send the requests; call ``done(results)`` once, when all are answered."""
 
 
+Limit: TypeAlias = Callable[[float | None, Callable[[], object]], float | None]
+"""``limit(seconds, wake)``: called before a wait of at most ``seconds``. It returns the real limit
+of the wait. A clock that is not the real one returns no limit, and calls ``wake()`` in time."""
+
+
+def real_limit(seconds: float | None, wake: Callable[[], object]) -> float | None:
+    """Let the system limit the wait."""
+    return seconds
+
+
 OpenStore: TypeAlias = Callable[
     [
         Kazoo,
@@ -63,11 +73,17 @@ OpenStore: TypeAlias = Callable[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Runtime:
-    """The clock (seconds), and what makes the session's thread, its callers and its store."""
+    """The clock in seconds; what makes the threads, the callers and the store; how waits end."""
 
     clock: Callable[[], float] = real_clock
     thread: Callable[[str, Callable[[], float | None]], Thread] = field(default=TimedThread)
     callers: Callable[[], Calling] = field(default=Callers)
     store: OpenStore = field(default=open_store)
+    limit: Limit = field(default=real_limit)
+
+    @property
+    def on_real_clock(self) -> bool:
+        """Whether other processes have the same clock."""
+        return self.clock is real_clock

@@ -27,6 +27,9 @@ class Answer(Protocol):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for at most ``timeout`` seconds; return whether the answer has come."""
 
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        """Return how long to wait natively; ``wake()`` is called at the end of any other wait."""
+
     def result(self) -> Any:
         """Return the answer; raise it if it is an error."""
 

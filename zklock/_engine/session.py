@@ -39,7 +39,7 @@ from zklock._engine.heartbeat import LATE, Heartbeat
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
 from zklock._engine.nodes import OwnNode, OwnNodes
 from zklock._engine.outbox import Outbox
-from zklock._engine.runtime import Runtime
+from zklock._engine.runtime import Runtime, Thread
 from zklock._engine.script import Answer
 from zklock._engine.watches import HeldWatches, Watchers, asked_of
 from zklock._ground import telemetry
@@ -151,6 +151,23 @@ class Session(Uncopied, WireObserver):
                 self._handler.repeat_pings()
 
     # For locks.
+
+    def now(self) -> float:
+        """Return the time, in seconds of the clock that the lease runs on."""
+        return self._clock()
+
+    @property
+    def on_real_clock(self) -> bool:
+        """Whether other processes have the same clock."""
+        return self._runtime.on_real_clock
+
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        """Return how long to wait natively; see ``runtime.Limit``."""
+        return self._runtime.limit(seconds, wake)
+
+    def thread(self, name: str, turn: Callable[[], float | None]) -> Thread:
+        """Return another thread with timed work on the same clock."""
+        return self._runtime.thread(name, turn)
 
     @property
     def timeout(self) -> float:

@@ -8,14 +8,24 @@ import threading
 import weakref
 
 from zklock._engine.lease import DEFAULT_FRACTION, LeaseSettings
+from zklock._engine.runtime import Runtime
 from zklock._engine.session import Session, handler_error
 from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import Kazoo, check_client
 
+_runtimes: weakref.WeakKeyDictionary[Kazoo, weakref.ref[Runtime]] = weakref.WeakKeyDictionary()
 _sessions: weakref.WeakKeyDictionary[Kazoo, weakref.ref[Session]] = weakref.WeakKeyDictionary()
 _opening = ReentrantMutex()
 _opened = threading.Condition(_opening)  # only tells who has the lock
+
+
+def run_on(client: Kazoo, runtime: Runtime) -> None:
+    """Have the session of this client run on another clock; call it before the first lock.
+
+    The caller keeps the runtime: it may refer to the client, which is to be forgotten some day.
+    """
+    _runtimes[client] = weakref.ref(runtime)
 
 
 def session_of(
@@ -49,7 +59,8 @@ def _session_of(
         session = found() if found is not None else None
         if session is None:
             settings = LeaseSettings(session_timeout, lease_fraction or DEFAULT_FRACTION)
-            session = Session(client, settings)
+            runtime = _runtimes.get(client, lambda: None)()
+            session = Session(client, settings, runtime)
             _sessions[client] = weakref.ref(session)
             return session
         settings = session.settings

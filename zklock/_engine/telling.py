@@ -13,7 +13,6 @@ from typing import Any
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._ground import telemetry
-from zklock._ground.clock import clock
 from zklock._ground.happened import (
     Disconnected,
     EpochChanged,
@@ -45,11 +44,11 @@ class Epochs:
         return None if before == epoch else before
 
 
-def queued(terms: GrantOptions) -> Callable[[str, int], object]:
+def queued(terms: GrantOptions, now: Callable[[], float]) -> Callable[[str, int], object]:
     """Return what tells of a place in the queue: it is called with the node, and how many ahead."""
 
     def tell(node: str, ahead: int) -> None:
-        telemetry.emit(Queued(at=clock(), node=node, ahead=ahead, **_lock(terms)))
+        telemetry.emit(Queued(at=now(), node=node, ahead=ahead, **_lock(terms)))
 
     return tell
 
@@ -103,11 +102,11 @@ def lost(grant: GrantBase) -> None:
         telemetry.emit(event, grant._end_told)
 
 
-def leader_changed(path: str, change: LeaderChange) -> None:
+def leader_changed(path: str, change: LeaderChange, now: float) -> None:
     """Tell what an observer of an election has heard."""
     leader = change.leader.identity if change.leader is not None else None
     telemetry.emit(
-        LeaderChanged(at=clock(), path=path, leader=leader, token=change.token, gap=change.gap)
+        LeaderChanged(at=now, path=path, leader=leader, token=change.token, gap=change.gap)
     )
 
 

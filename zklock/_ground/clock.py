@@ -19,9 +19,9 @@ else:
     clock = time.monotonic
 
 
-def seconds_left(until: float | None) -> float | None:
-    """Return the seconds until a time of the clock, 0 after it; ``None`` stands for no limit."""
-    return None if until is None else max(0.0, until - clock())
+def seconds_left(until: float | None, now: float) -> float | None:
+    """Return the seconds from now until a time, 0 after it; ``None`` stands for no limit."""
+    return None if until is None else max(0.0, until - now)
 
 
 def check_timeout(timeout: Any) -> float | None:

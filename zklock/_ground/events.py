@@ -31,6 +31,10 @@ class Event(threading.Event):
     def set(self) -> None:
         """Set it, and wake all who wait."""
         self._set = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake all who wait; unless it is set, they are told that it is not."""
         while self._waiting:
             try:
                 waiting, _ = self._waiting.popitem()

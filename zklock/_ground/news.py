@@ -30,12 +30,17 @@ class News:
         for come in self._waiting:
             settle(come, True)
 
+    def wake(self) -> None:
+        """Wake all who wait, without setting it."""
+        for come in self._waiting:
+            settle(come, False)
+
     def clear(self) -> None:
         """Reset it."""
         self._set = False
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is set, at most ``seconds``. Return whether it was set."""
+        """Wait until it is set, or ``wake()``, at most ``seconds``. Return whether it was set."""
         if self._set:
             return True
         loop = asyncio.get_running_loop()

@@ -297,7 +297,7 @@ class LockBase(Uncopied, Locking[G]):
             self._CALLED,
         )
         if telemetry.hooks:
-            entry.queued = telling.queued(terms)
+            entry.queued = telling.queued(terms, self._session.now)
         return entry, terms
 
     def _attempt(

@@ -14,7 +14,7 @@ from zklock._engine.attempt import Attempt
 from zklock._engine.bodies import Bodied, Locking, Taken
 from zklock._engine.callbacks import check_callback, check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions, release_together
-from zklock._ground.clock import check_timeout, clock, seconds_left
+from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo.loops import check_thread
@@ -106,9 +106,10 @@ class MultiGrantBase(Bodied, Generic[G]):
 
     async def _verify(self, timeout: float | None) -> None:
         limit = check_timeout(timeout)
-        until = None if limit is None else clock() + limit
+        now = self.grants[0]._keeper.now
+        until = None if limit is None else now() + limit
         for grant in self.grants:
-            await grant._verify(seconds_left(until))
+            await grant._verify(seconds_left(until, now()))
 
     async def _release(self) -> None:
         check_thread("release()")
@@ -342,7 +343,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         check = partial(self._check_cancelled, cancels)
         if end is None:
             return await lock._acquire(blocking=False, place=place, check=check)
-        return await lock._acquire(timeout=max(0.0, end - clock()), place=place, check=check)
+        return await lock._acquire(timeout=max(0.0, end - self._now()), place=place, check=check)
 
     def _contenders(self, rest: Sequence[int], end: float | None) -> dict[int, _Contender]:
         """Return contenders for the first of these locks, as far as one ticket can be for them.
@@ -425,7 +426,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                     "acquire()", partial(queries.birth, lock.path), self._limit(lock, end)
                 )
             except NoAnswer:
-                if end is None or clock() >= end:
+                if end is None or self._now() >= end:
                     return None
         self._check_cancelled(cancels)
         return births
@@ -441,11 +442,15 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                 )
             return None
         limit = self._timeout if timeout is None else check_timeout(timeout)
-        return math.inf if limit is None else clock() + limit if limit else None
+        return math.inf if limit is None else self._now() + limit if limit else None
+
+    def _now(self) -> float:
+        """Return the time of the clock that a whole call goes by: that of the first lock."""
+        return self._locks[0]._session.now()
 
     def _limit(self, lock: L, end: float | None) -> float | None:
         """Return how long to wait for an answer about this lock, in seconds."""
-        left = lock._session.moment if end is None else end - clock()
+        left = lock._session.moment if end is None else end - self._now()
         return None if left == math.inf else max(0.0, left)
 
     def _order(self, births: Mapping[int, tuple[int, int]]) -> list[int]:

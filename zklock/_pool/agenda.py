@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from itertools import count
 
-from zklock._engine.timed_thread import Job, TimedThread
-from zklock._ground.clock import clock
+from zklock._engine.session import Session
+from zklock._engine.timed_thread import Job
 
 
 class Agenda:
@@ -16,10 +16,12 @@ class Agenda:
 
     ``turn()`` is called there after each round of jobs. It returns whether the thread is needed any
     more. If not, the thread ends, and jobs that are not due yet wait until it is needed again.
+    Times are those of the session.
     """
 
-    def __init__(self, turn: Callable[[], bool]) -> None:
-        self._thread = TimedThread("zklock-pool", self._run)
+    def __init__(self, session: Session, turn: Callable[[], bool]) -> None:
+        self.now = session.now
+        self._thread = session.thread("zklock-pool", self._run)
         self._turn = turn
         self._due: list[tuple[float, int, Job]] = []  # a heap, used only by that thread
         self._numbers = count()
@@ -33,7 +35,7 @@ class Agenda:
         self._thread.ready()
 
     def at(self, due: float, job: Job) -> None:
-        """Run the job at a time of ``clock``. From the pool's own thread."""
+        """Run the job at a time of the session's clock. From the pool's own thread."""
         heapq.heappush(self._due, (due, next(self._numbers), job))
 
     def wake_by(self, due: float) -> None:
@@ -42,7 +44,7 @@ class Agenda:
             self.at(due, lambda: None)
 
     def _run(self) -> float | None:
-        now = clock()
+        now = self.now()
         while self._due and self._due[0][0] <= now:
             heapq.heappop(self._due)[2]()
         if not self._turn():

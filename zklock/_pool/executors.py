@@ -43,7 +43,7 @@ def runner(
         return lambda home: InTasks(handler, loop)
     if tasks:
         return partial(InTasks, handler)
-    if executor == "processes" or isinstance(executor, ProcessPoolExecutor):
+    if in_processes(executor):
         try:
             pickle.dumps(handler)
         except Exception as error:
@@ -57,3 +57,8 @@ def runner(
         return lambda home: InExecutor(handler, processes)
     threads = executor if isinstance(executor, Executor) else None
     return lambda home: InThreads(handler, threads)
+
+
+def in_processes(executor: object) -> bool:
+    """Whether handlers run in other processes."""
+    return executor == "processes" or isinstance(executor, ProcessPoolExecutor)

@@ -29,7 +29,7 @@ from zklock._engine.lease import HEARTBEATS
 from zklock._engine.roster import MembershipChange, Present, Roster
 from zklock._engine.script import Front, R
 from zklock._engine.sessions import session_of
-from zklock._ground.clock import check_timeout, clock
+from zklock._ground.clock import check_timeout
 from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.numbers import check_number
 from zklock._ground.records import Fields, log_fields
@@ -39,7 +39,7 @@ from zklock._kazoo.loops import check_thread
 from zklock._locks.base import G
 from zklock._pool import nodes
 from zklock._pool.agenda import Agenda
-from zklock._pool.executors import runner
+from zklock._pool.executors import in_processes, runner
 from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_shards
 from zklock._pool.nodes import Found, PoolPaths, WorkerNodes, WorkerRecord
 from zklock._pool.own_threads import Calling
@@ -162,6 +162,11 @@ class Membership(Uncopied, Observed, Generic[G]):
             "lease_fraction": lease_fraction,
         }
         self._session = session_of(client, session_timeout, lease_fraction)
+        if not self._session.on_real_clock and in_processes(executor):
+            raise ValueError(
+                "handlers in processes go by the real clock, and this client has another: take "
+                "executor='threads' or 'asyncio'"
+            )
         self._places = PoolPaths(self._path)
         kin = socket.gethostname() if identity is None else ""
         rejoin_delay = _check_delay(rejoin_delay, identity)
@@ -189,7 +194,7 @@ class Membership(Uncopied, Observed, Generic[G]):
             target=self._lead_in_turn, name="zklock-campaign", daemon=True
         )
         self._departing: SimpleQueue[None] = SimpleQueue()
-        self._agenda = Agenda(self._turn)
+        self._agenda = Agenda(self._session, self._turn)
         self._owned: dict[Key, G] = {}
         self._publication = Publication(
             self._session, self._desk, self._agenda, self._owned, lambda: self._stopping
@@ -420,7 +425,7 @@ class Membership(Uncopied, Observed, Generic[G]):
     async def _stop(self, timeout: float | None) -> None:
         check_thread("stop()")
         limit = check_timeout(timeout)
-        until = _end(limit)
+        until = self._end_of(limit)
         if not self._depart():
             return
         if not await self._until(lambda: self._idle, until):
@@ -433,7 +438,7 @@ class Membership(Uncopied, Observed, Generic[G]):
                 path=self._path,
             )
         patience = self._session.timeout if self._session.connected else self._session.moment
-        left = await self._until(lambda: self._left and self._slots.empty, clock() + patience)
+        left = await self._until(lambda: self._left and self._slots.empty, self._end_of(patience))
         if not left:
             log.info(
                 "%s: no answer to the departure yet: it goes on in the background",
@@ -455,7 +460,7 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     async def _drain(self, timeout: float | None) -> bool:
         check_thread("drain()")
-        until = _end(check_timeout(timeout))
+        until = self._end_of(check_timeout(timeout))
         self._change(draining=True)
         return await self._until(self._drained, until)
 
@@ -562,12 +567,16 @@ class Membership(Uncopied, Observed, Generic[G]):
             self._closed = True
             self._heard()
 
+    def _end_of(self, limit: float | None) -> float:
+        """Return when so many seconds are over, by the session's clock."""
+        return math.inf if limit is None else self._session.now() + limit
+
     # Inside, on the pool's own thread.
 
     def _turn(self) -> bool:
         runner = self._slots.runner
         if isinstance(runner, InProcesses | InExecutor) and self._owned:
-            now = clock()
+            now = self._session.now()
             end = now + self._session.remaining()
             # If a grant was lost with its session, this lease may be that of the next session. So
             # the lease is not noted before the loss is told.
@@ -602,7 +611,7 @@ class Membership(Uncopied, Observed, Generic[G]):
                 extra=self._fields(),
             )
             if self._usable():
-                self._agenda.at(clock() + pause_after(1, self._retry), self._attend)
+                self._agenda.at(self._agenda.now() + pause_after(1, self._retry), self._attend)
 
     def _usable(self) -> bool:
         try:
@@ -737,7 +746,3 @@ def _check_capacity(capacity: Any) -> float:
     return check_number(
         "capacity", capacity, "a number", lambda it: 0 < it < math.inf, "above 0 and finite"
     )
-
-
-def _end(limit: float | None) -> float:
-    return math.inf if limit is None else clock() + limit

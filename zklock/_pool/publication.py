@@ -7,7 +7,6 @@ from functools import partial
 
 from zklock._engine.grant import GrantBase
 from zklock._engine.session import Session
-from zklock._ground.clock import clock
 from zklock._pool import nodes
 from zklock._pool.agenda import Agenda
 from zklock._pool.keys import Key
@@ -49,7 +48,7 @@ class Publication:
 
     def _again(self) -> None:
         # Again after each time: something may have changed while it was written.
-        self._agenda.at(clock() + _AFTER, self._write)
+        self._agenda.at(self._agenda.now() + _AFTER, self._write)
 
     def _write(self) -> None:
         node = self._desk.owned

@@ -14,7 +14,6 @@ from zklock._election.threads import Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.session import Session
-from zklock._ground.clock import clock
 from zklock._ground.records import Fields, log_fields
 from zklock._pool import nodes
 from zklock._pool.keys import Key, Keys, alike, parse_shards, told
@@ -78,7 +77,7 @@ class Rebalancer:
         self._assign = policy.assign
         self._memory = memory
         self._newcomers = memory.newcomers
-        self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._following: dict[str, Attempt[None]] = {}
         self._names: set[str] | None = None
         self._shards: Keys | None = None
@@ -139,14 +138,14 @@ class Rebalancer:
             self._profiles.pop(name, None)
             self._assigned.pop(name, None)
             self._broken.pop(f"{self._places.members}/{name}", None)
-            self._newcomers.left(name, False, clock(), self._session.timeout)
+            self._newcomers.left(name, False, self._session.now(), self._session.timeout)
         for name in names - self._following.keys():
             path = f"{self._places.members}/{name}"
             self._follow(name, follow.follow(path, partial(self._on_profile, name)))
 
     def _take_profile(self, name: str, node: Node | None, at_once: bool) -> None:
         before = self._profiles.get(name)
-        now, unit = clock(), self._session.timeout
+        now, unit = self._session.now(), self._session.timeout
         if node is None:
             crashed = at_once and before is not None and not before.leaving
             self._newcomers.left(name, crashed, now, unit)
@@ -214,24 +213,27 @@ class Rebalancer:
         """Take the news until there is none for a while. Return whether to plan then."""
         quiet, latest = None, None
         while not self._over_now:
-            now = clock()
+            now = self._session.now()
             if quiet is not None and latest is not None and self._known:
                 if now >= min(quiet, latest):
                     return True
-                pause = min(quiet, latest) - now
+                pause: float | None = min(quiet, latest) - now
             else:
-                pause = _TURN
+                pause = None if self._due is None else max(0.0, self._due - now)
+            limit = self._session.limit(pause, lambda: self._news.put(None))
             try:
-                news = self._news.get(timeout=min(pause, _TURN))
+                news = self._news.get(timeout=_TURN if limit is None else min(limit, _TURN))
             except Empty:
+                news = None
+            if news is None:
                 due = self._due
-                if due is not None and due <= clock():
+                if due is not None and due <= self._session.now():
                     self._due = None
-                    quiet = latest = clock()
+                    quiet = latest = self._session.now()
                 continue
             news()
-            quiet = clock() + self._settle
-            latest = latest or clock() + 5 * self._settle
+            quiet = self._session.now() + self._settle
+            latest = latest or self._session.now() + 5 * self._settle
         return False
 
     @property
@@ -360,7 +362,7 @@ class Rebalancer:
         return {at: plan.get(at, frozenset()) for at in profiles}
 
     def _refuse(self, bad: BadPlan) -> None:
-        due = clock() + _ASK_AGAIN
+        due = self._session.now() + _ASK_AGAIN
         self._due = due if self._due is None else min(self._due, due)
         if self._told_bad != str(bad):
             self._told_bad = str(bad)
@@ -378,7 +380,7 @@ class Rebalancer:
 
     def _away(self) -> list[Place]:
         """Return the workers that have crashed, and for which their shards are still kept."""
-        now = clock()
+        now = self._session.now()
         places = {identity: place for identity, (_, place) in self._places_kept.items()}
         # Who is seen to be there when its session has just ended has nothing to be assigned on.
         present = [
@@ -413,7 +415,7 @@ class Rebalancer:
 
     def _left_out(self, weights: Mapping[str, float]) -> set[str]:
         """Return the newcomers that get no shards yet; none if nobody else can take shards."""
-        now = clock()
+        now = self._session.now()
         waiting = self._newcomers.waiting(now) & weights.keys()
         if not any(weight for name, weight in weights.items() if name not in waiting):
             self._newcomers.admit(waiting)

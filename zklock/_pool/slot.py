@@ -18,7 +18,6 @@ from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._ground import telemetry
-from zklock._ground.clock import clock
 from zklock._ground.happened import ShardMoved
 from zklock._ground.records import Fields, log_fields
 from zklock._kazoo.client import Kazoo
@@ -189,7 +188,7 @@ class Slots:
         if telemetry.hooks:
             telemetry.emit(
                 ShardMoved(
-                    at=clock(),
+                    at=self.agenda.now(),
                     path=self.path,
                     shard=shard,
                     identity=self._identity,
@@ -260,7 +259,8 @@ class Slot:
     def _after_pause(self, call: Callable[[], object]) -> None:
         self._failures += 1
         pause = pause_after(self._failures, self._slots.duties.retry)
-        self._slots.agenda.at(clock() + pause, call)
+        agenda = self._slots.agenda
+        agenda.at(agenda.now() + pause, call)
 
     def _happens(self, event: SlotEvent, grant: Any = None) -> None:
         """Go where the event leads, and do what is done first there. ``grant`` is new."""
@@ -431,7 +431,8 @@ class Slot:
         self._revoke()
         patience = self._slots.duties.stuck_after
         if self._running and patience is not None:
-            self._slots.agenda.at(clock() + patience, partial(self._overdue, patience))
+            agenda = self._slots.agenda
+            agenda.at(agenda.now() + patience, partial(self._overdue, patience))
         self._look()
 
     def _overdue(self, patience: float) -> None:

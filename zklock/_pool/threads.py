@@ -10,7 +10,6 @@ from types import TracebackType
 from zklock._election.observers import MembershipChanges, Observer
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.roster import MembershipChange
-from zklock._ground.clock import clock
 from zklock._ground.public import public
 from zklock._locks.grant import Grant
 from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
@@ -238,9 +237,10 @@ class WorkerPool(Membership[Grant]):
     async def _until(self, done: Callable[[], bool], until: float) -> bool:
         # Not an Event: an interrupt while it is waited for leaves it locked.
         while not done():
-            left = until - clock()
+            left = until - self._session.now()
             if left <= 0:
                 return False
             with contextlib.suppress(Empty):
-                self._news.get(timeout=min(left, _TURN))
+                limit = self._session.limit(left, lambda: self._news.put(None))
+                self._news.get(timeout=_TURN if limit is None else min(limit, _TURN))
         return True

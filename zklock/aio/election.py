@@ -18,7 +18,6 @@ from zklock._engine.callbacks import is_coroutine_function
 from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
-from zklock._ground.clock import seconds_left
 from zklock._ground.news import News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -319,7 +318,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             task.cancel()
 
     async def _sleep(self, seconds: float = math.inf) -> None:
-        await self._news.wait(None if seconds == math.inf else seconds)
+        loop, news = asyncio.get_running_loop(), self._news
+        wake = partial(call_soon, loop, news.wake)
+        await news.wait(self._session.limit(None if seconds == math.inf else seconds, wake))
         self._news.clear()
 
     async def _stand(self, lead: Callable[[Leadership], Awaitable[object]]) -> _Term | None:
@@ -365,9 +366,11 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             raise
 
     async def _ended(self, term: _Term, until: float | None) -> bool:
-        if not await term.over.wait(seconds_left(until)):
-            return False
-        return term.answer is None or await self._FRONT.finished(term.answer, seconds_left(until))
+        wake = partial(call_soon, asyncio.get_running_loop(), term.over.wake)
+        while not await term.over.wait(self._session.limit(self._left(until), wake)):
+            if self._left(until) == 0:
+                return False
+        return term.answer is None or await self._FRONT.finished(term.answer, self._left(until))
 
     def _owner(self) -> object:
         return weakref.ref(running_task())

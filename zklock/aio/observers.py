@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from zklock._election.changes import C, ChangesBase, Closing, Watch
@@ -49,8 +50,10 @@ class Changes(ChangesBase[C]):
         return change
 
     async def _heard(self, left: float | None) -> bool:
-        if not await self._news.wait(left):
+        if left == 0:
             return False
+        wake = partial(call_soon, asyncio.get_running_loop(), self._news.wake)
+        await self._news.wait(self._session.limit(left, wake))
         self._news.clear()
         return True
 

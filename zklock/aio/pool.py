@@ -9,12 +9,12 @@ import logging
 import math
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
-from zklock._ground.clock import clock
 from zklock._ground.news import News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -218,11 +218,13 @@ class WorkerPool(Membership[Grant]):
             self._waiting -= 1
 
     async def _look_until(self, done: Callable[[], bool], until: float) -> bool:
+        loop, session = asyncio.get_running_loop(), self._session
         while not done():
-            left = until - clock()
+            left = until - session.now()
             if left <= 0:
                 return False
-            await self._news.wait(None if left == math.inf else left)
+            news, limit = self._news, None if left == math.inf else left
+            await news.wait(session.limit(limit, partial(call_soon, loop, news.wake)))
         return True
 
 

@@ -98,7 +98,7 @@ class Awaiting(Front):
                 unheard()
 
         answer.when_done(wake)
-        return await come.wait(timeout)
+        return await come.wait(answer.limit(timeout, partial(call_soon, loop, come.wake)))
 
 
 AWAITING = Awaiting()

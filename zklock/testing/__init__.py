@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zklock.testing.selection import choose_backend
     from zklock.testing.servers import Ensemble, ZooKeeperServer
     from zklock.testing.sessions import expire_session, serves_sessions
+    from zklock.testing.simulation.world import Simulation, simulated
     from zklock.testing.status import ServerStatus, four_letter, srvr
     from zklock.testing.waiting import wait_for
     from zklock.testing.zookeeper.faults import ScriptedFault
@@ -42,6 +43,7 @@ __all__ = [
     "ScriptedFault",
     "ServerError",
     "ServerStatus",
+    "Simulation",
     "StartFailed",
     "ZooKeeperServer",
     "choose_backend",
@@ -50,6 +52,7 @@ __all__ = [
     "four_letter",
     "guard_conformance",
     "serves_sessions",
+    "simulated",
     "srvr",
     "wait_for",
 ]
@@ -62,6 +65,7 @@ _NAMES = {
     "selection": ("choose_backend",),
     "servers": ("Ensemble", "ZooKeeperServer"),
     "sessions": ("expire_session", "serves_sessions"),
+    "simulation.world": ("Simulation", "simulated"),
     "status": ("ServerStatus", "four_letter", "srvr"),
     "waiting": ("wait_for",),
     "zookeeper.faults": ("ScriptedFault",),

@@ -1,4 +1,4 @@
-"""pytest fixtures for a real ZooKeeper, real faults and real session losses.
+"""pytest fixtures for a real ZooKeeper, real faults and real session losses, and a simulated one.
 
 This module imports what needs kazoo only inside fixtures. So a test run that uses none of them
 does not pay for the import. See ``docs/testing.md``.
@@ -16,7 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from zklock._kazoo.connect import Client
-    from zklock.testing import Ensemble, FaultProxy, ZooKeeperServer
+    from zklock.testing import Ensemble, FaultProxy, Simulation, ZooKeeperServer
 
 Connect: TypeAlias = "Callable[..., Client]"
 Expire: TypeAlias = "Callable[[Client | tuple[int, bytes]], int]"
@@ -189,6 +189,15 @@ def zklock_proxy(zklock_server: ZooKeeperServer) -> Iterator[FaultProxy]:
 
     with FaultProxy(zklock_server) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def zklock_sim() -> Iterator[Simulation]:
+    """Return a simulated ZooKeeper for this test alone; the test moves its clock."""
+    from zklock.testing import simulated  # noqa: PLC0415
+
+    with simulated() as simulation:
+        yield simulation
 
 
 @pytest.fixture

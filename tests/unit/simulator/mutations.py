@@ -75,6 +75,7 @@ MUTATIONS = {
             Bend(Session, "_lapse", "not self._late:", "not self._late or True:"),
         ),
         faults=("cut off",),
+        troubles=4,
         found="nobody notices",
     ),
     "lost callbacks need a new thread each": Mutation(

@@ -100,3 +100,20 @@ def test_the_package_is_all_that_is_installed() -> None:
     assert "py_modules" not in setup["options"]
     assert setup["options.packages.find"]["include"].split() == ["zklock", "zklock.*"]
     assert setup["options.entry_points"]["pytest11"].strip() == f"zklock = {PLUGIN}"
+
+
+def test_a_simulation_of_each_tests_own(run: pytest.Pytester) -> None:
+    run.makepyfile(
+        """
+        import zklock
+
+        def test_one(zklock_sim):
+            zklock_sim.advance(3.0)
+            assert zklock.Lock(zklock_sim.client(), "/lock").acquire().held
+
+        def test_other(zklock_sim):
+            assert zklock_sim.now == 0.0
+            assert zklock_sim.client().exists("/lock") is None
+        """
+    )
+    run.runpytest("--zklock-strict").assert_outcomes(passed=2)

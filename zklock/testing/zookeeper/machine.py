@@ -141,6 +141,9 @@ class Machine(Generic[C]):
     of its first session; further ones count up.
     """
 
+    _PINGS_COUNT = True
+    """Whether a ping is a sign of life."""
+
     def __init__(
         self,
         rules: Rules,
@@ -194,7 +197,8 @@ class Machine(Generic[C]):
         if isinstance(request, Auth):
             self._authenticate(connection, link, xid, request)
             return
-        self.sessions.touch(link.session, link.timeout, now)
+        if self._PINGS_COUNT or not isinstance(request, Ping):
+            self.sessions.touch(link.session, link.timeout, now)
         if isinstance(request, Unknown):
             self._answer(connection, xid, Code.UNIMPLEMENTED)
             self._hang_up(connection)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from zklock.testing.errors import ServerError, StartFailed
 from zklock.testing.ports import LOOPBACK, free_ports
@@ -47,7 +47,7 @@ _LENGTH = struct.Struct(">i")
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
-class _Connection:
+class Connection:
     """A client's socket, with what is not yet read or written."""
 
     __slots__ = ("address", "ends", "greeted", "inbox", "later", "mask", "outbox", "socket")
@@ -103,6 +103,8 @@ class EmbeddedServer:
     a network. Methods may be called from any thread but the server's own, one at a time.
     """
 
+    _MACHINE: ClassVar[type[Machine[Any]]] = Machine
+
     def __init__(
         self,
         *,
@@ -124,22 +126,22 @@ class EmbeddedServer:
             container_check=container_check,
         )
         wall = time.time_ns() // 1_000_000
-        self._machine: Machine[_Connection] = Machine(
+        self._machine: Machine[Connection] = self._MACHINE(
             self._rules,
-            _now(),
-            since_epoch=wall - _now(),
+            self._now(),
+            since_epoch=wall - self._now(),
             # As a real server: no id is used twice by servers that follow each other.
             first_session=(wall << 16) & (2**56 - 1),
         )
         self._thread: threading.Thread | None = None
         self._commands: deque[tuple[Callable[[], object], Future[object]]] = deque()
-        self._connections: dict[_Connection, None] = {}
+        self._connections: dict[Connection, None] = {}
         self._listener: socket.socket | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None
         self._selector: selectors.BaseSelector | None = None
         self._deaf: selectors.BaseSelector | None = None
-        self._dirty: dict[_Connection, None] = {}  # those with something to send
-        self._late: dict[_Connection, None] = {}  # those with something to send later
+        self._dirty: dict[Connection, None] = {}  # those with something to send
+        self._late: dict[Connection, None] = {}  # those with something to send later
         self._faults: list[ScriptedFault] = []
         self._delay = 0.0
         self._muted = self._frozen = self._ending = False
@@ -185,7 +187,7 @@ class EmbeddedServer:
             self._listen()
         except OSError as error:
             raise StartFailed(f"{self.hosts} cannot be listened on ({error})") from error
-        self._machine.restart(self._rules, _now())
+        self._machine.restart(self._rules, self._now())
         self._muted = self._frozen = self._ending = False
         self._waker = ours, theirs = socket.socketpair()
         self._selector, self._deaf = selectors.DefaultSelector(), selectors.DefaultSelector()
@@ -316,7 +318,7 @@ class EmbeddedServer:
         number = session
 
         def end() -> bool:
-            lived = self._machine.expire(number, _now())
+            lived = self._machine.expire(number, self._now())
             self._deliver()
             return lived
 
@@ -340,6 +342,10 @@ class EmbeddedServer:
         return fault
 
     # On the server's thread.
+
+    def _now(self) -> int:
+        """Return the time in milliseconds."""
+        return _now()
 
     def _call(self, command: Callable[[], T]) -> T:
         """Have the server's thread do something, and wait for it."""
@@ -377,14 +383,14 @@ class EmbeddedServer:
         """Return how long to wait for news."""
         if self._frozen:
             return None
-        wait = (self._machine.due() - _now()) / 1000
+        wait = (self._machine.due() - self._now()) / 1000
         if self._late and not self._muted:
             first = min(each.later[0][0] for each in self._late)
             wait = min(wait, first - time.monotonic())
         return max(0.0, wait)
 
     def _advance(self) -> None:
-        now = _now()
+        now = self._now()
         if now >= self._machine.due():
             self._machine.advance(now)
             self._deliver()
@@ -452,11 +458,11 @@ class EmbeddedServer:
             return
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = _Connection(link, address[0].partition("%")[0])
+        connection = Connection(link, address[0].partition("%")[0])
         self._connections[connection] = None
         self._selector.register(link, _READ, connection)
 
-    def _ready(self, connection: _Connection, mask: int) -> None:
+    def _ready(self, connection: Connection, mask: int) -> None:
         if connection not in self._connections:
             return
         if mask & _READ:
@@ -476,7 +482,7 @@ class EmbeddedServer:
         if mask & _WRITE:
             self._flush(connection)
 
-    def _read(self, connection: _Connection) -> None:
+    def _read(self, connection: Connection) -> None:
         """Take all frames that are complete."""
         inbox, at = connection.inbox, 0
         while len(inbox) - at >= _LENGTH.size and not connection.ends:
@@ -503,22 +509,22 @@ class EmbeddedServer:
         del inbox[:at]
         self._deliver()
 
-    def _take(self, connection: _Connection, frame: bytes) -> None:
+    def _take(self, connection: Connection, frame: bytes) -> None:
         if not connection.greeted:
             connection.greeted = True
             request = jute.read_connect(frame)
-            self._machine.connect(connection, request, _now(), connection.address)
+            self._machine.connect(connection, request, self._now(), connection.address)
             self._post()
             return
         xid, wish = jute.read_request(frame)
         fault = self._fault(wish) if self._faults else None
         if fault is None:
-            self._machine.request(connection, xid, wish, _now())
+            self._machine.request(connection, xid, wish, self._now())
         elif fault.trouble is Trouble.THROTTLED:
-            self._machine.throttle(connection, xid, _now())
+            self._machine.throttle(connection, xid, self._now())
         elif fault.trouble is Trouble.REPLY_LOST:
             self._say(connection, None)
-            self._machine.request(connection, xid, wish, _now())
+            self._machine.request(connection, xid, wish, self._now())
             self._machine.lost(connection)
         else:
             self._say(connection, None)
@@ -531,7 +537,7 @@ class EmbeddedServer:
         self._faults = [each for each in self._faults if each.armed]
         return next((each for each in self._faults if each.strikes(request)), None)
 
-    def _say(self, connection: _Connection, data: bytes | None) -> None:
+    def _say(self, connection: Connection, data: bytes | None) -> None:
         """Queue bytes, or the end of the connection after them."""
         if self._delay or connection.later:
             connection.say(data, time.monotonic() + self._delay)
@@ -554,7 +560,7 @@ class EmbeddedServer:
             connection, _ = self._dirty.popitem()
             self._flush(connection)
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: Connection) -> None:
         if connection not in self._connections:
             return
         if connection.outbox:
@@ -575,7 +581,7 @@ class EmbeddedServer:
             self._selector.modify(connection.socket, mask, connection)
             connection.mask = mask
 
-    def _lose(self, connection: _Connection) -> None:
+    def _lose(self, connection: Connection) -> None:
         """Close a connection at once."""
         if connection in self._connections:
             assert self._selector is not None

@@ -1,0 +1,622 @@
+"""What happens on the simulated clock, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import zklock
+from zklock import aio, telemetry
+from zklock.testing import ServerError, Simulation, simulated, wait_for
+
+TIMEOUT = 10.0
+LEASE = 2 / 3 * TIMEOUT
+HUNG = TIMEOUT / 3
+SOON = 20.0
+PATH = "/locks/report"
+
+
+@pytest.fixture
+def sim() -> Iterator[Simulation]:
+    with simulated() as made:
+        yield made
+
+
+@pytest.fixture
+def client(sim: Simulation) -> Any:
+    return sim.client(TIMEOUT)
+
+
+@pytest.fixture
+def other(sim: Simulation) -> Any:
+    return sim.client(TIMEOUT)
+
+
+def acquired(lock: Any) -> zklock.Grant:
+    grant = lock.acquire()
+    assert grant is not None
+    return grant  # type: ignore[no-any-return]
+
+
+class Contender:
+    """A thread that acquires, and notes when."""
+
+    def __init__(self, sim: Simulation, lock: Any, **how: Any) -> None:
+        self.grant: zklock.Grant | None = None
+        self.at: float | None = None
+        self._lock = lock
+        self._how = how
+        self._sim = sim
+        self._thread = threading.Thread(target=self._run, name="contender", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.grant = self._lock.acquire(**self._how)
+        self.at = self._sim.now
+
+    @property
+    def waits(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self) -> zklock.Grant | None:
+        self._thread.join(SOON)
+        assert not self._thread.is_alive()
+        return self.grant
+
+
+def queue(sim: Simulation, lock: Any, number: int = 2, **how: Any) -> Contender:
+    """Return a contender that is queued."""
+    contender = Contender(sim, lock, **how)
+    wait_for(lambda: len(lock.contenders()) == number, SOON)
+    return contender
+
+
+def until(sim: Simulation, condition: Any, step: float, most: float) -> float:
+    """Advance in steps until the condition holds; return when it does."""
+    end = sim.now + most
+    while not condition():
+        assert sim.now < end
+        sim.advance(step)
+    return sim.now
+
+
+class TestTime:
+    def test_begins_at_zero_and_stands_still(self, sim: Simulation, client: Any) -> None:
+        grant = acquired(zklock.Lock(client, PATH))
+        left = grant.remaining()
+        time.sleep(0.05)
+        assert (sim.now, grant.remaining()) == (0.0, left)
+
+    def test_goes_on_by_what_is_said(self, sim: Simulation) -> None:
+        for seconds in (0.0, 0.25, 3, 1000.0):
+            before = sim.now
+            sim.advance(seconds)
+            assert sim.now == before + seconds
+
+    @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan"), "1", None])
+    def test_only_forward(self, sim: Simulation, seconds: Any) -> None:
+        with pytest.raises((ValueError, TypeError)):
+            sim.advance(seconds)
+        assert sim.now == 0.0
+
+    def test_a_held_lock_is_held_on(self, sim: Simulation, client: Any) -> None:
+        grant = acquired(zklock.Lock(client, PATH))
+        for _ in range(20):
+            sim.advance(7.3)
+            assert grant.held
+            assert grant.remaining() >= LEASE - TIMEOUT / 10 - 1e-6
+
+    def test_an_idle_client_keeps_its_session(self, sim: Simulation, client: Any) -> None:
+        session = client.client_id
+        sim.advance(30 * TIMEOUT)
+        assert client.connected
+        assert client.client_id == session
+
+    def test_a_first_lock_after_an_idle_time_is_granted_at_once(
+        self, sim: Simulation, client: Any
+    ) -> None:
+        sim.advance(2 * TIMEOUT)
+        contender = Contender(sim, zklock.Lock(client, PATH))
+        assert contender.join() is not None
+        assert contender.at == 2 * TIMEOUT
+
+    def test_a_client_that_only_looks_keeps_its_session(self, sim: Simulation) -> None:
+        with zklock.connect(sim.hosts, TIMEOUT) as outside:
+            session = outside.client_id
+            sim.advance(5 * TIMEOUT)
+            assert outside.exists("/") is not None
+            assert outside.client_id == session
+
+    def test_heartbeats_are_sent_ten_times_per_timeout(self, sim: Simulation, client: Any) -> None:
+        beats: list[float] = []
+
+        def hear(event: telemetry.Event) -> None:
+            if isinstance(event, telemetry.HeartbeatSent):
+                beats.append(event.at)
+
+        heard = telemetry.subscribe(hear)
+        try:
+            acquired(zklock.Lock(client, PATH))
+            sim.advance(5.0)
+            assert heard.flush(SOON)
+        finally:
+            heard.close()
+        late = [at for at in beats if at > 0]
+        assert late == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+class TestLoss:
+    def test_a_partitioned_holder_is_suspended_and_lost_in_time(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        lost: list[tuple[float, zklock.LossReason]] = []
+        suspended: list[float] = []
+        lock = zklock.Lock(
+            client,
+            PATH,
+            on_lost=lambda loss: lost.append((sim.now, loss.reason)),
+            on_suspended=lambda grant: suspended.append(sim.now),
+        )
+        grant = acquired(lock)
+        next_one = queue(sim, zklock.Lock(other, PATH))
+        sim.advance(20.0)
+        sim.partition(client)
+        sim.advance(HUNG)
+        assert suspended == []
+        sim.advance(1.0)  # the first heartbeat that was not answered was sent 1 s after the cut
+        assert suspended == [pytest.approx(21.0 + HUNG)]
+        assert grant.held
+        sim.advance(20.0 + LEASE - sim.now - 0.01)
+        assert (grant.held, lost) == (True, [])
+        assert next_one.waits
+        sim.advance(0.01)
+        assert grant.remaining() == 0
+        assert [reason for _, reason in lost] == [zklock.LossReason.LEASE_LAPSED]
+        assert lost[0][0] == pytest.approx(20.0 + LEASE)
+        assert next_one.waits
+        sim.advance(30.49 - sim.now)  # the session ends at the first tick after its timeout
+        assert grant_waits(next_one)
+        sim.advance(0.02)
+        given = next_one.join()
+        assert given is not None
+        assert given.token > grant.token
+
+    def test_an_expired_session_is_told_at_once(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        lost: list[zklock.LossReason] = []
+        grant = acquired(zklock.Lock(client, PATH, on_lost=lambda loss: lost.append(loss.reason)))
+        next_one = queue(sim, zklock.Lock(other, PATH))
+        before = client.client_id
+        sim.expire(client)
+        assert lost == [zklock.LossReason.SESSION_EXPIRED]
+        assert grant.lost.is_set()
+        assert client.connected
+        assert client.client_id != before
+        given = next_one.join()
+        assert given is not None
+        assert given.token > grant.token
+        assert sim.now == 0.0
+
+    def test_a_partition_that_is_healed_costs_nothing(self, sim: Simulation, client: Any) -> None:
+        grant = acquired(zklock.Lock(client, PATH))
+        for seconds in (2.0, 5.0):  # with and without the loss of the connection
+            sim.partition(client)
+            sim.advance(seconds)
+            sim.heal(client)
+            assert client.connected
+            sim.advance(3 * TIMEOUT)
+            assert grant.held
+
+    def test_who_comes_back_too_late_has_a_new_session(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        grant = acquired(zklock.Lock(client, PATH))
+        sim.partition(client)
+        sim.advance(2 * TIMEOUT)
+        newer = acquired(zklock.Lock(other, PATH))
+        sim.heal(client)
+        assert client.connected
+        assert not grant.held
+        with pytest.raises(zklock.LockLost):
+            grant.check()
+        assert newer.held
+        other.stop()
+        assert acquired(zklock.Lock(client, PATH)).token > newer.token
+
+    def test_an_idle_client_notices_a_partition(self, sim: Simulation, client: Any) -> None:
+        sim.advance(TIMEOUT)
+        sim.partition(client)
+        assert client.connected
+        sim.advance(TIMEOUT)
+        assert not client.connected
+        sim.heal(client)
+        assert client.connected
+
+    def test_a_lost_reply_loses_nothing(self, sim: Simulation, client: Any) -> None:
+        fault = sim.lose_reply("create2")
+        lock = zklock.Lock(client, PATH)
+        grant = acquired(lock)
+        assert fault.struck == 1
+        assert grant.held
+        assert [each.path for each in lock.contenders()] == [grant.path]
+
+
+def grant_waits(contender: Contender) -> bool:
+    contender._thread.join(0.02)
+    return contender.waits
+
+
+class TestPause:
+    def test_believes_as_before_until_it_goes_on(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        lost: list[float] = []
+        grant = acquired(zklock.Lock(client, PATH, on_lost=lambda loss: lost.append(sim.now)))
+        next_one = queue(sim, zklock.Lock(other, PATH))
+        left = grant.remaining()
+        sim.pause(client)
+        sim.advance(2 * TIMEOUT)
+        newer = next_one.join()
+        assert newer is not None
+        assert grant.remaining() == left  # as in the last instruction before the pause
+        assert lost == []
+        sim.resume(client)
+        assert not grant.held
+        assert lost == [2 * TIMEOUT]
+        assert newer.held
+        assert client.connected
+
+    def test_the_clock_jumps_before_an_answer_is_read(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        grant = acquired(zklock.Lock(client, PATH))
+        sim.pause(client)
+        asked = threading.Thread(target=lambda: client.exists(PATH), daemon=True)
+        asked.start()
+        sim.advance(LEASE + 0.1)  # the session lives on
+        sim.resume(client)
+        asked.join(SOON)
+        assert not grant.held
+        assert grant.lost.is_set()
+        session = client.client_id
+        sim.advance(1.0)
+        assert client.client_id == session
+
+    def test_a_short_pause_costs_nothing(self, sim: Simulation, client: Any) -> None:
+        grant = acquired(zklock.Lock(client, PATH))
+        for _ in range(5):
+            sim.pause(client)
+            sim.advance(0.6 * LEASE)
+            sim.resume(client)
+            assert grant.held
+            sim.advance(1.0)
+        assert grant.held
+
+    def test_others_go_on(self, sim: Simulation, client: Any, other: Any) -> None:
+        sim.pause(client)
+        lock = zklock.Lock(other, PATH)
+        grant = acquired(lock)
+        sim.advance(2 * TIMEOUT)
+        assert grant.held
+        lock.release()
+
+    def test_a_partition_outlasts_a_pause(self, sim: Simulation, client: Any) -> None:
+        sim.partition(client)
+        sim.pause(client)
+        sim.advance(1.0)
+        sim.resume(client)
+        sim.advance(TIMEOUT)
+        assert not client.connected
+        sim.heal(client)
+        assert client.connected
+
+
+class TestWaits:
+    def test_a_wait_ends_by_this_clock(self, sim: Simulation, client: Any, other: Any) -> None:
+        acquired(zklock.Lock(client, PATH))
+        contender = queue(sim, zklock.Lock(other, PATH), timeout=30.0)
+        sim.advance(29.0)
+        assert grant_waits(contender)
+        sim.advance(1.0)
+        assert contender.join() is None
+
+    def test_run_lets_time_pass_while_a_call_waits(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        held = zklock.Lock(client, PATH)
+        acquired(held)
+        lock = zklock.Lock(other, PATH)
+        assert sim.run(lambda: lock.acquire(timeout=30.0)) is None
+        assert sim.now == 30.0
+        held.release()
+        assert sim.run(lock.acquire) is not None
+        assert sim.now == 30.0
+
+    def test_run_has_a_limit(self, sim: Simulation, client: Any, other: Any) -> None:
+        held = zklock.Lock(client, PATH)
+        acquired(held)
+        with pytest.raises(TimeoutError, match="45 s"):
+            sim.run(zklock.Lock(other, PATH).acquire, at_most=45.0)
+        assert sim.now == 45.0
+
+    def test_run_passes_an_error_on(self, sim: Simulation) -> None:
+        with pytest.raises(ZeroDivisionError):
+            sim.run(lambda: 1 / 0)
+
+    def test_what_is_asked_of_nobody_ends(self, sim: Simulation, client: Any) -> None:
+        lock = zklock.Lock(client, PATH)
+        sim.partition(client)
+        with pytest.raises(zklock.NoAnswer):
+            sim.run(lambda: lock.contenders(timeout=5.0))
+        assert sim.now == 5.0
+        assert sim.run(lambda: lock.acquire(blocking=False)) is None
+        assert sim.now == 6.0
+
+    def test_several_locks_have_one_limit(self, sim: Simulation, client: Any, other: Any) -> None:
+        acquired(zklock.Lock(client, "/locks/b"))
+        both = zklock.MultiLock([zklock.Lock(other, "/locks/a"), zklock.Lock(other, "/locks/b")])
+        assert sim.run(lambda: both.acquire(timeout=12.0)) is None
+        assert sim.now == 12.0
+
+    def test_a_semaphore(self, sim: Simulation, client: Any, other: Any) -> None:
+        first = zklock.Semaphore(client, "/permits", limit=1)
+        acquired(first)
+        second = zklock.Semaphore(other, "/permits", limit=1)
+        assert sim.run(lambda: second.acquire(timeout=3.0)) is None
+        sim.partition(client)
+        assert sim.run(second.acquire) is not None
+        assert 3.0 + TIMEOUT <= sim.now <= 4.5 + TIMEOUT
+
+
+def ended(sim: Simulation, threads: list[threading.Thread]) -> bool:
+    """Let time pass; return whether all threads have ended."""
+    sim.advance(0.5)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def wait_until_standing(election: zklock.LeaderElection, number: int) -> None:
+    wait_for(lambda: len(election.members()) == number, SOON)
+
+
+class TestElection:
+    def test_a_cut_off_leader_steps_down_before_the_next_one_leads(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        story: list[tuple[str, float]] = []
+        stop = threading.Event()
+
+        def lead(name: str) -> Any:
+            def leads(leadership: zklock.Leadership) -> None:
+                story.append((f"{name} leads", sim.now))
+                leadership.should_stop.wait()
+                story.append((f"{name} stops", sim.now))
+
+            return leads
+
+        threads = []
+        for name, each in (("a", client), ("b", other)):
+            election = zklock.LeaderElection(each, "/leader", identity=name)
+            thread = threading.Thread(
+                target=lambda election=election, name=name: election.run(lead(name), stop=stop),
+                daemon=True,
+            )
+            thread.start()
+            threads.append(thread)
+            wait_until_standing(election, len(threads))
+        wait_for(lambda: len(story) == 1, SOON)
+        sim.partition(client)
+        sim.advance(LEASE)
+        wait_for(lambda: len(story) == 2, SOON)
+        sim.advance(TIMEOUT)
+        wait_for(lambda: len(story) == 3, SOON)
+        assert [what for what, _ in story] == ["a leads", "a stops", "b leads"]
+        assert story[1][1] == pytest.approx(LEASE)
+        sim.heal(client)
+        stop.set()
+        wait_for(lambda: ended(sim, threads), SOON)
+
+    def test_changes_are_waited_for_by_this_clock(self, sim: Simulation, client: Any) -> None:
+        election = zklock.LeaderElection(client, "/leader")
+        with election.changes() as changes:
+            assert changes.next() is not None
+            assert sim.run(lambda: changes.next(timeout=8.0)) is None
+            assert sim.now == 8.0
+
+
+class TestPool:
+    def test_the_shards_of_a_worker_that_is_cut_off_move(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        pools = [
+            zklock.WorkerPool(each, "/pool", shards=4, identity=name, settle=0.5)
+            for each, name in ((client, "a"), (other, "b"))
+        ]
+        for pool in pools:
+            sim.run(pool.start)
+
+        def owned() -> list[int]:
+            return [len(pool.owned()) for pool in pools]
+
+        until(sim, lambda: owned() == [2, 2], 0.25, 60.0)
+        before = sim.now
+        sim.partition(client)
+        # Nothing waits for what the threads of a pool do: they may be late by some steps.
+        assert until(sim, lambda: owned() == [0, 4], 0.25, 60.0) - before >= TIMEOUT - 1.0
+        sim.heal(client)
+        until(sim, lambda: owned() == [2, 2], 0.25, 120.0)
+        for pool in pools:
+            sim.run(pool.stop)
+
+    def test_handlers_in_processes_are_refused(self, client: Any) -> None:
+        with pytest.raises(ValueError, match="real clock"):
+            zklock.WorkerPool(client, "/pool", shards=1, handler=print, executor="processes")
+
+
+class TestAsyncio:
+    def test_a_loss(self, sim: Simulation, client: Any, other: Any) -> None:
+        async def main() -> None:
+            lost: list[float] = []
+            lock = aio.Lock(client, PATH, on_lost=lambda loss: lost.append(sim.now))
+            grant = await lock.acquire()
+            assert grant is not None
+            waiting = asyncio.create_task(aio.Lock(other, PATH).acquire())
+            await sim.aio_advance(20.0)
+            sim.partition(client)
+            await sim.aio_advance(LEASE)
+            assert lost == [pytest.approx(20.0 + LEASE)]
+            assert not grant.held
+            assert not waiting.done()
+            await sim.aio_advance(TIMEOUT - LEASE + 1.0)
+            newer = await waiting
+            assert newer is not None
+            assert newer.token > grant.token
+
+        asyncio.run(main())
+
+    def test_a_wait_ends_by_this_clock(self, sim: Simulation, client: Any, other: Any) -> None:
+        async def main() -> None:
+            assert await aio.Lock(client, PATH).acquire() is not None
+            waiting = asyncio.create_task(aio.Lock(other, PATH).acquire(timeout=30.0))
+            await sim.aio_advance(29.0)
+            assert not waiting.done()
+            await sim.aio_advance(1.0)
+            assert waiting.done()
+            assert await waiting is None
+
+        asyncio.run(main())
+
+    def test_tasks_go_on_between_two_moments(self, sim: Simulation, client: Any) -> None:
+        async def main() -> None:
+            blocked = aio.Lock(client, PATH)
+            assert await blocked.acquire() is not None
+            ended: list[float] = []
+
+            async def again() -> None:
+                for _ in range(4):
+                    assert await aio.Lock(client, PATH).acquire(timeout=2.5) is None
+                    ended.append(sim.now)
+
+            task = asyncio.create_task(again())
+            await sim.aio_advance(10.0)
+            await task
+            assert ended == [2.5, 5.0, 7.5, 10.0]
+
+        asyncio.run(main())
+
+
+class TestTheObject:
+    def test_its_clients_alone(self, sim: Simulation) -> None:
+        with simulated() as another:
+            stranger = another.client()
+            for call in (sim.expire, sim.partition, sim.heal, sim.pause, sim.resume):
+                with pytest.raises(ValueError, match="no client of this simulation"):
+                    call(stranger)
+
+    @pytest.mark.parametrize("option", ["hosts", "handler"])
+    def test_its_own_server_and_handler(self, sim: Simulation, option: str) -> None:
+        with pytest.raises(TypeError, match=option):
+            sim.client(TIMEOUT, chroot="", **{option: None})
+
+    def test_closed(self, sim: Simulation, client: Any) -> None:
+        grant = acquired(zklock.Lock(client, PATH))
+        sim.partition(client)
+        sim.close()
+        sim.close()
+        assert not client.connected
+        assert not grant.held
+        with pytest.raises(ServerError, match="closed"):
+            sim.advance(1.0)
+        with pytest.raises(ServerError, match="closed"):
+            sim.client()
+
+    def test_a_client_that_is_cut_off_stops_at_once(self, sim: Simulation, client: Any) -> None:
+        acquired(zklock.Lock(client, PATH))
+        for seconds in (0.0, 5.0):  # with its connection, and without
+            sim.partition(client)
+            sim.advance(seconds)
+            client.stop()
+            sim.heal(client)
+            client.start()
+            sim.advance(3 * TIMEOUT)
+            assert client.connected
+
+    def test_not_in_a_callback(self, sim: Simulation, client: Any) -> None:
+        errors: list[BaseException] = []
+
+        def advance(loss: zklock.Loss) -> None:
+            try:
+                sim.advance(1.0)
+            except RuntimeError as error:
+                errors.append(error)
+
+        acquired(zklock.Lock(client, PATH, on_lost=advance))
+        sim.expire(client)
+        assert ["callback" in str(each) for each in errors] == [True]
+
+    def test_a_callback_that_waits_in_zklock_holds_nothing_up(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        got: list[object] = []
+
+        def again(loss: zklock.Loss) -> None:
+            got.append(zklock.Lock(client, PATH).acquire(timeout=4.0))
+
+        acquired(zklock.Lock(client, PATH, on_lost=again))
+        blocker = queue(sim, zklock.Lock(other, PATH))
+        sim.expire(client)
+        assert blocker.join() is not None
+        sim.advance(4.0)
+        wait_for(lambda: got == [None], SOON)
+
+    def test_says_what_it_is(self, sim: Simulation, client: Any) -> None:
+        sim.advance(2.5)
+        assert repr(sim) == "<Simulation at 2.5 s, 1 clients>"
+
+
+def story(sim: Simulation) -> list[tuple[float, str]]:
+    """Play what needs an order: three contend, the holder is cut off, paused, or expires."""
+    told: list[tuple[float, str]] = []
+    clients = [sim.client(TIMEOUT) for _ in range(3)]
+    grants: list[Contender] = []
+
+    def tell(number: int, what: str) -> None:
+        told.append((sim.now, f"{number} {what}"))
+
+    for number, each in enumerate(clients):
+        lock = zklock.Lock(
+            each,
+            PATH,
+            on_lost=partial(lambda n, loss: tell(n, loss.reason.name), number),
+            on_suspended=partial(lambda n, grant: tell(n, "suspended"), number),
+        )
+        grants.append(queue(sim, lock, number + 1))
+    faults = (sim.partition, sim.pause, sim.expire)
+    for number, fault in enumerate(faults):
+        grants[number].join()
+        tell(number, "is granted")
+        sim.advance(3.3)
+        fault(clients[number])
+        sim.advance(12.1)
+    sim.heal(clients[0])
+    sim.resume(clients[1])
+    tokens = [each.grant.token for each in grants if each.grant is not None]
+    assert all(one < two for one, two in pairwise(tokens))
+    assert len(tokens) == 3
+    return told
+
+
+def test_the_same_story_in_every_run() -> None:
+    stories = []
+    for _ in range(5):
+        with simulated() as sim:
+            stories.append(story(sim))
+    assert len(stories[0]) == 7
+    assert stories == [stories[0]] * 5

@@ -1,0 +1,527 @@
+"""What a client of a simulation runs on: its clock, its connection, its threads."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+from kazoo.protocol.states import KeeperState
+
+from zklock._engine.callers import Callers, Calls
+from zklock._engine.runtime import Runtime, Sends
+from zklock._engine.timed_thread import Job, TimedThread
+from zklock._kazoo.client import Kazoo
+from zklock._kazoo.handler import Handler, WireObserver
+from zklock._kazoo.socket import _Socket
+from zklock._kazoo.store import Results
+from zklock._kazoo.switch import open_store
+from zklock._recipes.effects import Flight
+from zklock.errors import ZkLockError
+from zklock.testing.simulation.server import Link, SimulatedServer, linked
+
+_PING = 1 / 3
+"""The part of the session timeout after which kazoo pings, if nothing was sent."""
+
+_PATIENCE = 30.0
+"""Real seconds to wait for the server, which answers at once."""
+
+_RETURN = 0.05
+"""Real seconds for a thread to act on the end of its wait, and wait again."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a side needs of its simulation.
+
+    ``now()`` is the time. ``stirs()`` is called whenever something happens.
+    """
+
+    server: SimulatedServer
+    now: Callable[[], float]
+    stirs: Callable[[], None]
+
+
+class Tokens:
+    """What is under way; each holds a token until it is through. From any thread, without lock."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._held: dict[object, str] = {}
+
+    def take(self, what: str) -> Callable[[], None]:
+        """Return what gives the token back; it may be called again."""
+        token = object()
+        self._held[token] = what
+        self._world.stirs()
+
+        def back() -> None:
+            if self._held.pop(token, None) is not None:
+                self._world.stirs()
+
+        return back
+
+    def held(self) -> str | None:
+        """Return what is under way, if anything is."""
+        for what in list(self._held.values()):
+            return what
+        return None
+
+
+class Side:
+    """One client's side of a simulation."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.local = Tokens(world)
+        self.flights = Tokens(world)
+        self.handler = SimulatedHandler(self)
+        self.client: Kazoo = None
+        self.runtime = Runtime(self.now, self._thread, self._callers, self._store, self.limit)
+        self.partitioned = False
+        self.cut = False  # nothing passes
+        self._session_id = 0
+        self._stood_still: float | None = None
+        self._lock = threading.Lock()
+        self._alarms: list[tuple[float, int, list[Job]]] = []
+        self._numbers = count()
+        self._waiting: dict[int, list[Job]] = {}  # by thread: its alarm
+        self._woken: dict[int, float] = {}  # by thread: how long to wait for it, in real time
+        self._calling: dict[int, Callable[[], None]] = {}  # by thread: gives its token back
+        self._threads: list[_Thread] = []
+
+    # The clock.
+
+    def now(self) -> float:
+        """Return the time as the client sees it."""
+        still = self._stood_still
+        return self.world.now() if still is None else still
+
+    @property
+    def paused(self) -> bool:
+        """Whether its clock stands still."""
+        return self._stood_still is not None
+
+    def stand_still(self) -> None:
+        """Let its clock stand still."""
+        self._stood_still = self.world.now()
+
+    def go_on(self) -> None:
+        """Let its clock jump to the present."""
+        self._stood_still = None
+
+    def at(self, due: float, job: Job) -> Callable[[], None]:
+        """Run a job at a time of its clock; return what cancels it."""
+        alarm = [job]
+        with self._lock:
+            heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
+        self.world.stirs()
+        return alarm.clear
+
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        """Begin a wait that ends by this clock: see ``runtime.Limit``."""
+        if seconds is not None and seconds <= 0:
+            return 0.0
+        me = threading.get_ident()
+        if not _on_loop():  # else several may wait
+            self._waiting.pop(me, []).clear()
+        if (called := self._calling.pop(me, None)) is not None:
+            called()  # a callback that waits was told what it had to be told
+        self._woken.pop(me, None)
+        self.world.stirs()
+        if seconds is not None and seconds < math.inf:
+            alarm: list[Job] = [partial(self._end_wait, me, wake)]
+            if not _on_loop():
+                self._waiting[me] = alarm
+            with self._lock:
+                due = self.now() + seconds
+                heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
+        return None
+
+    def _end_wait(self, thread: int, wake: Callable[[], object]) -> None:
+        if thread != threading.get_ident():
+            self._woken[thread] = time.monotonic() + _RETURN
+        wake()
+
+    def due(self) -> float:
+        """Return when it has something to do."""
+        if self.paused or self.over:
+            return math.inf
+        with self._lock:
+            while self._alarms and not self._alarms[0][2]:
+                heapq.heappop(self._alarms)
+            first = self._alarms[0][0] if self._alarms else math.inf
+        return min(first, self.handler.ping_due, *(each.due for each in self._threads))
+
+    def act(self) -> None:
+        """Begin what is due."""
+        now = self.now()
+        if self.handler.ping_due <= now:
+            self.handler.ping()
+        for thread in self._threads:
+            if thread.due <= now:
+                thread.wake()
+        while True:
+            with self._lock:
+                if not self._alarms or self._alarms[0][0] > now:
+                    return
+                alarm = heapq.heappop(self._alarms)[2]
+            for job in alarm:
+                job()
+
+    # Its threads.
+
+    def _thread(self, name: str, turn: Callable[[], float | None]) -> _Thread:
+        thread = _Thread(self, name, turn)
+        self._threads.append(thread)
+        return thread
+
+    def _store(
+        self,
+        client: Kazoo,
+        on_event: Callable[[str, str | None], None],
+        is_mine: Callable[[int], bool],
+        lock: AbstractContextManager[object],
+    ) -> _Store:
+        return _Store(self, open_store(client, on_event, is_mine, lock))
+
+    def _callers(self) -> _Callers:
+        return _Callers(self)
+
+    def calls(self, back: Callable[[], None]) -> None:
+        """Note that this thread runs callbacks; ``back`` is to be called in the end."""
+        self._calling[threading.get_ident()] = back
+
+    def called(self) -> None:
+        """Note that this thread has run its callbacks."""
+        back = self._calling.pop(threading.get_ident(), None)
+        if back is not None:
+            back()
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether this thread runs a callback."""
+        return threading.get_ident() in self._calling
+
+    # Its connection.
+
+    @property
+    def over(self) -> bool:
+        """Whether the client is stopped."""
+        return bool(self.client is not None and self.client.client_state is KeeperState.CLOSED)
+
+    @property
+    def session_id(self) -> int:
+        """The id of the session; while it is disconnected, of the last one."""
+        known = self.client.client_id
+        if known is not None:
+            self._session_id = int(known[0])
+        return self._session_id
+
+    # Rest.
+
+    def unrest(self) -> str | None:
+        """Return what is not at rest on this side, if anything is. On the server's thread."""
+        if self.over:
+            return None
+        now = time.monotonic()
+        if any(until > now and _runs(each) for each, until in list(self._woken.items())):
+            return "a thread whose wait has ended"
+        what = self.local.held() or (None if self.cut else self.flights.held())
+        return what or self.handler.unrest(self.cut)
+
+
+class _Thread:
+    """A thread with timed work, on the clock of a side (see ``runtime.Thread``).
+
+    It holds a token from each call until the turn after it is over.
+    """
+
+    def __init__(self, side: Side, name: str, turn: Callable[[], float | None]) -> None:
+        self.due = math.inf
+        self._side = side
+        self._name = name
+        self._turn = turn
+        self._through: list[Callable[[], None]] = []
+        self._inner = TimedThread(name, self._take_turn)
+
+    def later(self, job: Job) -> None:
+        back = self._side.local.take(self._name)
+
+        def run() -> None:
+            try:
+                job()
+            finally:
+                self._through.append(back)
+
+        self._inner.later(run)
+
+    def after(self, seconds: float, job: Job) -> Callable[[], object]:
+        return self._side.at(self._side.now() + seconds, partial(self.later, job))
+
+    def wake(self) -> None:
+        self._through.append(self._side.local.take(self._name))
+        self._inner.wake()
+
+    def ready(self) -> None:
+        self._inner.ready()
+
+    def _take_turn(self) -> float | None:
+        through, self._through = self._through, []
+        due: float | None = None
+        try:
+            due = self._turn()
+        finally:
+            self.due = math.inf if due is None else due
+            for back in through:
+                back()
+        return None if due is None else math.inf
+
+
+class _Callers:
+    """Runs callbacks (see ``runtime.Calling``); each call holds a token until it has returned."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._inner = Callers()
+
+    def ready(self) -> None:
+        self._inner.ready()
+
+    def run(self, calls: Calls) -> None:
+        back = self._side.local.take("a callback")
+        self._inner.run([partial(self._side.calls, back), *calls, self._side.called])
+
+    def end(self) -> None:
+        self._inner.end()
+
+
+class _Store:
+    """Sends flights (see ``runtime.Sends``); each holds a token until it is answered."""
+
+    def __init__(self, side: Side, inner: Sends) -> None:
+        self._side = side
+        self._inner = inner
+
+    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        back = self._side.flights.take("a request")
+
+        def landed(results: Results) -> None:
+            try:
+                done(results)
+            finally:
+                back()
+
+        try:
+            self._inner.fly(flight, landed)
+        except BaseException:
+            back()
+            raise
+
+
+class SimulatedHandler(Handler):
+    """The handler of a simulated client.
+
+    Its connections lead to the server of the simulation, without a network. It reports the times of
+    its side's clock. kazoo's own limits, which go by the real clock, have no effect.
+    """
+
+    def __init__(self, side: Side) -> None:
+        super().__init__()
+        self._side = side
+        self._link: tuple[Link, Link] | None = None
+        self._current: _Socket | None = None
+        self._asked_at = 0.0
+        self._rests = False  # the connection thread waits, and nothing has come
+        self._drops = False  # the connection is about to be given up
+        self._outside = False  # it waits for a way to the server
+        self._ends = False
+        self._unanswered = False  # a ping is
+        self._gate = threading.Condition()
+
+    # For kazoo.
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._ends = False
+        super().start()
+
+    def stop(self) -> None:
+        """Stop the threads. A client that is cut off is not kept waiting for an answer."""
+        super().stop()
+        with self._gate:
+            self._ends = True
+            self._gate.notify_all()
+        if self._side.cut:
+            self.drop()
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> _Socket:
+        """Connect to the server; wait as long as it cannot be reached."""
+        self._rests = False
+        self._pass()
+        self._drops = False
+        link = linked(self._side.now)
+        self._adopt(link)
+        self._link = link
+        self._current = self._connection(link[0], self, self._side.name, self._ask)
+        self._side.world.stirs()
+        return self._current
+
+    def _ask(self, timeout: float | None = None) -> Link:
+        """Return a connection for a four-letter word."""
+        self._pass()
+        link = linked(self._side.now)
+        self._adopt(link)
+        return link[0]
+
+    def _pass(self) -> None:
+        with self._gate:
+            self._outside = self._rests = True
+            while self._side.cut and not self._ends:
+                self._gate.wait(1.0)
+            self._outside = self._rests = False
+        if self._ends:
+            raise ConnectionRefusedError("the client is being stopped")
+
+    def _adopt(self, link: tuple[Link, Link]) -> None:
+        try:
+            self._side.world.server.adopt(link[1], self._side)
+        except ZkLockError as error:
+            for each in link:
+                each.close()
+            raise ConnectionRefusedError(str(error)) from error
+
+    def select(
+        self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Wait; in kazoo's main loop without a limit."""
+        if len(rlist) < 2:
+            return super().select(rlist, wlist, xlist, timeout)
+        for each in rlist:
+            each.flush()
+        self._rests = not any(each.pending() for each in rlist)
+        if self._rests:
+            self._side.world.stirs()
+        try:
+            return super().select(rlist, wlist, xlist, None)
+        finally:
+            self._rests = False
+            self._side.world.stirs()
+
+    # For zklock.
+
+    def observe(self, observer: WireObserver) -> None:
+        """Report to ``observer`` from now on, by the clock of this side."""
+        super().observe(_Observer(self, observer))
+
+    def drop(self) -> None:
+        """Break the present connection."""
+        self._drops = True
+        super().drop()
+
+    def turn(self) -> float:
+        """Return how long to wait for the server: it answers, unless this process is stalled."""
+        return _PATIENCE
+
+    def asking(self, connection: _Socket, sent: float, resumes: bool) -> float:
+        """Note a handshake; return until when to wait for its answer."""
+        self._asked_at = self._side.now()
+        return super().asking(connection, sent, resumes)
+
+    def pinged(self, sent: float, answered: float) -> None:
+        """Ignore a ping of kazoo's: it was sent by the real clock."""
+
+    # For the simulation.
+
+    @property
+    def asked_at(self) -> float:
+        """When the newest handshake was sent, by the clock of this side."""
+        return self._asked_at
+
+    @property
+    def ping_due(self) -> float:
+        """When kazoo would ping, by its own clock."""
+        link = self._link
+        if link is None or self._outside or self.session_timeout is None:
+            return math.inf
+        return link[0].sent_at + _PING * self.session_timeout
+
+    def open(self) -> None:
+        """Let the connection thread look whether the server can be reached."""
+        self._unanswered = False
+        with self._gate:
+            self._gate.notify_all()
+
+    def ping(self) -> None:
+        """Do what kazoo does: ping, or give the connection up if the last ping has no answer."""
+        assert self._link is not None
+        now = self._side.now()
+        self._link[0].sent_at = now
+        if not self._side.cut:
+            self._side.world.server.ping(self._side.session_id)
+            super().pinged(now, now)
+        elif self._unanswered:
+            self.drop()
+        else:
+            self._unanswered = True
+
+    def unrest(self, cut: bool) -> str | None:
+        """Return what is not at rest, if anything is. On the server's thread."""
+        link = self._link
+        if link is None:
+            return "no connection yet"
+        ours, theirs = link
+        if not cut:
+            if theirs.over or ours.over:
+                return "a lost connection"
+            if ours.sent != theirs.received or theirs.sent != ours.received:
+                return "bytes under way"
+        if not self._outside and self.waiting:
+            return "requests to be sent"
+        if not self._rests or (self._drops and not self._outside):
+            return "the connection's thread"
+        return None
+
+
+class _Observer(WireObserver):
+    """Hands the times of a side's clock on."""
+
+    def __init__(self, handler: SimulatedHandler, inner: WireObserver) -> None:
+        self._handler = handler
+        self._inner = inner
+
+    def at_stake(self) -> bool:
+        return self._inner.at_stake()
+
+    def on_ask(self, sent: float) -> None:
+        self._inner.on_ask(self._handler.asked_at)
+
+    def on_connect(self, sent: float, timeout: float) -> None:
+        self._inner.on_connect(self._handler.asked_at, timeout)
+
+    def on_ping(self, sent: float, answered: float) -> None:
+        self._inner.on_ping(sent, answered)
+
+    def on_close(self) -> None:
+        self._inner.on_close()
+
+
+def _on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _runs(thread: int) -> bool:
+    return any(each.ident == thread for each in threading.enumerate())

@@ -1,0 +1,409 @@
+"""The clock of a simulation, and what a test does with it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from itertools import count
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from zklock._engine.sessions import run_on
+from zklock._ground.events import Event
+from zklock._ground.numbers import check_number
+from zklock._kazoo.client import AnyClient
+from zklock._kazoo.connect import Client, connect, end
+from zklock.testing.errors import ServerError
+from zklock.testing.simulation.server import SimulatedServer
+from zklock.testing.simulation.side import Side, World
+from zklock.testing.zookeeper.faults import ScriptedFault
+
+T = TypeVar("T")
+
+_RESTS_IN = 20.0
+"""Real seconds in which everything comes to rest after a change, on a machine that is busy."""
+
+_LOOK = 0.001
+"""The longest time between two looks whether everything rests, in real seconds."""
+
+_MOMENT = 0.005
+"""Real seconds in which a thread returns from a call that has its answer."""
+
+_ROUNDS = 10
+"""Turns of an event loop in which a task goes on that was told something."""
+
+_MOST = 10_000
+"""What one client may do without that time goes on."""
+
+_WITH_MAIL = ("zklock._election.threads", "zklock._election.observers", "zklock._pool.threads")
+"""The modules that wait for mail, and not for an event."""
+
+_RETRY = {"max_tries": -1, "delay": 0.001, "backoff": 1, "max_delay": 0.01}
+
+
+class Simulation:
+    """A simulated ZooKeeper, whose clock the test moves. For tests, never for production.
+
+    ::
+
+        with zklock.testing.simulated() as sim:
+            client = sim.client(timeout=10.0)
+            grant = zklock.Lock(client, "/locks/report").acquire()
+            sim.partition(client)
+            sim.advance(7.0)
+            assert grant.lost.is_set()
+
+    The clients are real ones, and so are their threads. The clock is not: it stands still unless
+    `advance` or `run` moves it. The sessions on the server, the leases, the heartbeats, and all
+    timeouts and pauses of zklock's go by it. What Python waits for goes by the real clock:
+    ``time.sleep()``, ``grant.lost.wait(5.0)``, ``asyncio.timeout()``.
+
+    A method that changes something returns when all that follows has been told: to the clients,
+    to their callbacks, and to those who wait in a call of zklock's. It does not wait for what your
+    threads and tasks do then. If something does not come to rest in 20 real seconds, for example
+    since a callback does not return, it raises ``RuntimeError``. None may be called in a callback.
+
+    *Not simulated*: what only several servers do, such as elections, and followers that lag. Delays
+    of a network: what is not cut arrives at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        tick_time: int = 500,
+        min_session_timeout: int | None = None,
+        max_session_timeout: int | None = 60_000,
+    ) -> None:
+        self._now = 0.0
+        self._sides: dict[AnyClient, Side] = {}
+        self._numbers = count(1)
+        self._moving = threading.RLock()
+        self._stirrings = count(1)
+        self._stirred = 0
+        self._news = Event()
+        self._server = SimulatedServer(
+            lambda: self._now,
+            tick_time=tick_time,
+            min_session_timeout=min_session_timeout,
+            max_session_timeout=max_session_timeout,
+        )
+        self._world = World(self._server, lambda: self._now, self._stirs)
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "" if self._server.running else ", closed"
+        return f"<{type(self).__name__} at {self._now:g} s, {len(self._sides)} clients{state}>"
+
+    @property
+    def now(self) -> float:
+        """The time: the seconds by which the clock was moved since the start."""
+        return self._now
+
+    @property
+    def hosts(self) -> str:
+        """The address of the server, for a client that only looks, such as ``zklock show``.
+
+        Such a client goes by the real clock.
+        """
+        return self._server.hosts
+
+    def client(self, timeout: float = 10.0, *, chroot: str = "", **kazoo_options: Any) -> Client:
+        """Return a connected client, as :func:`zklock.connect` does; for threads and for asyncio.
+
+        ``timeout``: the session timeout to ask for, in seconds. ``chroot``: a path that exists.
+        Everything else goes to ``kazoo.client.KazooClient``. `close` stops it.
+        """
+        if wrong := {"hosts", "handler"} & kazoo_options.keys():
+            raise TypeError(f"a simulation has its own {' and '.join(sorted(wrong))}")
+        with self._alone():
+            side = Side(self._world, f"simulated-{next(self._numbers)}")
+            client = connect(
+                self._server.hosts + chroot,
+                timeout,
+                **{"handler": side.handler, "connection_retry": _RETRY, **kazoo_options},
+            )
+            side.client = client
+            run_on(client, side.runtime)
+            self._sides[client] = side
+            self._settle()
+        return client
+
+    # Time.
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass, with all that is due in them, in order.
+
+        What is due at the same time happens in the order in which the clients were made; then
+        sessions end on the server.
+        """
+        until = self._end_of(seconds)
+        with self._alone():
+            while self._step(until):
+                pass
+
+    async def aio_advance(self, seconds: float) -> None:
+        """Do what `advance` does, without blocking the event loop.
+
+        The tasks of the loop go on after each moment at which something was due.
+        """
+        until = self._end_of(seconds)
+        going = True
+        await self._loop_settles()  # what was begun before begins now
+        while going:
+            going = await asyncio.to_thread(self._one_step, until)
+            await self._loop_settles()
+
+    def run(self, call: Callable[[], T], at_most: float = 60.0) -> T:
+        """Call on another thread, and let time pass while it waits in zklock; return the result.
+
+        ``TimeoutError`` if it still waits after ``at_most`` seconds of the simulation.
+        ``RuntimeError`` if it waits for something else for 20 real seconds. It is left alone then.
+        """
+        until = self._end_of(at_most)
+        outcome: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                outcome.set_result(call())
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        thread = threading.Thread(target=work, name="zklock-simulated-call", daemon=True)
+        with self._alone():
+            thread.start()
+            began, going = time.monotonic(), True
+            while thread.is_alive():
+                self._settle()
+                if not _waits_in_zklock(thread):
+                    thread.join(_MOMENT)
+                    if time.monotonic() > began + _RESTS_IN:
+                        raise RuntimeError("the call does not wait in zklock: time cannot end it")
+                elif going:
+                    began, going = time.monotonic(), self._step(until)
+                else:
+                    raise TimeoutError(f"the call still waits after {at_most:g} s")
+        return outcome.result()
+
+    # Faults.
+
+    def expire(self, client: AnyClient) -> None:
+        """End a client's session on the server now, as its expiry would.
+
+        If it can be reached, the client has a new session when this returns, and its locks are
+        lost. `ServerError` if the session is over already.
+        """
+        side = self._side(client)
+        with self._alone():
+            self._settle()
+            self._server.expire(side.session_id)
+            self._settle()
+
+    def partition(self, client: AnyClient) -> None:
+        """Cut a client off: nothing passes between it and the server, and nothing is closed."""
+        self._change(client, partitioned=True)
+
+    def heal(self, client: AnyClient) -> None:
+        """Undo `partition`. What was sent meanwhile arrives, unless the connection was given up."""
+        self._change(client, partitioned=False)
+
+    def pause(self, client: AnyClient) -> None:
+        """Treat a client as a process that is stopped: its clock stands still, and nothing passes.
+
+        Its timers do not fire. Your threads are not stopped: what they ask of zklock meanwhile is
+        answered by the clock that stands still.
+        """
+        self._change(client, paused=True)
+
+    def resume(self, client: AnyClient) -> None:
+        """Undo `pause`. The clock jumps to the present before any answer of the server is read."""
+        self._change(client, paused=False)
+
+    def throttle(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
+        """Answer the next ``n`` requests by ThrottledOp, without carrying them out.
+
+        ``op`` is ZooKeeper's name of an operation, or several: ``"create2"``, ``"delete"``.
+        """
+        return self._server.throttle(op, n)
+
+    def lose_request(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
+        """Close the connection instead of carrying out the next request, ``n`` times."""
+        return self._server.lose_request(op, n)
+
+    def lose_reply(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
+        """Carry out the next request and close the connection instead of answering, ``n`` times."""
+        return self._server.lose_reply(op, n)
+
+    def close(self) -> None:
+        """Stop all clients, and the server; ``with`` does this. Repeatable."""
+        if not self._server.running:
+            return
+        with self._alone():
+            for side in self._sides.values():
+                self._set(side, partitioned=False, paused=False)
+            for side in self._sides.values():
+                end(side.client)
+            self._sides.clear()
+            self._server.stop()
+
+    # Inside.
+
+    def _stirs(self) -> None:
+        """Note that something happens. From any thread, without a lock."""
+        self._stirred = next(self._stirrings)
+        self._news.set()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if any(side.is_calling for side in self._sides.values()):
+            raise RuntimeError("a callback cannot change the simulation that waits for its return")
+        with self._moving:
+            if not self._server.running:
+                raise ServerError("the simulation is not started, or closed")
+            yield
+
+    def _side(self, client: AnyClient) -> Side:
+        try:
+            return self._sides[client]
+        except (KeyError, TypeError):
+            raise ValueError(f"{client!r} is no client of this simulation") from None
+
+    def _end_of(self, seconds: float) -> float:
+        check_number(
+            "seconds", seconds, "seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
+        )
+        return self._now + seconds
+
+    def _change(
+        self, client: AnyClient, *, partitioned: bool | None = None, paused: bool | None = None
+    ) -> None:
+        side = self._side(client)
+        with self._alone():
+            self._settle()
+            self._set(side, partitioned=partitioned, paused=paused)
+            self._settle()
+
+    def _set(self, side: Side, *, partitioned: bool | None, paused: bool | None) -> None:
+        if partitioned is not None:
+            side.partitioned = partitioned
+        if paused and not side.paused:
+            side.stand_still()
+        cut = side.partitioned or (side.paused if paused is None else paused)
+        if cut and not side.cut:
+            side.cut = True
+            self._server.cut(side)
+        if paused is False and side.paused:
+            side.go_on()
+            self._happen()
+        if side.cut and not cut:
+            self._server.mend(side)
+            side.cut = False
+            side.handler.open()
+
+    def _one_step(self, until: float) -> bool:
+        with self._alone():
+            return self._step(until)
+
+    def _step(self, until: float) -> bool:
+        """Move to the next moment, but not beyond a time; return whether that is still to come."""
+        self._settle()
+        due = min((self._server.due(), *(side.due() for side in self._sides.values())))
+        if due > until:
+            self._now = until
+            return False
+        self._now = max(self._now, due)
+        self._happen()
+        return True
+
+    def _happen(self) -> None:
+        """Have happen what is due, one after the other."""
+        self._settle()
+        for _ in range(_MOST):
+            side = next((each for each in self._sides.values() if each.due() <= self._now), None)
+            if side is None:
+                break
+            side.act()
+            self._settle()
+        else:
+            raise RuntimeError("a client has something to do again and again at the same time")
+        if self._server.due() <= self._now:
+            self._server.tick()
+            self._settle()
+
+    def _settle(self) -> None:
+        """Return when everything rests."""
+        until = time.monotonic() + _RESTS_IN
+        while True:
+            before = self._stirred
+            self._news.clear()
+            why = self._server.ask(self._unrest)
+            if why is None and self._stirred == before:
+                return
+            if time.monotonic() > until:
+                raise RuntimeError(f"the simulation does not come to rest: {why or 'it goes on'}")
+            self._news.wait(_LOOK)
+
+    def _unrest(self) -> str | None:
+        for side in list(self._sides.values()):
+            if (what := side.unrest()) is not None:
+                return f"{side.name}: {what}"
+        return None
+
+    async def _loop_settles(self) -> None:
+        """Return when the tasks of the running loop do nothing more with the simulation."""
+        while True:
+            before = self._stirred
+            for _ in range(_ROUNDS):
+                await asyncio.sleep(0)
+            if self._stirred == before:
+                return
+            await asyncio.to_thread(self._rests)
+
+    def _rests(self) -> None:
+        with self._alone():
+            self._settle()
+
+
+def simulated(
+    *,
+    tick_time: int = 500,
+    min_session_timeout: int | None = None,
+    max_session_timeout: int | None = 60_000,
+) -> Simulation:
+    """Return a simulated ZooKeeper on a clock that the test moves; ``with`` starts and ends it.
+
+    ``tick_time`` and the session timeouts are milliseconds of the simulation.
+    """
+    return Simulation(
+        tick_time=tick_time,
+        min_session_timeout=min_session_timeout,
+        max_session_timeout=max_session_timeout,
+    )
+
+
+def _waits_in_zklock(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return False
+    if frame.f_code is Event._wait.__code__:
+        return not frame.f_locals["self"].is_set()
+    if frame.f_globals.get("__name__") not in _WITH_MAIL:
+        return False
+    thread.join(_MOMENT)  # it may be about to go on with its mail
+    return sys._current_frames().get(thread.ident or 0) is frame
