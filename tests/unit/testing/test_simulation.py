@@ -23,6 +23,18 @@ SOON = 20.0
 PATH = "/locks/report"
 
 
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("zklock-")}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Look after the end of the simulation: no time passes then that could end a thread."""
+    before = threads()
+    yield
+    wait_for(lambda: threads() <= before, SOON, lambda: f"left: {threads() - before}")
+
+
 @pytest.fixture
 def sim() -> Iterator[Simulation]:
     with simulated() as made:

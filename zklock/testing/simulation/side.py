@@ -185,6 +185,11 @@ class Side:
         self._threads.append(thread)
         return thread
 
+    def end_threads(self) -> None:
+        """Let the threads see that the client is stopped: no time will pass that wakes them."""
+        for thread in self._threads:
+            thread.wake()
+
     def _store(
         self,
         client: Kazoo,

@@ -259,6 +259,7 @@ class Simulation:
                 self._set(side, partitioned=False, paused=False)
             for side in self._sides.values():
                 end(side.client)
+                side.end_threads()
             self._sides.clear()
             self._server.stop()
 
