@@ -512,6 +512,9 @@ class Client:
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         self._watching[attempt] = tuple(paths)
 
+    def rest(self, attempt: Attempt[Any], own: str) -> None:
+        assert own in self._watching[attempt]
+
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         return seconds
 

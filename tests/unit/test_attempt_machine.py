@@ -98,6 +98,9 @@ class Host:
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         raise NotImplementedError
 
+    def rest(self, attempt: Attempt[Any], own: str) -> None:
+        raise NotImplementedError
+
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         self._called()
 

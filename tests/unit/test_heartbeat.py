@@ -15,7 +15,7 @@ T = 40.0
 
 
 def beat(heart: Heartbeat, now: float, *, sends: bool = True, held: bool = True) -> int | None:
-    return heart.take(now, T, sends=sends, held=held)
+    return heart.take(now, T, sends=sends, held=held, proves=True)
 
 
 def due(heart: Heartbeat, now: float, *, held: bool = True) -> float:
@@ -75,6 +75,26 @@ class TestWhen:
         assert beat(heart, 100.0, sends=False) is None
         assert due(heart, 100.0) == 104.0
         assert beat(heart, 104.0) == 0
+
+    def test_soon_waits_for_no_touch(self) -> None:
+        heart = Heartbeat()
+        heart.take(100.0, T, sends=True, held=False, proves=False)
+        heart.soon()
+        assert due(heart, 101.0) == -math.inf
+        assert beat(heart, 101.0) == 1
+        heart.soon()
+        assert beat(heart, 102.0) is None
+        heart.answered(1, 103.0, T)
+        assert beat(heart, 103.0) == 2
+
+    def test_a_touch_that_is_forgotten_counts_for_nothing(self) -> None:
+        heart = Heartbeat()
+        heart.take(100.0, T, sends=True, held=False, proves=False)
+        heart.forget()
+        heart.soon()
+        assert beat(heart, 101.0) == 1
+        heart.soon()
+        assert beat(heart, 102.0) is None
 
 
 class TestLate:
@@ -139,7 +159,7 @@ class TestLate:
     @pytest.mark.parametrize("timeout", [T, 2.0])
     def test_a_late_answer_says_nothing_of_the_next_connection(self, timeout: float) -> None:
         heart = Heartbeat()
-        number = heart.take(100.0, timeout, sends=True, held=True)
+        number = heart.take(100.0, timeout, sends=True, held=True, proves=True)
         assert number is not None
         heart.answered(number, 100.0 + timeout / 4, timeout)
         heart.forget()

@@ -9,17 +9,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from tests.fakes import Written
 from tests.unit.sessions import PATH, TIMEOUT, World, nothing_logged_under_the_guard
-from zklock import AccessDenied, ClientClosed, ForkedClient, LockLost, Loss, LossReason
+from zklock import (
+    AccessDenied,
+    AcquireCancelled,
+    ClientClosed,
+    ForkedClient,
+    LockLost,
+    Loss,
+    LossReason,
+)
+from zklock._engine.attempt import Attempt
 from zklock._engine.lease import LeaseSettings
+from zklock._engine.watches import Watchers
 from zklock._ground.events import Event
 from zklock._kazoo import states
-from zklock._recipes import nodedata, queries
-from zklock._recipes.effects import Check, Delete, Sync, Watch
+from zklock._recipes import names, nodedata, queries
+from zklock._recipes.effects import Check, Delete, Exists, List, Sync, Watch
 from zklock._recipes.notes import Notes
 
 BEAT = TIMEOUT / 10
@@ -66,6 +77,22 @@ def note(world: World, leadership: Any) -> None:
     """Have a leader asked to release."""
     world.server.commit(Written(PATH, requested(leadership)))
     world.deliver()
+
+
+def raises(error: Exception) -> Callable[..., None]:
+    def call(*_: object, **__: object) -> None:
+        raise error
+
+    return call
+
+
+def stand_before(world: World, path: str = PATH, count: int = 2) -> list[str]:
+    """Have contenders of another session stand in a queue; return their nodes."""
+    other = world.server.open_session()
+    world.server.make_path(path)
+    prefix = f"{path}/{names.prefix(names.Kind.EXCLUSIVE, str(uuid4()))}"
+    nodes = [world.server.create(prefix, b"", other) for _ in range(count)]
+    return [node for node in nodes if isinstance(node, str)]
 
 
 def watched(world: World) -> list[str]:
@@ -241,6 +268,226 @@ class TestHeartbeats:
         world.server.delete(grant.path)
         world.run(3 * BEAT)
         assert [(loss.grant, loss.reason) for loss in lost] == [(grant, LossReason.NODE_DELETED)]
+
+
+class TestRest:
+    """What a session does that holds nothing, and whose contenders' turns are far."""
+
+    @pytest.fixture
+    def others(self, world: World) -> list[str]:
+        return stand_before(world)
+
+    def proofs_and_touches(self, world: World, seconds: float) -> tuple[list[float], list[float]]:
+        began = world.now
+        world.run(seconds)
+        proofs, one, other = (
+            [when for when in world.requests(kind) if when > began]
+            for kind in (Check, Sync, Exists)
+        )
+        assert abs(len(one) - len(other)) <= 1
+        return proofs, sorted(one + other)
+
+    def waits(self, world: World) -> Attempt[Any]:
+        attempt = world.ask_for()
+        world.run(BEAT)
+        return attempt
+
+    def test_proves_nothing(self, world: World, others: list[str]) -> None:
+        self.waits(world)
+        proofs, touches = self.proofs_and_touches(world, 5 * TIMEOUT)
+        assert proofs == []
+        gaps = [after - before for before, after in pairwise(touches)]
+        assert gaps == pytest.approx([BEAT] * len(gaps))
+        assert len(touches) in {49, 50}
+
+    def test_not_of_the_next_in_line(self, world: World, others: list[str]) -> None:
+        world.server.delete(others[1])
+        self.waits(world)
+        proofs, touches = self.proofs_and_touches(world, TIMEOUT)
+        assert len(proofs) in {9, 10}
+        assert touches == []
+
+    def test_not_of_a_session_that_holds(self, world: World, others: list[str]) -> None:
+        grant = world.acquire("/another")
+        self.waits(world)
+        world.run(5 * TIMEOUT)
+        assert grant.remaining() > LEASE - BEAT - 0.01
+        grant.abandon()
+        world.run(2 * BEAT)
+        assert self.proofs_and_touches(world, TIMEOUT)[0] == []
+
+    def test_not_of_one_whose_other_contender_is_the_next(
+        self, world: World, others: list[str]
+    ) -> None:
+        self.waits(world)
+        stand_before(world, "/another", 1)
+        world.ask_for("/another")
+        world.run(BEAT)
+        assert len(self.proofs_and_touches(world, TIMEOUT)[0]) in {9, 10}
+
+    def test_ends_with_a_proof_beside_the_look(self, world: World, others: list[str]) -> None:
+        attempt = self.waits(world)
+        world.run(5 * TIMEOUT)
+        world.latency = BEAT / 4
+        for node in others:
+            world.server.delete(node)
+        began = world.now
+        world.deliver()
+        world.run()
+        sent = [type(request) for when, request in world.sent if when == began]
+        assert {Check, List} <= set(sent)
+        world.run(BEAT)
+        grant = attempt.result()
+        assert grant.remaining() > LEASE - BEAT - 0.01  # as in a session that did not rest
+        world.latency = 0.0
+        assert len(self.proofs_and_touches(world, TIMEOUT)[0]) in {9, 10}
+
+    def test_goes_on_behind_somebody_else(self, world: World, others: list[str]) -> None:
+        self.waits(world)
+        stand_before(world)
+        last = world.ask_for()
+        world.run(2 * BEAT)
+        world.server.delete(others[0])
+        world.deliver()
+        proofs, _ = self.proofs_and_touches(world, TIMEOUT)
+        assert not last.done
+        assert proofs == []
+
+    def test_ends_at_once_while_a_touch_is_under_way(self, world: World, others: list[str]) -> None:
+        attempt = self.waits(world)
+        world.run(5 * TIMEOUT)
+        world.latency = BEAT / 2
+        asked = len(world.requests(Sync))
+        while len(world.requests(Sync)) == asked:
+            world.run(BEAT / 8)
+        for node in others:
+            world.server.delete(node)
+        world.deliver()
+        world.run(BEAT)
+        assert attempt.result().held
+
+    def test_notices_a_server_that_hangs(self, world: World, others: list[str]) -> None:
+        self.waits(world)
+        world.run(5 * TIMEOUT)
+        never_answers(world)
+        world.run(TIMEOUT / 5 + TIMEOUT / 3 - 0.01 - 2 * BEAT)
+        assert world.wire.drops == 0
+        world.run(2 * BEAT + 0.02)
+        assert world.wire.drops == 1
+
+    def test_goes_on_after_a_reconnection(self, world: World, others: list[str]) -> None:
+        attempt = self.waits(world)
+        world.run(TIMEOUT)
+        world.disconnect()
+        world.connect()
+        world.run(BEAT)
+        proofs, touches = self.proofs_and_touches(world, TIMEOUT)
+        assert (proofs, bool(touches), attempt.done) == ([], True, False)
+
+    def test_that_ends_soon_after_a_proof_needs_no_other(
+        self, world: World, others: list[str]
+    ) -> None:
+        attempt = world.ask_for()
+        world.run(0.9 * BEAT)
+        assert world.session._watchers.far
+        proofs = len(world.requests(Check))
+        for node in others:
+            world.server.delete(node)
+        world.deliver()
+        world.run()
+        assert attempt.result().held
+        assert len(world.requests(Check)) == proofs
+
+    def test_has_a_grant_wait_for_a_proof_although_there_is_a_lease(
+        self, world: World, others: list[str]
+    ) -> None:
+        attempt = self.waits(world)
+        world.run(3 * BEAT)
+        (own,) = world.session._watchers.far
+        world.latency = BEAT / 8
+        for node in others:
+            world.server.delete(node)
+        world.session._watchers.rouse(attempt)
+        world.deliver()
+        world.session.rest(attempt, own)
+        world.run(BEAT / 8)
+        assert world.session._lease.end - world.now >= 2 * BEAT
+        assert not attempt.done
+        world.run(BEAT / 2)
+        assert attempt.result().remaining() > LEASE - BEAT
+
+    def test_that_ends_twice_at_once_needs_one_proof(self, world: World, others: list[str]) -> None:
+        before = stand_before(world, "/another")
+        attempts = [self.waits(world), world.ask_for("/another")]
+        world.run(5 * TIMEOUT)
+        world.latency = BEAT / 8
+        proofs = len(world.requests(Check))
+        for node in others + before:
+            world.server.delete(node)
+            world.deliver()
+            world.run(BEAT / 32)
+        world.run(BEAT / 4)
+        assert all(attempt.result().held for attempt in attempts)
+        assert len(world.requests(Check)) == proofs + 1
+
+    def test_ends_although_nothing_can_be_sent(
+        self, world: World, others: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        attempt = self.waits(world)
+        world.run(5 * TIMEOUT)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.session, "_beat", raises(MemoryError()))
+            for node in others:
+                world.server.delete(node)
+            with pytest.raises(MemoryError):
+                world.deliver()
+        world.deliver()
+        world.run(2 * BEAT)
+        assert attempt.result().held
+
+    def test_says_nothing_of_the_permission_to_prove(self, make: Make) -> None:
+        world = make(default_acl=["some"])
+        world.server.denied.add(Check)
+        stand_before(world)
+        self.waits(world)
+        world.run(2 * BEAT)
+        free = world.ask_for("/free")
+        world.run(BEAT)
+        with pytest.raises(AccessDenied):
+            free.result()
+
+    def test_is_over_for_who_claims(self, world: World, others: list[str]) -> None:
+        """The event may come just before the attempt sleeps."""
+        attempt = self.waits(world)
+        world.run(5 * TIMEOUT)
+        (own,) = world.session._watchers.far
+        for node in others:
+            world.server.delete(node)
+        world.session._watchers.rouse(attempt)
+        world.session.rest(attempt, own)
+        world.latency = BEAT / 8
+        world.deliver()
+        world.session.rest(attempt, own)
+        world.run(BEAT)
+        assert attempt.result().held
+        assert len(self.proofs_and_touches(world, TIMEOUT)[0]) in {9, 10}
+
+    def test_is_forgotten_with_what_is_watched(self, world: World, others: list[str]) -> None:
+        attempt, watchers = self.waits(world), Watchers()
+        watchers.put(attempt, others)
+        watchers.rest(attempt, others[1])
+        assert list(watchers.far) == others[1:]
+        watchers.drop(attempt)
+        assert not watchers.far
+        watchers.rest(attempt, others[1])
+        assert not watchers.far
+
+    def test_leaves_nothing_behind(self, world: World, others: list[str]) -> None:
+        attempt = self.waits(world)
+        assert world.session._watchers.far
+        attempt.give_up(AcquireCancelled("it waits no more", path=PATH))
+        world.run(BEAT)
+        assert not world.session._watchers.far
 
 
 class TestBegin:

@@ -127,6 +127,9 @@ class Host(MailHost, Protocol):
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Report watch events on these paths to the attempt from now on, and on no others."""
 
+    def rest(self, attempt: Attempt[Any], own: str) -> None:
+        """Note that the turn of the node ``own`` is far, until a deletion, a watch or a claim."""
+
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         """Return a grant if the lease is live; else ``None``, and later ``attempt.lease_live()``.
 
@@ -285,6 +288,8 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                     answer, news = next(filter(None, events), None), News.WAITS
                     if answer is None:
                         self.heard = None  # what it waits for now is still there
+                        if asked.far and asked.own is not None:
+                            self._host.rest(self, asked.own)
                 case Claim():
                     answer, news = self._host.claim(self, asked), News.CLAIMS
                 case ClaimAll(claims):

@@ -20,6 +20,12 @@ than *L*, and a lease would end where answers take 0.18 *T*.
 
 A hurried client sends four times as many heartbeats. Without them it would lose its leases. Then
 its locks would go to others, and the requests for that cost ZooKeeper more.
+
+A session *rests* while the turns of all its contenders are far. It needs no lease then, only to
+live on. So its heartbeats are touches that prove nothing, and ZooKeeper writes nothing for them.
+Every second one goes to the leader and back; the server answers the others by itself. So if a
+server has lost its leader, a touch stays unanswered that was sent within *T*/5. Another *T*/3 later
+the client goes to another server, and has nearly half of *T* left to take its session along.
 """
 
 from __future__ import annotations
@@ -51,24 +57,35 @@ class Heartbeat:
     def __init__(self) -> None:
         self._numbers = count()
         self._under_way: dict[int, float] = {}  # its number: when it was sent
+        self._touches: set[int] = set()  # those under way that prove nothing
         self._took = 0.0  # the newest answer
         self._last = -math.inf
         self._soon = True
         self._told = False
 
     def soon(self) -> None:
-        """Have the next one sent at once, unless one is under way: its answer comes first."""
+        """Have the next one sent at once, unless a proof is under way: its answer comes first."""
         self._soon = True
 
     def forget(self) -> None:
         """Forget those that are under way: their connection is over."""
         self._under_way.clear()
+        self._touches.clear()
         self._took = 0.0
 
-    def take(self, now: float, timeout: float, *, sends: bool, held: bool) -> int | None:
+    def take(
+        self,
+        now: float,
+        timeout: float,
+        *,
+        sends: bool,
+        held: bool,
+        proves: bool,
+    ) -> int | None:
         """Return the number of a heartbeat to send now, or ``None``.
 
-        ``sends`` is whether one can be sent now. ``held`` is whether something is held.
+        ``sends`` is whether one can be sent now. ``held`` is whether something is held. ``proves``
+        is whether it will be a proof.
         """
         if now < self._next(now, timeout, held):
             return None
@@ -77,10 +94,13 @@ class Heartbeat:
             return None
         number = next(self._numbers)
         self._under_way[number] = now
+        if not proves:
+            self._touches.add(number)
         return number
 
     def answered(self, number: int, now: float, timeout: float) -> None:
         """Note an answer; one to a forgotten heartbeat counts for nothing."""
+        self._touches.discard(number)
         sent = self._under_way.pop(number, None)
         if sent is None:
             return
@@ -110,7 +130,7 @@ class Heartbeat:
         return self._took >= late or now >= self._oldest + late
 
     def _next(self, now: float, timeout: float, held: bool) -> float:
-        if self._soon and not self._under_way:
+        if self._soon and len(self._under_way) == len(self._touches):
             return -math.inf
         hurried = held and self._late(now, timeout)
         return self._last + timeout / (HURRIED if hurried else HEARTBEATS)

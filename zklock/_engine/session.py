@@ -76,7 +76,6 @@ from zklock._recipes.effects import (
     Flight,
     Node,
     Recipe,
-    Request,
     Sync,
 )
 from zklock.errors import WouldDeadlock, ZkLockError
@@ -131,6 +130,9 @@ class Session(Uncopied, WireObserver):
         self._readable = not client.default_acl
         self._epochs = telling.Epochs()
         self._late = False  # the lease is over, and the losses are not all noted
+        self._proved_at = -math.inf  # when the newest answered proof was sent
+        self._proof_sent = -math.inf  # the newest heartbeat that is one
+        self._roused_at = -math.inf  # a grant waits for a proof that was sent then or later
         self._forked = False
         self._idle = True  # the worker sleeps until it is woken
         self._used_at = -math.inf
@@ -385,6 +387,11 @@ class Session(Uncopied, WireObserver):
         with self.guard:
             self._watchers.put(attempt, paths)
 
+    def rest(self, attempt: Attempt[Any], own: str) -> None:
+        """Note that the turn of the node ``own`` is far, until a deletion, a watch or a claim."""
+        with self.guard:
+            self._watchers.rest(attempt, own)
+
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
         return self._worker.after(seconds, done)
@@ -398,6 +405,7 @@ class Session(Uncopied, WireObserver):
         assert terms is not None
         paths = (*(path for path, _ in claim.others), claim.path)
         with self.guard:
+            self._rouse(attempt, self._clock())
             if self._may_grant(paths):
                 if not attempt.accept():
                     return None
@@ -412,6 +420,7 @@ class Session(Uncopied, WireObserver):
     ) -> tuple[GrantBase, ...] | None:
         """Return a grant for each claim, if all can be granted now; else ``None``."""
         with self.guard:
+            self._rouse(attempt, self._clock())
             if not self._may_grant(claim.path for claim in claims) or not attempt.accept():
                 return None
             return tuple(
@@ -582,6 +591,11 @@ class Session(Uncopied, WireObserver):
             held = deleted and self._nodes.was_granted(path)
             taken = deleted and own is not None  # what this client deletes, it has forgotten
             written = False
+            number = None
+            missing = deleted and [each for each in attempts if self._rouse(each, now)]
+            if missing:
+                self._heartbeat.soon()
+                number = self._take_heartbeat(now, sends=self.connected, proves=True)
             if own is not None:
                 own.watched, own.fired = False, True
                 if deleted:
@@ -597,8 +611,12 @@ class Session(Uncopied, WireObserver):
         if deleted and telemetry.hooks:
             for attempt in attempts:
                 attempt.heard = now
-        for attempt in attempts:
-            attempt.watched(path, deleted, held, taken)
+        try:
+            if number is not None:  # before the attempts look, so that its answer comes first
+                self._beat(number, now, proves=True)
+        finally:
+            for attempt in attempts:
+                attempt.watched(path, deleted, held, taken)
 
     def _beside(self, path: str, now: float) -> bool:
         """Have the data of a lock's path read anew for the grants that watch them.
@@ -621,12 +639,29 @@ class Session(Uncopied, WireObserver):
 
     def _live(self) -> bool:
         """Whether enough lease is left for two heartbeats, so that a grant can last."""
-        return not self._late and self._lease.end - self._clock() >= 2 * self.timeout / HEARTBEATS
+        if self._late or self._proved_at < self._roused_at:
+            return False
+        return self._lease.end - self._clock() >= 2 * self.timeout / HEARTBEATS
+
+    def _rouse(self, attempt: Attempt[Any], now: float) -> bool:
+        """Have the session rest no more: a turn may have come. The caller has the guard.
+
+        The grant then waits for a proof that is as new as those of a session that does not rest. So
+        a grant is no nearer to its loss for having been waited for in rest. Return whether no such
+        proof has been sent.
+        """
+        if not self._watchers.rouse(attempt):
+            return False
+        newest = max(self._proof_sent, self._proved_at)
+        missing = now - newest > self.timeout / HEARTBEATS
+        self._roused_at = now if missing else newest
+        return missing
 
     def _proved(self, sent: float) -> None:
         waiting: dict[Attempt[Any], str] = {}
         with self.guard:
             self._lapse()  # a late proof does not revive a lease
+            self._proved_at = max(self._proved_at, sent)
             before = self._lease.end
             self._lease.proved(sent)
             if self._awaiting_lease and self._live() and self._readable:
@@ -737,12 +772,13 @@ class Session(Uncopied, WireObserver):
                 return math.inf if connected else None
             held = self._nodes.any_held
             sends = connected and not hung
-            number = self._heartbeat.take(now, timeout, sends=sends, held=held)
+            proves = bool(self._nodes) and not self._nodes.within(self._watchers.far)
+            number = self._take_heartbeat(now, sends=sends, proves=proves)
             due = self._heartbeat.due(now, timeout, held=held)
             if self._lease.end > now:
                 due = min(due, self._lease.end)
         if number is not None:
-            self._beat(number, now)
+            self._beat(number, now, proves=proves)
         return due
 
     def _fields(self) -> Fields:
@@ -761,55 +797,71 @@ class Session(Uncopied, WireObserver):
             extra=self._fields(),
         )
 
-    def _beat(self, number: int, now: float) -> None:
-        """Send a heartbeat: it proves that the session was alive when it was sent."""
+    def _take_heartbeat(self, now: float, *, sends: bool, proves: bool) -> int | None:
+        """Return the number of a heartbeat to send now, or ``None``; the caller has the guard."""
+        held = self._nodes.any_held
+        number = self._heartbeat.take(now, self.timeout, sends=sends, held=held, proves=proves)
+        if number is not None and proves:
+            self._proof_sent = now
+        return number
+
+    def _beat(self, number: int, now: float, *, proves: bool) -> None:
+        """Send a heartbeat: a proof that the session was alive when it was sent, or a touch."""
         with self.guard:
             claimed = (node for node in self._awaiting_lease.values() if node in self._nodes)
             some = self._nodes.take_turns(next(claimed, None))
         if telemetry.hooks:
             telemetry.emit(HeartbeatSent(at=now, session_id=self._id or 0))
-        proof: Request = Sync("/") if some is None else Check(some)
-        self._store.fly((proof,), partial(self._beaten, number, now, some))
+        beat: Check | Exists | Sync = Sync("/")
+        if some is not None and (proves or number % 2):
+            beat = Check(some) if proves else Exists(some)
+        self._store.fly((beat,), partial(self._beaten, number, now, beat))
         self._held_watches.place()
 
-    def _beaten(self, number: int, sent: float, some: str | None, results: Results) -> None:
+    def _beaten(
+        self, number: int, sent: float, beat: Check | Exists | Sync, results: Results
+    ) -> None:
         refused: list[Attempt[Any]] = []
-        (proof,) = results
+        (answer,) = results
+        failed = answer if isinstance(answer, Failed) else None
+        proves = failed is None and isinstance(beat, Check)
+        some = None if isinstance(beat, Sync) else beat.path
         with self.guard:
             self._heartbeat.answered(number, self._clock(), self.timeout)
-            if proof is None:
+            if failed is None:
                 self._lease.touched(sent, self._clock())
-                self._readable |= some is not None
-            elif proof.why is Failure.MISSING and some is not None:
+                self._readable |= proves
+            elif failed.why is Failure.MISSING and some is not None:
                 self._lose([some], LossReason.NODE_DELETED)
-            elif proof.why is Failure.DENIED:
+            elif failed.why is Failure.DENIED:
                 self._readable = False
                 waiting = self._awaiting_lease.items()
                 refused = [attempt for attempt, node in waiting if node == some]
                 for attempt in refused:
                     del self._awaiting_lease[attempt]
         self._outbox.send()
-        if telemetry.hooks and proof is None:
+        if telemetry.hooks and failed is None:
             now = self._clock()
             answered = HeartbeatAnswered(at=now, session_id=self._id or 0, took=now - sent)
             telemetry.emit(answered)
-        if proof is None:
-            if some is not None:
-                self._proved(sent)
-        elif proof.why is Failure.DENIED:
+        if proves:
+            self._proved(sent)
+        if failed is None:
+            return
+        if failed.why is Failure.DENIED:
             log.error(
                 "ACLs refuse the heartbeats, so that no lease can last: %s",
-                proof.error,
+                failed.error,
                 extra=self._fields(),
             )
-        elif proof.why is not Failure.DROPPED and not (proof.why is Failure.MISSING and some):
+        elif failed.why is not Failure.DROPPED and not (failed.why is Failure.MISSING and some):
             log.error(
                 "a heartbeat was refused, so that the lease will end: %s",
-                proof.error,
+                failed.error,
                 extra=self._fields(),
             )
         for attempt in refused:
-            attempt.refused(proof.error)
+            attempt.refused(failed.error)
 
     def _read(self, path: str, own: OwnNode, results: Results) -> None:
         """Note what was read for a grant, or that its node is gone."""

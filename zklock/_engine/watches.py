@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ class Watchers:
 
     def __init__(self) -> None:
         self._paths: dict[Attempt[Any], tuple[str, ...]] = {}
+        self._far: dict[str, None] = {}
         self._attempts: dict[str, dict[Attempt[Any], None]] = {}
 
     def put(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
@@ -35,11 +36,29 @@ class Watchers:
 
     def drop(self, attempt: Attempt[Any]) -> None:
         """Tell the attempt of nothing any more."""
+        self.rouse(attempt)
         for path in self._paths.pop(attempt, ()):
             attempts = self._attempts.get(path, {})
             attempts.pop(attempt, None)
             if not attempts:
                 self._attempts.pop(path, None)
+
+    def rest(self, attempt: Attempt[Any], own: str) -> None:
+        """Note that the turn of the node ``own``, which the attempt watches, is far."""
+        if own in self._paths.get(attempt, ()):
+            self._far[own] = None
+
+    def rouse(self, attempt: Attempt[Any]) -> bool:
+        """Note that its turn may be near; return whether that is news."""
+        far = [path for path in self._paths.get(attempt, ()) if path in self._far]
+        for path in far:
+            del self._far[path]
+        return bool(far)
+
+    @property
+    def far(self) -> Set[str]:
+        """The nodes whose turns are far."""
+        return self._far.keys()
 
     def of(self, path: str) -> list[Attempt[Any]]:
         """Return the attempts to tell of an event on ``path``."""

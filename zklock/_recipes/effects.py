@@ -240,11 +240,15 @@ class ClaimAll:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Sleep until something happens to one of the watched nodes → ``Event``."""
+    """Sleep until something happens to one of the watched nodes → ``Event``.
+
+    ``far``: whether others stand before the blocker. Then the end of this sleep is seldom a turn.
+    """
 
     blocker: str
     own: str | None
     beside: str | None = None
+    far: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,8 @@ class Entry:
         """
         if not (self.patient or reads):
             return Event.UNWATCHED
-        return (yield from watch(blocker, self.node, reads, self.patient, self.saw))
+        far = self.ahead is not None and self.ahead > 1
+        return (yield from watch(blocker, self.node, reads, self.patient, self.saw, far=far))
 
     def saw(self, blocker: Node) -> None:
         """Note the identity of the blocker that it waits for."""

@@ -103,11 +103,13 @@ def watch(
     reads: bool = False,
     patient: bool = True,
     saw: Callable[[Node], object] | None = None,
+    *,
+    far: bool = False,
 ) -> Recipe[Event | None]:
     """Sleep until the blocker or the own node goes. ``None``: the blocker was not there.
 
     With ``reads``, a writer that has become a reader lets this contender in. Without ``patient``,
-    this does not sleep. ``saw`` is called with the blocker's node.
+    this does not sleep. ``saw`` is called with the blocker's node. ``far``: see ``Wait``.
     """
     path, _, name = blocker.rpartition("/")
     first: Watch | WatchList = Watch(blocker)
@@ -129,7 +131,8 @@ def watch(
             saw(found)
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
             return Event.LETS_IN
-        event: Event = (yield Wait(first.path, own)) if patient else Event.UNWATCHED
+        sleep = Wait(first.path, own, far=far)
+        event: Event = (yield sleep) if patient else Event.UNWATCHED
         if event is not Event.UNWATCHED or not patient:
             return event
 

@@ -1,0 +1,50 @@
+"""ZooKeeper writes nothing for contenders whose turns are far, and they are granted in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import zklock
+from tests.contract.support import SOON, delete, passes_on, queued, run
+from zklock._recipes import names
+from zklock.testing import wait_for
+
+TIMEOUT = 4.0
+WINDOW = 0.3 * TIMEOUT  # each of the clients would write two times or more
+
+
+def test_waiters_far_from_their_turn_write_nothing(
+    zklock_connect: Callable[..., Any], other: Any, zklock_path: str
+) -> None:
+    path, elsewhere = f"{zklock_path}/lock", f"{zklock_path}/elsewhere"
+    other.ensure_path(path)
+    other.ensure_path(elsewhere)
+    prefix = f"{path}/{names.prefix(names.Kind.EXCLUSIVE, str(uuid4()))}"
+    before = [other.create(prefix, ephemeral=True, sequence=True) for _ in range(2)]
+    waiting = []
+    for _ in range(3):
+        lock = zklock.Lock(zklock_connect(timeout=TIMEOUT), path)
+        waiting.append(run(lock.acquire))
+        queued(other, path, len(before) + len(waiting))
+
+    def writes() -> int:
+        """Return how many transactions there were in a while."""
+        first = other.set(elsewhere, b"")
+        threading.Event().wait(WINDOW)
+        last = other.set(elsewhere, b"")
+        return int(last.mzxid - first.mzxid - 1)
+
+    wait_for(lambda: writes() == 0, SOON, "a while without a write")
+    for node in before:
+        delete(other, node)
+    for grant in waiting:
+        held = grant.result(SOON)
+        assert held is not None
+        assert held.held
+        assert writes() >= 2  # its holder proves its lease again
+        assert held.held
+        held.release()
+    passes_on(other, path)
