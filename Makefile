@@ -114,6 +114,7 @@ bench: zookeeper  ## locks and guards against their peers, as ratios; a worker p
 	$(BIN)/python -m tests.bench.bench_pool
 	$(BIN)/python -m tests.bench.bench_failover
 	$(BIN)/python -m tests.bench.bench_waiters
+	$(BIN)/python -m tests.bench.bench_rest
 	$(BIN)/python -m tests.bench.bench_start
 	$(BIN)/python -m tests.bench.bench_run --runs 10
 	$(BIN)/python -m tests.bench.bench_top
