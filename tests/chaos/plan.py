@@ -45,16 +45,21 @@ class Turn:
 PATIENT = 60.0
 
 
+def _is_held_long(lock: int) -> bool:
+    return lock % 4 == 1
+
+
 def turns(seed: str, locks: int, session: float, *, may_close: bool) -> Iterator[Turn]:
     """Yield turns without end, the same for the same seed.
 
-    Locks with an odd number are held long, so that faults find a holder; the others change hands
-    quickly.
+    Every fourth lock is held long, so that faults find a holder; the others change hands quickly.
+    Few turns are on a lock that is held long: else all would soon wait for those.
     """
     dice = random.Random(seed)
+    weights = [1 if _is_held_long(lock) else 3 for lock in range(locks)]
     while True:
-        lock = dice.randrange(locks)
-        long = dice.random() < (0.15 if lock % 2 else 0.01)
+        (lock,) = dice.choices(range(locks), weights)
+        long = dice.random() < (0.15 if _is_held_long(lock) else 0.01)
         yield Turn(
             lock=lock,
             timeout=dice.choices((PATIENT, session, 0.1, 0.0), (60, 20, 10, 10))[0],

@@ -57,7 +57,7 @@ class Settings:
     sync_limit: int = 10
     workers: int = 4
     proxied: int = 2
-    locks: int = 4
+    locks: int = 12
     service: float = 45.0
 
 
