@@ -1,0 +1,363 @@
+"""One process for hours: ``python -m tests.chaos.soak --minutes 120 [--json FILE]``.
+
+Threads and tasks of one process lock, lead and own shards, on clients whose connections suffer mild
+faults: drops, silences shorter and longer than a session, slow answers, nodes that an operator
+deletes. Locks, elections, pools and clients are made and thrown away all the while. Every half
+minute it counts what could grow: threads, descriptors, memory, objects, watches and nodes of the
+server. Exit status 1 if any of it still grew in the second half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import gc
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kazoo.exceptions import KazooException
+
+import zklock
+from tests.bench import results
+from zklock import aio
+from zklock.testing import FaultProxy, ZooKeeperServer, four_letter
+
+TIMEOUT = 4.0
+"""The session timeout of all clients, in seconds."""
+
+ROOT = "/soak"
+PATHS = tuple(f"{ROOT}/{number}" for number in range(4))
+SHARDS = 12
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """How much more of something there may be at the end: a part of it, and some in any case.
+
+    Users come and go by chance, each with a few threads, sockets and watches.
+    """
+
+    part: float
+    some: float
+
+
+MEASURES = {
+    "threads": Allowed(0.05, 8),
+    "descriptors": Allowed(0.05, 8),
+    "memory, MiB": Allowed(0.08, 4),
+    "objects": Allowed(0.05, 3000),
+    "watches": Allowed(0.10, 20),
+    "ephemeral nodes": Allowed(0.10, 10),
+    "nodes": Allowed(0.05, 20),
+}
+
+
+class Counts:
+    """What has happened so far, by name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def add(self, what: str) -> None:
+        """Count one."""
+        with self._lock:
+            self._counts[what] += 1
+
+    def all(self) -> dict[str, int]:
+        """Return the counts."""
+        with self._lock:
+            return dict(sorted(self._counts.items()))
+
+
+class Users:
+    """What the threads and tasks of the process do until they are told to stop."""
+
+    def __init__(self, seed: str, pace: float, counts: Counts) -> None:
+        self.stop = threading.Event()
+        self.errors: list[str] = []
+        self._seed = seed
+        self._pace = pace
+        self._counts = counts
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, act: Callable[[random.Random], object]) -> None:
+        """Have a thread act again and again."""
+
+        def run() -> None:
+            chance = random.Random(f"{self._seed}/{name}")
+            while not self.stop.is_set():
+                with self._watched(name):
+                    act(chance)
+                self.stop.wait(chance.expovariate(self._pace))
+
+        thread = threading.Thread(target=run, name=f"soak-{name}")
+        thread.start()
+        self._threads.append(thread)
+
+    def finish(self) -> None:
+        """Have all end."""
+        self.stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    @contextlib.contextmanager
+    def _watched(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (zklock.ZkLockError, KazooException) as error:
+            self._counts.add(f"{name.partition(' ')[0]}: {type(error).__name__}")
+            self.stop.wait(0.05)  # it is out of touch: ask not too often
+        except Exception:
+            self.errors.append(f"{name}: {traceback.format_exc()}")
+
+    def lock(self, client: zklock.Client) -> Callable[[random.Random], None]:
+        """Return what acquires a lock of some kind."""
+        kinds: list[Callable[[str], Any]] = [
+            lambda path: zklock.Lock(client, path),
+            lambda path: zklock.RLock(client, path),
+            lambda path: zklock.ReadLock(client, f"{path}-rw"),
+            lambda path: zklock.WriteLock(client, f"{path}-rw"),
+            lambda path: zklock.Semaphore(client, f"{path}-s", limit=2),
+        ]
+
+        def act(chance: random.Random) -> None:
+            lock = chance.choice(kinds)(chance.choice(PATHS))
+            grant = lock.acquire(timeout=chance.choice((0.0, 0.2, 5.0)))
+            if grant is None:
+                self._counts.add("lock: not free")
+                return
+            with grant:
+                self._counts.add("lock: granted")
+                self.stop.wait(chance.uniform(0, 0.05))
+
+        return act
+
+    def several(self, client: zklock.Client) -> Callable[[random.Random], None]:
+        """Return what acquires several locks at once."""
+
+        def act(chance: random.Random) -> None:
+            some = [zklock.Lock(client, path) for path in chance.sample(PATHS, 3)]
+            grant = zklock.MultiLock(some).acquire(timeout=5.0)
+            if grant is not None:
+                with grant:
+                    self._counts.add("several: granted")
+
+        return act
+
+    def lead(self, client: zklock.Client) -> Callable[[random.Random], None]:
+        """Return what stands for election, leads for a moment, and leaves."""
+
+        def act(chance: random.Random) -> None:
+            election = zklock.LeaderElection(client, f"{ROOT}/election")
+
+            def lead(leadership: zklock.Leadership) -> None:
+                self._counts.add("leader: led")
+                leadership.should_stop.wait(chance.uniform(0, 0.5))
+                election.stop()
+
+            election.run(lead, self.stop)
+
+        return act
+
+    def work(self, client: zklock.Client) -> Callable[[random.Random], None]:
+        """Return what is a worker of a pool for a while."""
+
+        def handle(shard: zklock.Shard) -> None:
+            self._counts.add("worker: shard")
+            shard.should_stop.wait()
+
+        def act(chance: random.Random) -> None:
+            pool = zklock.WorkerPool(client, f"{ROOT}/pool", shards=SHARDS, handler=handle)
+            with pool:
+                self.stop.wait(chance.uniform(2, 20))
+
+        return act
+
+    def connect(self, hosts: str) -> Callable[[random.Random], None]:
+        """Return what makes a client, uses it once, and throws it away."""
+
+        def act(chance: random.Random) -> None:
+            with zklock.connect(hosts, timeout=TIMEOUT) as client:
+                self.lock(client)(chance)
+                self._counts.add("client: used")
+            self.stop.wait(chance.uniform(0, 3))
+
+        return act
+
+    def on_loop(self, hosts: str) -> Callable[[random.Random], None]:
+        """Return what runs an event loop for a while, with tasks that lock and one that leads."""
+
+        async def lock(client: zklock.Client, chance: random.Random) -> None:
+            until = time.monotonic() + chance.uniform(5, 30)
+            while time.monotonic() < until and not self.stop.is_set():
+                with self._watched("task"):
+                    lock = aio.Lock(client, chance.choice(PATHS))
+                    grant = await lock.acquire(timeout=chance.choice((0.0, 0.2, 5.0)))
+                    if grant is not None:
+                        async with grant:
+                            self._counts.add("task: granted")
+                            await asyncio.sleep(chance.uniform(0, 0.05))
+                await asyncio.sleep(chance.expovariate(self._pace))
+
+        async def lead(client: zklock.Client) -> None:
+            async def once(leadership: aio.Leadership) -> None:
+                self._counts.add("task: led")
+                await asyncio.sleep(0.2)
+
+            with self._watched("task"), contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(10):
+                    await aio.LeaderElection(client, f"{ROOT}/election").run(once)
+
+        async def main(chance: random.Random) -> None:
+            async with aio.connect(hosts, timeout=TIMEOUT) as client:
+                await asyncio.gather(*(lock(client, chance) for _ in range(4)), lead(client))
+
+        return lambda chance: asyncio.run(main(chance))
+
+
+class Faults:
+    """Mild faults, one after the other, by a seed."""
+
+    def __init__(self, proxies: Sequence[FaultProxy], operator: Any, counts: Counts) -> None:
+        self._proxies = proxies
+        self._operator = operator
+        self._counts = counts
+
+    def act(self, stop: threading.Event, chance: random.Random) -> None:
+        """Let some time pass, then do something to one of the connections."""
+        stop.wait(chance.uniform(5, 15))
+        proxy = chance.choice(self._proxies)
+        what = chance.choice(("drop", "silence", "long silence", "slow", "operator"))
+        self._counts.add(f"fault: {what}")
+        match what:
+            case "drop":
+                proxy.drop()
+            case "silence":
+                proxy.blackhole()
+                stop.wait(0.4 * TIMEOUT)
+            case "long silence":
+                proxy.blackhole()
+                stop.wait(1.8 * TIMEOUT)
+            case "slow":
+                proxy.delay(0.05)
+                stop.wait(5)
+            case "operator":
+                path = chance.choice(PATHS)
+                for name in self._operator.get_children(path)[:1]:
+                    self._operator.delete(f"{path}/{name}")
+        proxy.restore()
+
+
+def count(server: ZooKeeperServer) -> dict[str, float]:
+    """Return how much there is of each measure."""
+    gc.collect()
+    said = dict(
+        line.split("\t", 1)
+        for line in four_letter(server.host, server.port, "mntr").splitlines()
+        if "\t" in line
+    )
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "threads": threading.active_count(),
+        "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only their number
+        "memory, MiB": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        "objects": len(gc.get_objects()),
+        "watches": int(said["zk_watch_count"]),
+        "ephemeral nodes": int(said["zk_ephemerals_count"]),
+        "nodes": int(said["zk_znode_count"]),
+    }
+
+
+def grown(samples: Sequence[dict[str, float]]) -> dict[str, tuple[float, float]]:
+    """Return what grew in the second half: the means of its first and of its second part."""
+    half = samples[len(samples) // 2 :]
+    middle = len(half) // 2
+    found = {}
+    for name, allowed in MEASURES.items():
+        before, after = (
+            sum(each[name] for each in part) / max(1, len(part))
+            for part in (half[:middle], half[middle:])
+        )
+        if after > before * (1 + allowed.part) + allowed.some:
+            found[name] = before, after
+    return found
+
+
+def soak(
+    minutes: float, seed: str, every: float, pace: float
+) -> tuple[list[dict[str, float]], Users, Counts]:
+    """Run, and sample every so many seconds; return the samples."""
+    samples: list[dict[str, float]] = []
+    counts = Counts()
+    with ExitStack() as stack:
+        server = stack.enter_context(ZooKeeperServer())
+        proxies = [stack.enter_context(FaultProxy(server, record=100)) for _ in range(3)]
+        operator = stack.enter_context(zklock.connect(server.hosts, timeout=30))
+        clients = [
+            stack.enter_context(zklock.connect(proxy.hosts, timeout=TIMEOUT)) for proxy in proxies
+        ]
+        for path in PATHS:
+            operator.ensure_path(path)
+        users = Users(seed, pace, counts)
+        faults = Faults(proxies, operator, counts)
+        for number, client in enumerate(clients):
+            users.start(f"lock {number}", users.lock(client))
+            users.start(f"leader {number}", users.lead(client))
+        users.start("lock too", users.lock(clients[0]))
+        users.start("several", users.several(clients[1]))
+        for number in range(2):
+            users.start(f"worker {number}", users.work(clients[number]))
+        users.start("client", users.connect(proxies[2].hosts))
+        users.start("loop", users.on_loop(proxies[1].hosts))
+        users.start("faults", lambda chance: faults.act(users.stop, chance))
+        end = time.monotonic() + 60 * minutes
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(every, left))
+            samples.append(count(server))
+            line = "  ".join(f"{name} {value:.6g}" for name, value in samples[-1].items())
+            print(f"{len(samples) * every / 60:6.1f} min  {line}", flush=True)
+        users.finish()
+    return samples, users, counts
+
+
+def main() -> int:
+    """Run, print what was counted, and decide."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--every", type=float, default=30.0, metavar="SECONDS")
+    parser.add_argument("--seed", default=os.urandom(4).hex())
+    parser.add_argument("--pace", type=float, default=20.0, help="of each user: acts a second")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    print(f"seed {options.seed}")
+    samples, users, counts = soak(options.minutes, options.seed, options.every, options.pace)
+    for what, number in counts.all().items():
+        print(f"{number:8} {what}")
+    for error in users.errors:
+        print(error)
+    more = grown(samples)
+    for name, (before, after) in more.items():
+        print(f"{name} grew in the second half: from {before:.6g} to {after:.6g}")
+    if options.json is not None:
+        told = ("minutes", "every", "pace", "seed")
+        conditions: dict[str, object] = {name: getattr(options, name) for name in told}
+        series = {name: [each[name] for each in samples] for name in MEASURES}
+        figures = {"counts": counts.all(), "samples": series}
+        results.write(options.json, conditions, figures)
+    return bool(more or users.errors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
