@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.at_once import at_once
 from tests.fakes import no_thread
 from zklock._engine.callers import FEWEST, MOST, Callers
 from zklock.testing import wait_for
@@ -55,6 +56,14 @@ def test_one_that_hangs_keeps_no_other_waiting(callers: Callers) -> None:
     callers.run([told.release])
     assert told.acquire(timeout=SOON)
     go.set()
+
+
+def test_those_who_ask_for_threads_at_once_get_the_same_ones(others: set[threading.Thread]) -> None:
+    for _ in range(100):
+        made = Callers()
+        at_once(*[made.ready] * 4)
+        made.end()
+    wait_for(lambda: crew() <= others, SOON, "the threads of all have ended")
 
 
 def test_a_burst_starts_no_thread_for_each(callers: Callers, others: set[threading.Thread]) -> None:
