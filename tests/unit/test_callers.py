@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 import pytest
 
@@ -64,6 +65,21 @@ def test_those_who_ask_for_threads_at_once_get_the_same_ones(others: set[threadi
         at_once(*[made.ready] * 4)
         made.end()
     wait_for(lambda: crew() <= others, SOON, "the threads of all have ended")
+
+
+def test_callbacks_do_not_see_the_variables_of_who_was_the_first(
+    others: set[threading.Thread],
+) -> None:
+    seen: list[str | None] = []
+    done = threading.Event()
+    variable = ContextVar[str | None]("variable", default=None)
+    variable.set("of the first")
+    made = Callers()
+    made.ready()
+    made.run([lambda: seen.append(variable.get()), done.set])
+    assert done.wait(SOON)
+    made.end()
+    assert seen == [None]
 
 
 def test_a_burst_starts_no_thread_for_each(callers: Callers, others: set[threading.Thread]) -> None:

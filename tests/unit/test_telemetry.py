@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
@@ -146,6 +147,17 @@ class TestSubscription:
         subscription.flush(SOON)
         (message,) = [each.getMessage() for each in caplog.records]
         assert f"{dropped} events were not told" in message
+
+    def test_its_thread_does_not_see_the_variables_of_who_subscribes(
+        self, subscribe: Subscribe
+    ) -> None:
+        seen: list[str | None] = []
+        variable = ContextVar[str | None]("variable", default=None)
+        variable.set("of who subscribes")
+        subscription = subscribe(lambda it: seen.append(variable.get()))
+        emit(event())
+        assert subscription.flush(SOON)
+        assert seen == [None]
 
     def test_events_of_many_threads_are_all_told_or_counted(self, subscribe: Subscribe) -> None:
         go = threading.Event()

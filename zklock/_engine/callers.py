@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from zklock._engine import callbacks
+from zklock._ground import threads
 from zklock._ground.records import log_fields
 
 log = logging.getLogger("zklock")
@@ -84,9 +84,7 @@ class _Crew:
         me = object()
         self.threads[me] = None
         try:
-            threading.Thread(
-                target=self._serve, args=(me, lasting), name="zklock-callback", daemon=True
-            ).start()
+            threads.start(self._serve, "zklock-callback", me, lasting)
         except BaseException:
             self.threads.pop(me, None)
             raise

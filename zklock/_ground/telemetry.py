@@ -10,6 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
+from zklock._ground import threads
 from zklock._ground.clock import clock
 from zklock._ground.events import Event as Flag
 from zklock._ground.happened import Event, Lost, Released
@@ -77,9 +78,7 @@ class Subscription:
 
     def _begin(self) -> None:
         self._queue: SimpleQueue[tuple[Event, Over | None] | Flag | None] = SimpleQueue()
-        threading.Thread(
-            target=self._serve, args=(self._queue,), name="zklock-telemetry", daemon=True
-        ).start()
+        threads.start(self._serve, "zklock-telemetry", self._queue)
 
     def _serve(self, queue: SimpleQueue[tuple[Event, Over | None] | Flag | None]) -> None:
         while (item := queue.get()) is not None:
