@@ -10,6 +10,8 @@ import importlib
 import importlib.metadata
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import zklock
@@ -66,6 +68,10 @@ def main(version: str) -> None:
         assert asyncio.run(tasks(server.hosts)) > first
         assert "mine" in command("run", f"--hosts={server.hosts}", "/smoke", "--", "echo", "mine")
     python = ".".join(map(str, sys.version_info[:3]))
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled")  # noqa: B009 - from 3.13 on
+        assert not enabled(), "something that was loaded has put the global lock back"
+        python += ", free-threaded"
     print(f"ok: Python {python}, kazoo {importlib.metadata.version('kazoo')}, zklock {version}")
 
 

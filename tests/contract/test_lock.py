@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.handlers.gevent import SequentialGeventHandler
 from kazoo.security import make_acl, make_digest_acl
 
 import zklock
@@ -761,6 +760,9 @@ class TestRefusals:
             zklock.Lock(what, zklock_path)
 
     def test_of_other_handlers(self, zklock_hosts: str, zklock_path: str) -> None:
+        pytest.importorskip("gevent", reason="no gevent: install the extra test")
+        from kazoo.handlers.gevent import SequentialGeventHandler
+
         client = KazooClient(zklock_hosts, handler=SequentialGeventHandler())
         with pytest.raises(zklock.ClientUnusable, match="SequentialGeventHandler"):
             zklock.Lock(client, zklock_path)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 import pytest
 
+from tests.at_once import at_once
 from tests.fakes import no_thread
 from zklock._engine.callers import FEWEST, MOST, Callers
 from zklock.testing import wait_for
@@ -55,6 +57,29 @@ def test_one_that_hangs_keeps_no_other_waiting(callers: Callers) -> None:
     callers.run([told.release])
     assert told.acquire(timeout=SOON)
     go.set()
+
+
+def test_those_who_ask_for_threads_at_once_get_the_same_ones(others: set[threading.Thread]) -> None:
+    for _ in range(100):
+        made = Callers()
+        at_once(*[made.ready] * 4)
+        made.end()
+    wait_for(lambda: crew() <= others, SOON, "the threads of all have ended")
+
+
+def test_callbacks_do_not_see_the_variables_of_who_was_the_first(
+    others: set[threading.Thread],
+) -> None:
+    seen: list[str | None] = []
+    done = threading.Event()
+    variable = ContextVar[str | None]("variable", default=None)
+    variable.set("of the first")
+    made = Callers()
+    made.ready()
+    made.run([lambda: seen.append(variable.get()), done.set])
+    assert done.wait(SOON)
+    made.end()
+    assert seen == [None]
 
 
 def test_a_burst_starts_no_thread_for_each(callers: Callers, others: set[threading.Thread]) -> None:

@@ -10,11 +10,14 @@ reached the leader before the cut.
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.at_once import at_once
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
 from zklock._kazoo.handshake import unanswered
 
@@ -274,3 +277,33 @@ def test_a_lease_that_is_ended_is_over_until_the_next_proof() -> None:
 def test_what_the_locks_of_a_client_share_unless_told_otherwise() -> None:
     assert LeaseSettings() == LeaseSettings(session_timeout=None, fraction=2 / 3)
     assert LeaseSettings(20.0, 0.5) == LeaseSettings(session_timeout=20.0, fraction=0.5)
+
+
+def test_one_who_reads_while_it_changes_sees_no_end_that_it_never_had() -> None:
+    """It ends by 10 at each moment: first as a handshake is not answered, then for good."""
+    lease = Lease(TIMEOUT)
+    lease.connected(10.0)
+    over = threading.Event()
+
+    def change() -> list[float]:
+        try:
+            return [most for _ in range(20_000) for most in shortened(lease)]
+        finally:
+            over.set()
+
+    def read() -> list[float]:
+        return list(iter(lambda: math.nan if over.is_set() else lease.end, math.nan))
+
+    changed, seen = at_once(change, read)
+    assert max(changed) == 10.0
+    assert max(seen, default=0.0) <= 10.0
+
+
+def shortened(lease: Lease) -> Iterator[float]:
+    """Have the lease end at 10, and not at 16 as the last proof says; then end it."""
+    lease.asked(10.0 - unanswered(TIMEOUT))
+    lease.proved(10.0)
+    yield lease.end
+    lease.ends_now()
+    lease.connected(10.0)
+    yield lease.end

@@ -32,12 +32,16 @@ def mutex(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def alarm() -> Iterator[None]:
+def alarm() -> Iterator[list[int]]:
+    """The signals so far."""
+    struck: list[int] = []
+
     def strike(number: int, frame: FrameType | None) -> None:
+        struck.append(number)
         raise Struck
 
     before = signal.signal(signal.SIGALRM, strike)
-    yield
+    yield struck
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
@@ -62,19 +66,29 @@ def use(mutex: Any) -> None:
         pass
 
 
-def test_a_signal_at_any_moment_leaves_it_free(mutex: Any, alarm: None) -> None:
+# A function of its own: on Python 3.13, a strike at the end of a loop is not one in its try.
+def use_until(alarm: list[int], count: int, mutex: Any) -> None:
+    while len(alarm) < count:
+        use(mutex)
+
+
+# Python swallows what a handler raises in the callback of a weak reference. Such a callback may run
+# between any two steps, if another thread gave up the last reference and there is no global lock.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_at_any_moment_leaves_it_free(mutex: Any, alarm: list[int]) -> None:
     for number in range(ROUNDS):
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.00003 + number % 50 * 1e-6)
-            while True:
-                use(mutex)
+            use_until(alarm, number + 1, mutex)
         except Struck:
             pass
         if number % 50 == 49:
             assert taking(mutex)[1].wait(SOON), f"taken after {number + 1} interrupts"
 
 
-def test_a_signal_while_it_is_waited_for_leaves_it_to_its_owner(mutex: Any, alarm: None) -> None:
+def test_a_signal_while_it_is_waited_for_leaves_it_to_its_owner(
+    mutex: Any, alarm: list[int]
+) -> None:
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:

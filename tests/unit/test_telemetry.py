@@ -11,11 +11,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
 import zklock
+from tests.at_once import at_once
 from tests.fakes import no_thread
 from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import LossReason, telemetry
@@ -92,6 +95,11 @@ def event(at: float = 0.0) -> Event:
     return Event(at=at)
 
 
+def emit_often(times: int) -> None:
+    for _ in range(times):
+        emit(event())
+
+
 def tellers() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "zklock-telemetry"]
 
@@ -139,6 +147,44 @@ class TestSubscription:
         subscription.flush(SOON)
         (message,) = [each.getMessage() for each in caplog.records]
         assert f"{dropped} events were not told" in message
+
+    def test_its_thread_does_not_see_the_variables_of_who_subscribes(
+        self, subscribe: Subscribe
+    ) -> None:
+        seen: list[str | None] = []
+        variable = ContextVar[str | None]("variable", default=None)
+        variable.set("of who subscribes")
+        subscription = subscribe(lambda it: seen.append(variable.get()))
+        emit(event())
+        assert subscription.flush(SOON)
+        assert seen == [None]
+
+    def test_events_of_many_threads_are_all_told_or_counted(self, subscribe: Subscribe) -> None:
+        go = threading.Event()
+        told: list[Event] = []
+
+        def hook(it: Event) -> None:
+            go.wait(SOON)
+            told.append(it)
+
+        subscription = subscribe(hook, most=1)
+        at_once(*[partial(emit_often, 2000)] * 4)
+        go.set()
+        assert subscription.flush(SOON)
+        assert subscription.dropped + len(told) == 8000
+
+    def test_events_are_told_while_others_subscribe(self, subscribe: Subscribe) -> None:
+        told: list[Event] = []
+        subscription = subscribe(told.append)
+
+        def come_and_go() -> None:
+            for _ in range(200):
+                for each in [telemetry.subscribe(lambda it: None) for _ in range(3)]:
+                    each.close()
+
+        at_once(come_and_go, partial(emit_often, 3000), partial(emit_often, 3000))
+        assert subscription.flush(SOON)
+        assert len(told) + subscription.dropped == 6000
 
     @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
     def test_one_that_raises_is_told_on_and_logged_once_in_a_while(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from zklock._engine import callbacks
+from zklock._ground import threads
 from zklock._ground.records import log_fields
 
 log = logging.getLogger("zklock")
@@ -36,20 +36,15 @@ class Callers:
     """
 
     def __init__(self) -> None:
-        self._crew: _Crew | None = None
+        self._crews: dict[None, _Crew] = {}  # one at most; setdefault() is one step
 
     def ready(self) -> None:
         """Start the threads for later callbacks; ``RuntimeError`` if they cannot be started."""
-        crew = self._crew
-        if crew is None:
-            crew = self._crew = _Crew()
-        crew.ready()
+        self._crew().ready()
 
     def run(self, calls: Calls) -> None:
         """Run these callbacks soon, one after the other."""
-        crew = self._crew
-        if crew is None:
-            crew = self._crew = _Crew()
+        crew = self._crew()
         crew.queue.put(calls)
         if not crew.threads:  # they had ended: there was no grant left to lose
             try:
@@ -63,9 +58,13 @@ class Callers:
 
     def end(self) -> None:
         """Let the threads end when they have run all callbacks. Does not wait."""
-        crew, self._crew = self._crew, None
+        crew = self._crews.pop(None, None)
         if crew is not None:
             crew.queue.put(None)
+
+    def _crew(self) -> _Crew:
+        crew = self._crews.get(None)
+        return self._crews.setdefault(None, _Crew()) if crew is None else crew
 
 
 class _Crew:
@@ -85,9 +84,7 @@ class _Crew:
         me = object()
         self.threads[me] = None
         try:
-            threading.Thread(
-                target=self._serve, args=(me, lasting), name="zklock-callback", daemon=True
-            ).start()
+            threads.start(self._serve, "zklock-callback", me, lasting)
         except BaseException:
             self.threads.pop(me, None)
             raise

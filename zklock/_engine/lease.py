@@ -67,6 +67,9 @@ class Lease:
     ``timeout`` is the shortest negotiated session timeout. ``fraction`` is how much of it one proof
     gives. ``idle`` is for clients whose touches cannot be seen: the longest time that such a client
     leaves the server without a touch. By default every touch is reported.
+
+    ``end`` is until when the session may be believed to live. Any thread reads it, without a lock,
+    so it is one number: what it is made of may change between two looks.
     """
 
     def __init__(
@@ -80,19 +83,16 @@ class Lease:
         self._idle = idle
         self._connected = -math.inf
         self._touches: deque[tuple[float, float]] = deque()
-
-    @property
-    def end(self) -> float:
-        """Until when the session may be believed to live."""
-        return min(self._end, self._cap)
+        self.end = -math.inf
 
     def ends_now(self) -> None:
         """End the lease: ignore all proofs so far."""
-        self._end = -math.inf
+        self._end = self.end = -math.inf
 
     def asked(self, sent: float) -> None:
         """Note a handshake sent at ``sent``: the server may have set a new timeout since then."""
         self._cap = min(self._cap, sent + unanswered(self.timeout))
+        self.end = min(self._end, self._cap)
 
     def negotiated(self, timeout: float) -> None:
         """Note the timeout in a handshake's answer: the shortest counts, for past proofs too.
@@ -102,13 +102,14 @@ class Lease:
         if timeout < self.timeout:
             self.timeout = timeout
             self._end = min(self._end, self._proof + self.fraction * timeout)
+            self.end = min(self._end, self._cap)
 
     def connected(self, sent: float) -> None:
         """Note a (re)connection whose request was sent at ``sent``: earlier touches are void.
 
         The earlier touches went to another server, which may not have told the leader of them.
         """
-        self._cap = math.inf
+        self._cap, self.end = math.inf, self._end
         self._touches.clear()
         self._connected = sent
 
@@ -132,6 +133,7 @@ class Lease:
         end = min(sent + self.fraction * self.timeout, known + (1 - _SLOW) * self.timeout)
         if end > self._end:
             self._end, self._proof = end, sent
+            self.end = min(end, self._cap)
 
     @property
     def _lag(self) -> float:

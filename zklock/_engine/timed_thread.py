@@ -12,6 +12,7 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
+from zklock._ground import threads
 from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
 
@@ -75,7 +76,7 @@ class TimedThread:
     def ready(self) -> None:
         """Start the thread if it does not run; ``RuntimeError`` if it cannot be started."""
         if None not in self._runs:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            threads.start(self._run, self._name)
 
     def _start(self) -> None:
         try:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
+from zklock._ground import threads
 from zklock._ground.clock import clock
 from zklock._ground.events import Event as Flag
 from zklock._ground.happened import Event, Lost, Released
@@ -31,7 +33,8 @@ class Subscription:
     def __init__(self, hook: Hook, most: int) -> None:
         self._hook = hook
         self._most = most
-        self._dropped = 0
+        # By thread: without the global lock, two threads that add to one number lose counts.
+        self._drops: defaultdict[int, int] = defaultdict(int)
         self._said = 0
         self._quiet_until = 0.0
         self._begin()
@@ -39,7 +42,7 @@ class Subscription:
     @property
     def dropped(self) -> int:
         """How many events were not told, as too many waited already."""
-        return self._dropped
+        return sum(list(self._drops.values()))
 
     def flush(self, timeout: float = 1.0) -> bool:
         """Wait until all events so far were told, at most ``timeout`` seconds; whether they were.
@@ -64,7 +67,7 @@ class Subscription:
         if self._queue.qsize() < self._most:
             self._queue.put((event, over))
         else:
-            self._dropped += 1
+            self._drops[threading.get_ident()] += 1
 
     def _begin_anew(self) -> None:
         """Start over in a forked child, where the thread does not run."""
@@ -75,9 +78,7 @@ class Subscription:
 
     def _begin(self) -> None:
         self._queue: SimpleQueue[tuple[Event, Over | None] | Flag | None] = SimpleQueue()
-        threading.Thread(
-            target=self._serve, args=(self._queue,), name="zklock-telemetry", daemon=True
-        ).start()
+        threads.start(self._serve, "zklock-telemetry", self._queue)
 
     def _serve(self, queue: SimpleQueue[tuple[Event, Over | None] | Flag | None]) -> None:
         while (item := queue.get()) is not None:
@@ -90,14 +91,14 @@ class Subscription:
                     over[self] = None
                 self._tell(event)
             del item, event, over
-            if self._dropped > self._said and self._may_speak():
+            if self._drops and (dropped := self.dropped) > self._said and self._may_speak():
                 log.warning(
                     "%s events were not told to telemetry, as %r is too slow",
-                    self._dropped - self._said,
+                    dropped - self._said,
                     self._hook,
                     extra=log_fields(),
                 )
-                self._said = self._dropped
+                self._said = dropped
 
     def _tell(self, event: Event) -> None:
         try:
@@ -114,7 +115,7 @@ class Subscription:
         return True
 
     def __repr__(self) -> str:
-        return f"<Subscription of {self._hook!r}, {self._dropped} dropped>"
+        return f"<Subscription of {self._hook!r}, {self.dropped} dropped>"
 
 
 hooks: dict[Subscription, None] = {}
@@ -138,12 +139,12 @@ def emit(event: Event, over: Over | None = None) -> None:
     With the ``over`` of a grant, each is told of one end of it, and of nothing after that: threads
     that saw the grant before it ended may tell of it later.
     """
-    for subscription in tuple(hooks):
+    for subscription in list(hooks):  # one step, as tuple() is not without the global lock
         subscription._put(event, over)
 
 
 def _after_fork() -> None:
-    for subscription in tuple(hooks):
+    for subscription in list(hooks):
         subscription._begin_anew()
 
 

@@ -8,6 +8,7 @@ import logging
 import select
 import socket
 import struct
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -334,6 +335,9 @@ class _WakeReader:
 
     def __init__(self) -> None:
         self._read, self._write = socket.socketpair()
+        # A client may be stopped without being closed. No __del__: the sockets may be finalized
+        # before it is called, and would warn that they are not closed.
+        weakref.finalize(self, _close, self._write, self._read).atexit = False
         self._read.setblocking(False)
         self._write.setblocking(False)
         self._tokens: deque[None] = deque()  # one for each wake-up that was not taken yet
@@ -365,14 +369,14 @@ class _WakeReader:
         with contextlib.suppress(BlockingIOError):  # full: it is readable already
             self._write.send(b"\0")
 
-    def __del__(self) -> None:
-        # A client may be stopped without being closed; an interrupt may strike where this is made.
-        with contextlib.suppress(AttributeError):
-            self.close()
-
     def close(self) -> None:
-        self._write.close()  # first: with its peer closed, it would break instead of being closed
-        self._read.close()
+        # In this order: with its peer closed, the writing end would break instead of being closed.
+        _close(self._write, self._read)
+
+
+def _close(*sockets: socket.socket) -> None:
+    for each in sockets:
+        each.close()
 
 
 class _WakeWriter:

@@ -237,7 +237,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         self._alike = [n for n, lock in enumerate(self._locks) if counted[full_path(lock)] > 1]
         self._timeout = check_timeout(timeout)
         self._on_lost = on_lost
-        self._cancels = 0
+        self._cancels = object()  # another one after each cancel()
 
     @property
     def paths(self) -> list[str]:
@@ -251,7 +251,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
 
     def cancel(self) -> None:
         """Make all pending acquires of the locks raise ``AcquireCancelled``."""
-        self._cancels += 1
+        self._cancels = object()  # no count: of two threads that add to one, one is lost
         for lock in self._locks:
             lock.cancel()
 
@@ -308,7 +308,9 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             raise self._nothing_here()
         await grant._release()
 
-    async def _gather(self, grants: dict[int, GrantBase], end: float | None, cancels: int) -> bool:
+    async def _gather(
+        self, grants: dict[int, GrantBase], end: float | None, cancels: object
+    ) -> bool:
         """Acquire all, in an order that is the same everywhere. Return whether it was in time.
 
         ``grants`` says what is acquired, however this ends.
@@ -335,7 +337,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         return True
 
     async def _one(
-        self, n: int, end: float | None, cancels: int, place: Place | None = None
+        self, n: int, end: float | None, cancels: object, place: Place | None = None
     ) -> Any:
         """Acquire one of the locks; ``None``: not in time."""
         lock = self._locks[n]
@@ -371,7 +373,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         asked: Mapping[int, _Contender],
         grants: dict[int, GrantBase],
         end: float | None,
-        cancels: int,
+        cancels: object,
     ) -> bool:
         """Acquire what is free of these at once, and wait for the first that is not.
 
@@ -414,7 +416,9 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             for lock in locks:
                 lock._pending.discard(attempt)
 
-    async def _births(self, end: float | None, cancels: int) -> dict[int, tuple[int, int]] | None:
+    async def _births(
+        self, end: float | None, cancels: object
+    ) -> dict[int, tuple[int, int]] | None:
         """Ask when the full paths that occur twice were made; ``None`` if not in time."""
         births: dict[int, tuple[int, int]] = {}
         while len(births) < len(self._alike):
@@ -466,9 +470,9 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                 raise _twice(self._locks[n])
         return sorted(range(len(keys)), key=keys.__getitem__)
 
-    def _check_cancelled(self, cancels: int) -> None:
+    def _check_cancelled(self, cancels: object) -> None:
         """Raise ``AcquireCancelled`` if ``cancel`` was called; maybe no lock was pending then."""
-        if self._cancels != cancels:
+        if self._cancels is not cancels:
             raise AcquireCancelled(
                 f"{', '.join(self.paths)}: the acquire was cancelled", path=self.paths[0]
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections.abc import Callable, Hashable
 
 import zklock
@@ -17,32 +16,40 @@ def end(client: zklock.Client) -> None:
 
 
 class ProcessClients:
-    """One client for each key in this process. A child of a fork makes its own."""
+    """One client for each key in this process. A child of a fork makes its own.
+
+    No lock is taken. A time limit of a task's may strike at any moment, and on Python 3.14 it could
+    leave the lock taken: later tasks, and the end of the process, would wait for ever.
+    """
 
     def __init__(self) -> None:
         self._start_over()
         _all.append(self)
 
     def get(self, key: Hashable, make: Callable[[], zklock.Client]) -> zklock.Client:
-        """Return the client of this key, made by the first who asks; raise what ``make`` raises."""
-        with self._lock:
-            client = self._clients.get(key)
-            if client is None:
-                client = self._clients[key] = make()
-            return client
+        """Return the client of this key, and make it if there is none; raise what ``make`` raises.
+
+        If several threads make it at the same time, all get the first, and the others are ended.
+        """
+        client = self._clients.get(key)
+        if client is None:
+            made = make()
+            client = self._clients.setdefault(key, made)
+            if client is not made:
+                end(made)
+        return client
 
     def end(self) -> None:
         """Stop all clients."""
-        with self._lock:
-            self._end_all()
-
-    def _end_all(self) -> None:
         while self._clients:
-            end(self._clients.popitem()[1])
+            try:
+                _, client = self._clients.popitem()
+            except KeyError:
+                return  # another thread ends the last one
+            end(client)
 
     def _start_over(self) -> None:
-        """Begin without clients: a lock of the parent's may be taken for ever."""
-        self._lock = threading.Lock()
+        """Begin without clients."""
         self._clients: dict[Hashable, zklock.Client] = {}
 
 

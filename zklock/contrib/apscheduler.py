@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import logging
-import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -25,6 +25,9 @@ from zklock.telemetry import log_fields
 __all__ = ["LeaderJobs"]
 
 log = logging.getLogger("zklock")
+
+_LOOK = 0.02
+"""Seconds between two looks whether all jobs have ended."""
 
 Job = TypeVar("Job", bound=Callable[..., Any])
 
@@ -70,8 +73,8 @@ class LeaderJobs:
             hosts, path, self._lead, timeout=timeout, identity=identity, grace=grace, **options
         )
         self._leadership: zklock.Leadership | None = None
-        self._running = 0
-        self._changed = threading.Condition()
+        # No lock: on Python 3.14, a signal handler that raises could leave it taken.
+        self._running: dict[object, None] = {}  # the jobs
         scheduler.add_listener(self._started, EVENT_SCHEDULER_STARTED)
         scheduler.add_listener(self._shut_down, EVENT_SCHEDULER_SHUTDOWN)
 
@@ -111,21 +114,19 @@ class LeaderJobs:
     @contextlib.contextmanager
     def _counted(self) -> Iterator[bool]:
         """Count a job as running, if this process leads."""
-        with self._changed:
-            leads = self.leadership is not None
-            self._running += leads
-        if not leads:
-            log.warning(
-                "%s: a job is left out, as this process does not lead now",
-                self._path,
-                extra=log_fields(path=self._path),
-            )
+        job = object()
         try:
+            self._running[job] = None  # before the look: see _lead()
+            leads = self.leadership is not None
+            if not leads:
+                log.warning(
+                    "%s: a job is left out, as this process does not lead now",
+                    self._path,
+                    extra=log_fields(path=self._path),
+                )
             yield leads
         finally:
-            with self._changed:
-                self._running -= leads
-                self._changed.notify_all()
+            self._running.pop(job, None)
 
     def _started(self, event: Any) -> None:
         del event
@@ -139,14 +140,13 @@ class LeaderJobs:
             BaseScheduler.shutdown(self._scheduler, wait=False)
 
     def _lead(self, leadership: zklock.Leadership) -> None:
-        with self._changed:
-            self._leadership = leadership
+        self._leadership = leadership
         # Stopped in the meantime: the election is told as well.
         with contextlib.suppress(SchedulerNotRunningError):
             self._scheduler.resume()
         leadership.should_stop.wait()
         with contextlib.suppress(SchedulerNotRunningError):
             self._scheduler.pause()
-        with self._changed:
-            self._leadership = None
-            self._changed.wait_for(lambda: not self._running)
+        self._leadership = None  # first: a job that begins from now on is left out
+        while self._running:
+            time.sleep(_LOOK)

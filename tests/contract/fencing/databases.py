@@ -131,6 +131,10 @@ class PostgreSql(Server):
     stop_signal = signal.SIGINT  # "fast": does not wait for clients
 
     def __init__(self) -> None:
+        try:
+            import psycopg  # noqa: F401 - it asks the server whether it is up
+        except ImportError as error:
+            raise Unavailable(f"no psycopg: install the extra test ({error})") from error
         folders = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))
         self._postgres = program("postgres", "postgresql", *folders)
         self._initdb = program(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -21,6 +22,14 @@ from zklock.fencing import SqlGuard, is_retryable
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+
+def driver(name: str) -> Any:
+    """Return a module of a driver; skip where it is missing, as on a Python without its wheels."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(f"no {name}: install the extra test ({error})")
 
 
 @dataclass
@@ -61,34 +70,22 @@ class Servers:
         return sqlite3.connect(self.store("sqlite").where, timeout=30, factory=Connection)
 
     def psycopg(self, **options: Any) -> Any:
-        import psycopg
-
-        return psycopg.connect(self.store("postgresql").where, **options)
+        return driver("psycopg").connect(self.store("postgresql").where, **options)
 
     def psycopg_dicts(self) -> Any:
-        from psycopg.rows import dict_row
-
-        return self.psycopg(row_factory=dict_row)
+        return self.psycopg(row_factory=driver("psycopg.rows").dict_row)
 
     def psycopg_scalars(self) -> Any:
-        from psycopg.rows import scalar_row
-
-        return self.psycopg(row_factory=scalar_row)
+        return self.psycopg(row_factory=driver("psycopg.rows").scalar_row)
 
     def psycopg_raw_cursor(self) -> Any:
-        from psycopg import RawCursor
-
-        return self.psycopg(cursor_factory=RawCursor)
+        return self.psycopg(cursor_factory=driver("psycopg").RawCursor)
 
     def psycopg2(self, **options: Any) -> Any:
-        import psycopg2
-
-        return psycopg2.connect(self.store("postgresql").where, **options)
+        return driver("psycopg2").connect(self.store("postgresql").where, **options)
 
     def psycopg2_dicts(self) -> Any:
-        from psycopg2.extras import RealDictCursor
-
-        return self.psycopg2(cursor_factory=RealDictCursor)
+        return self.psycopg2(cursor_factory=driver("psycopg2.extras").RealDictCursor)
 
     def pg8000(self) -> Any:
         import pg8000.dbapi
@@ -142,6 +139,8 @@ class Servers:
 
     def sqlalchemy_psycopg2(self) -> Any:
         import sqlalchemy
+
+        driver("psycopg2")
 
         url = f"postgresql+psycopg2://zklock@127.0.0.1:{self.port('postgresql')}/postgres"
         engine = sqlalchemy.create_engine(url)
@@ -413,9 +412,9 @@ def test_autocommit_of_asyncpg_is_noticed(stores: Stores) -> None:
 
 
 def test_what_is_asynchronous_is_refused_at_the_call(stores: Stores, tmp_path: Path) -> None:
-    import psycopg
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+    psycopg = driver("psycopg")
     store = Servers(stores).store("postgresql-sqlalchemy")
     guard = SqlGuard(store.connect, "report")
     refused = pytest.raises(TypeError, match=r"is asynchronous.*zklock\.fencing\.aio\.SqlGuard")

@@ -86,7 +86,7 @@ MUTATIONS = {
                 "crew.queue.put(calls)",
                 "for call in calls:\n"
                 "        with contextlib.suppress(RuntimeError):\n"
-                "            threading.Thread(target=call, name='call').start()\n"
+                "            threads.start(call, 'call')\n"
                 "    return",
             ),
         ),

@@ -454,6 +454,7 @@ class Thread:
         kwargs: Mapping[str, Any] | None = None,
         *,
         daemon: bool | None = None,
+        context: object = None,
     ) -> None:
         self.name = name or getattr(target, "__name__", "thread")
         self.daemon = daemon

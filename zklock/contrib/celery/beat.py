@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +27,9 @@ log = logging.getLogger("zklock")
 
 _TURN = 1.0
 """The longest sleep between two ticks, in seconds: so soon a new leader begins."""
+
+_LOOK = 0.02
+"""Seconds between two looks whether a tick has ended."""
 
 _Trouble = (KazooException, KazooTimeoutError)
 
@@ -54,8 +58,7 @@ class LeaderScheduler(Scheduler):
         self._background = wsgi.Background(
             wanted.hosts, path, self._lead, timeout=wanted.timeout, **wanted.options
         )
-        self._ticking = threading.Lock()
-        self._ticker: int | None = None
+        self._ticker: int | None = None  # the thread of the tick that runs
         self._leadership: zklock.Leadership | None = None
         self._loaded: zklock.Leadership | None = None
         super().__init__(app, *args, lazy=lazy, **kwargs)
@@ -64,12 +67,12 @@ class LeaderScheduler(Scheduler):
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due, if this beat leads; return the seconds until the next tick."""
+        # No lock: on Python 3.14, a signal handler that raises could leave it taken.
         self._ticker = threading.get_ident()
         try:
-            with self._ticking:
-                if not self._may_send():
-                    return _TURN
-                return float(min(super().tick(*args, **kwargs), _TURN))
+            if not self._may_send():
+                return _TURN
+            return float(min(super().tick(*args, **kwargs), _TURN))
         finally:
             self._ticker = None
 
@@ -102,8 +105,9 @@ class LeaderScheduler(Scheduler):
     def _lead(self, leadership: zklock.Leadership) -> None:
         self._leadership = leadership
         leadership.should_stop.wait()
-        with self._ticking:  # a tick that has begun ends before another beat leads
-            self._leadership = None
+        self._leadership = None  # first: a tick that begins from now on sends nothing
+        while self._ticker is not None:  # a tick that has begun ends before another beat leads
+            time.sleep(_LOOK)
 
     def _may_send(self) -> bool:
         """Tell whether this beat leads, and knows when each entry was sent last."""

@@ -1,0 +1,121 @@
+"""Adapters for frameworks: an exception of a signal handler leaves nothing that others wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import celery
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from tests.at_once import at_once
+from zklock.contrib._clients import ProcessClients
+from zklock.contrib.apscheduler import LeaderJobs
+from zklock.contrib.celery import LeaderScheduler
+
+SOON = 60.0
+ROUNDS = 400
+NOWHERE = "127.0.0.1:1"
+
+
+class Struck(BaseException):
+    """What the signal handler raises."""
+
+
+@pytest.fixture
+def strike() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Interrupts a call, which is repeated, at many moments."""
+    struck: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        struck.append(number)
+        raise Struck
+
+    # A function of its own: on Python 3.13, a strike at the end of a loop is not one in its try.
+    def until(count: int, call: Callable[[], object]) -> None:
+        while len(struck) < count:
+            call()
+
+    def interrupt(call: Callable[[], object]) -> None:
+        for number in range(ROUNDS):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.00003 + number % 50 * 1e-6)
+                until(len(struck) + 1, call)
+            except Struck:
+                pass
+
+    before = signal.signal(signal.SIGALRM, handle)
+    yield interrupt
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def ends(call: Callable[[], object]) -> bool:
+    """Tell whether a call on another thread ends."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(SOON)
+    return not thread.is_alive()
+
+
+class Client(contextlib.nullcontext[None]):
+    """Stands for a client; ``ended`` tells whether it was."""
+
+    ended = False
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = True
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""Python swallows what a handler raises in the callback of a weak reference."""
+
+
+def test_the_clients_of_a_process(strike: Any) -> None:
+    clients, client = ProcessClients(), Client()
+    make: Any = lambda: client  # noqa: E731
+    strike(lambda: clients.get("key", make))
+    assert ends(lambda: clients.get("key", make))
+    assert ends(clients.end)
+    assert client.ended
+
+
+def test_clients_that_are_made_at_once_are_one() -> None:
+    for _ in range(50):
+        clients, made = ProcessClients(), list[Any]()
+
+        def make(made: list[Any] = made) -> Any:
+            client = Client()
+            made.append(client)
+            return client
+
+        got = at_once(*[lambda clients=clients, make=make: clients.get("key", make)] * 3)
+        (client,) = {id(each): each for each in got}.values()
+        assert [each for each in made if not each.ended] == [client]
+
+
+def over() -> Any:
+    """Return a leadership that has to end."""
+    stop = threading.Event()
+    stop.set()
+    return SimpleNamespace(should_stop=stop, held=True)
+
+
+def test_ticks_of_beat(strike: Any) -> None:
+    app = celery.Celery("struck", set_as_current=False)
+    app.conf.update(zklock_hosts=NOWHERE)
+    scheduler = LeaderScheduler(app, lazy=True)
+    strike(scheduler.tick)
+    assert ends(lambda: scheduler._lead(over()))
+
+
+def test_jobs_of_apscheduler(strike: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("ERROR", "zklock")
+    jobs = LeaderJobs(BackgroundScheduler(timezone="UTC"), NOWHERE, "/jobs")
+    strike(jobs.only(lambda: None))
+    assert ends(lambda: jobs._lead(over()))

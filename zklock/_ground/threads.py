@@ -1,0 +1,20 @@
+"""Threads that do not see the context variables of whoever happened to start them.
+
+They are started by the first who needs them, serve everybody, and last. Where there is no global
+lock, Python 3.14 would give them a copy of that first one's context: users' callbacks would see its
+variables, an OpenTelemetry span among them, and keep alive what these refer to.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+
+def start(target: Callable[..., object], name: str, *args: object) -> None:
+    """Call on a new daemon thread; ``RuntimeError`` if none can be started."""
+    context: dict[str, Any] = {"context": Context()} if sys.version_info >= (3, 14) else {}
+    threading.Thread(target=target, args=args, name=name, daemon=True, **context).start()
