@@ -19,6 +19,7 @@ from kazoo.exceptions import (
 
 from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
+from zklock._ground.strikes import of_the_call
 
 log = logging.getLogger("zklock")
 
@@ -362,8 +363,12 @@ class _WakeReader:
     def wake(self) -> None:
         """Count first, then send: when the byte is received, it is already counted."""
         self._tokens.append(None)
-        with contextlib.suppress(BlockingIOError):  # full: it is readable already
+        try:
             self._write.send(b"\0")
+        except BlockingIOError as error:
+            if not of_the_call(error):
+                raise
+            return  # full: it is readable already
 
     def __del__(self) -> None:
         # A client may be stopped without being closed; an interrupt may strike where this is made.
