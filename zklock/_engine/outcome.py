@@ -118,10 +118,13 @@ class Outcome(Generic[T]):
         if not self._outcome:
             return
         try:
-            for due in self._when_done.copy():
-                call, maker = due
-                if maker.get(None) is me:
-                    self._when_done.remove(due)
-                    call()
+            self._make_struck(me)
         finally:
             self._make_calls(me)
+
+    def _make_struck(self, me: object) -> None:
+        for due in self._when_done.copy():
+            call, maker = due
+            if maker.get(None) is me:
+                self._when_done.remove(due)
+                call()
