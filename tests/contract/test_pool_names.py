@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -198,6 +199,90 @@ def test_it_is_asked_again_without_news(
     assert not one.owned()
     assign.does = zklock.balanced
     owns(one, *NAMES)
+
+
+class Hanging:
+    """An ``assign`` function that does not return before ``over`` is set."""
+
+    def __init__(self) -> None:
+        self.begun, self.over = threading.Event(), threading.Event()
+        self.at_once = 0
+        self.most = 0
+        self.calls = 0
+
+    def __call__(
+        self, shards: Sequence[Any], workers: Sequence[zklock.PlannedWorker]
+    ) -> Mapping[Any, str]:
+        self.calls += 1
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.begun.set()
+        self.over.wait()
+        self.at_once -= 1
+        return zklock.balanced(shards, workers)
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    hanging = Hanging()
+    yield hanging
+    hanging.over.set()
+
+
+def test_one_that_does_not_return_holds_up_no_stop(join: Join, hanging: Hanging) -> None:
+    one = join("a", assign=hanging)
+    assert hanging.begun.wait(SOON)
+    two = join("b")
+    one.stop(SOON)
+    assert not hanging.over.is_set()
+    owns(two, *NAMES)
+    assert hanging.calls == 1
+
+
+def test_one_that_does_not_return_is_told_of_and_another_leads(
+    join: Join,
+    hanging: Hanging,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("zklock._pool.rebalancer._LATE", 0.1)
+    monkeypatch.setattr("zklock._pool.rebalancer._OVERDUE", 0.5)
+    one = join("a", assign=hanging)
+    assert hanging.begun.wait(SOON)
+    two = join("b")
+    wait_for(lambda: "this worker leads no more until its turn comes again" in caplog.text, SOON)
+    assert caplog.text.count("assign= has not returned for 0.1 s: no shard moves") == 1
+    wait_for(lambda: two.is_leader, SOON)
+    shared(one, two)
+    assert one.drain(SOON)  # the plan for it is made by the other
+    owns(two, *NAMES)
+
+
+def test_one_that_was_left_behind_is_not_called_beside_itself(
+    join: Join, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("zklock._pool.rebalancer._OVERDUE", 0.2)
+    one = join("a", assign=hanging)
+    said = "this worker leads no more until its turn comes again"
+    wait_for(lambda: caplog.text.count(said) > 1, SOON)  # another term has begun meanwhile
+    assert hanging.calls == 1
+    hanging.over.set()
+    owns(one, *NAMES)
+    assert hanging.most == 1
+
+
+def test_a_leader_that_is_lost_does_not_wait_for_it(
+    join: Join, hanging: Hanging, other: Any, zklock_path: str
+) -> None:
+    one = join("a", assign=hanging)
+    assert hanging.begun.wait(SOON)
+    two = join("b")
+    election = PoolPaths(zklock_path).leader
+    wait_for(lambda: len(children(other, election)) == 2, SOON)
+    first = min(children(other, election), key=lambda name: name.rpartition("-")[2])
+    other.delete(f"{election}/{first}")
+    wait_for(lambda: two.is_leader and not one.is_leader, SOON)
+    shared(one, two)
 
 
 def test_of_two_with_one_identity_the_later_one_is_asked_about(join: Join) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import zklock
 from tests.contract.refusing import CREATE2, DELETE, GET_CHILDREN2, MULTI, SYNC, Refusing
-from tests.contract.support import SOON, children, gone, granted, passes_on
+from tests.contract.support import SOON, children, gone, granted, passes_on, queued, run
 from zklock._engine.attempt import Attempt
 from zklock._recipes.names import MAX_PATH
 from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
@@ -42,6 +42,66 @@ def test_a_deletion_goes_on_until_it_is_done(
     assert refusing.refused[DELETE] == 4
     with lock as grant:
         grant.verify()
+
+
+def handed_on(client: Any, other: Any, path: str, refuse: Callable[[], object]) -> None:
+    """Hand a lock on inside a client; at the grant the node before must be gone."""
+    first, second = zklock.Lock(client, path), zklock.Lock(client, path)
+    grant = granted(first)
+
+    def look() -> tuple[list[str], str]:
+        with second as later:
+            return children(other, path), later.path
+
+    waiting = run(look)
+    queued(other, path, 2)
+    refuse()
+    grant.abandon()
+    left, mine = waiting.result(SOON)
+    assert left == [mine.rpartition("/")[2]]
+    gone(other, path)
+
+
+@pytest.mark.parametrize("riders", ["off", "on"])
+@pytest.mark.parametrize("code", [THROTTLED, OPERATION_TIMEOUT])
+def test_a_deletion_that_is_refused_hands_nothing_on(
+    refusing: Refusing,
+    zklock_connect: Connect,
+    other: Any,
+    zklock_path: str,
+    code: int,
+    riders: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", riders)
+    client = zklock_connect(refusing.hosts)
+    handed_on(client, other, zklock_path, lambda: refusing.refuse(code, 4, DELETE))
+    assert refusing.refused[DELETE] == 4
+
+
+@pytest.mark.parametrize("riders", ["off", "on"])
+@pytest.mark.parametrize(
+    "fault", ["drop_before_request", "drop_after_request", "drop_before_reply", "drop_after_reply"]
+)
+def test_a_deletion_that_is_lost_hands_on_what_was_deleted(
+    zklock_proxy: FaultProxy,
+    zklock_connect: Connect,
+    other: Any,
+    zklock_path: str,
+    fault: str,
+    riders: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", riders)
+    client = zklock_connect(zklock_proxy.hosts)
+    armed: list[Any] = []
+    handed_on(
+        client,
+        other,
+        zklock_path,
+        lambda: armed.append(getattr(zklock_proxy, fault)(op="delete")),
+    )
+    assert armed[0].fired.is_set()
 
 
 @pytest.mark.hazard("H30")

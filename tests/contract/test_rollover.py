@@ -38,19 +38,36 @@ COUNTERS = {
 
 
 @pytest.fixture(scope="module")
-def worn_server() -> Iterator[ZooKeeperServer]:
-    """A server on which the next child of these paths gets these numbers."""
+def shared_server() -> Iterator[ZooKeeperServer]:
     with ZooKeeperServer() as server:
         if Capability.DATA not in server.capabilities:
             pytest.skip("these servers do not show their data")
-        with kazoo_client(server.hosts) as client:
-            for path in COUNTERS:
-                client.create(path)
-        server.stop()
-        for path, value in COUNTERS.items():
-            server.set_child_counter(path, value)
-        server.start()
+        wear(server)
         yield server
+
+
+def wear(server: ZooKeeperServer) -> None:
+    with kazoo_client(server.hosts) as client:
+        for path in COUNTERS:
+            if client.exists(path):
+                client.delete(path, recursive=True)
+            client.create(path)
+    server.stop()
+    for path, value in COUNTERS.items():
+        server.set_child_counter(path, value)
+    server.start()
+
+
+@pytest.fixture
+def worn_server(shared_server: ZooKeeperServer, request: pytest.FixtureRequest) -> ZooKeeperServer:
+    """A server on which the next child of these paths gets these numbers.
+
+    Each test uses paths of its own. With ``--count`` it uses them again.
+    """
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and callspec.params.get("__pytest_repeat_step_number"):
+        wear(shared_server)
+    return shared_server
 
 
 def test_acquisitions_across_the_limit(worn_server: ZooKeeperServer, tmp_path: Path) -> None:
@@ -156,7 +173,7 @@ def zklock_lock(client: Any, path: str) -> Any:
 def test_one_holder_at_a_time_at_the_limit(
     worn_server: ZooKeeperServer, make: Callable[[Any, str], Any], request: pytest.FixtureRequest
 ) -> None:
-    path = f"/worn-{request.node.callspec.id}"
+    path = f"/worn-{request.node.callspec.id.partition('-')[0]}"
     meeting = threading.Barrier(2)
 
     def hold(lock: Any) -> bool:

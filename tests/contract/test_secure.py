@@ -218,7 +218,95 @@ class TestStart:
                     asyncio.run(connect(proxy.hosts))
 
 
+ONCE_ON_THE_WAY = pytest.mark.parametrize("fault", ["drop_before_request", "drop_before_reply"])
+"""A connection is cut before the credentials arrive, or before the answer to them does."""
+
+
+@pytest.mark.parametrize("secure", ["SASL"], indirect=True)
+class TestCutInTheMiddleOfSasl:
+    """kazoo takes it for a refusal, and gives the client up for good."""
+
+    @ONCE_ON_THE_WAY
+    @pytest.mark.parametrize("riders", ["off", "on"])
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_it_starts_nevertheless(
+        self,
+        secured: ZooKeeperServer,
+        secure: dict[str, Any],
+        monkeypatch: pytest.MonkeyPatch,
+        fault: str,
+        riders: str,
+        n: int,
+    ) -> None:
+        monkeypatch.setenv("ZKLOCK_RIDER", riders)
+        with FaultProxy(secured) as proxy:
+            armed = getattr(proxy, fault)(n, op="sasl")
+            with zklock.connect(proxy.hosts, start_timeout=SOON, **secure) as client:
+                assert armed.fired.is_set()
+                assert client.exists("/") is not None
+
+    @pytest.mark.parametrize("front", ["threads", "asyncio"])
+    def test_each_time_it_is_no_answer(
+        self, secured: ZooKeeperServer, secure: dict[str, Any], front: str
+    ) -> None:
+        async def connect(hosts: str) -> None:
+            await aio.connect(hosts, start_timeout=1, **secure)
+
+        with FaultProxy(secured) as proxy:
+            for _ in range(100):
+                proxy.drop_before_reply(op="sasl")
+            with pytest.raises(zklock.NoAnswer):
+                if front == "threads":
+                    zklock.connect(proxy.hosts, start_timeout=1, **secure)
+                else:
+                    asyncio.run(connect(proxy.hosts))
+
+    @ONCE_ON_THE_WAY
+    @pytest.mark.parametrize("riders", ["off", "on"])
+    def test_a_session_is_taken_up_again(
+        self,
+        secured: ZooKeeperServer,
+        secure: dict[str, Any],
+        path: str,
+        monkeypatch: pytest.MonkeyPatch,
+        fault: str,
+        riders: str,
+    ) -> None:
+        monkeypatch.setenv("ZKLOCK_RIDER", riders)
+        losses = Losses()
+        with (
+            FaultProxy(secured) as proxy,
+            zklock.connect(proxy.hosts, timeout=30.0, start_timeout=SOON, **secure) as client,
+        ):
+            lock = zklock.Lock(client, path, on_lost=losses)
+            grant = granted(lock)
+            armed = getattr(proxy, fault)(op="sasl")
+            client.handler.drop()
+            assert armed.fired.wait(SOON)
+            grant.verify(SOON)
+            assert grant.held
+            lock.release()
+            assert not losses.losses
+            assert children(client, path) == []
+
+
 class TestRefused:
+    def test_credentials_that_are_refused_later_end_the_client(
+        self, secured: ZooKeeperServer, path: str
+    ) -> None:
+        options = {"mechanism": "DIGEST-MD5", "username": USER, "password": PASSWORD}
+        losses = Losses()
+        with zklock.connect(secured.hosts, start_timeout=SOON, sasl_options=options) as client:
+            with zklock.Lock(client, path):
+                pass
+            lock = zklock.Lock(client, path, on_lost=losses)
+            granted(lock)
+            client._connection.sasl_options["password"] = "guess"
+            client.handler.drop()
+            assert losses.one().reason is zklock.LossReason.CLIENT_CLOSED
+            with pytest.raises(zklock.ClientClosed):
+                lock.acquire()
+
     @pytest.mark.parametrize("whom", ["server", "client"])
     def test_a_certificate_that_is_not_trusted(
         self,

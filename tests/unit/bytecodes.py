@@ -13,10 +13,11 @@ class Struck(KeyboardInterrupt):
 
 
 class Bytecodes:
-    """Raises ``Struck`` before one of the bytecodes that a call runs in files that end so."""
+    """Raises ``error`` before one of the bytecodes that a call runs in files that end so."""
 
-    def __init__(self, *files: str) -> None:
+    def __init__(self, *files: str, error: type[BaseException] = Struck) -> None:
         self.files = files
+        self.error = error
         self.count = 0
         self.at = -1
 
@@ -27,7 +28,7 @@ class Bytecodes:
         if what == "opcode":
             self.count += 1
             if self.count == self.at:
-                raise Struck
+                raise self.error
         return self
 
     def run(self, call: Callable[[], object], at: int = -1) -> bool:
@@ -39,7 +40,7 @@ class Bytecodes:
         sys.settrace(self)
         try:
             call()
-        except Struck:
+        except self.error:
             return True
         finally:
             sys.settrace(before)

@@ -15,6 +15,23 @@ T = TypeVar("T")
 _TURN = 1.0
 
 
+class Once:
+    """A call that is made at most once, however often it is asked for.
+
+    For a job that ``when_done()`` hands to another thread: it may be handed over twice.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., object]) -> None:
+        self._call = [call]
+
+    def __call__(self, *what: object) -> None:
+        """Call, unless it was called before."""
+        if self._call:
+            self._call.pop()(*what)
+
+
 class Outcome(Generic[T]):
     """A value or an error that will come.
 
@@ -24,7 +41,8 @@ class Outcome(Generic[T]):
 
     def __init__(self) -> None:
         self._outcome: dict[None, tuple[Any, BaseException | None]] = {}  # set by setdefault()
-        self._when_done: deque[Callable[[], object]] = deque()
+        # Each call, and who makes it: set by setdefault(). It stays here until it was made.
+        self._when_done: deque[tuple[Callable[[], object], dict[None, object]]] = deque()
 
     @property
     def done(self) -> bool:
@@ -32,10 +50,19 @@ class Outcome(Generic[T]):
         return bool(self._outcome)
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call when there is an outcome, on the thread that brings it; at once if there is one."""
-        self._when_done.append(call)
-        if self._outcome:
-            self._say_so()
+        """Call when there is an outcome, on the thread that brings it; at once if there is one.
+
+        It is called once. Only if an interrupt strikes in the call, it is called again: it must be
+        harmless when it is repeated.
+        """
+        me = object()
+        try:
+            self._when_done.append((call, {}))
+            if self._outcome:
+                self._make_calls(me)
+        except BaseException:
+            self._go_on(me)
+            raise
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the outcome, at most ``timeout`` seconds; return whether there is one."""
@@ -70,13 +97,34 @@ class Outcome(Generic[T]):
 
     def _resolve(self, value: Any, error: BaseException | None) -> None:
         """Set the outcome, unless there is one. Repeatable."""
-        self._outcome.setdefault(None, (value, error))
-        self._say_so()
+        me = object()
+        try:
+            self._outcome.setdefault(None, (value, error))
+            self._make_calls(me)
+        except BaseException:
+            self._go_on(me)
+            raise
 
-    def _say_so(self) -> None:
-        while self._when_done:
-            try:
-                call = self._when_done.popleft()
-            except IndexError:
-                return  # another thread makes the last call
-            call()
+    def _make_calls(self, me: object) -> None:
+        """Make the calls that nobody makes. Another thread may make others at the same time."""
+        for due in self._when_done.copy():
+            call, maker = due
+            if maker.setdefault(None, me) is me:
+                call()
+                self._when_done.remove(due)
+
+    def _go_on(self, me: object) -> None:
+        """Go on after an interrupt: first with the call that it struck, if there is an outcome."""
+        if not self._outcome:
+            return
+        try:
+            self._make_struck(me)
+        finally:
+            self._make_calls(me)
+
+    def _make_struck(self, me: object) -> None:
+        for due in self._when_done.copy():
+            call, maker = due
+            if maker.get(None) is me:
+                self._when_done.remove(due)
+                call()

@@ -116,6 +116,7 @@ def _withdrawn(attempt: Attempt[Any], began: float, now: Callable[[], float]) ->
     if grant is None and not attempt.told and terms is not None:
         at, error = now(), None if raised is None else type(raised).__name__
         telemetry.emit(Withdrawn(at=at, waited=at - began, error=error, **_lock(terms)))
+        attempt.told = True  # an interrupt may have this called again
 
 
 def _lasted(grant: GrantBase, now: float) -> float | None:

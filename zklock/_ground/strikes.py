@@ -14,3 +14,12 @@ def may_strike() -> bool:
     the main thread.
     """
     return threading.get_ident() == threading.main_thread().ident
+
+
+def of_the_call(error: BaseException) -> bool:
+    """Whether the system call raised it that is made in the ``try`` which has caught it.
+
+    Else a signal handler did: it has a frame of its own, which the traceback shows.
+    """
+    trace = error.__traceback__
+    return trace is None or trace.tb_next is None

@@ -122,6 +122,8 @@ class RidingSocket(_Socket):
     def recv(self, size: int) -> bytes:
         if self._asked is None:
             return bytes(self._sock.recv(size))
+        if self._proving:
+            return self._proved(size)
         if not self.pending():
             self.arrived()
         if not self.pending():
@@ -191,6 +193,8 @@ class RidingSocket(_Socket):
     def _request(self, frame: bytes) -> bytes:
         if self._asked is None:
             return self._handshake(frame)
+        if self._fresh:
+            self._look_for_proof(frame)
         length, xid, opcode = _HEAD.unpack_from(frame)
         if length == 8 and opcode == _PING:
             self._pinged = clock()

@@ -7,6 +7,7 @@ import errno
 import logging
 import select
 import socket
+import ssl
 import struct
 import weakref
 from collections import deque
@@ -17,15 +18,18 @@ from kazoo.exceptions import (
     EXCEPTIONS,
     APIError,
 )
+from kazoo.handlers.threading import KazooTimeoutError
 
 from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
+from zklock._ground.strikes import of_the_call
 
 log = logging.getLogger("zklock")
 
 _CHUNK = 65536
 _PING_XID = -2
 _PING, _CLOSE = 11, -11  # opcodes of the requests that consist only of a header
+_SASL = 102
 _NUMBER = struct.Struct(">ii")  # length; xid
 _REPLY = struct.Struct(">iiiii")  # length; xid, zxid in two parts, error … or the first frame's
 _CODE = struct.Struct(">i")
@@ -34,6 +38,7 @@ _HANDSHAKE = struct.Struct(">iiqiq")  # length; version, last zxid, timeout, ses
 
 _NOT_SERVING = b"not currently serving"
 _SILENT = "accepts connections, and says nothing"
+_CUT = "the connection was cut while the server looked at the credentials"
 _CLOSED = "closes connections without an answer, as a server without a quorum does"
 
 
@@ -110,6 +115,8 @@ class _Socket:
         self._resumes = False
         self._answer_by: float | None = None  # while the handshake is not answered
         self._pinged: float | None = None
+        self._fresh = False  # only SASL has been asked since the handshake
+        self._proving = False  # the last request was one of SASL
 
     def send(self, data: Any) -> int:
         # kazoo sends one frame at a time, or the rest of a frame that was not taken whole.
@@ -120,7 +127,7 @@ class _Socket:
             self._unsent = self._unsent[sent:]
             return sent
         self._held += self._request(data)
-        if self._handler.waiting < 2 or len(self._held) > _CHUNK:
+        if self._proving or self._handler.waiting < 2 or len(self._held) > _CHUNK:
             self.flush()  # else with the next one
         return len(data)
 
@@ -138,6 +145,8 @@ class _Socket:
     def recv(self, size: int) -> bytes:
         if self._asked is None:
             return bytes(self._sock.recv(size))
+        if self._proving:
+            return self._proved(size)
         self._arrived = False
         while not self._buffer and not self._frames.broken:
             chunk = self._sock.recv(max(size, _CHUNK))
@@ -150,6 +159,26 @@ class _Socket:
                 raise TimeoutError("the server stopped in the middle of a reply")
         data = bytes(self._buffer[:size])
         self._buffer = self._buffer[size:]
+        return data
+
+    def _proved(self, size: int) -> bytes:
+        """Receive the answer to credentials.
+
+        kazoo takes the end of the connection here for a refusal, and gives the client up for good.
+        Servers since ZooKeeper 3.6 answer when they refuse. So an end without an answer is told as
+        a time-out: then kazoo connects again.
+        """
+        self._proving = False
+        try:
+            data = self.recv(size)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise  # kazoo tries again
+        except OSError as error:
+            raise KazooTimeoutError(_CUT) from error
+        finally:
+            self._proving = True
+        if not data:
+            raise KazooTimeoutError(_CUT)
         return data
 
     def arrived(self) -> None:
@@ -193,6 +222,8 @@ class _Socket:
         if self._asked is None:
             self._shake_hands(frame)
             return frame
+        if self._fresh:
+            self._look_for_proof(frame)
         length, xid = _NUMBER.unpack_from(frame)
         if len(frame) == _HEAD.size:
             opcode = _HEAD.unpack(frame)[2]
@@ -214,8 +245,12 @@ class _Socket:
         self._resumes = _HANDSHAKE.unpack_from(frame)[-1] != 0
         if self._resumes and self._handler.at_stake and not self._serves():
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the server is not serving")
-        self._asked = clock()
+        self._asked, self._fresh = clock(), True
         self._answer_by = self._handler.asking(self, self._asked, self._resumes)
+
+    def _look_for_proof(self, frame: bytes) -> None:
+        """Look whether a request is one of SASL: these come before all others."""
+        self._fresh = self._proving = _HEAD.unpack_from(frame)[2] == _SASL
 
     def _serves(self) -> bool:
         """Ask the server whether it serves, over a separate connection."""
@@ -366,8 +401,12 @@ class _WakeReader:
     def wake(self) -> None:
         """Count first, then send: when the byte is received, it is already counted."""
         self._tokens.append(None)
-        with contextlib.suppress(BlockingIOError):  # full: it is readable already
+        try:
             self._write.send(b"\0")
+        except BlockingIOError as error:
+            if not of_the_call(error):
+                raise
+            return  # full: it is readable already
 
     def close(self) -> None:
         # In this order: with its peer closed, the writing end would break instead of being closed.

@@ -32,6 +32,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
+from zklock._ground.strikes import of_the_call
 from zklock._kazoo.riders import Line, Rider
 from zklock._kazoo.socket import _WakeReader
 
@@ -119,7 +120,9 @@ class WakeReader(_WakeReader):
         if self._waits:
             try:
                 self._write.send(b"\0")
-            except BlockingIOError:
+            except BlockingIOError as error:
+                if not of_the_call(error):
+                    raise
                 return  # full: it is readable already
 
     def strand(self, line: Line) -> None:

@@ -26,6 +26,7 @@ from zklock._election.threads import LeaderElection, Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.lease import HEARTBEATS
+from zklock._engine.outcome import Once
 from zklock._engine.roster import MembershipChange, Present, Roster
 from zklock._engine.script import Front, R
 from zklock._engine.sessions import session_of
@@ -597,7 +598,7 @@ class Membership(Uncopied, Observed, Generic[G]):
             nodes.attend(self._desk, self._told, lambda: self._agenda.later(self._gone))
         )
         self._attending = attempt
-        attempt.when_done(lambda: self._agenda.later(partial(self._attended, attempt)))
+        attempt.when_done(partial(self._agenda.later, Once(partial(self._attended, attempt))))
         attempt.start()
 
     def _attended(self, attempt: Attempt[None]) -> None:

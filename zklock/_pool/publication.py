@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from zklock._engine.grant import GrantBase
+from zklock._engine.outcome import Once
 from zklock._engine.session import Session
 from zklock._pool import nodes
 from zklock._pool.agenda import Agenda
@@ -60,7 +61,7 @@ class Publication:
         attempt = self._session.attempt(
             queries.retry_on_new_session(lambda: nodes.write(node, data))
         )
-        attempt.when_done(partial(self._agenda.later, self._again))
+        attempt.when_done(partial(self._agenda.later, Once(self._again)))
         attempt.start()
 
 
@@ -100,5 +101,5 @@ class PlaceKeeper:
             attempt = self._session.attempt(
                 queries.retry_on_new_session(lambda: nodes.write(self._path, data))
             )
-            attempt.when_done(partial(self._agenda.later, self._write))
+            attempt.when_done(partial(self._agenda.later, Once(self._write)))
             attempt.start()

@@ -16,6 +16,7 @@ from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.session import Session
 from zklock._ground.records import Fields, log_fields
 from zklock._pool import nodes
+from zklock._pool.aside import Aside
 from zklock._pool.keys import Key, Keys, alike, parse_shards, told
 from zklock._pool.newcomers import Newcomers
 from zklock._pool.nodes import PoolPaths, WorkerRecord
@@ -34,15 +35,23 @@ _PATIENCE = 5.0
 _ASK_AGAIN = 5.0
 """Seconds after which a user's function that made no plan is called again, even without news."""
 
+_LATE = 5.0
+"""Seconds after which the leader says that a user's function has not returned."""
+
+_OVERDUE = 30.0
+"""Seconds that the leader waits for a user's function before it lets another worker lead."""
+
 
 class Memory:
     """What a worker remembers from one of its terms to the next.
 
-    ``shards``: the shards that it was told last.
+    ``shards``: the shards that it was told last. ``asked``: the last call of a user's function; it
+    may still be under way.
     """
 
     def __init__(self, shards: Keys) -> None:
         self.shards = shards
+        self.asked: Aside[dict[str, frozenset[Key]]] | None = None
         self.newcomers = Newcomers()
 
 
@@ -57,6 +66,10 @@ class Policy:
 
     settle: float
     assign: Assign | None = None
+
+
+class _NoPlan(Exception):
+    """The term ends: the user's function has not returned."""
 
 
 class Rebalancer:
@@ -101,6 +114,8 @@ class Rebalancer:
             while self._gather():
                 if not self._plan():
                     self._later(lambda: None)  # look again, after a while
+        except _NoPlan:
+            return  # another worker may lead; this one queues behind it
         finally:
             for attempt in self._following.values():
                 attempt.give_up()
@@ -354,12 +369,59 @@ class Rebalancer:
             for identity, at in newest.items()
         }
         try:
-            plan = planned(assign, shards, workers)
+            plan = self._planned(assign, shards, workers)
         except BadPlan as bad:
             self._refuse(bad)
             return {}
         self._told_bad = ""
         return {at: plan.get(at, frozenset()) for at in profiles}
+
+    def _planned(
+        self, assign: Assign, shards: frozenset[Key], workers: dict[str, PlannedWorker]
+    ) -> dict[str, frozenset[Key]]:
+        """Have the function called; wait for it as long as this worker leads, within limits.
+
+        One call is under way at a time. One that an earlier term has left is waited for first.
+        """
+        overdue = self._session.now() + _OVERDUE
+        if self._memory.asked is not None:
+            self._wait_for(self._memory.asked, overdue)
+        try:
+            asked = Aside("zklock-assign", partial(planned, assign, shards, workers))
+        except RuntimeError as error:
+            raise BadPlan("no thread can be started for it") from error
+        self._memory.asked = asked
+        self._wait_for(asked, overdue)
+        self._memory.asked = None
+        return asked.result()
+
+    def _wait_for(self, asked: Aside[Any], overdue: float) -> None:
+        """Wait until the user's function has returned; ``_NoPlan`` if this term ends before."""
+        late = overdue - _OVERDUE + _LATE
+        while not asked.done.is_set():
+            if self._over_now:
+                raise _NoPlan
+            now = self._session.now()
+            if now >= late and not asked.complained:
+                asked.complained = True
+                log.warning(
+                    "%s: assign= has not returned for %g s: no shard moves meanwhile",
+                    self._places.root,
+                    _LATE,
+                    extra=self._fields(),
+                )
+            if now >= overdue:
+                log.error(
+                    "%s: assign= has not returned for %g s: this worker leads no more until its "
+                    "turn comes again",
+                    self._places.root,
+                    _OVERDUE,
+                    extra=self._fields(),
+                )
+                raise _NoPlan
+            due = overdue if asked.complained else late
+            limit = self._session.limit(due - now, asked.done.wake)
+            asked.done.wait(_TURN if limit is None else min(limit, _TURN))
 
     def _refuse(self, bad: BadPlan) -> None:
         due = self._session.now() + _ASK_AGAIN

@@ -17,6 +17,7 @@ from zklock._election.base import pause_after
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
+from zklock._engine.outcome import Once
 from zklock._ground import telemetry
 from zklock._ground.happened import ShardMoved
 from zklock._ground.records import Fields, log_fields
@@ -289,7 +290,7 @@ class Slot:
         try:
             if self._lock is None:
                 self._lock = self._slots.lock(self)
-            self._attempt = self._lock._begin(partial(self._later, self._answered))
+            self._attempt = self._lock._begin(partial(self._later, Once(self._answered)))
         except Exception as error:
             self._failed(error)
 
@@ -486,4 +487,4 @@ class Slot:
             )
             self._happens(SlotEvent.RELEASED)
         else:
-            answer.when_done(partial(self._later, self._happens, SlotEvent.RELEASED))
+            answer.when_done(partial(self._later, Once(self._happens), SlotEvent.RELEASED))

@@ -87,10 +87,11 @@ class WorkerPool(Membership[Grant]):
     instead of equal shares. The worker that leads calls its own, on a thread of zklock's, whenever
     something has changed. It gets the shards, and a ``PlannedWorker`` for each worker that may get
     some, at least one. It returns a mapping from every shard to the identity of one of these
-    workers. It has to be pure, that is, to depend on its arguments alone, and to return soon:
-    :meth:`stop` waits for it. :func:`zklock.balanced` makes equal shares of a part. If it raises,
-    or returns anything else, that is logged, and the assignment stays as it is; it is called again
-    with the next change, and after 5 seconds. Give all workers the same function: any may lead.
+    workers. It has to be pure, that is, to depend on its arguments alone, and to return soon: no
+    shard moves meanwhile, and after 30 seconds this worker lets another one lead. :meth:`stop` does
+    not wait for it. :func:`zklock.balanced` makes equal shares of a part. If it raises, or returns
+    anything else, that is logged, and the assignment stays as it is; it is called again with the
+    next change, and after 5 seconds. Give all workers the same function: any may lead.
 
     ``settle``: seconds that the leader waits for further news before it assigns shards anew.
     ``session_timeout`` and ``lease_fraction``: as for ``Lock``.

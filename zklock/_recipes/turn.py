@@ -28,6 +28,19 @@ The cases of ``TAKE_TURN``:
   Curator's, and leaves no new node.
 - B is gone, had been granted on this session, was a reader, and was the sole blocker. By 1.
 
+Two of these cases rest on the deletion of a node that this client itself deletes. Its event can be
+believed, whatever became of the request. No event is made on this side: it comes from the server,
+for a deletion that was done. A request that was refused, or never arrived, brings none. One whose
+answer was lost brings one if it was done. One that is sent again finds no node, or does it now. An
+event cannot be about an earlier node of the same name, as names are used once. When the connection
+is lost, the watches go with it, and M looks again.
+
+There is one more cause: B's deletion is asked for and not done, and their session ends. Then B's
+event may come before that of M's node, and 4 does not see it. If the session has expired, the lease
+was over before, and nothing is granted. If somebody else has closed the session, M is where a
+holder is at that moment: it has a grant until its own node's event comes, which is on its way on
+this connection. The fencing token is lower than that of whoever comes next.
+
 In all other cases somebody may be left: another blocker; before a reader, another reader; in place
 of a writer, Curator's reader.
 """

@@ -16,6 +16,7 @@ import weakref
 from pathlib import Path
 from typing import TypeAlias
 
+from zklock._ground.strikes import of_the_call
 from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, token_of, unreadable
 from zklock.token import FencingToken
 
@@ -267,7 +268,9 @@ def _write_durably(file: io.FileIO, view: memoryview) -> None:
 def _try_lock(file: io.FileIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError as error:
+        if not of_the_call(error):
+            raise
         return False
     return True
 
