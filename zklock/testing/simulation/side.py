@@ -154,19 +154,18 @@ class Side:
 
     def due(self) -> float:
         """Return when it has something to do."""
-        if self.paused:
+        if self.paused or self.over:
             return math.inf
         with self._lock:
             while self._alarms and not self._alarms[0][2]:
                 heapq.heappop(self._alarms)
             first = self._alarms[0][0] if self._alarms else math.inf
-        pings = math.inf if self.over else self.handler.ping_due
-        return min(first, pings, *(each.due for each in self._threads))
+        return min(first, self.handler.ping_due, *(each.due for each in self._threads))
 
     def act(self) -> None:
         """Begin what is due."""
         now = self.now()
-        if self.handler.ping_due <= now and not self.over:
+        if self.handler.ping_due <= now:
             self.handler.ping()
         for thread in self._threads:
             if thread.due <= now:
@@ -237,11 +236,11 @@ class Side:
 
     def unrest(self) -> str | None:
         """Return what is not at rest on this side, if anything is. On the server's thread."""
+        if self.over:
+            return None
         now = time.monotonic()
         if any(until > now and _runs(each) for each, until in list(self._woken.items())):
             return "a thread whose wait has ended"
-        if self.over:
-            return self.local.held()
         what = self.local.held() or (None if self.cut else self.flights.held())
         return what or self.handler.unrest(self.cut)
 
