@@ -23,7 +23,8 @@ from tests.contract.simulated import SIMULATED, flowing
 from tests.contract.support import SOON, descriptors, kazoo_client
 from zklock import telemetry
 from zklock._ground.clock import clock
-from zklock.testing import BackendUnavailable, FaultProxy, Simulation, ZooKeeperServer, wait_for
+from zklock.testing import BackendUnavailable, Simulation, ZooKeeperServer, wait_for
+from zklock.testing.external import ExternalBackend
 from zklock.testing.java import Installation, JavaBackend
 from zklock.testing.ports import free_ports
 
@@ -148,15 +149,10 @@ def simulation() -> Iterator[Simulation | None]:
 if SIMULATED:
 
     @pytest.fixture(scope="session")
-    def zklock_hosts(simulation: Simulation) -> str:
-        """The address of the simulation, for clients that only look."""
-        return simulation.hosts
-
-    @pytest.fixture
-    def zklock_proxy(simulation: Simulation) -> Iterator[FaultProxy]:
-        """A fault proxy in front of the simulation."""
-        with FaultProxy(simulation.hosts) as proxy:
-            yield proxy
+    def zklock_server(simulation: Simulation) -> Iterator[ZooKeeperServer]:
+        """The server of the simulation, for clients that only look, and for proxies."""
+        with ZooKeeperServer(backend=ExternalBackend(simulation.hosts)) as server:
+            yield server
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""What the embedded server does not have, and so which contract tests it cannot serve.
+"""What stand-ins for a server do not have, and so which contract tests they cannot serve.
 
-With ``ZKLOCK_TEST_BACKEND=embedded`` all other tests of the contract run on it. Each test listed
-here is expected to fail in the way that ``raises`` says, or is not run. One that passes
-nevertheless fails the run: then it has to leave the list. docs/testing.md shows users the list.
+With ``ZKLOCK_TEST_BACKEND=embedded`` all other tests of the contract run on the embedded server,
+and with ``ZKLOCK_TEST_SIMULATED=1`` on a simulation. Each test listed here is expected to fail in
+the way that ``raises`` says, or is not run. One that passes nevertheless fails the run: then it has
+to leave the list. docs/testing.md shows users both lists.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.contract.simulated import SIMULATED
 from zklock.testing import BackendUnavailable, NotSupported
 from zklock.testing.selection import BACKEND_VARIABLE
 
@@ -80,16 +82,53 @@ LACKS = (
 )
 
 
+SIMULATION_LACKS = (
+    Lack(
+        "one clock for clients behind a proxy and their rivals",
+        "the former go by the real one; what was told of both has no order to be judged by",
+        r"test_drops\.py|test_drops_family\.py",
+    ),
+    Lack(
+        "sessions that end behind a black hole",
+        "a client behind a proxy goes by the real clock, and lives as long as it is connected",
+        r"test_loss\.py::test_a_(busy_holder_is_told|holder_that_is_cut_off_is_told\w*\[silence)"
+        r"|test_hazards\.py::test_a_busy_holder_behind_a_black_hole",
+    ),
+    Lack(
+        "processes that stand still",
+        "the same: a stopped process stays connected, and `pause()` is for its own clients",
+        r"test_pool\.py::test_a_((worker|leader)_that_stands_still|crash_and_a_history)"
+        r"|test_commands\.py::test_late_commands",
+    ),
+    Lack(
+        "time that passes while requests are under way",
+        "its clock waits for them; the test gives up what a millisecond does not suffice for",
+        r"test_aio\.py::TestBurst::test_is_given_up_before_it_has_begun.*zklock's.*-timeout",
+        (AssertionError,),
+    ),
+    Lack(
+        "handlers in processes",
+        "they go by the clock of their processes; a pool refuses to run them",
+        r"test_pool\.py::test_(processes|a_killed_process_is_replaced)"
+        r"|test_pool_names\.py::test_a_process_knows_the_name",
+        (ValueError,),
+    ),
+)
+
+
 def mark(items: list[pytest.Item]) -> None:
-    """Mark the tests that the embedded server cannot serve, where it is what they would run on."""
+    """Mark the tests that the server that they would run on cannot serve."""
     everywhere = os.environ.get(BACKEND_VARIABLE) == EMBEDDED
     for item in items:
-        if not (everywhere or f"[{EMBEDDED}" in item.nodeid):
-            continue
-        for lack in LACKS:
-            if re.search(lack.tests, item.nodeid):
-                reason = f"the embedded server has no {lack.what}: {lack.why}"
-                run, raises = bool(lack.raises), lack.raises or None
-                item.add_marker(
-                    pytest.mark.xfail(reason=reason, raises=raises, run=run, strict=run)
-                )
+        if everywhere or f"[{EMBEDDED}" in item.nodeid:
+            _mark(item, "the embedded server", LACKS)
+        if SIMULATED:
+            _mark(item, "a simulation", SIMULATION_LACKS)
+
+
+def _mark(item: pytest.Item, who: str, lacks: tuple[Lack, ...]) -> None:
+    for lack in lacks:
+        if re.search(lack.tests, item.nodeid):
+            reason = f"{who} has no {lack.what}: {lack.why}"
+            run, raises = bool(lack.raises), lack.raises or None
+            item.add_marker(pytest.mark.xfail(reason=reason, raises=raises, run=run, strict=run))

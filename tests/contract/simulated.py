@@ -20,10 +20,14 @@ _STEP = 0.01
 """Real seconds between two moves of the clock."""
 
 _RATE = 0.85
-"""A little slower than the real clock: a wait does not take less real time than it was told to."""
+"""Slower than the real clock, so that a wait does not take less real time than it was told to."""
 
-_MOST = 0.25
-"""The longest move, in seconds: a stalled machine does not age the sessions."""
+_MOST = 0.03
+"""The real seconds that one move makes up for: a stalled machine does not age the sessions.
+
+What begins just before a move has all of it. So a wait of at least ``_MOST / (1 / _RATE - 1)``, or
+0.17 s, lasts as long by the real clock, whatever stalls.
+"""
 
 
 @contextmanager

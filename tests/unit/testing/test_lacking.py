@@ -1,4 +1,4 @@
-"""What the embedded server lacks is the same in the tests and in the docs."""
+"""What stand-ins for a server lack is the same in the tests and in the docs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.lacking import LACKS, Lack
+from tests.contract.lacking import LACKS, SIMULATION_LACKS, Lack
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_page_lists_what_it_lacks() -> None:
+@pytest.mark.parametrize(
+    ("head", "lacks"),
+    [("it has no", LACKS), ("a simulation has no", SIMULATION_LACKS)],
+    ids=["embedded", "simulated"],
+)
+def test_the_page_lists_what_it_lacks(head: str, lacks: tuple[Lack, ...]) -> None:
     page = (ROOT / "docs" / "testing.md").read_text()
-    table = page.partition("| it has no | because |\n|---|---|\n")[2].partition("\n\n")[0]
+    table = page.partition(f"| {head} | because |\n|---|---|\n")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \|$", table, re.MULTILINE)
-    assert rows == [(lack.what, lack.why) for lack in LACKS]
+    assert rows == [(lack.what, lack.why) for lack in lacks]
 
 
 @pytest.mark.parametrize("lack", LACKS, ids=lambda lack: str(lack.what))
