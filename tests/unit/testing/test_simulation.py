@@ -632,3 +632,25 @@ def test_the_same_story_in_every_run() -> None:
             stories.append(story(sim))
     assert len(stories[0]) == 7
     assert stories == [stories[0]] * 5
+
+
+def test_what_waits_for_a_time_of_a_stopped_client_does_not_wait_for_ever(
+    sim: Simulation, client: Any
+) -> None:
+    async def main() -> None:
+        leads = asyncio.Event()
+
+        async def lead(leadership: aio.Leadership) -> None:
+            leads.set()
+            await asyncio.sleep(SOON * 10)
+
+        running = asyncio.create_task(aio.LeaderElection(client, PATH).run(lead))
+        async with asyncio.timeout(SOON):
+            await leads.wait()
+        await asyncio.to_thread(client.stop)
+        await sim.aio_advance(60.0)
+        async with asyncio.timeout(SOON):
+            with pytest.raises(zklock.ClientClosed):
+                await running
+
+    asyncio.run(main())

@@ -153,23 +153,30 @@ class Side:
         wake()
 
     def due(self) -> float:
-        """Return when it has something to do."""
-        if self.paused or self.over:
+        """Return when it has something to do.
+
+        A client that is stopped sends nothing, and its threads have ended. Who waits for a time of
+        its clock waits on.
+        """
+        if self.paused:
             return math.inf
         with self._lock:
             while self._alarms and not self._alarms[0][2]:
                 heapq.heappop(self._alarms)
             first = self._alarms[0][0] if self._alarms else math.inf
+        if self.over:
+            return first
         return min(first, self.handler.ping_due, *(each.due for each in self._threads))
 
     def act(self) -> None:
         """Begin what is due."""
         now = self.now()
-        if self.handler.ping_due <= now:
-            self.handler.ping()
-        for thread in self._threads:
-            if thread.due <= now:
-                thread.wake()
+        if not self.over:
+            if self.handler.ping_due <= now:
+                self.handler.ping()
+            for thread in self._threads:
+                if thread.due <= now:
+                    thread.wake()
         while True:
             with self._lock:
                 if not self._alarms or self._alarms[0][0] > now:
@@ -236,11 +243,11 @@ class Side:
 
     def unrest(self) -> str | None:
         """Return what is not at rest on this side, if anything is. On the server's thread."""
-        if self.over:
-            return None
         now = time.monotonic()
         if any(until > now and _runs(each) for each, until in list(self._woken.items())):
             return "a thread whose wait has ended"
+        if self.over:
+            return None
         what = self.local.held() or (None if self.cut else self.flights.held())
         return what or self.handler.unrest(self.cut)
 
