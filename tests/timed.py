@@ -29,11 +29,29 @@ class TimedAioGrant(zklock.aio.Grant):
         self.began = clock()
 
 
+class TimedLeadership(zklock.Leadership):
+    """A leadership, the same."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.began = clock()
+
+
+class TimedAioLeadership(zklock.aio.Leadership):
+    """A leadership of asyncio, the same."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.began = clock()
+
+
 @contextlib.contextmanager
 def timed_grants() -> Iterator[None]:
     """Have every grant of this process timed."""
     with (
         mock.patch.object(zklock._locks.threads.ThreadLock, "_GRANT", TimedGrant),
         mock.patch.object(zklock.aio.lock.TaskLock, "_GRANT", TimedAioGrant),
+        mock.patch.object(zklock.LeaderElection, "_LEADERSHIP", TimedLeadership),
+        mock.patch.object(zklock.aio.LeaderElection, "_LEADERSHIP", TimedAioLeadership),
     ):
         yield

@@ -13,6 +13,7 @@ class Step(Enum):
 
     SQLITE = "write to the store that compares tokens"
     ZOOKEEPER = "write to the store that checks the znode"
+    GUARDED = "write to the store whose mark is in ZooKeeper"
     QUEUE = "list the queue, and have a quorum confirm the own place in it"
     CHECK = "check()"
 
@@ -65,7 +66,7 @@ def turns(seed: str, locks: int, session: float, *, may_close: bool) -> Iterator
             timeout=dice.choices((PATIENT, session, 0.1, 0.0), (60, 20, 10, 10))[0],
             cancel_after=dice.uniform(0, session / 2) if dice.random() < 0.08 else None,
             steps=tuple(
-                dice.choices(tuple(Step), (35, 30, 10, 25), k=dice.randint(1, 4 if long else 3))
+                dice.choices(tuple(Step), (30, 20, 15, 10, 25), k=dice.randint(1, 4 if long else 3))
             ),
             rest=dice.uniform(0.05, 0.5) * session if long else dice.uniform(0, 0.02),
             ending=dice.choices(tuple(Ending), (92, 5, 3 if may_close else 0, 0.3))[0],

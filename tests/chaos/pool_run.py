@@ -10,16 +10,22 @@ was broken.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
+
+from kazoo.client import KazooClient
 
 import zklock
+from tests.chaos import stores
 from tests.chaos.pool_worker import PoolWorker
 from zklock._ground.clock import clock
 from zklock._pool.nodes import PoolPaths
@@ -27,23 +33,38 @@ from zklock.testing import ZooKeeperServer, wait_for
 from zklock.testing.checker import Verdict, check
 from zklock.testing.history import History, load
 
+log = logging.getLogger("chaos")
+
 PATH = "/pool"
 WORKERS = 5
 SHARDS = 24
 TIMEOUT = 2.0
 CALM = 60.0
+STORE = "pool.sqlite"
+"""The store to which the handlers of shards write, in the folder of the histories."""
 
 
 class Nemesis:
-    """Does things to the workers of a pool, by a seed."""
+    """Has workers of a pool, and does things to them on a thread, by chance.
 
-    def __init__(self, hosts: str, folder: Path, seed: int) -> None:
-        self._chance = random.Random(seed)
+    Notes ``fault`` and ``kill`` and ``pause`` as the other nemesis does. The workers take
+    the entries of ``hosts`` in turn. Leave it to end what still runs.
+    """
+
+    def __init__(
+        self, hosts: Sequence[str], folder: Path, chance: random.Random, timeout: float, shards: int
+    ) -> None:
+        self._chance = chance
         self._hosts = hosts
         self._folder = folder
-        self._history = History(folder, "nemesis")
+        self._timeout = timeout
+        self._shards = shards
+        self._history = History(folder, "nemesis-pool")
         self._number = 0
         self._workers: list[PoolWorker] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nemesis-pool")
+        self._failure: BaseException | None = None
         self._deeds: list[Callable[[PoolWorker], None]] = [
             self._kill,
             self._pause,
@@ -53,54 +74,72 @@ class Nemesis:
             self._resize,
         ]
 
-    def run(self, seconds: float) -> None:
-        """Do things for so long, then let the pool settle, and end it."""
-        try:
-            for _ in range(WORKERS):
-                self._hire()
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
-                time.sleep(self._chance.uniform(0.1, 1.0))
-                deed = self._chance.choice(self._deeds)
-                worker = self._chance.choice(self._workers)
-                self._history.note("fault", what=deed.__name__.strip("_"), worker=worker.identity)
-                deed(worker)
-            self._history.note("calm")
-            self._calm()
-        finally:
-            for worker in self._workers:
-                worker.close()
-            self._history.close()
+    def __enter__(self) -> Self:
+        return self
 
-    def _calm(self) -> None:
-        shards = SHARDS
-        self._workers[0].ask("shards", shards)
+    def __exit__(self, *exc: object) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._history.close()
+
+    def start(self) -> None:
+        """Hire the workers, and begin."""
+        stores.SqliteStore.make(self._folder / STORE, shard_paths(2 * self._shards))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Do no more; raises what went wrong."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def settle(self) -> None:
+        """Wait until the workers share the shards, and end them in order."""
+        self._history.note("calm")
+        self._workers[0].ask("shards", self._shards)
         for worker in self._workers:
             worker.ask("resume")
             worker.ask("capacity", 1.0)
 
         def settled() -> bool:
             sizes = [len(worker.owned()) for worker in self._workers]
-            return sum(sizes) == shards and max(sizes) - min(sizes) <= 1
+            return sum(sizes) == self._shards and max(sizes) - min(sizes) <= 1
 
         wait_for(settled, CALM, "the shards are settled after the faults")
         for worker in self._workers:
             worker.ask("stop")
             worker.process.wait(CALM)
 
+    def _run(self) -> None:
+        try:
+            for _ in range(WORKERS):
+                self._hire()
+            while not self._over.wait(self._chance.uniform(0.1, 1.0)):
+                deed = self._chance.choice(self._deeds)
+                worker = self._chance.choice(self._workers)
+                what = f"pool: {deed.__name__.strip('_')}"
+                self._history.note("fault", what=what, worker=worker.identity)
+                deed(worker)
+        except BaseException as error:
+            log.exception("the nemesis of the pool failed")
+            self._failure = error
+
     def _hire(self) -> None:
         self._number += 1
         worker = PoolWorker(
-            hosts=self._hosts,
+            hosts=self._hosts[self._number % len(self._hosts)],
             path=PATH,
             folder=str(self._folder),
-            identity=f"w{self._number}",
-            timeout=TIMEOUT,
-            shards=SHARDS,
+            store=str(self._folder / STORE),
+            identity=f"pool-{self._number}",
+            timeout=self._timeout,
+            shards=self._shards,
             front=("threads", "asyncio")[self._number % 2],
         )
-        worker.hear()
         self._workers.append(worker)
+        worker.hear()
 
     def _kill(self, worker: PoolWorker) -> None:
         self._history.note("kill", worker=worker.identity)
@@ -111,13 +150,13 @@ class Nemesis:
     def _pause(self, worker: PoolWorker) -> None:
         began = clock()
         os.kill(worker.process.pid, signal.SIGSTOP)
-        time.sleep(self._chance.uniform(0.2, 2 * TIMEOUT))
+        self._over.wait(self._chance.uniform(0.2, 2 * self._timeout))
         self._history.note("pause", at=began, worker=worker.identity, until=clock())
         os.kill(worker.process.pid, signal.SIGCONT)
 
     def _drain(self, worker: PoolWorker) -> None:
         worker.ask("drain", 0.0)
-        time.sleep(self._chance.uniform(0.0, 0.5))
+        self._over.wait(self._chance.uniform(0.0, 0.5))
         worker.ask("resume")
 
     def _weigh(self, worker: PoolWorker) -> None:
@@ -131,29 +170,44 @@ class Nemesis:
         self._hire()
 
     def _resize(self, worker: PoolWorker) -> None:
-        worker.ask("shards", self._chance.randrange(SHARDS // 2, SHARDS * 2))
+        worker.ask("shards", self._chance.randrange(self._shards // 2, self._shards * 2))
 
 
-def judge(folder: Path, hosts: str) -> Verdict:
-    """Note what is left; return what the checker says."""
-    client = zklock.connect(hosts)
-    with History(folder, "director") as history:
-        shards = PoolPaths(PATH).shards
-        for name in client.get_children(shards):
-            lock = f"{shards}/{name}"
-            history.note("left", lock=lock, names=client.get_children(lock))
-        for parent in ("members", "assigned", "owned", "leader"):
-            history.note("left", lock=parent, names=client.get_children(f"{PATH}/{parent}"))
-    client.stop()
-    client.close()
-    return check(load(folder))
+def shard_paths(shards: int) -> list[str]:
+    """Return the paths of the shards' locks."""
+    return [PoolPaths(PATH).shard(number) for number in range(shards)]
+
+
+def look(client: KazooClient, folder: Path, history: History) -> None:
+    """Note what is left of the pool, and what is in the store of its shards."""
+    shards = PoolPaths(PATH).shards
+    for name in client.get_children(shards):
+        lock = f"{shards}/{name}"
+        history.note("left", lock=lock, names=client.get_children(lock))
+    for parent in ("members", "assigned", "owned", "leader"):
+        history.note("left", lock=parent, names=client.get_children(f"{PATH}/{parent}"))
+    store = stores.SqliteStore(folder / STORE)
+    for lock in store.locks():
+        history.note("contents", store=store.name, lock=lock, **store.contents(lock))
+    store.close()
 
 
 def play(folder: Path, seconds: float, seed: int) -> Verdict:
     """Run a server and the nemesis, and return the verdict; the histories are in the folder."""
     with ZooKeeperServer(tick_time=400) as server:
-        Nemesis(server.hosts, folder, seed).run(seconds)
-        return judge(folder, server.hosts)
+        with Nemesis([server.hosts], folder, random.Random(seed), TIMEOUT, SHARDS) as nemesis:
+            nemesis.start()
+            try:
+                time.sleep(seconds)
+            finally:
+                nemesis.stop()
+            nemesis.settle()
+        client = zklock.connect(server.hosts)
+        with History(folder, "director") as history:
+            look(client, folder, history)
+        client.stop()
+        client.close()
+    return check(load(folder))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,7 +1,9 @@
 """A worker of a pool as a process; what it notes is as of ``worker``, for the same checker.
 
 ``python -m tests.chaos.pool_worker SETTINGS`` (JSON: hosts, path, identity, folder, and what else
-``WorkerPool`` takes; ``timeout`` of the session; ``front``, "threads" or "asyncio"). It hears one
+``WorkerPool`` takes; ``timeout`` of the session; ``front``, "threads" or "asyncio"; ``store``, the
+file of an SQLite store to which handlers write, by default none). Nobody asks for a shard: a grant
+has no ``ask``. It hears one
 command a line, a JSON list of a word and its arguments, and answers each with one JSON value:
 ``owned``, ``drain``, ``resume``, ``capacity``, ``shards``, ``leads``, ``stop``. The end of its
 input ends it at once. Of its hosts it takes the first that answers.
@@ -9,16 +11,22 @@ input ends it at once. Of its hosts it takes the first that answers.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from kazoo.client import KazooClient
+
 import zklock
+from tests.chaos import stores
 from tests.contract.fronts import FRONTS, Steps
 from zklock import aio
 from zklock._engine.script import Answer
@@ -30,6 +38,9 @@ from zklock.testing.history import History
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_EVERY = 0.02
+WRITE_EVERY = 0.25
+BUSY_SECONDS = 0.2
+"""How long a write may wait for those of others: it keeps a loop waiting, too."""
 
 
 WORKERS: dict[str, type[Membership[Any]]] = {
@@ -47,7 +58,6 @@ def noted(history: History, grants: type[Reporting]) -> type[Reporting]:
             self._told: dict[None, object] = {}
             history.note(
                 "grant",
-                ask=self.path,
                 lock=self.lock_path,
                 node=self.path,
                 token=str(self.token),
@@ -85,49 +95,111 @@ def noted(history: History, grants: type[Reporting]) -> type[Reporting]:
 def main(settings: str) -> None:
     """Work until told to stop."""
     given = json.loads(settings)
-    client = zklock.connect(given.pop("hosts"), given.pop("timeout"), randomize_hosts=False)
+    client = connected(given.pop("hosts"), given.pop("timeout"))
     history = History(Path(given.pop("folder")), given["identity"])
 
     name = given.pop("front", "threads")
     front = {each.name: each for each in FRONTS}[name]()
 
-    def handle(shard: zklock.Shard) -> Steps:
-        while True:
-            at = clock()
-            if shard.held:
-                history.note("held", at=at, node=shard._grant.path)
-            else:
-                history.note("unheld", node=shard._grant.path)
-            if shard.should_stop.is_set():
-                return
-            yield LOOK_EVERY
+    file = given.pop("store", None)
+    writes = itertools.count(1)
 
-    worker = front.pool(client, given.pop("path"), handler=front.script(handle), **given)
-    commands: dict[str, Callable[..., object]] = {
-        "owned": lambda: {number: str(it.token) for number, it in worker.owned().items()},
-        "drain": worker.drain,
-        "resume": worker.resume,
-        "capacity": worker.set_capacity,
-        "shards": worker.set_shards,
-        "leads": lambda: worker.is_leader,
-        "stop": worker.stop,
-    }
+    def handle(shard: zklock.Shard) -> Steps:
+        with open_store(file) as store:
+            while True:
+                at = clock()
+                if shard.held:
+                    history.note("held", at=at, node=shard._grant.path)
+                else:
+                    history.note("unheld", node=shard._grant.path)
+                if store is not None:
+                    write(store, shard._grant, history, f"{history.source}-{next(writes)}")
+                if shard.should_stop.is_set():
+                    return
+                yield LOOK_EVERY if store is None else WRITE_EVERY
+
+    path = given.pop("path")
+
+    def joined() -> Any:
+        while True:
+            worker = front.pool(client, path, handler=front.script(handle), **given)
+            with contextlib.suppress(zklock.NoAnswer):
+                worker.start()
+                return worker
+
     history.note("begin")
     kind = WORKERS[name]
     with mock.patch.object(kind, "_GRANT", noted(history, kind._GRANT)):
-        worker.start()
+        worker = joined()
+        commands: dict[str, Callable[..., object]] = {
+            "owned": lambda: {number: str(it.token) for number, it in worker.owned().items()},
+            "drain": worker.drain,
+            "resume": worker.resume,
+            "capacity": worker.set_capacity,
+            "shards": worker.set_shards,
+            "leads": lambda: worker.is_leader,
+            "stop": worker.stop,
+        }
         print("null", flush=True)
         for line in sys.stdin:
             word, *arguments = json.loads(line)
-            print(json.dumps(commands[word](*arguments)), flush=True)
+            answer = answered(partial(commands[word], *arguments))
+            print(json.dumps(answer), flush=True)
             if word == "stop":
                 break
         else:
             os._exit(1)
-    history.note("end")
     front.close()
+    history.note("close")
     client.stop()
     client.close()
+    history.note("end")
+
+
+def connected(hosts: str, timeout: float) -> KazooClient:
+    """Return a started client; wait for the servers as long as it takes."""
+    while True:
+        with contextlib.suppress(zklock.NoAnswer):
+            return zklock.connect(hosts, timeout, start_timeout=5.0, randomize_hosts=False)
+
+
+def answered(ask: Callable[[], object]) -> object:
+    """Ask until ZooKeeper answers: all commands may be repeated."""
+    while True:
+        with contextlib.suppress(zklock.NoAnswer):
+            return ask()
+
+
+@contextlib.contextmanager
+def open_store(file: str | None) -> Iterator[stores.SqliteStore | None]:
+    """Open the store, for one thread."""
+    if file is None:
+        yield None
+        return
+    store = stores.SqliteStore(Path(file), BUSY_SECONDS)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def write(store: stores.SqliteStore, grant: stores.Fenced, history: History, name: str) -> None:
+    """Add one to the counter of a shard, whether or not it is still held."""
+    lock = grant.path.rpartition("/")[0]
+    value = store.read(lock, grant)
+    if value is None:
+        return
+    history.note(
+        "write",
+        node=grant.path,
+        store=store.name,
+        lock=lock,
+        write=name,
+        token=str(grant.token),
+        value=value + 1,
+    )
+    outcome = store.write(lock, grant, name, value + 1)
+    history.note("written", write=name, outcome=outcome)
 
 
 class PoolWorker:

@@ -1,4 +1,4 @@
-"""One run: an ensemble, workers, the nemesis, and the verdict.
+"""One run: an ensemble, workers, a pool, the nemesis, and the verdict.
 
 It notes, as ``run``: ``begin`` and ``end`` of its own; ``settings``; ``calm``: the last fault is
 undone; ``left`` (``lock``, ``names``): what still stands under a lock at the very end;
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.chaos import stores
+from tests.chaos import pool_run, stores
 from tests.chaos.nemesis import Nemesis, Victims
 from tests.chaos.worker import CRASH_CODE, WorkerSettings
 from zklock import connect
@@ -56,8 +57,11 @@ class Settings:
     tick_time: int = 500
     sync_limit: int = 10
     workers: int = 4
+    actors: int = 8
     proxied: int = 2
-    locks: int = 12
+    locks: int = 20
+    elections: int = 4
+    shards: int = 12
     service: float = 45.0
 
 
@@ -69,7 +73,7 @@ class Workers:
         self._folder = folder
         self._hosts = hosts
         self._history = history
-        self._locks = lock_paths(settings)
+        self._paths = paths(settings)
         self._guard = threading.Lock()
         self._lives = [0] * settings.workers
         self._running: dict[int, tuple[str, subprocess.Popen[str]]] = {}
@@ -83,10 +87,11 @@ class Workers:
                 name=name,
                 folder=str(self._folder),
                 hosts=self._hosts[number],
-                locks=self._locks,
+                locks=self._paths,
                 seed=f"{self._settings.seed}/{name}",
                 session_timeout=self._settings.session_timeout,
                 final=self._settings.service,
+                actors=self._settings.actors,
                 front=("threads", "asyncio")[number % 2],
             )
             with (self._folder / f"{name}.log").open("wb") as output:
@@ -178,9 +183,10 @@ class Workers:
             process.stdin.close()
 
 
-def lock_paths(settings: Settings) -> list[str]:
-    """Return the paths of the locks."""
-    return [f"{stores.ROOT}/locks/{number}" for number in range(settings.locks)]
+def paths(settings: Settings) -> list[str]:
+    """Return the paths of the locks, and then of the elections; their last parts differ, too."""
+    locks = [f"{stores.ROOT}/locks/{number}" for number in range(settings.locks)]
+    return locks + [f"{stores.ELECTIONS}/e{number}" for number in range(settings.elections)]
 
 
 def run(settings: Settings, folder: Path) -> Verdict:
@@ -204,13 +210,22 @@ def run(settings: Settings, folder: Path) -> Verdict:
             hosts = [",".join(proxy.hosts for proxy in group) for group in proxies]
             hosts += [ensemble.hosts] * (settings.workers - len(hosts))
             workers = Workers(settings, folder, hosts, history)
-            victims = Victims(ensemble, proxies, workers, settings.workers, lock_paths(settings))
-            try:
-                _trouble(settings, victims, workers, deeds, folder)
-                history.note("calm")
-                workers.finish(settings.service + 30.0)
-            finally:
-                workers.close()
+            every = [*paths(settings), *pool_run.shard_paths(settings.shards)]
+            victims = Victims(ensemble, proxies, workers, settings.workers, every)
+            with pool_run.Nemesis(
+                hosts,
+                folder,
+                random.Random(f"{settings.seed}/pool"),
+                settings.session_timeout,
+                settings.shards,
+            ) as pool:
+                try:
+                    _trouble(settings, victims, workers, pool, deeds, folder)
+                    history.note("calm")
+                    workers.finish(settings.service + 30.0)
+                    pool.settle()
+                finally:
+                    workers.close()
             _look(settings, ensemble, folder, history)
         history.note("end")
     return decide(settings, folder)
@@ -231,20 +246,27 @@ def _proxies(settings: Settings, ensemble: Ensemble) -> Iterator[list[list[Fault
 
 
 def _prepare(settings: Settings, ensemble: Ensemble, folder: Path) -> None:
-    stores.SqliteStore.make(folder / "store.sqlite", lock_paths(settings))
     client = connect(ensemble.hosts, 10.0)
     try:
-        stores.ZooKeeperStore.make(client, lock_paths(settings))
+        stores.SqliteStore.make(folder / "store.sqlite", paths(settings))
+        stores.ZooKeeperStore.make(client, paths(settings))
+        stores.GuardedStore.make(client, paths(settings))
     finally:
         client.stop()
         client.close()
 
 
 def _trouble(
-    settings: Settings, victims: Victims, workers: Workers, deeds: History, folder: Path
+    settings: Settings,
+    victims: Victims,
+    workers: Workers,
+    pool: pool_run.Nemesis,
+    deeds: History,
+    folder: Path,
 ) -> None:
     for number in range(settings.workers):
         workers.start(number)
+    pool.start()
     nemesis = Nemesis(settings.seed, settings.session_timeout, victims, deeds)
     over = threading.Event()
     begun = reported = clock()
@@ -257,7 +279,10 @@ def _trouble(
                 reported = clock()
                 log.info("%3.0f s: %s", reported - begun, _progress(folder))
     finally:
-        nemesis.stop()
+        try:
+            nemesis.stop()
+        finally:
+            pool.stop()
         workers.tend()
 
 
@@ -282,7 +307,7 @@ def _look(settings: Settings, ensemble: Ensemble, folder: Path, history: History
         return [name.text for name in names.Queue(client.get_children(lock)).contenders]
 
     try:
-        locks = lock_paths(settings)
+        locks = paths(settings)
         with contextlib.suppress(TimeoutError):  # the checker will object
             wait_for(
                 lambda: not any(map(standing, locks)),
@@ -291,8 +316,10 @@ def _look(settings: Settings, ensemble: Ensemble, folder: Path, history: History
             )
         for lock in locks:
             history.note("left", lock=lock, names=standing(lock))
-            for store in (sqlite, stores.ZooKeeperStore(client)):
+            zookeeper = stores.ZooKeeperStore(client), stores.GuardedStore(client)
+            for store in (sqlite, *zookeeper):
                 history.note("contents", store=store.name, lock=lock, **store.contents(lock))
+        pool_run.look(client, folder, history)
     finally:
         client.stop()
         client.close()

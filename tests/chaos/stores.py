@@ -1,4 +1,4 @@
-"""Two stores that a lock guards, each with its own way to reject a stale holder.
+"""Three stores that a lock guards, each with its own way to reject a stale holder.
 
 Each keeps, for every lock, a counter, and beside it a log of the writes that it accepted, written
 in the same transaction as the data. A write says what it makes of the counter, having read it
@@ -7,17 +7,21 @@ before: a write that slipped in between shows in the log.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
-from zklock import Grant
+from zklock import FencingToken, NoAnswer, StaleToken
+from zklock.fencing import SqlGuard, ZooKeeperGuard
 
 ROOT = "/chaos"
+ELECTIONS = f"{ROOT}/elections"
 BUSY_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
 
@@ -25,33 +29,44 @@ ACCEPTED, REFUSED, FAILED, UNKNOWN = "accepted", "refused", "failed", "unknown"
 """What becomes of a write; ``FAILED``: certainly not made, ``UNKNOWN``: there was no answer."""
 
 
+class Fenced(Protocol):
+    """What a store has to know of a grant, or of a shard."""
+
+    @property
+    def token(self) -> FencingToken:
+        """Its fencing token."""
+
+    @property
+    def path(self) -> str:
+        """Its znode."""
+
+
 class Store(Protocol):
     """What a holder asks of a store."""
 
     name: str
 
-    def read(self, lock: str, grant: Grant) -> int | None:
+    def read(self, lock: str, grant: Fenced) -> int | None:
         """Claim the store for this token where that is needed, and return the counter.
 
         ``None``: refused, or no answer.
         """
 
-    def write(self, lock: str, grant: Grant, write: str, value: int) -> str:
+    def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
         """Set the counter and log the write; return what became of it."""
 
 
 class SqliteStore:
-    """Compares tokens: a claim or write raises the fence, and one below it changes nothing.
+    """``SqlGuard``: a claim or write raises the mark, and one below it changes nothing.
 
-    For the thread that made it. A database that another process keeps locked for ``BUSY_SECONDS``
+    For the thread that made it. A database that another process keeps locked for ``busy`` seconds
     fails the write.
     """
 
     name = "sqlite"
 
-    def __init__(self, file: Path) -> None:
-        self._db = sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None)
-        self._db.execute("PRAGMA synchronous = OFF")
+    def __init__(self, file: Path, busy: float = BUSY_SECONDS) -> None:
+        self._db = _open(file, busy)
 
     def close(self) -> None:
         """Close the database."""
@@ -60,14 +75,11 @@ class SqliteStore:
     @staticmethod
     def make(file: Path, locks: list[str]) -> None:
         """Make an empty store."""
-        with sqlite3.connect(file) as db:
+        with contextlib.closing(_open(file, BUSY_SECONDS)) as db:
             db.executescript(
                 """
                 PRAGMA journal_mode = WAL;
-                CREATE TABLE guarded (
-                    lock TEXT PRIMARY KEY, fence TEXT NOT NULL DEFAULT '',
-                    value INTEGER NOT NULL DEFAULT 0
-                );
+                CREATE TABLE guarded (lock TEXT PRIMARY KEY, value INTEGER NOT NULL DEFAULT 0);
                 CREATE TABLE writes (
                     number INTEGER PRIMARY KEY AUTOINCREMENT, lock TEXT NOT NULL,
                     name TEXT NOT NULL, token TEXT NOT NULL, value INTEGER NOT NULL
@@ -75,45 +87,39 @@ class SqliteStore:
                 """
             )
             db.executemany("INSERT INTO guarded (lock) VALUES (?)", [(lock,) for lock in locks])
-        db.close()
+        for number, lock in enumerate(locks):
+            guard = SqlGuard(lambda: _open(file, BUSY_SECONDS), lock)
+            if not number:
+                guard.create_table()
+            guard.create()
 
-    def read(self, lock: str, grant: Grant) -> int | None:
-        """Raise the fence to this token and return the counter, in one statement."""
+    def read(self, lock: str, grant: Fenced) -> int | None:
+        """Claim the mark and return the counter, in one transaction."""
         try:
-            row = self._db.execute(
-                "UPDATE guarded SET fence = :token WHERE lock = :lock AND fence <= :token "
-                "RETURNING value",
-                {"lock": lock, "token": str(grant.token)},
-            ).fetchall()
-        except sqlite3.OperationalError:
+            with self._advanced(lock, grant):
+                ((value,),) = self._db.execute("SELECT value FROM guarded WHERE lock = ?", (lock,))
+        except (StaleToken, sqlite3.OperationalError):
             return None
-        return row[0][0] if row else None
+        return int(value)
 
-    def write(self, lock: str, grant: Grant, write: str, value: int) -> str:
-        """Set the counter unless the fence is higher than this token."""
-        token = str(grant.token)
+    def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
+        """Set the counter unless the mark is higher than this token."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            with self._advanced(lock, grant):
+                self._db.execute("UPDATE guarded SET value = ? WHERE lock = ?", (value, lock))
+                self._db.execute(
+                    "INSERT INTO writes (lock, name, token, value) VALUES (?, ?, ?, ?)",
+                    (lock, write, str(grant.token), value),
+                )
+        except StaleToken:
+            return REFUSED
         except sqlite3.OperationalError:
-            return FAILED
-        try:
-            changed = self._db.execute(
-                "UPDATE guarded SET fence = :token, value = :value "
-                "WHERE lock = :lock AND fence <= :token",
-                {"lock": lock, "token": token, "value": value},
-            ).rowcount
-            if not changed:
-                self._db.execute("ROLLBACK")
-                return REFUSED
-            self._db.execute(
-                "INSERT INTO writes (lock, name, token, value) VALUES (?, ?, ?, ?)",
-                (lock, write, token, value),
-            )
-            self._db.execute("COMMIT")
-        except sqlite3.OperationalError:
-            self._db.execute("ROLLBACK")
             return FAILED
         return ACCEPTED
+
+    def locks(self) -> list[str]:
+        """Return what has a counter here."""
+        return [lock for (lock,) in self._db.execute("SELECT lock FROM guarded ORDER BY lock")]
 
     def contents(self, lock: str) -> dict[str, Any]:
         """Return counter and log."""
@@ -123,38 +129,58 @@ class SqliteStore:
         ).fetchall()
         return {"value": value, "writes": writes}
 
+    @contextlib.contextmanager
+    def _advanced(self, lock: str, grant: Fenced) -> Iterator[None]:
+        """Advance the mark, and commit what the body changes with it."""
+        guard = SqlGuard(lambda: self._db, lock)
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            with guard.advance(self._db, grant.token):
+                yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+
+def _open(file: Path, busy: float) -> sqlite3.Connection:
+    db = sqlite3.connect(file, timeout=busy, isolation_level=None)
+    db.execute("PRAGMA synchronous = OFF")
+    return db
+
 
 class ZooKeeperStore:
     """Writes in a transaction that checks the holder's own znode: no claim, no comparison."""
 
     name = "zookeeper"
+    kept = "written"
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
 
-    @staticmethod
-    def make(client: KazooClient, locks: list[str]) -> None:
+    @classmethod
+    def make(cls, client: KazooClient, locks: list[str]) -> None:
         """Make an empty store."""
         for lock in locks:
-            client.ensure_path(_log(lock))
-            client.set(_log(lock), b"0")
+            client.ensure_path(cls._log(lock))
+            client.set(cls._log(lock), b"0")
 
-    def read(self, lock: str, grant: Grant) -> int | None:
+    def read(self, lock: str, grant: Fenced) -> int | None:
         """Return the counter. A later write of this grant fails if the grant is over by then."""
         del grant  # the transaction looks at its node
         try:
-            data, _ = self._client.get_async(_log(lock)).get(timeout=ANSWER_SECONDS)
+            data, _ = self._client.get_async(self._log(lock)).get(timeout=ANSWER_SECONDS)
         except (exceptions.KazooException, self._client.handler.timeout_exception):
             return None
         return int(data)
 
-    def write(self, lock: str, grant: Grant, write: str, value: int) -> str:
+    def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
         """Set the counter if the node of the grant exists."""
         transaction = self._client.transaction()
         transaction.check(grant.path, -1)
-        transaction.set_data(_log(lock), str(value).encode())
+        transaction.set_data(self._log(lock), str(value).encode())
         entry = json.dumps([write, str(grant.token), value]).encode()
-        transaction.create(f"{_log(lock)}/{write}", entry)
+        transaction.create(f"{self._log(lock)}/{write}", entry)
         try:
             first, *_ = transaction.commit_async().get(timeout=ANSWER_SECONDS)
         except (exceptions.KazooException, self._client.handler.timeout_exception):
@@ -165,19 +191,60 @@ class ZooKeeperStore:
 
     def contents(self, lock: str) -> dict[str, Any]:
         """Return counter and log, in the order of ZooKeeper's transactions."""
-        self._client.sync(_log(lock))
-        value, _ = self._client.get(_log(lock))
-        names = self._client.get_children(_log(lock))
+        self._client.sync(self._log(lock))
+        value, _ = self._client.get(self._log(lock))
+        names = self._client.get_children(self._log(lock))
         entries = []
         for begin in range(0, len(names), 500):
             asked = [
-                self._client.get_async(f"{_log(lock)}/{name}")
+                self._client.get_async(f"{self._log(lock)}/{name}")
                 for name in names[begin : begin + 500]
             ]
             entries += [answer.get(timeout=ANSWER_SECONDS * 4) for answer in asked]
         entries.sort(key=lambda entry: entry[1].czxid)
         return {"value": int(value), "writes": [json.loads(data) for data, _ in entries]}
 
+    @classmethod
+    def _log(cls, lock: str) -> str:
+        return f"{ROOT}/{cls.kept}/{lock.rpartition('/')[2]}"
 
-def _log(lock: str) -> str:
-    return f"{ROOT}/written/{lock.rpartition('/')[2]}"
+
+class GuardedStore(ZooKeeperStore):
+    """``ZooKeeperGuard`` compares tokens, whatever has become of the holder's znode."""
+
+    name = "zookeeper guard"
+    kept = "guarded"
+
+    @classmethod
+    def make(cls, client: KazooClient, locks: list[str]) -> None:
+        """Make an empty store."""
+        super().make(client, locks)
+        for lock in locks:
+            cls._guard(client, lock).create()
+
+    def read(self, lock: str, grant: Fenced) -> int | None:
+        """Claim the mark, then return the counter."""
+        try:
+            self._guard(self._client, lock).claim(grant.token)
+        except (StaleToken, NoAnswer, exceptions.KazooException):
+            return None
+        return super().read(lock, grant)
+
+    def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
+        """Set the counter unless the mark is higher than this token."""
+        entry = json.dumps([write, str(grant.token), value]).encode()
+        transaction = self._guard(self._client, lock).transaction(grant.token)
+        transaction.set_data(self._log(lock), str(value).encode())
+        transaction.create(f"{self._log(lock)}/{write}", entry)
+        try:
+            transaction.commit()
+        except StaleToken:
+            return REFUSED
+        except (NoAnswer, exceptions.KazooException):
+            return UNKNOWN
+        return ACCEPTED
+
+    @staticmethod
+    def _guard(client: KazooClient, lock: str) -> ZooKeeperGuard:
+        mark = f"{ROOT}/marks/{lock.rpartition('/')[2]}"
+        return ZooKeeperGuard(client, mark, timeout=ANSWER_SECONDS)

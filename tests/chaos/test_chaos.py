@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.backends import backend_to_cut
-from tests.chaos import pool_run
+from tests.chaos import pool_run, stores
 from tests.chaos.__main__ import text
 from tests.chaos.run import Settings, run
+from zklock._pool.nodes import PoolPaths
+from zklock.testing.history import load
 
 SECONDS = float(os.environ.get("ZKLOCK_CHAOS_SECONDS") or 30)
 POOL_SECONDS = min(SECONDS, 40.0)
@@ -29,12 +32,23 @@ def test_nothing_is_lost_and_nobody_holds_twice(
     seed = os.environ.get("ZKLOCK_CHAOS_SEED") or secrets.token_hex(4)
     with capsys.disabled():
         print(f"\nchaos seed {seed}, {SECONDS:g} s, histories in {tmp_path}", file=sys.stderr)
-    verdict = run(Settings(seed=seed, seconds=SECONDS, backend=backend), tmp_path)
+    settings = Settings(seed=seed, seconds=SECONDS, backend=backend, actors=4, locks=8, elections=2)
+    verdict = run(settings, tmp_path)
     with capsys.disabled():
         print(text(verdict), file=sys.stderr)
     assert verdict.violations == []
     assert verdict.grants > SECONDS
     assert verdict.faults.total() > SECONDS / 10
+    granted = Counter(
+        event["lock"].rpartition("/")[0] for event in load(tmp_path) if event.kind == "grant"
+    )
+    assert set(granted) == {
+        f"{stores.ROOT}/locks",
+        stores.ELECTIONS,
+        PoolPaths(pool_run.PATH).shards,
+    }
+    for store in (stores.SqliteStore, stores.ZooKeeperStore, stores.GuardedStore):
+        assert verdict.writes[f"{store.name} accepted"]
 
 
 @pytest.mark.slow

@@ -64,12 +64,17 @@ class WorkerSettings:
     seed: str
     session_timeout: float
     final: float
-    actors: int = 4
+    actors: int
     front: str = "threads"
 
     def to_json(self) -> str:
         """Return the command line argument."""
         return json.dumps(asdict(self))
+
+
+def is_election(path: str) -> bool:
+    """Whether actors are elected there, as leaders; else it is a lock."""
+    return path.rpartition("/")[0] == stores.ELECTIONS
 
 
 class Connection:
@@ -155,7 +160,8 @@ class Actor:
         path = self._settings.locks[turn.lock]
         client = self._connection.get()
         ask = f"{self._name}-{next(self._asks)}"
-        lock = self._front.Lock(client, path, identity=ask, on_lost=self._lost)
+        make = self._front.LeaderElection if is_election(path) else self._front.Lock
+        lock = make(client, path, identity=ask, on_lost=self._lost)
         cancelling = None
         if turn.cancel_after is not None:
             cancelling = threading.Timer(turn.cancel_after, lock.cancel)
@@ -206,6 +212,11 @@ class Actor:
 
     def _work(self, turn: Turn, lock: Any, grant: Any, client: KazooClient) -> None:
         zookeeper = stores.ZooKeeperStore(client)
+        kept: dict[Step, stores.Store] = {
+            Step.SQLITE: self._sqlite,
+            Step.ZOOKEEPER: zookeeper,
+            Step.GUARDED: stores.GuardedStore(client),
+        }
         for step in turn.steps:
             if self._finish.is_set() and turn.timeout != self._settings.final:
                 break
@@ -216,14 +227,14 @@ class Actor:
                 self._list(lock, grant)
             else:
                 # Also after the loss: a late write is what the stores are there for.
-                self._write(self._sqlite if step is Step.SQLITE else zookeeper, grant)
+                self._write(kept[step], grant)
             until = clock() + turn.rest
             while held and clock() < until and not self._finish.is_set():
                 time.sleep(min(LOOK_SECONDS, turn.rest))
                 held = self._look(grant)
             if not held:
-                self._write(self._sqlite, grant)
-                self._write(zookeeper, grant)
+                for store in kept.values():
+                    self._write(store, grant)
                 break
 
     def _check(self, grant: Any) -> None:
@@ -238,7 +249,7 @@ class Actor:
     def _list(self, lock: Any, grant: Any) -> None:
         before = clock()
         try:
-            standing = lock.contenders()
+            standing = lock.members() if is_election(lock.path) else lock.contenders()
             grant.verify()
         except (zklock.NoAnswer, zklock.LockLost, zklock.ClientClosed):
             return
@@ -282,7 +293,7 @@ class Actor:
             if how == "abandon":
                 grant.abandon()
             else:
-                lock.release()
+                (grant if is_election(lock.path) else lock).release()
         except zklock.LockLost:
             outcome = "lost"
         self._history.note("released", node=grant.path, outcome=outcome)

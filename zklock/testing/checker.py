@@ -110,7 +110,9 @@ def check(events: Iterable[Event], bounds: Bounds | None = None) -> Verdict:
     These are its events, with their fields besides ``at`` and the source. ``node`` names a grant.
 
     - ``ask`` (ask, lock, timeout), ``answer`` (ask, outcome)
-    - ``grant`` (ask, lock, node, token, session, began), ``held`` and ``unheld`` (node)
+    - ``grant`` (ask, lock, node, token, session, began); without ``ask`` for a shard, which a
+      worker of a pool is given unasked
+    - ``held`` and ``unheld`` (node)
     - ``queue`` (node, lock, epoch, standing)
     - ``write`` (node, store, lock, write, token, value), ``written`` (write, outcome)
     - ``release`` (node, how), ``released`` (node, outcome)
@@ -134,9 +136,7 @@ def check(events: Iterable[Event], bounds: Bounds | None = None) -> Verdict:
 
 def _asked(case: _Case) -> None:
     asks = {event["ask"]: event for event in case.by_kind["ask"]}
-    if not asks:
-        return  # of a pool, whose members ask for shards without being told
-    for answer in [*case.by_kind["grant"], *case.by_kind["answer"]]:
+    for answer in [*_asked_for(case), *case.by_kind["answer"]]:
         ask = asks.get(answer["ask"])
         granted = answer.kind == "grant"
         if ask is None or ask.source != answer.source:
@@ -147,6 +147,11 @@ def _asked(case: _Case) -> None:
             )
         elif (answer["began"] if granted else answer.at) < ask.at:
             case.violate(Rule.ASKED, answer.at, f"{answer['ask']} was answered before it was asked")
+
+
+def _asked_for(case: _Case) -> list[Event]:
+    """Return the grants that somebody asked for: workers of a pool are given shards unasked."""
+    return [event for event in case.by_kind["grant"] if "ask" in event.data]
 
 
 def _sessions(case: _Case) -> None:
@@ -381,11 +386,10 @@ def _service(case: _Case) -> None:
     if case.calm == math.inf:
         case.violate(Rule.SERVICE, 0.0, "the history has no end of the faults")
     answers: dict[str, Event] = {}
-    for kind in ("grant", "answer"):
-        for event in case.by_kind[kind]:
-            if event["ask"] in answers:
-                case.violate(Rule.SERVICE, event.at, f"{event['ask']} was answered twice")
-            answers[event["ask"]] = event
+    for event in [*_asked_for(case), *case.by_kind["answer"]]:
+        if event["ask"] in answers:
+            case.violate(Rule.SERVICE, event.at, f"{event['ask']} was answered twice")
+        answers[event["ask"]] = event
     for ask in case.by_kind["ask"]:
         name, answer = f"{ask['ask']} for {ask['lock']}", answers.get(ask["ask"])
         if answer is None:

@@ -644,6 +644,18 @@ def test_every_rule_has_something_planted() -> None:
     assert {rule for rule, _ in PLANTS.values()} == set(Rule)
 
 
+def test_shards_are_given_unasked() -> None:
+    history = simulate(EVERYTHING)
+    shards = [each for each in of(history, "grant") if each["lock"] == "/l/0"]
+    asks = [each for shard in shards for each in of(history, "ask", ask=shard["ask"])]
+    assert check(without(history, *asks), BOUNDS).violations
+    for shard in shards:
+        bare = {key: value for key, value in shard.data.items() if key != "ask"}
+        history = [replace(each, data=bare) if each is shard else each for each in history]
+    assert asks
+    assert check(without(history, *asks), BOUNDS).violations == []
+
+
 def test_a_grant_that_was_over_before_it_was_told_has_no_interval() -> None:
     """A process paused in the middle of acquire(): the next one was granted meanwhile."""
     history = simulate([])
