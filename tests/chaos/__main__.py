@@ -10,13 +10,14 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
-from tests.chaos.run import Settings, decide, run
-from zklock.testing.checker import Rule, Verdict
+from tests.chaos.run import Decision, Settings, decide, run
+from zklock.testing.checker import Rule
 from zklock.testing.history import load
 
 
-def text(verdict: Verdict) -> str:
-    """Return the verdict as a table."""
+def text(decision: Decision) -> str:
+    """Return the decision as a table."""
+    verdict = decision.verdict
     lines = [f"acquisitions {verdict.grants}"]
     for title, counter in (
         ("calls", verdict.asks),
@@ -35,9 +36,14 @@ def text(verdict: Verdict) -> str:
     ]
     lines.append(f"longest time from the end of a lease to its report: {verdict.late:.4f} s")
     lines.append(f"listings in which a server brought deleted nodes back: {verdict.came_back}")
-    lines.append(f"violations {len(verdict.violations)}")
+    lines.append(f"znodes of contenders in the log of the servers: {decision.agreement.nodes}")
+    if decision.agreement.nodes:
+        lines.append("smallest time from the end of a grant's interval to its deletion there, in s")
+        margins = sorted(decision.agreement.margins.items())
+        lines += [f"  {seconds:8.4f} {ended}" for ended, seconds in margins]
+    lines.append(f"violations {len(decision.violations)}")
     for rule in Rule:
-        broken = [violation for violation in verdict.violations if violation.rule is rule]
+        broken = [violation for violation in decision.violations if violation.rule is rule]
         lines.append(f"  {len(broken):8} {rule.value}")
         lines += [f"           {violation}" for violation in broken[:20]]
     return "\n".join(lines)
@@ -60,7 +66,7 @@ def main() -> int:
         (noted,) = (event for event in load(chosen.check) if event.kind == "settings")
         known = {field.name for field in fields(Settings)}
         settings = Settings(**{key: noted[key] for key in known})
-        verdict = decide(settings, chosen.check)
+        decision = decide(settings, chosen.check)
         folder = chosen.check
     else:
         logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
@@ -76,10 +82,10 @@ def main() -> int:
             workers=chosen.workers,
         )
         folder = chosen.folder or Path(tempfile.mkdtemp(prefix="zklock-chaos-"))
-        verdict = run(settings, folder)
+        decision = run(settings, folder)
     print(f"\nseed {settings.seed}, {settings.seconds:g} s, histories in {folder}")
-    print(text(verdict))
-    return 1 if verdict.violations else 0
+    print(text(decision))
+    return 1 if decision.violations else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 It notes, as ``run``: ``begin`` and ``end`` of its own; ``settings``; ``calm``: the last fault is
 undone; ``left`` (``lock``, ``names``): what still stands under a lock at the very end;
 ``contents`` (``store``, ``lock``, ``value``, ``writes``): what a store says, its log as
-``[write, token, value]``; ``error`` (``what``).
+``[write, token, value]``; ``error`` (``what``); and as ``servers`` what they have written down.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.chaos import pool_run, stores
+from tests.chaos import pool_run, server_log, stores
 from tests.chaos.nemesis import Nemesis, Victims
 from tests.chaos.worker import CRASH_CODE, WorkerSettings
 from zklock import connect
 from zklock._ground.clock import clock
 from zklock._recipes import names
 from zklock.testing import Ensemble, wait_for
-from zklock.testing.checker import Bounds, Verdict, check
+from zklock.testing.checker import Bounds, Verdict, Violation, check
 from zklock.testing.history import History, load
 from zklock.testing.proxy import FaultProxy
 
@@ -189,9 +189,23 @@ def paths(settings: Settings) -> list[str]:
     return locks + [f"{stores.ELECTIONS}/e{number}" for number in range(settings.elections)]
 
 
-def run(settings: Settings, folder: Path) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the histories say, and what the servers' own log says of them, if it can be read."""
+
+    verdict: Verdict
+    agreement: server_log.Agreement
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Return those of both."""
+        return [*self.verdict.violations, *self.agreement.violations]
+
+
+def run(settings: Settings, folder: Path) -> Decision:
     """Run, and decide. The histories, and what the workers printed, are left in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
+    offset = server_log.wall_offset()
     with History(folder, "run") as history, History(folder, "nemesis") as deeds:
         history.note("begin", pid=os.getpid())
         history.note("settings", **asdict(settings))
@@ -227,13 +241,22 @@ def run(settings: Settings, folder: Path) -> Verdict:
                 finally:
                     workers.close()
             _look(settings, ensemble, folder, history)
+            _keep_log(ensemble, offset, folder)
         history.note("end")
     return decide(settings, folder)
 
 
-def decide(settings: Settings, folder: Path) -> Verdict:
+def decide(settings: Settings, folder: Path) -> Decision:
     """Return the verdict on the histories in a folder."""
-    return check(load(folder), Bounds(service=settings.service))
+    events = load(folder)
+    changes = server_log.kept(events)
+    return Decision(
+        check(events, Bounds(service=settings.service)),
+        server_log.compare(events, server_log.ServerLog(changes)) if changes else _UNREAD,
+    )
+
+
+_UNREAD = server_log.Agreement()
 
 
 @contextlib.contextmanager
@@ -243,6 +266,22 @@ def _proxies(settings: Settings, ensemble: Ensemble) -> Iterator[list[list[Fault
             [stack.enter_context(FaultProxy(server, record=100)) for server in ensemble.servers]
             for _ in range(settings.proxied)
         ]
+
+
+def _keep_log(ensemble: Ensemble, offset: float, folder: Path) -> None:
+    """Note what the servers have written down, if their files can be read."""
+    folders = [server.data_dir for server in ensemble.servers]
+    readable = [data for data in folders if data is not None]
+    if len(readable) < len(folders):
+        return
+    changes = server_log.gather(readable, offset)
+    ours = [
+        change
+        for change in changes
+        if change.path is None or change.path.startswith((f"{stores.ROOT}/", pool_run.PATH))
+    ]
+    with History(folder, "servers") as history:
+        server_log.keep(ours, history)
 
 
 def _prepare(settings: Settings, ensemble: Ensemble, folder: Path) -> None:

@@ -33,10 +33,11 @@ def test_nothing_is_lost_and_nobody_holds_twice(
     with capsys.disabled():
         print(f"\nchaos seed {seed}, {SECONDS:g} s, histories in {tmp_path}", file=sys.stderr)
     settings = Settings(seed=seed, seconds=SECONDS, backend=backend, actors=4, locks=8, elections=2)
-    verdict = run(settings, tmp_path)
+    decision = run(settings, tmp_path)
+    verdict = decision.verdict
     with capsys.disabled():
-        print(text(verdict), file=sys.stderr)
-    assert verdict.violations == []
+        print(text(decision), file=sys.stderr)
+    assert decision.violations == []
     assert verdict.grants > SECONDS
     assert verdict.faults.total() > SECONDS / 10
     granted = Counter(

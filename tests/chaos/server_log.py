@@ -1,0 +1,258 @@
+"""ZooKeeper's own log of transactions, held against what the workers noted.
+
+The servers write down each change in the order in which it is made: which session created which
+znode, when, and which transaction deleted it. So the log knows, without zklock, who stood in which
+queue. `disagreements` holds the grants of a history against it: was the holder's znode there, was
+it the first, was it still there at the last moment of belief?
+
+Only servers on local Java are read: `gather` returns nothing for others. The format of the files:
+https://github.com/apache/zookeeper/blob/master/zookeeper-jute/src/main/resources/zookeeper.jute
+and ``FileTxnLog`` of the same repository.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from zklock._ground.clock import clock
+from zklock._recipes import names
+from zklock.testing.checker import Rule, Violation
+from zklock.testing.history import Event, History, Record
+
+MAGIC = b"ZKLG"
+HEADER_BYTES = 16
+END_OF_ENTRY = b"B"
+CREATES = {1, 15, 19, 21}
+"""create, create2, createContainer, createTTL: their first fields are the same."""
+DELETES = {2, 20}
+MULTI = 14
+CLOSE_SESSION = -11
+
+SLACK = 0.002
+"""Seconds by which a time of the log may be off: it is in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A znode came or went, at a time of the server's clock in seconds.
+
+    ``session``: whose transaction it was. ``path`` is ``None`` if that session ended, and all its
+    ephemeral nodes with it.
+    """
+
+    zxid: int
+    at: float
+    session: int
+    path: str | None
+    created: bool = False
+
+
+class _Fields:
+    """Reads the fields of a record, one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    def number(self, kind: str) -> int:
+        """Read an ``i``, 4 bytes, or a ``q``, 8 bytes."""
+        value: int
+        (value,) = struct.unpack(f">{kind}", self._data.read(struct.calcsize(f">{kind}")))
+        return value
+
+    def data(self) -> bytes:
+        """Read a length, and so many bytes."""
+        return self._data.read(max(0, self.number("i")))
+
+
+def changes(file: Path) -> Iterator[Change]:
+    """Yield what a file of the log says; it may end in the middle of an entry."""
+    log = io.BytesIO(file.read_bytes())
+    if log.read(HEADER_BYTES)[: len(MAGIC)] != MAGIC:
+        return  # a server that was killed may leave an empty file
+    while len(head := log.read(12)) == 12:
+        (length,) = struct.unpack(">8xi", head)
+        entry = log.read(length)
+        if not length or log.read(1) != END_OF_ENTRY:
+            return  # the rest is filled up with zeros, or torn
+        fields = _Fields(entry)
+        session, _, zxid = fields.number("q"), fields.number("i"), fields.number("q")
+        at, kind = fields.number("q") / 1000, fields.number("i")
+        yield from _changed(kind, fields, Change(zxid, at, session, None))
+
+
+def _changed(kind: int, fields: _Fields, by: Change) -> Iterator[Change]:
+    if kind in CREATES or kind in DELETES:
+        yield replace(by, path=fields.data().decode(), created=kind in CREATES)
+    elif kind == CLOSE_SESSION:
+        yield by
+    elif kind == MULTI:
+        for _ in range(fields.number("i")):
+            part = fields.number("i")
+            yield from _changed(part, _Fields(fields.data()), by)
+
+
+def wall_offset() -> float:
+    """Return by how much the clock that servers write down is ahead of the clock since boot."""
+    return time.time() - clock()
+
+
+def keep(changes: Sequence[Change], history: History) -> None:
+    """Note what happened on the servers as ``server`` (zxid, session, path, created)."""
+    for change in changes:
+        history.note(
+            "server",
+            at=change.at,
+            zxid=change.zxid,
+            session=change.session,
+            path=change.path,
+            created=change.created,
+        )
+
+
+def kept(events: Iterable[Event]) -> list[Change]:
+    """Return what was noted by `keep`."""
+    return [Change(at=event.at, **event.data) for event in events if event.kind == "server"]
+
+
+def gather(folders: Sequence[Path], offset: float) -> list[Change]:
+    """Return what most servers have written down, in order, with times of the clock since boot.
+
+    ``folders``: their data folders. ``offset``: see `wall_offset`. What a majority has not written
+    down has not happened: a leader that dies may leave transactions that nobody else has.
+    """
+    known: Counter[Change] = Counter()
+    for folder in folders:
+        logs = sorted((folder / "version-2").glob("log.*"))
+        known.update(dict.fromkeys(change for log in logs for change in changes(log)).keys())
+    happened = [change for change, servers in known.items() if servers * 2 > len(folders)]
+    happened.sort(key=lambda change: change.zxid)
+    return [replace(change, at=change.at - offset) for change in happened]
+
+
+@dataclass(slots=True)
+class Standing:
+    """A znode below a lock: from when to when it was there, by the log."""
+
+    path: str
+    session: int
+    parent: int
+    """The zxid that created the lock's path."""
+    since: float
+    until: float = math.inf
+    by: int | None = None
+    """The session that deleted it; its own, too, if that session ended."""
+
+
+class ServerLog:
+    """All znodes that there have ever been below some locks."""
+
+    def __init__(self, changes: Iterable[Change]) -> None:
+        self.nodes: dict[str, Standing] = {}
+        self.created_twice: list[str] = []
+        parents: dict[str, int] = {}
+        of_session: dict[int, list[Standing]] = defaultdict(list)
+        for change in changes:
+            if change.path is None:
+                for node in of_session.pop(change.session, ()):
+                    self._delete(node, change)
+            elif not change.created:
+                if gone := self.nodes.get(change.path):
+                    self._delete(gone, change)
+            else:
+                parents[change.path] = change.zxid
+                lock, _, name = change.path.rpartition("/")
+                if lock in parents and names.parse(name) is not None:
+                    if change.path in self.nodes:
+                        self.created_twice.append(change.path)
+                    node = Standing(change.path, change.session, parents[lock], change.at)
+                    self.nodes[change.path] = node
+                    of_session[change.session].append(node)
+
+    @staticmethod
+    def _delete(node: Standing, change: Change) -> None:
+        if node.until == math.inf:
+            node.until, node.by = change.at, change.session
+
+
+@dataclass(slots=True)
+class Agreement:
+    """What a history and the log of the servers say of each other.
+
+    ``violations``: where they disagree. ``margins``: for each way in which a grant ended, the least
+    time from the last moment of belief to the moment when the servers deleted its znode.
+    """
+
+    violations: list[Violation] = field(default_factory=list)
+    nodes: int = 0
+    margins: dict[str, float] = field(default_factory=dict)
+
+
+def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Agreement:
+    """Hold the grants of a history against the log; ``slack``: by how much its times may be off.
+
+    - The holder's znode was created by its session, and its token is that of the znode.
+    - When it was granted, every znode with a lower number had been deleted.
+    - When the servers deleted it, its holder believed no more. If an operator deleted it, belief
+      ends there, as in the history itself.
+    - In the end there are no znodes.
+    """
+    record = Record(events)
+    result = Agreement(nodes=len(log.nodes))
+
+    def object_(rule: Rule, at: float, what: str) -> None:
+        result.violations.append(Violation(rule, at, f"{what}, by the log of the servers"))
+
+    for path in log.created_twice:
+        object_(Rule.TOKENS, log.nodes[path].since, f"{path} was created twice")
+    cleared = _cleared(log)
+    sessions = {event["node"]: event["session"] for event in record.by_kind["grant"]}
+    for grant in record.grants.values():
+        node = log.nodes.get(grant.node)
+        if node is None:
+            object_(Rule.TOKENS, grant.began, f"{grant} stood nowhere")
+            continue
+        if sessions[grant.node] != node.session:
+            object_(Rule.TOKENS, grant.began, f"{grant} is of session {node.session:#x}")
+        if grant.token.epoch != node.parent:
+            object_(Rule.TOKENS, grant.began, f"{grant} has no epoch {node.parent:#x}")
+        if cleared[grant.node] > grant.began + slack:
+            late = cleared[grant.node] - grant.began
+            object_(Rule.QUEUE, grant.began, f"{grant} was granted {late:.4f} s before its turn")
+        if grant.end < grant.began:
+            continue  # its lease was over before the holder was told of the grant
+        margin = node.until - grant.end
+        if margin < -slack:
+            object_(
+                Rule.EXCLUSION, grant.end, f"{grant} was believed {-margin:.4f} s after its end"
+            )
+        if grant.broken == math.inf:
+            known = result.margins.get(grant.ended_by, math.inf)
+            result.margins[grant.ended_by] = min(known, margin)
+    for node in log.nodes.values():
+        if node.until == math.inf:
+            object_(Rule.SERVICE, node.since, f"{node.path} is still there")
+    return result
+
+
+def _cleared(log: ServerLog) -> dict[str, float]:
+    """Return for each znode when the last of those with a lower number was gone."""
+    queues: dict[tuple[str, int], list[tuple[int, Standing]]] = defaultdict(list)
+    for node in log.nodes.values():
+        lock, _, name = node.path.rpartition("/")
+        parsed = names.parse(name)
+        assert parsed is not None
+        queues[lock, node.parent].append((parsed.sequence, node))
+    cleared = {}
+    for queue in queues.values():
+        gone = -math.inf
+        for _, node in sorted(queue, key=lambda each: each[0]):
+            cleared[node.path] = gone
+            gone = max(gone, node.until)
+    return cleared
