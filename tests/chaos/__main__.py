@@ -10,7 +10,8 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
-from tests.chaos.run import Decision, Settings, decide, run
+from tests.chaos.run import Settings, decide, run
+from tests.chaos.server_log import Decision
 from zklock.testing.checker import Rule
 from zklock.testing.history import load
 

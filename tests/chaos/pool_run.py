@@ -25,12 +25,11 @@ from typing import Self
 from kazoo.client import KazooClient
 
 import zklock
-from tests.chaos import stores
+from tests.chaos import server_log, stores
 from tests.chaos.pool_worker import PoolWorker
 from zklock._ground.clock import clock
 from zklock._pool.nodes import PoolPaths
 from zklock.testing import ZooKeeperServer, wait_for
-from zklock.testing.checker import Verdict, check
 from zklock.testing.history import History, load
 
 log = logging.getLogger("chaos")
@@ -192,9 +191,13 @@ def look(client: KazooClient, folder: Path, history: History) -> None:
     store.close()
 
 
-def play(folder: Path, seconds: float, seed: int) -> Verdict:
-    """Run a server and the nemesis, and return the verdict; the histories are in the folder."""
-    with ZooKeeperServer(tick_time=400) as server:
+def play(folder: Path, seconds: float, seed: int) -> server_log.Decision:
+    """Run a server and the nemesis, and decide; the histories are in the folder.
+
+    The server is one of local Java: its log of transactions is held against the histories.
+    """
+    offset = server_log.wall_offset()
+    with ZooKeeperServer(tick_time=400, backend="java") as server:
         with Nemesis([server.hosts], folder, random.Random(seed), TIMEOUT, SHARDS) as nemesis:
             nemesis.start()
             try:
@@ -207,7 +210,9 @@ def play(folder: Path, seconds: float, seed: int) -> Verdict:
             look(client, folder, history)
         client.stop()
         client.close()
-    return check(load(folder))
+        with History(folder, "servers") as history:
+            server_log.keep(server_log.gather([server.data_dir], offset), (PATH,), history)
+    return server_log.decide(load(folder))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -217,15 +222,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="zklock-pool-chaos-") as folder:
-        verdict = play(Path(folder), options.seconds, options.seed)
+        decision = play(Path(folder), options.seconds, options.seed)
+    verdict, violations = decision.verdict, decision.violations
     print(f"seed {options.seed}: {verdict.grants} ownerships, ended by {dict(verdict.ends)}")
     print(f"faults: {dict(verdict.faults)}")
     for how, margin in verdict.margins.items():
         print(f"  smallest margin after {how}: {margin.seconds * 1000:.1f} ms")
-    for violation in verdict.violations:
+    print(f"znodes of contenders in the server's log: {decision.agreement.nodes}")
+    for how, seconds in decision.agreement.margins.items():
+        print(f"  smallest time to the deletion there, after {how}: {seconds * 1000:.1f} ms")
+    for violation in violations:
         print(violation)
-    print("held" if not verdict.violations else f"BROKEN: {len(verdict.violations)} violations")
-    return bool(verdict.violations)
+    print(f"BROKEN: {len(violations)} violations" if violations else "held")
+    return bool(violations)
 
 
 if __name__ == "__main__":

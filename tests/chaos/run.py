@@ -27,7 +27,7 @@ from zklock import connect
 from zklock._ground.clock import clock
 from zklock._recipes import names
 from zklock.testing import Ensemble, wait_for
-from zklock.testing.checker import Bounds, Verdict, Violation, check
+from zklock.testing.checker import Bounds
 from zklock.testing.history import History, load
 from zklock.testing.proxy import FaultProxy
 
@@ -189,20 +189,7 @@ def paths(settings: Settings) -> list[str]:
     return locks + [f"{stores.ELECTIONS}/e{number}" for number in range(settings.elections)]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What the histories say, and what the servers' own log says of them, if it can be read."""
-
-    verdict: Verdict
-    agreement: server_log.Agreement
-
-    @property
-    def violations(self) -> list[Violation]:
-        """Return those of both."""
-        return [*self.verdict.violations, *self.agreement.violations]
-
-
-def run(settings: Settings, folder: Path) -> Decision:
+def run(settings: Settings, folder: Path) -> server_log.Decision:
     """Run, and decide. The histories, and what the workers printed, are left in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     offset = server_log.wall_offset()
@@ -246,17 +233,9 @@ def run(settings: Settings, folder: Path) -> Decision:
     return decide(settings, folder)
 
 
-def decide(settings: Settings, folder: Path) -> Decision:
+def decide(settings: Settings, folder: Path) -> server_log.Decision:
     """Return the verdict on the histories in a folder."""
-    events = load(folder)
-    changes = server_log.kept(events)
-    return Decision(
-        check(events, Bounds(service=settings.service)),
-        server_log.compare(events, server_log.ServerLog(changes)) if changes else _UNREAD,
-    )
-
-
-_UNREAD = server_log.Agreement()
+    return server_log.decide(load(folder), Bounds(service=settings.service))
 
 
 @contextlib.contextmanager
@@ -270,18 +249,9 @@ def _proxies(settings: Settings, ensemble: Ensemble) -> Iterator[list[list[Fault
 
 def _keep_log(ensemble: Ensemble, offset: float, folder: Path) -> None:
     """Note what the servers have written down, if their files can be read."""
-    folders = [server.data_dir for server in ensemble.servers]
-    readable = [data for data in folders if data is not None]
-    if len(readable) < len(folders):
-        return
-    changes = server_log.gather(readable, offset)
-    ours = [
-        change
-        for change in changes
-        if change.path is None or change.path.startswith((f"{stores.ROOT}/", pool_run.PATH))
-    ]
+    changes = server_log.gather([server.data_dir for server in ensemble.servers], offset)
     with History(folder, "servers") as history:
-        server_log.keep(ours, history)
+        server_log.keep(changes, (f"{stores.ROOT}/", pool_run.PATH), history)
 
 
 def _prepare(settings: Settings, ensemble: Ensemble, folder: Path) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from zklock._ground.clock import clock
 from zklock._recipes import names
-from zklock.testing.checker import Rule, Violation
+from zklock.testing.checker import Bounds, Rule, Verdict, Violation, check
 from zklock.testing.history import Event, History, Record
 
 MAGIC = b"ZKLG"
@@ -103,9 +103,14 @@ def wall_offset() -> float:
     return time.time() - clock()
 
 
-def keep(changes: Sequence[Change], history: History) -> None:
-    """Note what happened on the servers as ``server`` (zxid, session, path, created)."""
+def keep(changes: Sequence[Change], below: tuple[str, ...], history: History) -> None:
+    """Note ends of sessions, and what happened below some paths.
+
+    As ``server`` (zxid, session, path, created).
+    """
     for change in changes:
+        if change.path is not None and not change.path.startswith(below):
+            continue
         history.note(
             "server",
             at=change.at,
@@ -121,14 +126,17 @@ def kept(events: Iterable[Event]) -> list[Change]:
     return [Change(at=event.at, **event.data) for event in events if event.kind == "server"]
 
 
-def gather(folders: Sequence[Path], offset: float) -> list[Change]:
+def gather(folders: Sequence[Path | None], offset: float) -> list[Change]:
     """Return what most servers have written down, in order, with times of the clock since boot.
 
-    ``folders``: their data folders. ``offset``: see `wall_offset`. What a majority has not written
-    down has not happened: a leader that dies may leave transactions that nobody else has.
+    ``folders``: their data folders; nothing is returned if one cannot be read. ``offset``: see
+    `wall_offset`. What a majority has not written down has not happened: a leader that dies may
+    leave transactions that nobody else has.
     """
     known: Counter[Change] = Counter()
     for folder in folders:
+        if folder is None:
+            return []
         logs = sorted((folder / "version-2").glob("log.*"))
         known.update(dict.fromkeys(change for log in logs for change in changes(log)).keys())
     happened = [change for change, servers in known.items() if servers * 2 > len(folders)]
@@ -146,8 +154,8 @@ class Standing:
     """The zxid that created the lock's path."""
     since: float
     until: float = math.inf
-    by: int | None = None
-    """The session that deleted it; its own, too, if that session ended."""
+    expired: bool = False
+    """Whether it was deleted because its session ended."""
 
 
 class ServerLog:
@@ -178,7 +186,7 @@ class ServerLog:
     @staticmethod
     def _delete(node: Standing, change: Change) -> None:
         if node.until == math.inf:
-            node.until, node.by = change.at, change.session
+            node.until, node.expired = change.at, change.path is None
 
 
 @dataclass(slots=True)
@@ -186,7 +194,8 @@ class Agreement:
     """What a history and the log of the servers say of each other.
 
     ``violations``: where they disagree. ``margins``: for each way in which a grant ended, the least
-    time from the last moment of belief to the moment when the servers deleted its znode.
+    time from the last moment of belief to the moment when the servers deleted its znode: by itself,
+    or since they ended its session.
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -233,12 +242,32 @@ def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Ag
                 Rule.EXCLUSION, grant.end, f"{grant} was believed {-margin:.4f} s after its end"
             )
         if grant.broken == math.inf:
-            known = result.margins.get(grant.ended_by, math.inf)
-            result.margins[grant.ended_by] = min(known, margin)
+            how = f"{grant.ended_by}, the session ended" if node.expired else grant.ended_by
+            result.margins[how] = min(result.margins.get(how, math.inf), margin)
     for node in log.nodes.values():
         if node.until == math.inf:
             object_(Rule.SERVICE, node.since, f"{node.path} is still there")
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a history says, and what the servers' own log says of it, if that can be read."""
+
+    verdict: Verdict
+    agreement: Agreement
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Return those of both."""
+        return [*self.verdict.violations, *self.agreement.violations]
+
+
+def decide(events: Sequence[Event], bounds: Bounds | None = None) -> Decision:
+    """Decide about a history, and hold it against the log that was kept with it."""
+    changes = kept(events)
+    agreement = compare(events, ServerLog(changes)) if changes else Agreement()
+    return Decision(check(events, bounds), agreement)
 
 
 def _cleared(log: ServerLog) -> dict[str, float]:

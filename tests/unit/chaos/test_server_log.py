@@ -1,0 +1,213 @@
+"""The servers' log of transactions: read as they write it, and held against histories."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.server_log import Change, ServerLog, changes, compare, decide, gather, keep, kept
+from zklock import FencingToken
+from zklock.testing.checker import Rule
+from zklock.testing.history import Event, History, load
+
+LOCK = "/locks/a"
+CREATE, DELETE, SET, CREATE2, MULTI, CREATE_SESSION, CLOSE = 1, 2, 5, 15, 14, -10, -11
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">i", len(value)) + value.encode()
+
+
+def creation(path: str) -> bytes:
+    acl = struct.pack(">ii", 1, 31) + text("world") + text("anyone")
+    return text(path) + text("data") + acl + b"\x01" + struct.pack(">i", 7)
+
+
+def entry(zxid: int, kind: int, body: bytes, *, session: int = 1, at: float = 0.0) -> bytes:
+    """Return a transaction as it is written, with the digest that comes after it since 3.6."""
+    head = struct.pack(">qiqqi", session, 1, zxid, int(at * 1000), kind)
+    record = head + body + struct.pack(">iq", 2, 99)
+    return struct.pack(">qi", 12345, len(record)) + record + b"B"
+
+
+def multi(*parts: tuple[int, bytes]) -> bytes:
+    packed = [struct.pack(">ii", kind, len(body)) + body for kind, body in parts]
+    return struct.pack(">i", len(parts)) + b"".join(packed)
+
+
+def written(folder: Path, *entries: bytes, name: str = "log.1", end: bytes = b"\0" * 64) -> Path:
+    file = folder / "version-2" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"ZKLG" + struct.pack(">iq", 2, 0) + b"".join(entries) + end)
+    return file
+
+
+class TestReading:
+    def test_what_comes_and_goes(self, tmp_path: Path) -> None:
+        file = written(
+            tmp_path,
+            entry(1, CREATE_SESSION, struct.pack(">i", 4000)),
+            entry(2, CREATE, creation(LOCK), at=10.5),
+            entry(3, CREATE2, creation(f"{LOCK}/x"), session=-5, at=11.25),
+            entry(4, SET, text(LOCK) + text("other") + struct.pack(">i", 1)),
+            entry(5, DELETE, text(f"{LOCK}/x"), at=12),
+            entry(6, CLOSE, b"", session=-5, at=13),
+        )
+        assert list(changes(file)) == [
+            Change(2, 10.5, 1, LOCK, created=True),
+            Change(3, 11.25, -5, f"{LOCK}/x", created=True),
+            Change(5, 12, 1, f"{LOCK}/x"),
+            Change(6, 13, -5, None),
+        ]
+
+    def test_the_parts_of_a_transaction(self, tmp_path: Path) -> None:
+        parts = multi((CREATE, creation("/b")), (13, text("/a") + b"\0" * 4), (DELETE, text("/a")))
+        (made, deleted) = changes(written(tmp_path, entry(8, MULTI, parts)))
+        assert made == Change(8, 0, 1, "/b", created=True)
+        assert deleted == Change(8, 0, 1, "/a")
+
+    @pytest.mark.parametrize("cut", range(1, 60))
+    def test_to_the_last_whole_entry(self, tmp_path: Path, cut: int) -> None:
+        whole = entry(1, DELETE, text("/a"))
+        file = written(tmp_path, whole, entry(2, DELETE, text("/b")), end=b"")
+        file.write_bytes(file.read_bytes()[:-cut])
+        assert [change.path for change in changes(file)] == ["/a"]
+
+    @pytest.mark.parametrize("data", [b"", b"ZK", b"ZKLG", b"\0" * 100])
+    def test_a_file_that_was_hardly_begun(self, tmp_path: Path, data: bytes) -> None:
+        file = tmp_path / "log.1"
+        file.write_bytes(data)
+        assert list(changes(file)) == []
+
+
+class TestGathering:
+    def test_what_most_servers_have_in_order_and_once(self, tmp_path: Path) -> None:
+        first, second, third = (entry(zxid, DELETE, text(f"/{zxid}"), at=100) for zxid in (1, 2, 3))
+        written(tmp_path / "a", second, first)
+        written(tmp_path / "a", second, name="log.2")
+        written(tmp_path / "b", first, second)
+        written(tmp_path / "c", third)
+        happened = gather([tmp_path / "a", tmp_path / "b", tmp_path / "c"], offset=60.0)
+        assert happened == [Change(1, 40, 1, "/1"), Change(2, 40, 1, "/2")]
+
+    def test_is_kept_in_a_history(self, tmp_path: Path) -> None:
+        both = [Change(1, 5.0, 7, LOCK, created=True), Change(3, 6.0, 7, None)]
+        other = Change(2, 5.0, 7, "/other", created=True)
+        with History(tmp_path, "servers") as history:
+            keep([*both, other], (LOCK,), history)
+        assert kept(load(tmp_path)) == both
+
+    def test_of_servers_whose_files_are_elsewhere(self, tmp_path: Path) -> None:
+        written(tmp_path, entry(1, DELETE, text("/a")))
+        assert gather([tmp_path, None, tmp_path], 0.0) == []
+
+
+def node(number: int) -> str:
+    return f"{LOCK}/_c_00000000-0000-0000-0000-00000000000{number}-lock-{number:010d}"
+
+
+LOG = [
+    Change(1, 0.0, 99, "/locks", created=True),
+    Change(2, 0.0, 99, LOCK, created=True),
+    Change(3, 1.0, 1, node(0), created=True),
+    Change(4, 1.1, 2, node(1), created=True),
+    Change(5, 3.0, 1, node(0)),
+    Change(6, 8.0, 2, None),
+]
+"""The first releases, the second's session ends."""
+
+
+def granted(
+    number: int, began: float, held: float, *, epoch: int = 2, sequence: int | None = None
+) -> list[Event]:
+    token = FencingToken(epoch, number if sequence is None else sequence)
+    data = {"lock": LOCK, "node": node(number), "token": str(token), "session": number + 1}
+    source = f"w{number}"
+    return [
+        Event(began, source, "grant", {**data, "began": began}),
+        Event(held, source, "held", {"node": node(number)}),
+    ]
+
+
+HISTORY = [*granted(0, 2.0, 2.9), *granted(1, 3.1, 6.5)]
+
+
+def found(events: list[Event], log: list[Change]) -> dict[Rule, str]:
+    return {each.rule: each.what for each in compare(events, ServerLog(log)).violations}
+
+
+class TestDeciding:
+    def test_by_both(self) -> None:
+        log = [
+            Event(
+                change.at,
+                "servers",
+                "server",
+                {
+                    "zxid": change.zxid,
+                    "session": change.session,
+                    "path": change.path,
+                    "created": change.created,
+                },
+            )
+            for change in LOG[:-1]
+        ]
+        decision = decide([*HISTORY, *log])
+        assert decision.agreement.nodes == 2
+        assert decision.agreement.violations
+        assert decision.verdict.violations
+        assert len(decision.violations) == len(decision.agreement.violations) + len(
+            decision.verdict.violations
+        )
+
+    def test_without_a_log(self) -> None:
+        assert decide(HISTORY).agreement.violations == []
+
+
+class TestComparing:
+    def test_they_agree(self) -> None:
+        result = compare(HISTORY, ServerLog(LOG))
+        assert result.violations == []
+        assert result.nodes == 2
+        assert result.margins == pytest.approx({"CRASHED": 0.1, "CRASHED, the session ended": 1.5})
+
+    def test_a_grant_before_its_turn(self) -> None:
+        history = [*granted(0, 2.0, 2.9), *granted(1, 2.95, 6.5)]
+        assert "0.0500 s before its turn" in found(history, LOG)[Rule.QUEUE]
+
+    def test_belief_after_the_node_was_deleted(self) -> None:
+        history = [*granted(0, 2.0, 2.9), *granted(1, 3.1, 8.2)]
+        assert "believed 0.2000 s after" in found(history, LOG)[Rule.EXCLUSION]
+
+    def test_a_node_that_an_operator_deletes_is_believed_in_until_then(self) -> None:
+        history = [*HISTORY, Event(6.0, "nemesis", "break", {"node": node(1)})]
+        assert found(history, LOG) == {}
+        assert compare(history, ServerLog(LOG)).margins == pytest.approx({"CRASHED": 0.1})
+
+    def test_a_grant_of_nothing(self) -> None:
+        assert "stood nowhere" in found([*HISTORY, *granted(2, 9, 9.1)], LOG)[Rule.TOKENS]
+
+    def test_a_grant_of_another_session(self) -> None:
+        log = [replace(change, session=3) if change.session == 2 else change for change in LOG]
+        assert "is of session 0x3" in found(HISTORY, log)[Rule.TOKENS]
+
+    def test_an_epoch_of_another_parent(self) -> None:
+        history = [*granted(0, 2.0, 2.9), *granted(1, 3.1, 6.5, epoch=1)]
+        assert "has no epoch 0x2" in found(history, LOG)[Rule.TOKENS]
+
+    def test_what_is_left(self) -> None:
+        assert found(HISTORY, LOG[:-1]) == {
+            Rule.SERVICE: f"{node(1)} is still there, by the log of the servers"
+        }
+
+    def test_a_parent_made_again_is_another_queue(self) -> None:
+        again = [
+            Change(7, 9.0, 99, LOCK),
+            Change(8, 9.0, 99, LOCK, created=True),
+            Change(9, 9.1, 4, node(3), created=True),
+            Change(10, 9.9, 4, node(3)),
+        ]
+        assert found([*HISTORY, *granted(3, 9.2, 9.5, epoch=8)], [*LOG, *again]) == {}
