@@ -35,6 +35,9 @@ log = logging.getLogger("chaos")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT_SECONDS = 15.0
+RIDING = {1, 2}
+"""The workers whose requests ride, if ``ZKLOCK_RIDER`` is not set: one of tasks, behind proxies,
+and one of threads, without."""
 QUICK_ELECTIONS = {
     # A server that found no leader asks again at intervals that grow to a minute by default, and
     # waits five seconds for a peer to accept a connection.
@@ -98,6 +101,7 @@ class Workers:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "tests.chaos.worker", told.to_json()],
                     cwd=REPOSITORY,
+                    env={"ZKLOCK_RIDER": "on" if number in RIDING else "off", **os.environ},
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
