@@ -435,6 +435,37 @@ class TestElection:
         stop.set()
         wait_for(lambda: ended(sim, threads), SOON)
 
+    def test_a_grace_that_the_clock_does_not_show_is_over_in_a_moment(
+        self, sim: Simulation, client: Any
+    ) -> None:
+        sim.advance(60)
+        grace = 1e-15
+        assert sim.now + grace == sim.now
+        election = zklock.LeaderElection(client, PATH, grace=grace)
+        leads, may_end = threading.Event(), threading.Event()
+
+        def lead(leadership: zklock.Leadership) -> None:
+            leads.set()
+            may_end.wait(SOON)
+
+        stuck: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                election.run(lead)
+            except zklock.LeaderStuck as error:
+                stuck.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            assert leads.wait(SOON)
+            election.stop()
+            until(sim, lambda: bool(stuck), 0.001, 1.0)
+        finally:
+            may_end.set()
+            thread.join(SOON)
+
     def test_changes_are_waited_for_by_this_clock(self, sim: Simulation, client: Any) -> None:
         election = zklock.LeaderElection(client, "/leader")
         with election.changes() as changes:

@@ -119,13 +119,22 @@ class Side:
         """Let its clock jump to the present."""
         self._stood_still = None
 
-    def at(self, due: float, job: Job) -> Callable[[], None]:
-        """Run a job at a time of its clock; return what cancels it."""
+    def after(self, seconds: float, job: Job) -> Callable[[], None]:
+        """Run a job after so many seconds of its clock; return what cancels it."""
         alarm = [job]
         with self._lock:
+            due = self._after(seconds)
             heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
         self.world.stirs()
         return alarm.clear
+
+    def _after(self, seconds: float) -> float:
+        """Return a time that is so much later; later at all, if that is less than a clock shows.
+
+        Else who waits for what is left of a sum of floats would find as much left after the wait.
+        """
+        now = self.now()
+        return now if seconds <= 0 else max(now + seconds, math.nextafter(now, math.inf))
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Begin a wait that ends by this clock: see ``runtime.Limit``."""
@@ -143,7 +152,7 @@ class Side:
             if not _on_loop():
                 self._waiting[me] = alarm
             with self._lock:
-                due = self.now() + seconds
+                due = self._after(seconds)
                 heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
         return None
 
@@ -278,7 +287,7 @@ class _Thread:
         self._inner.later(run)
 
     def after(self, seconds: float, job: Job) -> Callable[[], object]:
-        return self._side.at(self._side.now() + seconds, partial(self.later, job))
+        return self._side.after(seconds, partial(self.later, job))
 
     def wake(self) -> None:
         self._through.append(self._side.local.take(self._name))
