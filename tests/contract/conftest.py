@@ -19,6 +19,7 @@ import zklock
 from tests import trace
 from tests.contract import lacking
 from tests.contract.fronts import FRONTS, Loop, Threads
+from tests.contract.lacking import KAZOOS
 from tests.contract.secure import Authority, secure_server
 from tests.contract.simulated import SIMULATED, FlowingClock, flowing
 from tests.contract.support import SOON, descriptors, kazoo_client
@@ -36,7 +37,6 @@ KEPT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 SPARE_DESCRIPTORS = 8
 
 
-KAZOOS = "kazoo's handler"
 ON_BOTH_HANDLERS = re.compile(
     r"/test_(lock|loss|permits|pool)\.py"
     r"|/test_both_fronts\.py::(?!TestBadInput).*\[\w+-Lock-"
@@ -46,7 +46,10 @@ up, verified and lost, on either front. Kinds, elections, bad input and tasks st
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if left_out := lacking.left_out(items):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     mark = pytest.mark.thorough(
         "what is tried with both handlers: above the store, none of it sees which one it is"
     )

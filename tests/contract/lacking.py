@@ -19,6 +19,8 @@ from zklock.testing import BackendUnavailable, NotSupported
 from zklock.testing.selection import BACKEND_VARIABLE
 
 EMBEDDED = "embedded"
+KAZOOS = "kazoo's handler"
+"""What the id of a test says whose client has the handler that kazoo gives it."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,46 @@ SIMULATION_LACKS = (
         "handlers in processes",
         "they go by the clock of their processes; a pool refuses to run them",
         r"test_pool\.py::test_(processes|a_killed_process_is_replaced)"
-        r"|test_pool_names\.py::test_a_process_knows_the_name",
+        r"|test_pool_names\.py::test_a_process_knows_the_name"
+        r"|test_pool_stuck\.py::test_a_process_is_ended"
+        r"|test_pool_processes\.py::test_(?!nothing_outlives_an_owner)",
         (ValueError,),
     ),
 )
+
+
+NOT_SIMULATED = (
+    (
+        "their clients are in processes of their own",
+        r"test_(cli\w*|command_pages|commands|demo|elect_command|examples|handled|jobs|struck"
+        r"|telemetry_docs)\.py|::test_nothing_outlives_an_owner"
+        r"|test_with_riders\.py::test_an_interrupt",
+    ),
+    (
+        "all of their clients are connected to servers of their own, or to a proxy",
+        r"test_(negotiation|rollover|secure|slow_answers|throttling)\.py",
+    ),
+    (
+        "they are about applications, and data that guards protect",
+        r"(contrib|fencing)/test_",
+    ),
+    (
+        "they are about the servers and tools of the tests, and about pages",
+        r"test_(docs|embedded_is_faithful|fake_is_faithful|fixtures|proxy|servers)\.py",
+    ),
+    (
+        "a client of a simulation has zklock's handler",
+        re.escape(KAZOOS),
+    ),
+)
+"""Which tests say nothing of a simulation, and why. With ``ZKLOCK_TEST_SIMULATED=1`` these are left
+out: each has a pattern of their ids. All others use the fixtures whose clients are simulated."""
+
+
+def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that say nothing of the simulation, if they would run on one."""
+    pattern = rf"\bcontract/.*({'|'.join(each for _, each in NOT_SIMULATED)})"
+    return [item for item in items if SIMULATED and re.search(pattern, item.nodeid)]
 
 
 def mark(items: list[pytest.Item]) -> None:
@@ -131,4 +169,5 @@ def _mark(item: pytest.Item, who: str, lacks: tuple[Lack, ...]) -> None:
         if re.search(lack.tests, item.nodeid):
             reason = f"{who} has no {lack.what}: {lack.why}"
             run, raises = bool(lack.raises), lack.raises or None
-            item.add_marker(pytest.mark.xfail(reason=reason, raises=raises, run=run, strict=run))
+            mark = pytest.mark.xfail(reason=reason, raises=raises, run=run, strict=run)
+            item.add_marker(mark, append=False)  # before the mark of a test that is to fail anyway

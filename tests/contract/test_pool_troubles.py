@@ -17,8 +17,8 @@ from tests.contract.fronts import Loop, Steps, Threads
 from tests.contract.support import SOON, Child, children, run, tree
 from tests.modes import repeated
 from tests.stopwatch import Stopwatch
+from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
-from zklock._ground.clock import clock
 from zklock._pool import nodes
 from zklock._pool.keys import decode
 from zklock._pool.own_threads import OwnThreads
@@ -318,6 +318,11 @@ def member(client: Any, path: str, identity: str, **more: Any) -> Member:
     return Member(client, path, nodes["assigned"], made)
 
 
+def reaches(session: Session, time: float) -> None:
+    """Wait for a time of the clock that the pools of this session go by."""
+    wait_for(lambda: session.now() >= time, SOON, lambda: f"{time}, but it is {session.now()}")
+
+
 def test_a_worker_of_a_later_release_gets_its_share(
     join: Join, zklock_client: Any, zklock_path: str
 ) -> None:
@@ -360,14 +365,14 @@ def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
     pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
     with pool:
         shared(pool)
-        unit = session_of(client).timeout
-        waits = []
+        session, waits = session_of(client), []
+        unit = session.timeout
         for _ in range(4):
-            came = clock()
+            came = session.now()
             looper = member(zklock_client, zklock_path, "looper")
             wait_for(looper.has, SOON, "it gets shards")
-            waits.append((clock() - came) / unit)
-            threading.Event().wait(max(0.0, came + unit - clock()))
+            waits.append((session.now() - came) / unit)
+            reaches(session, came + unit)
             looper.vanish()
             shared(pool)
         assert waits[2] >= 1
@@ -385,12 +390,13 @@ def test_a_worker_that_has_crashed_is_not_left_out_if_nobody_else_is_there(
     pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
     with pool:
         shared(pool)
-        unit = session_of(client).timeout
+        session = session_of(client)
+        unit = session.timeout
         for _ in range(3):
-            came = clock()
+            came = session.now()
             looper = member(zklock_client, zklock_path, "looper")
             wait_for(looper.has, SOON, "it gets shards")
-            threading.Event().wait(max(0.0, came + unit - clock()))
+            reaches(session, came + unit)
             looper.vanish()
         assert pool.drain(SOON)
         looper = member(zklock_client, zklock_path, "looper")

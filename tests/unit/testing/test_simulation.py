@@ -685,3 +685,25 @@ def test_what_waits_for_a_time_of_a_stopped_client_does_not_wait_for_ever(
                 await running
 
     asyncio.run(main())
+
+
+def test_a_client_that_is_stopped_after_its_session_leaves_no_thread(
+    sim: Simulation, client: Any
+) -> None:
+    before = threads()
+    expired = sim.client(TIMEOUT)
+    stopping = threading.Thread(target=expired.stop)
+
+    def on_state(state: str) -> None:
+        if state == "LOST":
+            stopping.start()
+            assert expired._stopped.wait(SOON)
+
+    expired.add_listener(on_state)
+    grant = acquired(zklock.Lock(expired, PATH))
+    sim.expire(expired)
+    assert grant.lost.is_set()
+    stopping.join(SOON)
+    assert not expired.connected
+    sim.advance(3 * TIMEOUT)
+    wait_for(lambda: threads() <= before, SOON, lambda: f"left: {threads() - before}")

@@ -164,8 +164,8 @@ class Side:
     def due(self) -> float:
         """Return when it has something to do.
 
-        A client that is stopped sends nothing, and its threads have ended. Who waits for a time of
-        its clock waits on.
+        A client that is stopped sends nothing. Its threads may have to notice that at a time of its
+        clock, and others may wait for one.
         """
         if self.paused:
             return math.inf
@@ -173,19 +173,17 @@ class Side:
             while self._alarms and not self._alarms[0][2]:
                 heapq.heappop(self._alarms)
             first = self._alarms[0][0] if self._alarms else math.inf
-        if self.over:
-            return first
-        return min(first, self.handler.ping_due, *(each.due for each in self._threads))
+        ping = math.inf if self.over else self.handler.ping_due
+        return min(first, ping, *(each.due for each in self._threads))
 
     def act(self) -> None:
         """Begin what is due."""
         now = self.now()
-        if not self.over:
-            if self.handler.ping_due <= now:
-                self.handler.ping()
-            for thread in self._threads:
-                if thread.due <= now:
-                    thread.wake()
+        if self.handler.ping_due <= now and not self.over:
+            self.handler.ping()
+        for thread in self._threads:
+            if thread.due <= now:
+                thread.wake()
         while True:
             with self._lock:
                 if not self._alarms or self._alarms[0][0] > now:
@@ -256,7 +254,7 @@ class Side:
         if any(until > now and _runs(each) for each, until in list(self._woken.items())):
             return "a thread whose wait has ended"
         if self.over:
-            return None
+            return self.local.held()
         what = self.local.held() or (None if self.cut else self.flights.held())
         return what or self.handler.unrest(self.cut)
 
