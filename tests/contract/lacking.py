@@ -99,8 +99,7 @@ SIMULATION_LACKS = (
     Lack(
         "processes that stand still",
         "the same: a stopped process stays connected, and `pause()` is for its own clients",
-        r"test_pool\.py::test_a_((worker|leader)_that_stands_still|crash_and_a_history)"
-        r"|test_commands\.py::test_late_commands",
+        r"test_pool\.py::test_a_((worker|leader)_that_stands_still|crash_and_a_history)",
     ),
     Lack(
         "time that passes while requests are under way",
@@ -120,38 +119,53 @@ SIMULATION_LACKS = (
 )
 
 
-NOT_SIMULATED = (
-    (
-        "their clients are in processes of their own",
-        r"test_(cli\w*|command_pages|commands|demo|elect_command|examples|handled|jobs|struck"
-        r"|telemetry_docs)\.py|::test_nothing_outlives_an_owner"
-        r"|test_with_riders\.py::test_an_interrupt",
+NOT_SIMULATED = {
+    "their clients are in processes of their own": (
+        r"test_cli(_\w+)?\.py",
+        r"test_command_pages\.py",
+        r"test_commands\.py",
+        r"test_demo\.py",
+        r"test_elect_command\.py",
+        r"test_examples\.py",
+        r"test_handled\.py",
+        r"test_jobs\.py",
+        r"test_pool_processes\.py::test_nothing_outlives_an_owner",
+        r"test_struck\.py",
+        r"test_telemetry_docs\.py",
+        r"test_with_riders\.py::test_an_interrupt",
     ),
-    (
-        "all of their clients are connected to servers of their own, or to a proxy",
-        r"test_(negotiation|rollover|secure|slow_answers|throttling)\.py",
+    "their clients are connected to servers of their own, or to a proxy": (
+        r"test_negotiation\.py",
+        r"test_rollover\.py",
+        r"test_secure\.py",
+        r"test_slow_answers\.py",
+        r"test_throttling\.py",
     ),
-    (
-        "they are about applications, and data that guards protect",
-        r"(contrib|fencing)/test_",
+    "they are about applications, and about data that guards protect": (
+        r"/contrib/",
+        r"/fencing/",
     ),
-    (
-        "they are about the servers and tools of the tests, and about pages",
-        r"test_(docs|embedded_is_faithful|fake_is_faithful|fixtures|proxy|servers)\.py",
+    "they are about the servers and tools of the tests, and about pages": (
+        r"test_docs\.py",
+        r"test_embedded_is_faithful\.py",
+        r"test_fake_is_faithful\.py",
+        r"test_fixtures\.py",
+        r"test_proxy\.py",
+        r"test_servers\.py",
     ),
-    (
-        "a client of a simulation has zklock's handler",
-        re.escape(KAZOOS),
-    ),
-)
-"""Which tests say nothing of a simulation, and why. With ``ZKLOCK_TEST_SIMULATED=1`` these are left
-out: each has a pattern of their ids. All others use the fixtures whose clients are simulated."""
+    "a client of a simulation has zklock's handler": (rf"\[.*{KAZOOS}",),
+}
+"""Patterns of the ids of tests that say nothing of a simulation, by the reason.
+
+These are left out with ``ZKLOCK_TEST_SIMULATED=1``. All others have clients of the simulation.
+"""
 
 
 def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that say nothing of the simulation, if they would run on one."""
-    pattern = rf"\bcontract/.*({'|'.join(each for _, each in NOT_SIMULATED)})"
-    return [item for item in items if SIMULATED and re.search(pattern, item.nodeid)]
+    patterns = "|".join(each for group in NOT_SIMULATED.values() for each in group)
+    found = re.compile(rf"^tests/contract.*({patterns})")
+    return [item for item in items if SIMULATED and found.search(item.nodeid)]
 
 
 def mark(items: list[pytest.Item]) -> None:
