@@ -502,6 +502,16 @@ class TestPool:
         with pytest.raises(ValueError, match="real clock"):
             zklock.WorkerPool(client, "/pool", shards=1, handler=print, executor="processes")
 
+    def test_one_that_cannot_be_made_does_nothing(
+        self, sim: Simulation, client: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with pytest.raises(ValueError, match="stuck_after"):
+            zklock.WorkerPool(client, "/pool", shards=1, handler=print, stuck_after=-1.0)
+        before = threads()
+        sim.close()
+        wait_for(lambda: threads() < before, SOON, lambda: f"left: {threads()}")
+        assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
 
 class TestAsyncio:
     def test_a_loss(self, sim: Simulation, client: Any, other: Any) -> None:

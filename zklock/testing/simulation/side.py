@@ -202,7 +202,7 @@ class Side:
     def end_threads(self) -> None:
         """Let the threads see that the client is stopped: no time will pass that wakes them."""
         for thread in self._threads:
-            thread.wake()
+            thread.end()
 
     def _store(
         self,
@@ -271,9 +271,11 @@ class _Thread:
         self._name = name
         self._turn = turn
         self._through: list[Callable[[], None]] = []
+        self._began = False
         self._inner = TimedThread(name, self._take_turn)
 
     def later(self, job: Job) -> None:
+        self._began = True
         back = self._side.local.take(self._name)
 
         def run() -> None:
@@ -288,11 +290,18 @@ class _Thread:
         return self._side.after(seconds, partial(self.later, job))
 
     def wake(self) -> None:
+        self._began = True
         self._through.append(self._side.local.take(self._name))
         self._inner.wake()
 
     def ready(self) -> None:
+        self._began = True
         self._inner.ready()
+
+    def end(self) -> None:
+        """Let it take a last turn, unless it was never used: then its turn may not be ready."""
+        if self._began:
+            self.wake()
 
     def _take_turn(self) -> float | None:
         through, self._through = self._through, []
