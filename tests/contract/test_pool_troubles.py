@@ -14,10 +14,9 @@ from kazoo.exceptions import NoNodeError
 
 import zklock
 from tests.contract.fronts import Loop, Steps, Threads
-from tests.contract.support import SOON, Child, children, run, tree
+from tests.contract.support import SOON, Child, children, reaches, run, tree
 from tests.modes import repeated
 from tests.stopwatch import Stopwatch
-from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
 from zklock._pool import nodes
 from zklock._pool.keys import decode
@@ -316,11 +315,6 @@ def member(client: Any, path: str, identity: str, **more: Any) -> Member:
         sequence=True,
     )
     return Member(client, path, nodes["assigned"], made)
-
-
-def reaches(session: Session, time: float) -> None:
-    """Wait for a time of the clock that the pools of this session go by."""
-    wait_for(lambda: session.now() >= time, SOON, lambda: f"{time}, but it is {session.now()}")
 
 
 def test_a_worker_of_a_later_release_gets_its_share(
