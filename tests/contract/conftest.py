@@ -8,6 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import zklock
 from tests import trace
 from tests.contract import lacking
 from tests.contract.fronts import FRONTS, Loop, Threads
+from tests.contract.lacking import KAZOOS
 from tests.contract.secure import Authority, secure_server
-from tests.contract.simulated import SIMULATED, flowing
+from tests.contract.simulated import SIMULATED, FlowingClock, flowing
 from tests.contract.support import SOON, descriptors, kazoo_client
 from zklock import telemetry
 from zklock._ground.clock import clock
@@ -35,7 +37,6 @@ KEPT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 SPARE_DESCRIPTORS = 8
 
 
-KAZOOS = "kazoo's handler"
 ON_BOTH_HANDLERS = re.compile(
     r"/test_(lock|loss|permits|pool)\.py"
     r"|/test_both_fronts\.py::(?!TestBadInput).*\[\w+-Lock-"
@@ -45,7 +46,10 @@ up, verified and lost, on either front. Kinds, elections, bad input and tasks st
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if left_out := lacking.left_out(items):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     mark = pytest.mark.thorough(
         "what is tried with both handlers: above the store, none of it sees which one it is"
     )
@@ -137,13 +141,26 @@ def session_seconds() -> float:
 
 
 @pytest.fixture(scope="session")
-def simulation() -> Iterator[Simulation | None]:
-    """The simulation that the tests play on, if they do."""
+def flowing_clock() -> Iterator[FlowingClock | None]:
+    """The clock of the simulation that the tests play on, if they do."""
     if SIMULATED:
-        with flowing() as simulation:
-            yield simulation
+        with flowing() as flowing_clock:
+            yield flowing_clock
     else:
         yield None
+
+
+@pytest.fixture(scope="session")
+def simulation(flowing_clock: FlowingClock | None) -> Simulation | None:
+    """The simulation that the tests play on, if they do."""
+    return None if flowing_clock is None else flowing_clock.simulation
+
+
+@pytest.fixture(autouse=True)
+def clock_goes_on(flowing_clock: FlowingClock | None) -> Iterator[None]:
+    """Have the test fail, and not hang, if the clock of the simulation fails."""
+    with nullcontext() if flowing_clock is None else flowing_clock.watched():
+        yield
 
 
 if SIMULATED:

@@ -19,6 +19,8 @@ from zklock.testing import BackendUnavailable, NotSupported
 from zklock.testing.selection import BACKEND_VARIABLE
 
 EMBEDDED = "embedded"
+KAZOOS = "kazoo's handler"
+"""What the id of a test says whose client has the handler that kazoo gives it."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,7 @@ SIMULATION_LACKS = (
     Lack(
         "processes that stand still",
         "the same: a stopped process stays connected, and `pause()` is for its own clients",
-        r"test_pool\.py::test_a_((worker|leader)_that_stands_still|crash_and_a_history)"
-        r"|test_commands\.py::test_late_commands",
+        r"test_pool\.py::test_a_((worker|leader)_that_stands_still|crash_and_a_history)",
     ),
     Lack(
         "time that passes while requests are under way",
@@ -110,10 +111,62 @@ SIMULATION_LACKS = (
         "handlers in processes",
         "they go by the clock of their processes; a pool refuses to run them",
         r"test_pool\.py::test_(processes|a_killed_process_is_replaced)"
-        r"|test_pool_names\.py::test_a_process_knows_the_name",
+        r"|test_pool_names\.py::test_a_process_knows_the_name"
+        r"|test_pool_stuck\.py::test_a_process_is_ended"
+        r"|test_pool_processes\.py::test_(?!nothing_outlives_an_owner)",
         (ValueError,),
     ),
 )
+
+
+NOT_SIMULATED = {
+    "their clients are in processes of their own": (
+        r"test_cli(_\w+)?\.py",
+        r"test_command_pages\.py",
+        r"test_commands\.py",
+        r"test_demo\.py",
+        r"test_elect_command\.py",
+        r"test_examples\.py",
+        r"test_handled\.py",
+        r"test_jobs\.py",
+        r"test_pool_processes\.py::test_nothing_outlives_an_owner",
+        r"test_struck\.py",
+        r"test_telemetry_docs\.py",
+        r"test_with_riders\.py::test_an_interrupt",
+    ),
+    "their clients are connected to servers of their own, or to a proxy": (
+        r"test_negotiation\.py",
+        r"test_numbers\.py",
+        r"test_rollover\.py",
+        r"test_secure\.py",
+        r"test_slow_answers\.py",
+        r"test_throttling\.py",
+    ),
+    "they are about applications, and about data that guards protect": (
+        r"/contrib/",
+        r"/fencing/",
+    ),
+    "they are about the servers and tools of the tests, and about pages": (
+        r"test_docs\.py",
+        r"test_embedded_is_faithful\.py",
+        r"test_fake_is_faithful\.py",
+        r"test_fixtures\.py",
+        r"test_proxy\.py",
+        r"test_servers\.py",
+    ),
+    "a client of a simulation has zklock's handler": (rf"\[.*{KAZOOS}",),
+}
+"""Patterns of the ids of tests that say nothing of a simulation, by the reason.
+
+These are left out with ``ZKLOCK_TEST_SIMULATED=1``. All others have clients of the simulation.
+"""
+
+
+def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that say nothing of the simulation, if they would run on one."""
+    patterns = "|".join(each for group in NOT_SIMULATED.values() for each in group)
+    found = re.compile(rf"^tests/contract.*({patterns})")
+    return [item for item in items if SIMULATED and found.search(item.nodeid)]
 
 
 def mark(items: list[pytest.Item]) -> None:
@@ -131,4 +184,5 @@ def _mark(item: pytest.Item, who: str, lacks: tuple[Lack, ...]) -> None:
         if re.search(lack.tests, item.nodeid):
             reason = f"{who} has no {lack.what}: {lack.why}"
             run, raises = bool(lack.raises), lack.raises or None
-            item.add_marker(pytest.mark.xfail(reason=reason, raises=raises, run=run, strict=run))
+            mark = pytest.mark.xfail(reason=reason, raises=raises, run=run, strict=run)
+            item.add_marker(mark, append=False)  # before the mark of a test that is to fail anyway

@@ -7,10 +7,12 @@ the tests need not know of it, and every wait and every timeout goes through the
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 from zklock.testing import Simulation, simulated
 
@@ -30,23 +32,70 @@ What begins just before a move has all of it. So a wait of at least ``_MOST / (1
 """
 
 
-@contextmanager
-def flowing() -> Iterator[Simulation]:
-    """Return a simulation whose clock goes on."""
-    over = threading.Event()
+_STRIKE = signal.SIGRTMIN
+"""What interrupts the main thread when the clock fails. No test uses it."""
 
-    def flow() -> None:
+
+class FlowingClock:
+    """Moves the clock of a simulation, as real time goes on, on a thread of its own.
+
+    If a move fails, it goes on with the next one. The test in progress fails: see `watched`.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self._failures: SimpleQueue[BaseException] = SimpleQueue()
+        self._watched = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._flow, name="flowing-clock", daemon=True)
+
+    @contextmanager
+    def flows(self) -> Iterator[None]:
+        """Move the clock meanwhile. On the main thread."""
+        before = signal.signal(_STRIKE, self._strike)
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._thread.join()
+            signal.signal(_STRIKE, before)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Raise at once, on the main thread, if the clock fails meanwhile; and again at the end.
+
+        What is inside may take the first one for something else.
+        """
+        self._watched = True
+        try:
+            yield
+        finally:
+            self._watched = False
+            if not self._failures.empty():
+                raise self._failures.get()
+
+    def _strike(self, number: int, frame: object) -> None:
+        if self._watched:
+            self._watched = False
+            raise RuntimeError("the clock of the simulation has failed")
+
+    def _flow(self) -> None:
         last = time.monotonic()
-        while not over.wait(_STEP):
+        while not self._over.wait(_STEP):
             now = time.monotonic()
-            simulation.advance(_RATE * min(now - last, _MOST))
+            try:
+                self.simulation.advance(_RATE * min(now - last, _MOST))
+            except Exception as error:
+                self._failures.put(error)
+                signal.pthread_kill(threading.main_thread().ident or 0, _STRIKE)
             last = now
 
+
+@contextmanager
+def flowing() -> Iterator[FlowingClock]:
+    """Return the clock of a new simulation, which goes on."""
     with simulated() as simulation:
-        thread = threading.Thread(target=flow, name="flowing-clock", daemon=True)
-        thread.start()
-        try:
-            yield simulation
-        finally:
-            over.set()
-            thread.join()
+        clock = FlowingClock(simulation)
+        with clock.flows():
+            yield clock

@@ -20,6 +20,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 import zklock
+from zklock._engine.session import Session
 from zklock._locks.threads import ThreadLock
 from zklock.testing import wait_for
 
@@ -40,6 +41,11 @@ def children(client: Any, path: str) -> list[str]:
     except NoNodeError:
         return []
     return sorted(names, key=lambda name: name[-10:])
+
+
+def reaches(session: Session, time: float) -> None:
+    """Wait for a time of the clock that a session goes by: in a simulation it is another one."""
+    wait_for(lambda: session.now() >= time, SOON, lambda: f"{time}, but it is {session.now()}")
 
 
 def delete(client: Any, path: str) -> None:

@@ -30,11 +30,13 @@ from tests.contract.support import (
     kazoo_client,
     passes_on,
     queued,
+    reaches,
     run,
     tree,
 )
 from tests.stopwatch import Stopwatch
 from zklock._engine.attempt import Attempt
+from zklock._engine.sessions import session_of
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 
 Make = Callable[..., zklock.Lock]
@@ -268,18 +270,20 @@ class TestNotBlocking:
 
 
 class TestDeadline:
-    def test_covers_the_call_h10(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+    def test_covers_the_call_h10(
+        self, client: Any, make_lock: Make, other: Any, zklock_path: str
+    ) -> None:
         other.ensure_path(zklock_path)
         before = [
             other.create(f"{zklock_path}/_c_{uuid.uuid4()}-lock-", sequence=True) for _ in range(8)
         ]
-        lock = make_lock()
+        lock, session = make_lock(), session_of(client)
         with Stopwatch() as watch:
             waiting = run(lock.acquire, timeout=1.5)
             queued(other, zklock_path, 9)
             while not waiting.done() and len(before) > 1:
                 other.delete(before.pop())  # wakes the waiter, which then has another before it
-                time.sleep(0.3)
+                reaches(session, session.now() + 0.3)
             assert waiting.result(SOON) is None
         assert watch.total >= 1.5
         assert watch.awake < 1.5 + BOUNDED

@@ -603,18 +603,24 @@ def test_a_killed_process_is_replaced(
 
 
 def test_a_failing_handler_is_called_again(
-    front: Front, join: Any, caplog: pytest.LogCaptureFixture
+    front: Front,
+    join: Any,
+    zklock_connect: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    client = zklock_connect()
+    session = session_of(client)
     times: list[float] = []
 
     def handle(shard: zklock.Shard) -> Steps:
-        times.append(clock())
+        times.append(session.now())
         if len(times) < 5:
             raise ValueError("the handler's own")
         yield shard.should_stop
 
     with caplog.at_level(logging.ERROR):
-        one = join("a", shards=1, handler=front.script(handle), retry=(0.05, 10.0))
+        script = front.script(handle)
+        one = join("a", client=client, shards=1, handler=script, retry=(0.05, 10.0))
         wait_for(lambda: len(times) == 5, SOON, "called again")
         one.stop()
     pauses = [later - sooner for sooner, later in pairwise(times)]

@@ -14,11 +14,10 @@ from kazoo.exceptions import NoNodeError
 
 import zklock
 from tests.contract.fronts import Loop, Steps, Threads
-from tests.contract.support import SOON, Child, children, run, tree
+from tests.contract.support import SOON, Child, children, reaches, run, tree
 from tests.modes import repeated
 from tests.stopwatch import Stopwatch
 from zklock._engine.sessions import session_of
-from zklock._ground.clock import clock
 from zklock._pool import nodes
 from zklock._pool.keys import decode
 from zklock._pool.own_threads import OwnThreads
@@ -360,14 +359,14 @@ def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
     pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
     with pool:
         shared(pool)
-        unit = session_of(client).timeout
-        waits = []
+        session, waits = session_of(client), []
+        unit = session.timeout
         for _ in range(4):
-            came = clock()
+            came = session.now()
             looper = member(zklock_client, zklock_path, "looper")
             wait_for(looper.has, SOON, "it gets shards")
-            waits.append((clock() - came) / unit)
-            threading.Event().wait(max(0.0, came + unit - clock()))
+            waits.append((session.now() - came) / unit)
+            reaches(session, came + unit)
             looper.vanish()
             shared(pool)
         assert waits[2] >= 1
@@ -385,12 +384,13 @@ def test_a_worker_that_has_crashed_is_not_left_out_if_nobody_else_is_there(
     pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
     with pool:
         shared(pool)
-        unit = session_of(client).timeout
+        session = session_of(client)
+        unit = session.timeout
         for _ in range(3):
-            came = clock()
+            came = session.now()
             looper = member(zklock_client, zklock_path, "looper")
             wait_for(looper.has, SOON, "it gets shards")
-            threading.Event().wait(max(0.0, came + unit - clock()))
+            reaches(session, came + unit)
             looper.vanish()
         assert pool.drain(SOON)
         looper = member(zklock_client, zklock_path, "looper")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
 import zklock
-from tests.contract.support import SOON, delete, passes_on, queued, run
+from tests.contract.support import SOON, delete, passes_on, queued, reaches, run
+from zklock._engine.sessions import session_of
 from zklock._recipes import names
 from zklock.testing import wait_for
 
@@ -26,14 +26,17 @@ def test_waiters_far_from_their_turn_write_nothing(
     before = [other.create(prefix, ephemeral=True, sequence=True) for _ in range(2)]
     waiting = []
     for _ in range(3):
-        lock = zklock.Lock(zklock_connect(timeout=TIMEOUT), path)
+        client = zklock_connect(timeout=TIMEOUT)
+        lock = zklock.Lock(client, path)
         waiting.append(run(lock.acquire))
         queued(other, path, len(before) + len(waiting))
+
+    session = session_of(client)
 
     def writes() -> int:
         """Return how many transactions there were in a while."""
         first = other.set(elsewhere, b"")
-        threading.Event().wait(WINDOW)
+        reaches(session, session.now() + WINDOW)
         last = other.set(elsewhere, b"")
         return int(last.mzxid - first.mzxid - 1)
 

@@ -435,6 +435,37 @@ class TestElection:
         stop.set()
         wait_for(lambda: ended(sim, threads), SOON)
 
+    def test_a_grace_that_the_clock_does_not_show_is_over_in_a_moment(
+        self, sim: Simulation, client: Any
+    ) -> None:
+        sim.advance(60)
+        grace = 1e-15
+        assert sim.now + grace == sim.now
+        election = zklock.LeaderElection(client, PATH, grace=grace)
+        leads, may_end = threading.Event(), threading.Event()
+
+        def lead(leadership: zklock.Leadership) -> None:
+            leads.set()
+            may_end.wait(SOON)
+
+        stuck: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                election.run(lead)
+            except zklock.LeaderStuck as error:
+                stuck.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            assert leads.wait(SOON)
+            election.stop()
+            until(sim, lambda: bool(stuck), 0.001, 1.0)
+        finally:
+            may_end.set()
+            thread.join(SOON)
+
     def test_changes_are_waited_for_by_this_clock(self, sim: Simulation, client: Any) -> None:
         election = zklock.LeaderElection(client, "/leader")
         with election.changes() as changes:
@@ -470,6 +501,16 @@ class TestPool:
     def test_handlers_in_processes_are_refused(self, client: Any) -> None:
         with pytest.raises(ValueError, match="real clock"):
             zklock.WorkerPool(client, "/pool", shards=1, handler=print, executor="processes")
+
+    def test_one_that_cannot_be_made_does_nothing(
+        self, sim: Simulation, client: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with pytest.raises(ValueError, match="stuck_after"):
+            zklock.WorkerPool(client, "/pool", shards=1, handler=print, stuck_after=-1.0)
+        before = threads()
+        sim.close()
+        wait_for(lambda: threads() < before, SOON, lambda: f"left: {threads()}")
+        assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 class TestAsyncio:
@@ -654,3 +695,25 @@ def test_what_waits_for_a_time_of_a_stopped_client_does_not_wait_for_ever(
                 await running
 
     asyncio.run(main())
+
+
+def test_a_client_that_is_stopped_after_its_session_leaves_no_thread(
+    sim: Simulation, client: Any
+) -> None:
+    before = threads()
+    expired = sim.client(TIMEOUT)
+    stopping = threading.Thread(target=expired.stop)
+
+    def on_state(state: str) -> None:
+        if state == "LOST":
+            stopping.start()
+            assert expired._stopped.wait(SOON)
+
+    expired.add_listener(on_state)
+    grant = acquired(zklock.Lock(expired, PATH))
+    sim.expire(expired)
+    assert grant.lost.is_set()
+    stopping.join(SOON)
+    assert not expired.connected
+    sim.advance(3 * TIMEOUT)
+    wait_for(lambda: threads() <= before, SOON, lambda: f"left: {threads() - before}")

@@ -119,13 +119,22 @@ class Side:
         """Let its clock jump to the present."""
         self._stood_still = None
 
-    def at(self, due: float, job: Job) -> Callable[[], None]:
-        """Run a job at a time of its clock; return what cancels it."""
+    def after(self, seconds: float, job: Job) -> Callable[[], None]:
+        """Run a job after so many seconds of its clock; return what cancels it."""
         alarm = [job]
         with self._lock:
+            due = self._after(seconds)
             heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
         self.world.stirs()
         return alarm.clear
+
+    def _after(self, seconds: float) -> float:
+        """Return a time that is so much later; later at all, if that is less than a clock shows.
+
+        Else who waits for what is left of a sum of floats would find as much left after the wait.
+        """
+        now = self.now()
+        return now if seconds <= 0 else max(now + seconds, math.nextafter(now, math.inf))
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Begin a wait that ends by this clock: see ``runtime.Limit``."""
@@ -143,7 +152,7 @@ class Side:
             if not _on_loop():
                 self._waiting[me] = alarm
             with self._lock:
-                due = self.now() + seconds
+                due = self._after(seconds)
                 heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
         return None
 
@@ -155,8 +164,8 @@ class Side:
     def due(self) -> float:
         """Return when it has something to do.
 
-        A client that is stopped sends nothing, and its threads have ended. Who waits for a time of
-        its clock waits on.
+        A client that is stopped sends nothing. Its threads may have to notice that at a time of its
+        clock, and others may wait for one.
         """
         if self.paused:
             return math.inf
@@ -164,19 +173,17 @@ class Side:
             while self._alarms and not self._alarms[0][2]:
                 heapq.heappop(self._alarms)
             first = self._alarms[0][0] if self._alarms else math.inf
-        if self.over:
-            return first
-        return min(first, self.handler.ping_due, *(each.due for each in self._threads))
+        ping = math.inf if self.over else self.handler.ping_due
+        return min(first, ping, *(each.due for each in self._threads))
 
     def act(self) -> None:
         """Begin what is due."""
         now = self.now()
-        if not self.over:
-            if self.handler.ping_due <= now:
-                self.handler.ping()
-            for thread in self._threads:
-                if thread.due <= now:
-                    thread.wake()
+        if self.handler.ping_due <= now and not self.over:
+            self.handler.ping()
+        for thread in self._threads:
+            if thread.due <= now:
+                thread.wake()
         while True:
             with self._lock:
                 if not self._alarms or self._alarms[0][0] > now:
@@ -195,7 +202,7 @@ class Side:
     def end_threads(self) -> None:
         """Let the threads see that the client is stopped: no time will pass that wakes them."""
         for thread in self._threads:
-            thread.wake()
+            thread.end()
 
     def _store(
         self,
@@ -247,7 +254,7 @@ class Side:
         if any(until > now and _runs(each) for each, until in list(self._woken.items())):
             return "a thread whose wait has ended"
         if self.over:
-            return None
+            return self.local.held()
         what = self.local.held() or (None if self.cut else self.flights.held())
         return what or self.handler.unrest(self.cut)
 
@@ -264,9 +271,11 @@ class _Thread:
         self._name = name
         self._turn = turn
         self._through: list[Callable[[], None]] = []
+        self._began = False
         self._inner = TimedThread(name, self._take_turn)
 
     def later(self, job: Job) -> None:
+        self._began = True
         back = self._side.local.take(self._name)
 
         def run() -> None:
@@ -278,14 +287,21 @@ class _Thread:
         self._inner.later(run)
 
     def after(self, seconds: float, job: Job) -> Callable[[], object]:
-        return self._side.at(self._side.now() + seconds, partial(self.later, job))
+        return self._side.after(seconds, partial(self.later, job))
 
     def wake(self) -> None:
+        self._began = True
         self._through.append(self._side.local.take(self._name))
         self._inner.wake()
 
     def ready(self) -> None:
+        self._began = True
         self._inner.ready()
+
+    def end(self) -> None:
+        """Let it take a last turn, unless it was never used: then its turn may not be ready."""
+        if self._began:
+            self.wake()
 
     def _take_turn(self) -> float | None:
         through, self._through = self._through, []
