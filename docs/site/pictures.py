@@ -40,6 +40,7 @@ STYLE = """
     .lease { fill: #2da44e; fill-opacity: 0.22 }
     .pause { fill: #d4a72c; fill-opacity: 0.35 }
     .next { fill: #0969da }
+    .mark { stroke: #0969da; stroke-width: 1.5; fill: none }
     .bad { fill: #cf222e; stroke: #cf222e; stroke-width: 3 }
     .cut { stroke: #cf222e; stroke-width: 2; stroke-dasharray: 7 5; fill: none }
     @media (prefers-color-scheme: dark) {
@@ -50,6 +51,7 @@ STYLE = """
       .holds { fill: #3fb950 }
       .lease { fill: #3fb950 }
       .next { fill: #4493f8 }
+      .mark { stroke: #4493f8 }
       .bad { fill: #f85149; stroke: #f85149 }
       .cut { stroke: #f85149 }
     }
@@ -532,6 +534,32 @@ def failover_plot() -> Picture:
     return it
 
 
+def soak_plot() -> Picture:
+    """Plot what one process had in the course of hours: each measure on a scale from 0."""
+    result = figures.measured("soak")
+    samples: dict[str, list[float]] = result["figures"]["samples"]
+    minutes = result["conditions"]["minutes"]
+    step, top, left, right, high = 34, 62, 130, 356, 24
+    ends = {name: (min(each), max(each)) for name, each in samples.items()}
+    described = "; ".join(f"{name}: {low:g} to {most:g}" for name, (low, most) in ends.items())
+    it = Picture(top + step * len(samples) + 24, "One process for hours", described)
+    it.text(12, 24, f"One process in {minutes:g} minutes: each on a scale from 0", size=13)
+    it.text(12, 42, "least to most at the right", kind="soft", size=11)
+    for row, (name, values) in enumerate(samples.items()):
+        bottom = top + step * row + high
+        low, most = ends[name]
+        wide = (right - left) / max(1, len(values) - 1)
+        it.text(12, bottom - 4, name, size=12)
+        it.line("line", (left, bottom), (right, bottom))
+        it.line(
+            "mark",
+            *((left + wide * at, bottom - high * each / most) for at, each in enumerate(values)),
+        )
+        it.text(right + 8, bottom - 4, f"{low:.0f} to {most:.0f}", kind="soft", size=11)
+    it.text(12, it.height - 10, figures.measured_with(result), kind="soft", size=10)
+    return it
+
+
 DRAWN: dict[str, Callable[[], Picture]] = {
     "paused-holder": paused_holder,
     "queue": queue,
@@ -543,6 +571,7 @@ DRAWN: dict[str, Callable[[], Picture]] = {
     "bench-lock": lock_plot,
     "bench-fencing": fencing_plot,
     "bench-failover": failover_plot,
+    "soak": soak_plot,
 }
 
 
