@@ -13,7 +13,7 @@ import zklock.aio.lock
 from zklock._ground.clock import clock
 
 
-class TimedGrant(zklock.Grant):
+class _Timed:
     """``began``: seconds since boot, when it was made."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -21,28 +21,20 @@ class TimedGrant(zklock.Grant):
         self.began = clock()
 
 
-class TimedAioGrant(zklock.aio.Grant):
-    """The same for asyncio."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.began = clock()
+class TimedGrant(_Timed, zklock.Grant):
+    """A grant of a thread."""
 
 
-class TimedLeadership(zklock.Leadership):
-    """A leadership, the same."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.began = clock()
+class TimedAioGrant(_Timed, zklock.aio.Grant):
+    """A grant of a task."""
 
 
-class TimedAioLeadership(zklock.aio.Leadership):
-    """A leadership of asyncio, the same."""
+class TimedLeadership(_Timed, zklock.Leadership):
+    """A leadership of a thread."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.began = clock()
+
+class TimedAioLeadership(_Timed, zklock.aio.Leadership):
+    """A leadership of a task."""
 
 
 @contextlib.contextmanager
