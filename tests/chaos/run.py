@@ -311,6 +311,7 @@ def _progress(folder: Path) -> str:
 def _look(settings: Settings, ensemble: Ensemble, folder: Path, history: History) -> None:
     """Note what is left, once nothing is or the time is over, and what is in the stores."""
     client = connect(ensemble.hosts, 30.0, start_timeout=60.0)
+    each = [connect(server.hosts, 30.0, start_timeout=60.0) for server in ensemble.servers]
     sqlite = stores.SqliteStore(folder / "store.sqlite")
 
     def standing(lock: str) -> list[str]:
@@ -329,11 +330,13 @@ def _look(settings: Settings, ensemble: Ensemble, folder: Path, history: History
             )
         for lock in locks:
             history.note("left", lock=lock, names=standing(lock))
-            zookeeper = stores.ZooKeeperStore(client), stores.GuardedStore(client)
-            for store in (sqlite, *zookeeper):
-                history.note("contents", store=store.name, lock=lock, **store.contents(lock))
+            history.note("contents", store=sqlite.name, lock=lock, **sqlite.contents(lock))
+            for kind in (stores.ZooKeeperStore, stores.GuardedStore):
+                contents = kind.agreed(each, lock)
+                history.note("contents", store=kind.name, lock=lock, **contents)
         pool_run.look(client, folder, history)
     finally:
-        client.stop()
-        client.close()
+        for connected in (client, *each):
+            connected.stop()
+            connected.close()
         sqlite.close()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sqlite3
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +21,8 @@ from kazoo.client import KazooClient
 
 from zklock import FencingToken, NoAnswer, StaleToken
 from zklock.fencing import SqlGuard, ZooKeeperGuard
+
+log = logging.getLogger("chaos")
 
 ROOT = "/chaos"
 ELECTIONS = f"{ROOT}/elections"
@@ -189,8 +193,23 @@ class ZooKeeperStore:
             return ACCEPTED
         return REFUSED if isinstance(first, exceptions.NoNodeError) else FAILED
 
-    def contents(self, lock: str) -> dict[str, Any]:
-        """Return counter and log, in the order of ZooKeeper's transactions."""
+    @classmethod
+    def agreed(cls, clients: Sequence[KazooClient], lock: str) -> dict[str, Any]:
+        """Return counter and log as most servers have them, in the order of transactions.
+
+        Each client is connected to one server. One that was restarted while it caught up may have
+        lost a creation that the others have (ZOOKEEPER-3911, -4646, -4785, -5010).
+        """
+        servers = [cls(client).contents(lock) for client in clients]
+        ((value, _),) = Counter(value for value, _ in servers).most_common(1)
+        known = Counter(entry for _, entries in servers for entry in entries)
+        agreed = sorted(entry for entry, many in known.items() if many * 2 > len(servers))
+        if any(many < len(servers) for many in known.values()):
+            log.warning("%s of %s: a server lacks what others have", cls.name, lock)
+        return {"value": value, "writes": [json.loads(data) for _, data in agreed]}
+
+    def contents(self, lock: str) -> tuple[int, list[tuple[int, bytes]]]:
+        """Return the counter, and each entry with its transaction, as this server has them."""
         self._client.sync(self._log(lock))
         value, _ = self._client.get(self._log(lock))
         names = self._client.get_children(self._log(lock))
@@ -201,8 +220,7 @@ class ZooKeeperStore:
                 for name in names[begin : begin + 500]
             ]
             entries += [answer.get(timeout=ANSWER_SECONDS * 4) for answer in asked]
-        entries.sort(key=lambda entry: entry[1].czxid)
-        return {"value": int(value), "writes": [json.loads(data) for data, _ in entries]}
+        return int(value), [(stat.czxid, data) for data, stat in entries]
 
     @classmethod
     def _log(cls, lock: str) -> str:
