@@ -38,7 +38,7 @@ from zklock.testing.history import History
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_EVERY = 0.02
-WRITE_EVERY = 0.25
+WRITE_EVERY = 0.5
 BUSY_SECONDS = 0.2
 """How long a write may wait for those of others: it keeps a loop waiting, too."""
 
