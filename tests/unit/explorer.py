@@ -311,7 +311,7 @@ _STEPS = _FREE | _FAULTS
 
 # Which states are the same.
 
-_PLAIN = (int, str, bytes, bool, float, type(None))
+_PLAIN = frozenset({int, str, bytes, bool, float, type(None)})
 _LEFT_OUT = {"tree", "sent", "bounds", "judged", "server", "clients"}
 """Attributes that follow from others, or that nobody reads."""
 
@@ -337,73 +337,76 @@ class _Spelling:
         self._kept: list[Any] = []
 
     def add(self, thing: Any) -> None:
-        if isinstance(thing, enum.Enum):
-            self.words += [type(thing).__name__, thing.name]
-        elif isinstance(thing, _PLAIN):
+        kind: Any = type(thing)
+        if kind in _PLAIN:
             self.words.append(thing)
-        elif isinstance(thing, tuple):
-            self._all("(", thing)
-        elif (number := self._met.get(id(thing))) is not None:
-            self.words += ["met", number]
-        else:
-            kind: Any = type(thing)
-            if not _is_value(kind):
-                self._met[id(thing)] = len(self._met)
-                self._kept.append(thing)  # so that its id is not used again
-            self._add(thing)
+            return
+        write, has_identity = _ways(kind)
+        if has_identity:
+            number = self._met.get(id(thing))
+            if number is not None:
+                self.words += ("met", number)
+                return
+            self._met[id(thing)] = len(self._met)
+            self._kept.append(thing)  # so that its id is not used again
+        write(self, thing)
 
-    def _all(self, what: str, things: Any) -> None:
-        self.words += [what, len(things)]
+    def all(self, what: str, things: Any) -> None:
+        self.words += (what, len(things))
         for each in things:
             self.add(each)
 
-    def _add(self, thing: Any) -> None:
-        match thing:
-            case list() | deque():
-                self._all("[", thing)
-            case set() | frozenset():
-                self._all("{", sorted(thing))
-            case dict():
-                self._all("{:", [each for item in thing.items() for each in item])
-            case types.GeneratorType():
-                self._frames(thing)
-            case functools.partial():
-                self._all("partial", (thing.func, thing.args, thing.keywords))
-            case types.MethodType():
-                self._all("method", (thing.__func__.__qualname__, thing.__self__))
-            case types.FunctionType():
-                cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-                self._all("function", (thing.__qualname__, *cells))
-            case types.BuiltinMethodType():
-                self._all("built in", (thing.__qualname__, thing.__self__))
-            case type():
-                self.words.append(thing.__qualname__)
-            case types.ModuleType():
-                self.words.append(thing.__name__)
-            case BaseException():
-                self._all(type(thing).__qualname__, thing.args)
-            case _:
-                self._object(thing)
-
-    def _frames(self, generator: Any) -> None:
+    def frames(self, generator: Any) -> None:
         """Write where a suspended generator is, and what it remembers."""
         frame = generator.gi_frame
         if frame is None:
             self.words.append("over")
             return
         names_ = dict(frame.f_locals)  # since Python 3.13 it is a view
-        self._all(generator.__qualname__, (frame.f_lasti, names_, generator.gi_yieldfrom))
+        self.all(generator.__qualname__, (frame.f_lasti, names_, generator.gi_yieldfrom))
 
-    def _object(self, thing: Any) -> None:
+    def function(self, function: Any) -> None:
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        self.all("function", (function.__qualname__, *cells))
+
+    def object(self, thing: Any) -> None:
         kind: Any = type(thing)
         self.words.append(kind.__qualname__)
         for name in _attributes(kind):
-            self.words.append(name)
             self.add(getattr(thing, name, None))
         for name, value in getattr(thing, "__dict__", {}).items():
             if name not in _LEFT_OUT:
                 self.words.append(name)
                 self.add(value)
+
+
+_Write: TypeAlias = Callable[[_Spelling, Any], object]
+_WRITES: tuple[tuple[type | tuple[type, ...], _Write], ...] = (
+    (enum.Enum, lambda to, one: to.words.extend((type(one).__name__, one.name))),
+    ((int, str, bytes, float), lambda to, one: to.words.append(one)),
+    (tuple, lambda to, one: to.all("(", one)),
+    ((list, deque), lambda to, one: to.all("[", one)),
+    ((set, frozenset), lambda to, one: to.all("{", sorted(one))),
+    (dict, lambda to, one: to.all("{:", [each for item in one.items() for each in item])),
+    (types.GeneratorType, _Spelling.frames),
+    (functools.partial, lambda to, one: to.all("partial", (one.func, one.args, one.keywords))),
+    (types.MethodType, lambda to, one: to.all("method", (one.__func__.__qualname__, one.__self__))),
+    (types.FunctionType, _Spelling.function),
+    (types.BuiltinMethodType, lambda to, one: to.all("built in", (one.__qualname__, one.__self__))),
+    (type, lambda to, one: to.words.append(one.__qualname__)),
+    (types.ModuleType, lambda to, one: to.words.append(one.__name__)),
+    (BaseException, lambda to, one: to.all(type(one).__qualname__, one.args)),
+)
+
+
+@functools.cache
+def _ways(kind: Any) -> tuple[_Write, bool]:
+    """Return how things of a kind are written, and whether it matters which one a thing is."""
+    alike = issubclass(kind, enum.Enum | int | str | bytes | float | tuple) or _is_value(kind)
+    for kinds, write in _WRITES:
+        if issubclass(kind, kinds):
+            return write, not alike
+    return _Spelling.object, not alike
 
 
 @functools.cache
