@@ -43,15 +43,29 @@ class Player:
         self.idle = False
         self.process.stdin.write(command + "\n")
 
-    def hears(self, timeout: float = SOON) -> str:
-        """Return its answer; one that is silent for so many seconds is killed."""
+    def hears(self, timeout: float = SOON, done: Callable[[], object] = lambda: None) -> str:
+        """Return its answer. One that is silent for so many seconds is killed.
+
+        One that works on may take longer: ``done`` tells how much is done by now.
+        """
         assert self.process.stdout is not None
-        watchdog = threading.Timer(timeout, self.process.kill)
+        answered = threading.Event()
+
+        def watch() -> None:
+            before = done()
+            while not answered.wait(timeout):
+                now = done()
+                if now == before:
+                    self.process.kill()
+                    return
+                before = now
+
+        watchdog = threading.Thread(target=watch, daemon=True)
         watchdog.start()
         try:
             line = self.process.stdout.readline()
         finally:
-            watchdog.cancel()
+            answered.set()
             watchdog.join()
         if not line:
             code = self.process.wait()

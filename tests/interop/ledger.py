@@ -1,9 +1,13 @@
-"""What the players wrote down, and what is wrong with it. Pure."""
+"""What the players wrote down, and what is wrong with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+STILL = 60.0
+"""Seconds without a hold after which something is wrong. How long all of them take is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,12 @@ def violations(holds: Iterable[Hold]) -> list[str]:
         if hold.kind != "read":
             last_writer = max(last_writer or hold, hold, key=_left)
     return found
+
+
+def written(folder: Path) -> Callable[[], int]:
+    """Return what tells how many bytes of the folder's ledger are written."""
+    ledger = folder / "ledger"
+    return lambda: ledger.stat().st_size if ledger.exists() else 0
 
 
 def most_at_once(holds: Iterable[Hold]) -> int:

@@ -11,13 +11,12 @@ import pytest
 
 from tests.contract.support import gone
 from tests.interop.conftest import Players
-from tests.interop.ledger import Hold, most_at_once, violations
+from tests.interop.ledger import STILL, Hold, most_at_once, violations, written
 from tests.modes import repeated
 
 pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
 
 HOLDS = repeated(1000, 400)
-DEADLINE = 90.0
 
 Cast = list[tuple[str, str]]
 """For each process, the sort of player and the recipes that it holds in turn."""
@@ -67,7 +66,7 @@ def play(
     for player, recipes in playing:
         player.tell(f"contend {recipes} {path} {folder} {each} {micros}")
     for player, _ in playing:
-        assert player.hears(DEADLINE).split()[:2] == ["done", str(each)]
+        assert player.hears(STILL, written(folder)).split()[:2] == ["done", str(each)]
     assert not list((folder / "presence").iterdir())
     holds = [Hold.parse(line) for line in (folder / "ledger").read_text().splitlines()]
     assert len(holds) == total
@@ -143,7 +142,7 @@ def test_programs_move_from_kazoo_one_by_one(
         player.tell(f"contend zklock.Lock@kazoo {zklock_path} {tmp_path} {each - count} 0")
     for player in four:
         for _ in range(2):
-            assert player.hears(DEADLINE).startswith("done ")
+            assert player.hears(STILL, written(tmp_path)).startswith("done ")
     holds = [Hold.parse(line) for line in (tmp_path / "ledger").read_text().splitlines()]
     assert len(holds) == HOLDS
     assert told(holds, capsys) > HOLDS / 10
@@ -163,7 +162,9 @@ def test_no_more_leases_than_the_limit(
     zklock_client.ensure_path(f"{zklock_path}/leases")
     holds = play(players, LEASES, zklock_path, tmp_path, micros=5000)
     assert told(holds, capsys) > HOLDS / 10
-    assert most_at_once(holds) == 3
+    # On a busy machine a hold may be over before the next one begins. That three are held at once
+    # is shown by test_sharing.py, where each waits for the others.
+    assert 1 < most_at_once(holds) <= 3
     assert len({hold.sequence for hold in holds}) == HOLDS
     gone(zklock_client, f"{zklock_path}/leases")
     gone(zklock_client, f"{zklock_path}/locks")

@@ -15,7 +15,7 @@ import pytest
 import zklock
 from tests.contract.support import SOON, gone, queued, run
 from tests.interop.conftest import Players
-from tests.interop.ledger import Hold, most_at_once, violations
+from tests.interop.ledger import STILL, Hold, most_at_once, violations, written
 from zklock.testing import ZooKeeperServer, four_letter, wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
@@ -93,7 +93,7 @@ def test_one_leads_at_a_time_in_the_order_of_the_queue(
             player.tell(f"contend {them} {zklock_path} {tmp_path} {TERMS} 2000")
         transfers = 0
         for player in latches + electors:
-            done, count, figure = player.hears(DEADLINE).split()
+            done, count, figure = player.hears(STILL, written(tmp_path)).split()
             assert (done, int(count)) == ("done", TERMS)
             transfers += int(figure) if player in electors else 0
     holds = [Hold.parse(line) for line in (tmp_path / "ledger").read_text().splitlines()]
