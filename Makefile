@@ -100,7 +100,7 @@ chaos: zookeeper  ## workers under a nemesis for MINUTES, and the verdict; ARGS=
 
 simulate: $(READY)  ## new seeds for MINUTES of a processor; ARGS="SEED…" tells the stories of some
 ifeq ($(ARGS),)
-	ZKLOCK_SIMULATE=$$(($(MINUTES) * 60)) $(BIN)/python -m pytest -q -s tests/unit/simulator/test_simulator.py::test_new_seeds
+	ZKLOCK_SIMULATE=$$(($(MINUTES) * 60)) $(BIN)/python -m pytest -q -s tests/unit/simulator/test_new_seeds.py
 else
 	$(BIN)/python -m tests.unit.simulator $(ARGS)
 endif

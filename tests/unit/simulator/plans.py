@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -98,6 +99,13 @@ class Member:
     told: dict[Any, list[float]] = field(default_factory=dict)
     stopped: bool = False
     crashed: bool = False  # on purpose, to see what its users find when they come back
+
+
+def command(seed: int, plan: Plan) -> str:
+    """Return what plays a seed again, as it is played here."""
+    riders = os.environ.get("ZKLOCK_RIDER", "off")
+    setting = "" if riders == "off" else f"ZKLOCK_RIDER={riders} "
+    return f"{setting}python -m tests.unit.simulator {seed} '{plan}'"
 
 
 def plan_of(seed: int, kinds: tuple[str, ...] = KINDS) -> Plan:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tests.unit.simulator.plans import Plan
+from tests.unit.simulator.plans import Plan, command
 from tests.unit.simulator.system import Violation
 from tests.unit.simulator.world import World
 
@@ -28,7 +28,7 @@ class Failure:
     violation: Violation
 
     def __str__(self) -> str:
-        how = f"python -m tests.unit.simulator {self.seed} '{self.plan}'"
+        how = command(self.seed, self.plan)
         return f"{self.violation}\nafter {self.steps} steps; replay: {how}"
 
 

@@ -1,22 +1,16 @@
 """zklock and kazoo on a simulated system: seeds that hold, and faults that the simulator finds.
 
-Most seeds are the same in each run. ``make test`` plays new ones for a minute of a processor, and
-``make simulate`` for longer: which they were is told at the end.
+The seeds are the same in each run. ``test_new_seeds.py`` plays others.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.modes import repeated, strict
 from tests.unit.simulator.coverage import (
     LEGAL,
     OFTEN,
@@ -27,7 +21,7 @@ from tests.unit.simulator.coverage import (
     table,
 )
 from tests.unit.simulator.mutations import MUTATIONS, detect
-from tests.unit.simulator.plans import FAULTS, KINDS, Plan, plan_of
+from tests.unit.simulator.plans import FAULTS, KINDS, Plan, command, plan_of
 from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
 from zklock._kazoo.riders import Rider
@@ -80,7 +74,7 @@ def play(seed: int, plan: Plan | None = None) -> World:
     try:
         world.run()
     except BaseException as error:
-        error.add_note(f"replay: python -m tests.unit.simulator {seed} '{world.plan}'")
+        error.add_note(f"replay: {command(seed, world.plan)}")
         raise
     return world
 
@@ -169,38 +163,6 @@ def test_more_seeds(monkeypatch: pytest.MonkeyPatch, told_in_the_end: list[str])
     assert gone(seen, OFTEN, SELDOM) == []
 
 
-def seed_of_sources() -> int:
-    """Return a number that changes with any module of zklock."""
-    digest = hashlib.sha256()
-    for module in sorted((ROOT / "zklock").rglob("*.py")):
-        digest.update(module.read_bytes())
-    return int.from_bytes(digest.digest()[:4], "big") % 10**9
-
-
-@pytest.mark.lengthy("new seeds of the simulator: seconds of a processor")
-def test_new_seeds(told_in_the_end: list[str]) -> None:
-    """In each run, for a quarter of a minute of a processor; in CI for a minute.
-
-    Or for the seconds in ``ZKLOCK_SIMULATE``. On a busy machine they are fewer. In CI they change
-    with zklock alone, so that a second run of one commit has the same verdict. Which states have
-    met which events is told in the end.
-    """
-    seconds = float(os.environ.get("ZKLOCK_SIMULATE", repeated(60, 15)))
-    seed = first = seed_of_sources() if strict() else random.SystemRandom().randrange(10**9)
-    print(f"seeds from {first} on")
-    seen, begin, clock = Seen(), time.process_time(), time.monotonic() + 3 * seconds
-    while (spent := time.process_time() - begin) < seconds and time.monotonic() < clock:
-        with seen.watching():
-            failure = fails(seed, plan_of(seed))
-        if failure is not None:
-            print(f"cut down: {shrink(failure)}")
-            pytest.fail(str(failure))
-        seed += 1
-    speed = f"{seen.played / spent:.1f} in a second of a processor"
-    told_in_the_end.append(f"the simulator: {seen.played} new seeds, from {first} on; {speed}")
-    told_in_the_end.append(f"the simulator: {seen.summary}")
-
-
 def test_the_list_has_every_pair() -> None:
     assert list(listed()) == list(LEGAL)
 
@@ -225,8 +187,8 @@ def test_a_seed_replays_exactly(kind: str) -> None:
         "world.run()\n"
         "print(world.system.history, *world.story, sep='\\n')\n"
     )
-    command = [sys.executable, "-c", program, str(plan)]
-    there = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    words = [sys.executable, "-c", program, str(plan)]
+    there = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert there.stdout.splitlines() == [str(world.system.history), *world.story]
     assert "granted" in there.stdout
 

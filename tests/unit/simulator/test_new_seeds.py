@@ -1,0 +1,57 @@
+"""New seeds for the simulator in each run; which they were is told at its end.
+
+In CI they change with the code of zklock alone, so that a second run of one commit has the same
+verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.modes import strict
+from tests.unit.simulator.coverage import Seen
+from tests.unit.simulator.plans import plan_of
+from tests.unit.simulator.shrinking import fails, shrink
+
+ROOT = Path(__file__).parents[3]
+
+SECONDS = float(os.environ.get("ZKLOCK_SIMULATE", "60"))
+"""How long, in seconds of a processor; on a busy machine less. Half of them with riders."""
+
+
+def seed_of_sources() -> int:
+    """Return a number that changes with any module of zklock."""
+    digest = hashlib.sha256()
+    for module in sorted((ROOT / "zklock").rglob("*.py")):
+        digest.update(module.read_bytes())
+    return int.from_bytes(digest.digest()[:4], "big") % 10**9
+
+
+@pytest.mark.lengthy("new seeds of the simulator: a minute of a processor")
+@pytest.mark.parametrize("riders", ["off", "on"])
+def test_new_seeds(
+    riders: str, told_in_the_end: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which states have met which events is told in the end, too."""
+    monkeypatch.setenv("ZKLOCK_RIDER", riders)
+    seed = first = seed_of_sources() if strict() else random.SystemRandom().randrange(10**9)
+    print(f"seeds from {first} on")
+    seen, begin, clock = Seen(), time.process_time(), time.monotonic() + 0.75 * SECONDS
+    while (spent := time.process_time() - begin) < SECONDS / 2 and time.monotonic() < clock:
+        with seen.watching():
+            failure = fails(seed, plan_of(seed))
+        if failure is not None:
+            print(f"cut down: {shrink(failure)}")
+            pytest.fail(str(failure))
+        seed += 1
+    speed = f"{seen.played / spent:.1f} in a second of a processor"
+    told_in_the_end.append(
+        f"the simulator, riders {riders}: {seen.played} new seeds, from {first} on; {speed}"
+    )
+    told_in_the_end.append(f"the simulator, riders {riders}: {seen.summary}")
