@@ -49,9 +49,9 @@ def table(
 LOCKS = (
     ("kazoo's `Lock`", "3 + 1", "kazoo"),
     ("zklock's `Lock`", "1 + 1", "zklock"),
-    ("zklock's `Lock`, with [riders](#riders)", "1 + 1", "riders"),
+    ("zklock's `Lock`, without [riders](#riders)", "1 + 1", "without riders"),
     ("`zklock.aio`'s `Lock`", "1 + 1", "asyncio"),
-    ("`zklock.aio`'s `Lock`, with riders", "1 + 1", "asyncio, riders"),
+    ("`zklock.aio`'s `Lock`, without riders", "1 + 1", "asyncio, without riders"),
     ("Curator's `InterProcessMutex`, warm JVM", "2 + 1", "curator"),
     ("the floor: the same bytes on a bare socket", "1 + 1", "floor"),
 )

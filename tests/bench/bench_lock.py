@@ -4,8 +4,8 @@ Uncontended: acquire + release of a free lock by one thread or one task, in bloc
 between all, so that they see the same machine; once as the machine is, and once with a network in
 between, that is, a proxy that delivers everything with a delay. The peers are kazoo's ``Lock``,
 Curator's ``InterProcessMutex`` in a warm JVM, and the floor: a bare socket that sends what has to
-be sent. zklock's runs a second time with riders (``ZKLOCK_RIDER=on``, docs/design.md), which are
-off by default. A peer that is missing is named.
+be sent. zklock's runs a second time without riders (``ZKLOCK_RIDER=off``, docs/design.md). A peer
+that is missing is named.
 
 Contended: processes that take one lock in turns, each releasing it at once; the hand-offs of all of
 them in a second. Curator's are clients in one JVM.
@@ -32,12 +32,12 @@ from tests.bench.peers import (
     Block,
     Jvm,
     Maker,
-    riding,
     warm_jvm,
     with_asyncio,
     with_kazoo,
     with_wire,
     with_zklock,
+    without_riders,
 )
 from tests.bench.results import quantiles, write
 from zklock.testing import FaultProxy, ZooKeeperServer
@@ -48,13 +48,13 @@ DELAY = 0.0005  # seconds, each way
 
 CONTENDING: dict[str, Maker] = {
     "zklock": with_zklock,
-    "riders": riding(with_zklock),
+    "without riders": without_riders(with_zklock),
     "kazoo": with_kazoo,
 }
 MAKERS: dict[str, Maker] = {
     **CONTENDING,
     "asyncio": with_asyncio,
-    "asyncio, riders": riding(with_asyncio),
+    "asyncio, without riders": without_riders(with_asyncio),
     "floor": with_wire,
 }
 PEERS = ("kazoo", "curator", "floor")

@@ -98,11 +98,11 @@ def with_asyncio(hosts: str, path: str, stack: ExitStack) -> Block:
     return block
 
 
-def riding(maker: Maker) -> Maker:
-    """Return what makes the same on a client with riders (docs/design.md)."""
+def without_riders(maker: Maker) -> Maker:
+    """Return what makes the same on a client without riders (docs/design.md)."""
 
     def make(hosts: str, path: str, stack: ExitStack) -> Block:
-        with mock.patch.dict(os.environ, {"ZKLOCK_RIDER": "on"}):
+        with mock.patch.dict(os.environ, {"ZKLOCK_RIDER": "off"}):
             return maker(hosts, path, stack)
 
     return make

@@ -132,7 +132,7 @@ NOT_SIMULATED = {
         r"test_pool_processes\.py::test_nothing_outlives_an_owner",
         r"test_struck\.py",
         r"test_telemetry_docs\.py",
-        r"test_with_riders\.py::test_an_interrupt",
+        r"test_without_riders\.py::test_an_interrupt",
     ),
     "their clients are connected to servers of their own, or to a proxy": (
         r"test_negotiation\.py",

@@ -23,22 +23,23 @@ def store_of(client: Any) -> Any:
     return Runtime().store(client, lambda *_: None, lambda _: True, threading.RLock())
 
 
-@pytest.mark.parametrize("value", [None, "", "off"])
-def test_off_is_the_default(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", [None, "", "on"])
+def test_on_is_the_default(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ZKLOCK_RIDER", raising=False)
     if value is not None:
         monkeypatch.setenv("ZKLOCK_RIDER", value)
     client = new_client("localhost:1", 1.0)
-    assert type(client.handler) is zklock.Handler
-    assert type(store_of(client)) is Store
-
-
-def test_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", "on")
-    client = new_client("localhost:1", 1.0)
     assert type(client.handler) is RidingHandler
     monkeypatch.setenv("ZKLOCK_RIDER", "off")  # it was read when the client was made
     assert type(store_of(client)) is RidingStore
+
+
+def test_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "off")
+    client = new_client("localhost:1", 1.0)
+    assert type(client.handler) is zklock.Handler
+    monkeypatch.setenv("ZKLOCK_RIDER", "on")
+    assert type(store_of(client)) is Store
 
 
 def test_on_is_for_the_clients_that_connect_makes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,11 @@ def test_no_module_of_the_riders_is_loaded_without() -> None:
         "print(*(name for name in sys.modules if name.startswith('zklock._kazoo.')))\n"
     )
     loaded = subprocess.run(
-        [sys.executable, "-c", program], env={}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        env={"ZKLOCK_RIDER": "off"},
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     assert "zklock._kazoo.store" in loaded
     assert not {f"zklock._kazoo.{name}" for name in RIDING} & {*loaded}

@@ -37,7 +37,7 @@ Why it is right, and the tests (``tests/unit/test_riders.py`` where no other fil
 8. *Nobody waits for a rider in a special way.* The outcome of an attempt wakes whoever waits for it
    (``outcome``), also at a timeout, a cancel or a loss. A completion runs on the connection thread
    and may only put more riders there: it neither writes nor reads.
-   ``tests/contract/test_with_riders.py``.
+   ``tests/contract/test_aio.py``.
 9. *An interrupt at any bytecode of a caller* finds the rider in the deque or not. If it has kept
    the wake-up from being sent, ``Store.fly`` sends it; and every later wake-up serves, too. What a
    handler raises goes on to the caller: nothing here catches it.
@@ -49,7 +49,7 @@ Why it is right, and the tests (``tests/unit/test_riders.py`` where no other fil
     of them becomes the line, or what ``drop()`` breaks. ``tests/contract/test_connecting.py``.
 
 All of it together runs on the simulated system of ``tests/unit/simulator``, with every fault that
-this has, and in ``tests/contract/test_with_riders.py``, on real servers.
+this has, and in ``tests/contract``, on real servers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The switch for ``riders``: the variable ``ZKLOCK_RIDER`` of the environment.
 
-It is read whenever a client is made. With ``on``, the client has a handler that carries riders, and
-so has its store. Otherwise no module of the riders is loaded.
+It is read whenever a client is made. The client has a handler that carries riders, and so has its
+store. With ``off``, neither has, and no module of the riders is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zklock.errors import ClientUnusable
 
 def new_handler() -> Handler:
     """Return the handler of a new client, as the environment wants it."""
-    wanted = os.environ.get("ZKLOCK_RIDER") or "off"
+    wanted = os.environ.get("ZKLOCK_RIDER") or "on"
     if wanted not in {"on", "off"}:
         raise ClientUnusable(f"ZKLOCK_RIDER is {wanted!r} in the environment: set it to on or off")
     if wanted == "off":

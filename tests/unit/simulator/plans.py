@@ -103,8 +103,8 @@ class Member:
 
 def command(seed: int, plan: Plan) -> str:
     """Return what plays a seed again, as it is played here."""
-    riders = os.environ.get("ZKLOCK_RIDER", "off")
-    setting = "" if riders == "off" else f"ZKLOCK_RIDER={riders} "
+    riders = os.environ.get("ZKLOCK_RIDER")
+    setting = f"ZKLOCK_RIDER={riders} " if riders else ""
     return f"{setting}python -m tests.unit.simulator {seed} '{plan}'"
 
 

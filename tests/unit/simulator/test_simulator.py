@@ -131,12 +131,14 @@ def test_a_seeded_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("seed", "plan"), FOUND)
-def test_what_has_found_a_fault(seed: int, plan: Plan) -> None:
+def test_what_has_found_a_fault(seed: int, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "off")
     play(seed, plan)
 
 
 @pytest.mark.lengthy("a failure of the simulator cut down: it plays dozens of plans")
-def test_a_failure_is_cut_down_and_replays() -> None:
+def test_a_failure_is_cut_down_and_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "off")
     plan = Plan("semaphore", 6.0, 3, 2, ("cancel", "freeze", "stall"), 2, 0.1)
     with MUTATIONS["a semaphore counts one permit too many"].put_in():
         found = fails(0, plan)

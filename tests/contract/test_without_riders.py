@@ -1,7 +1,7 @@
-"""Some of the other tests, with riders: enough to see in each run that these serve as kazoo does.
+"""Some of the other tests, without riders: all requests go through kazoo's queue.
 
-``ZKLOCK_RIDER=on`` in the environment runs all tests with them. ``test_riders.py`` tries what only
-riders have.
+``ZKLOCK_RIDER=off`` in the environment runs all tests so. ``test_riders.py`` tries what only riders
+have.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
 
 
 @pytest.fixture(autouse=True)
-def riders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", "on")
+def no_riders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "off")
 
 
 @pytest.mark.parametrize(
