@@ -260,7 +260,7 @@ def test_what_is_over_is_forgotten(
     attempt = scene(world)
     assert attempt in kept(world.session)
     attempt.give_up()
-    world.run(TIMEOUT)
+    world.run()
     assert attempt not in kept(world.session)
 
 
@@ -410,7 +410,7 @@ def test_a_forked_child_has_lost_all_and_says_why(world: World) -> None:
     def hold() -> None:
         with world.session.guard:
             held.set()
-            over.wait(60.0)
+            over.wait(20.0)
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -419,6 +419,7 @@ def test_a_forked_child_has_lost_all_and_says_why(world: World) -> None:
         world.session.after_fork()
         assert world.session.remaining() == 0.0
         assert not world.session.interrupted
+        assert thread.is_alive(), "it has waited for the other thread"
     finally:
         over.set()
         thread.join(60.0)
