@@ -15,6 +15,7 @@ from tests.fakes import (
     FakeGrant,
     Server,
     Written,
+    failure,
     outcome,
     sent,
     settle,
@@ -25,10 +26,17 @@ from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names, semaphore
 from zklock._recipes.effects import (
     Create,
+    Delete,
     DeleteIf,
+    Event,
+    Failure,
     List,
+    Listing,
     MakePath,
+    Node,
     Read,
+    Sync,
+    Wait,
     Watch,
     WatchList,
     Write,
@@ -210,9 +218,11 @@ def test_the_token_of_several_permits_is_the_greatest(world: World) -> None:
 def test_giving_back_removes_every_permit(world: World) -> None:
     taker = world.take(limit=3, permits=3)
     world.settle()
+    sent(world.clients[0])
     taker.give_back()
     world.settle()
     assert world.leases == world.queue == []
+    assert sent(world.clients[0]) == [Delete] * 3
 
 
 def test_a_permit_that_is_given_back_wakes_one() -> None:
@@ -225,6 +235,27 @@ def test_a_permit_that_is_given_back_wakes_one() -> None:
     world.settle()
     assert [taker.waits for taker in takers] == [False, False, True, True]
     assert sent(world.clients[3]) == []
+
+
+def test_whoever_waits_behind_a_waiter_goes_on_waiting_while_no_permit_is_idle(
+    world: World,
+) -> None:
+    world.keep(b"1")
+    takers = []
+    for client in range(3):
+        takers.append(world.take(client, limit=1))
+        world.settle()
+    assert [taker.waits for taker in takers] == [False, True, True]
+    assert sent(world.clients[2])[-2:] == [Watch, Watch]
+
+
+def test_each_lease_has_a_name_of_its_own(world: World) -> None:
+    """A lease whose create was lost is looked for by its name: it must not be another's."""
+    world.take(0, limit=3, permits=2)
+    world.take(0, limit=3, permits=1)
+    world.settle()
+    names_made = [name[:-10] for name in world.leases]
+    assert len(set(names_made)) == 3
 
 
 # Without patience.
@@ -490,6 +521,24 @@ def test_a_permit_deleted_before_the_claim(world: World) -> None:
     assert name_of(taker.outcome.path) != lease
 
 
+def test_the_other_permits_of_a_claim_that_failed_are_given_back(world: World) -> None:
+    taker = world.take(permits=2)
+    client = world.clients[0]
+    client.refusals = 1
+    while DeleteIf not in [type(request) for request in client.sent]:
+        client.serve()
+        client.deliver()
+    client.serve()
+    client.deliver()
+    assert taker.waits
+    first, second = sorted(world.leases)
+    world.server.delete(f"{LEASES}/{first}")
+    world.settle()
+    assert taker.outcome.stands
+    assert second not in world.leases
+    assert len(world.leases) == 2
+
+
 def test_a_claim_without_a_live_lease_is_made_again(world: World) -> None:
     taker = world.take(permits=2)
     world.clients[0].refusals = 1
@@ -510,6 +559,23 @@ def test_worn_out_permits_are_renewed(world: World) -> None:
     assert taker.outcome.stands
     assert taker.outcome.token.sequence == 1
     assert len(world.leases) == 2
+
+
+def test_who_gets_a_worn_out_permit_waits_until_the_last_one_is_given_back(world: World) -> None:
+    world.keep(b"2")
+    world.server.make_path(LEASES)
+    world.server.commit(Counted(LEASES, names.EXHAUSTED_AT - 1))
+    holder = world.take(0)
+    world.settle()
+    assert holder.outcome.token.sequence == names.EXHAUSTED_AT - 1
+    late = world.take(1)
+    world.settle()
+    assert late.waits
+    assert len(world.leases) == 1
+    holder.give_back()
+    world.settle()
+    assert late.outcome.token.sequence == 0
+    assert late.outcome.token > holder.outcome.token
 
 
 # Leaving.
@@ -557,6 +623,7 @@ def test_a_session_that_ends_while_it_waits(world: World) -> None:
     world.settle()
     assert waiting.outcome.stands
     assert waiting.outcome.session == world.clients[1].session
+    assert waiting.outcome.token.sequence == 2  # it has made one lease for each session
 
 
 @pytest.mark.parametrize("denied", [Create, List, Read, DeleteIf, WatchList])
@@ -634,6 +701,18 @@ def test_who_holds_and_who_waits(world: World) -> None:
     assert world.ask(semaphore.holder(ROOT), 2) == first
 
 
+def test_a_holder_that_waits_for_one_more_permit_still_holds(world: World) -> None:
+    held = world.take(0, limit=1)
+    world.settle()
+    more = world.take(0, limit=1)
+    world.settle()
+    shown = world.ask(semaphore.contenders(ROOT), 2)
+    assert [(one.path, one.holds) for one in shown] == [
+        (held.outcome.path, True),
+        (more.entry.node, False),
+    ]
+
+
 def test_nobody_holds_where_nothing_is(world: World) -> None:
     assert world.ask(semaphore.contenders(ROOT)) == []
     assert world.ask(semaphore.holder(ROOT)) is None
@@ -652,6 +731,208 @@ def test_a_permit_beyond_the_limit_is_held_or_being_gathered() -> None:
         ("b", False),
     ]
     assert all(it.token is None for it in semaphore.arrange(1, having, waiting)[2:])
+
+
+# One answer after another.
+
+OWN, BLOCKER = f"{LOCKS}/_c_me-lock-0000000001", f"{LOCKS}/_c_it-lock-0000000000"
+DROPPED, MISSING, CHANGED, OTHER = (
+    failure(why, ROOT) for why in (Failure.DROPPED, Failure.MISSING, Failure.CHANGED, Failure.OTHER)
+)
+
+
+def node(path: str, data: bytes = b"", *, mine: bool = True, version: int = 0) -> Node:
+    return Node(path, data, 1, mine, version)
+
+
+def entry(*, patient: bool) -> semaphore.Entry:
+    return semaphore.Entry(
+        LOCKS,
+        b"me",
+        names.Kind.EXCLUSIVE,
+        patient=patient,
+        node=OWN,
+        root=ROOT,
+        limit=None,
+        permits=1,
+    )
+
+
+def begun(recipe: Any, first: Any) -> Any:
+    """Return the recipe, which asks for this first."""
+    assert next(recipe) == first
+    return recipe
+
+
+def end(recipe: Any, answer: Any) -> Any:
+    """Answer, and return what the recipe returns."""
+    with pytest.raises(StopIteration) as stop:
+        recipe.send(answer)
+    return stop.value.value
+
+
+class Impatient:
+    """One that waits behind another while permits are idle."""
+
+    FLIGHT = (Watch(BLOCKER), Watch(OWN), WatchList(LEASES), Read(ROOT))
+    SLEEP = Wait(BLOCKER, OWN, beside=LEASES)
+    IDLE = (node(BLOCKER, mine=False), node(OWN), MISSING, node(ROOT, b"1"))
+
+    def __init__(self) -> None:
+        self.recipe = begun(entry(patient=False).wait_behind(BLOCKER, reads=False), self.FLIGHT)
+
+    def idle_but(self, place: int, result: Any) -> tuple[Any, ...]:
+        return (*self.IDLE[:place], result, *self.IDLE[place + 1 :])
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_an_impatient_contender_that_cannot_see_says_so(place: int) -> None:
+    impatient = Impatient()
+    with pytest.raises(ZkLockError):
+        impatient.recipe.send(impatient.idle_but(place, OTHER))
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_an_impatient_contender_looks_again_after_a_lost_reply(place: int) -> None:
+    impatient = Impatient()
+    assert impatient.recipe.send(impatient.idle_but(place, DROPPED)) == Impatient.FLIGHT
+    assert impatient.recipe.send(Impatient.IDLE) == Impatient.SLEEP
+
+
+@pytest.mark.parametrize("own", [MISSING, node(OWN, mine=False)])
+def test_an_impatient_contender_without_a_node_of_its_own_session_does_not_wait(own: Any) -> None:
+    impatient = Impatient()
+    assert end(impatient.recipe, impatient.idle_but(1, own)) is Event.OWN_GONE
+
+
+def test_an_impatient_contender_does_not_wait_for_who_is_gone_already() -> None:
+    impatient = Impatient()
+    assert end(impatient.recipe, impatient.idle_but(0, MISSING)) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "told"), [(Event.BLOCKER_GONE, None), (Event.OWN_GONE, Event.OWN_GONE)]
+)
+def test_an_impatient_contender_hears_what_is_gone(event: Event, told: Event | None) -> None:
+    impatient = Impatient()
+    impatient.recipe.send(Impatient.IDLE)
+    assert end(impatient.recipe, event) is told
+
+
+def test_an_impatient_contender_looks_at_the_leases_again_when_they_change() -> None:
+    impatient = Impatient()
+    impatient.recipe.send(Impatient.IDLE)
+    assert impatient.recipe.send(Event.UNWATCHED) == Impatient.FLIGHT
+    taken = impatient.idle_but(2, Listing(["_c_it-lease-0000000000"], 7))
+    assert end(impatient.recipe, taken) is Event.UNWATCHED
+
+
+class Turn:
+    """The turn of the first in the queue, who has made its lease."""
+
+    LEASE = "_c_new-lease-0000000003"
+    MINE = Listing([LEASE], 7)
+    FULL = Listing(["_c_it-lease-0000000002", LEASE], 7)
+    WATCHING = (WatchList(LEASES), Watch(OWN), Watch(ROOT))
+    SLEEP = Wait(LEASES, OWN, beside=ROOT)
+    LIMIT = node(ROOT, b"1", version=5)
+
+    def __init__(self, listing: Listing) -> None:
+        mine = entry(patient=True)
+        mine.new_uuid = lambda: "new"
+        self.recipe = begun(mine.turn(FencingToken(7, 1)), (Read(ROOT),))
+        (create, _) = self.recipe.send((self.LIMIT,))
+        assert create.prefix == f"{LEASES}/{self.LEASE[:-10]}"
+        self.asked = self.recipe.send((node(f"{LEASES}/{self.LEASE}"), listing))
+
+
+def test_a_turn_that_finds_another_limit_counts_the_leases_again() -> None:
+    turn = Turn(Turn.MINE)
+    assert turn.asked == (DeleteIf(OWN, ROOT, 5),)
+    assert turn.recipe.send((CHANGED,)) == (Read(ROOT),)
+    assert turn.recipe.send((node(ROOT, b"1", version=6),)) == (List(LEASES),)
+    assert turn.recipe.send((Turn.FULL,)) == Turn.WATCHING
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_the_wait_for_room_sets_its_watches_again_after_a_lost_reply(place: int) -> None:
+    turn = Turn(Turn.FULL)
+    assert turn.asked == Turn.WATCHING
+    answer: list[Any] = [Turn.FULL, node(OWN), Turn.LIMIT]
+    lost = [*answer[:place], DROPPED, *answer[place + 1 :]]
+    assert turn.recipe.send(tuple(lost)) == Turn.WATCHING
+    assert turn.recipe.send(tuple(answer)) == Turn.SLEEP
+
+
+@pytest.mark.parametrize("own", [MISSING, node(OWN, mine=False)])
+def test_the_wait_for_room_ends_without_a_node_of_its_own_session(own: Any) -> None:
+    turn = Turn(Turn.FULL)
+    given_back = turn.recipe.send((Turn.FULL, own, Turn.LIMIT))
+    assert given_back == (Delete(f"{LEASES}/{Turn.LEASE}"),)
+    assert end(turn.recipe, (None,)) is lock_recipe.AGAIN
+
+
+def test_the_wait_for_room_ends_when_its_node_is_deleted() -> None:
+    turn = Turn(Turn.FULL)
+    turn.recipe.send((Turn.FULL, node(OWN), Turn.LIMIT))
+    assert turn.recipe.send(Event.OWN_GONE) == (Delete(f"{LEASES}/{Turn.LEASE}"),)
+
+
+def test_whoever_is_woken_while_it_waits_for_room_counts_in_one_request() -> None:
+    turn = Turn(Turn.FULL)
+    turn.recipe.send((Turn.FULL, node(OWN), Turn.LIMIT))
+    assert turn.recipe.send(Event.UNWATCHED) == (List(LEASES),)
+    assert turn.recipe.send((Turn.MINE,)) == (DeleteIf(OWN, ROOT, 5),)
+
+
+class Lost(Turn):
+    """A turn whose reply was lost, and that finds its node gone."""
+
+    LOOK = (Sync(ROOT), Read(ROOT))
+
+    def __init__(self) -> None:
+        super().__init__(Turn.MINE)
+        assert self.recipe.send((DROPPED,)) == self.asked
+        assert self.recipe.send((MISSING,)) == self.LOOK
+
+
+@pytest.mark.parametrize("answer", [(OTHER, Turn.LIMIT), (None, OTHER)])
+def test_a_lost_turn_that_cannot_look_at_the_limit_says_so(answer: Any) -> None:
+    with pytest.raises(ZkLockError):
+        Lost().recipe.send(answer)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_lost_turn_that_finds_another_limit_gives_its_permits_back(version: int) -> None:
+    """A version that is lower is that of a path that was made anew."""
+    lost = Lost()
+    given_back = lost.recipe.send((None, node(ROOT, b"1", version=version)))
+    assert given_back == (Delete(f"{LEASES}/{Turn.LEASE}"),)
+
+
+@pytest.mark.parametrize(
+    ("make", "answers"),
+    [
+        (lambda: entry(patient=True).turn(FencingToken(7, 1)), [OTHER]),
+        (lambda: entry(patient=True).turn(FencingToken(7, 1)), [MISSING, OTHER]),
+        (lambda: limited(entry(patient=True)).turn(FencingToken(7, 1)), [node(ROOT), OTHER]),
+        (lambda: semaphore.set_limit(ROOT, 2), [OTHER]),
+        (lambda: semaphore.set_limit(ROOT, 2), [MISSING, OTHER]),
+        (lambda: semaphore.limit_of(ROOT), [OTHER]),
+    ],
+)
+def test_a_limit_that_cannot_be_read_or_written_is_an_error(make: Any, answers: list[Any]) -> None:
+    recipe = make()
+    next(recipe)
+    for answer in answers[:-1]:
+        recipe.send((answer,))
+    with pytest.raises(ZkLockError):
+        recipe.send((answers[-1],))
+
+
+def limited(one: semaphore.Entry) -> semaphore.Entry:
+    one.limit = 2
+    return one
 
 
 # Under faults of every kind.

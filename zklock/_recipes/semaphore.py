@@ -67,13 +67,13 @@ class Kept:
     version: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Entry(lock_recipe.Entry):
     """A contender for some permits of the semaphore at ``root``."""
 
-    root: str = ""
-    limit: int | None = None
-    permits: int = 1
+    root: str
+    limit: int | None
+    permits: int
     _leases: list[lock_recipe.Entry] = field(default_factory=list)
     _kept: Kept | None = None
 

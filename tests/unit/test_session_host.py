@@ -1,0 +1,446 @@
+"""The session as the host of attempts and the keeper of grants, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fakes import failure
+from tests.unit.sessions import PATH, TIMEOUT, World
+from zklock import ClientClosed, Grant, Loss, LossReason, WouldDeadlock, ZkLockError
+from zklock._engine.attempt import Attempt
+from zklock._engine.grant import GrantOptions
+from zklock._engine.lease import LeaseSettings
+from zklock._recipes import lock as lock_recipe, names, semaphore, together
+from zklock._recipes.effects import Check, Create, CreateAll, Delete, DeleteAll, Failure
+
+BEAT = TIMEOUT / 10
+LEASE = 2 / 3 * TIMEOUT
+PATHS = "/one", "/two"
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.connect()
+    return world
+
+
+def nodes(world: World, path: str = PATH) -> list[str]:
+    return [f"{path}/{name}" for name in world.server.tree.names(path)]
+
+
+# Several locks at once.
+
+
+def ask_for_both(world: World) -> Attempt[together.Ticket]:
+    """Ask for two locks in one transaction."""
+    for path in PATHS:
+        world.server.make_path(path)
+    entries = [lock_recipe.Entry(path, b"me", names.Kind.EXCLUSIVE, alone=True) for path in PATHS]
+    joint = tuple(GrantOptions(path, "me", Grant) for path in PATHS)
+    return world.session.attempt(
+        together.acquire(entries, world.session.sweep),
+        recover=lambda: together.leave(entries),
+        terms=joint[0],
+        joint=joint,
+    ).start()
+
+
+def both(world: World) -> tuple[Any, ...]:
+    """Return the grants of two locks that are free."""
+    attempt = ask_for_both(world)
+    world.run()
+    return attempt.result().grants
+
+
+def test_a_ticket_proves_the_session_and_is_granted_at_once(world: World) -> None:
+    for _ in range(3):
+        world.run(TIMEOUT / 3)
+        world.wire.pinged(world.now, world.now)
+    world.run(0.3 * TIMEOUT)
+    assert world.session.remaining() == 0.0
+    world.latency = 0.1
+    sent = world.now
+    attempt = ask_for_both(world)
+    world.run(0.1)
+    grants = attempt.result().grants
+    assert [grant.lock_path for grant in grants] == list(PATHS)
+    assert [[grant.path] for grant in grants] == [nodes(world, path) for path in PATHS]
+    assert all(grant.held for grant in grants)
+    assert world.session.lease_end == sent + LEASE
+    assert world.requests(Check) == []
+
+
+def test_no_grant_is_made_if_little_is_left_of_the_lease(world: World) -> None:
+    world.acquire("/other")
+    world.latency = LEASE - 2 * BEAT + 0.01
+    attempt = ask_for_both(world)
+    world.run(2 * TIMEOUT)
+    assert attempt.result() == together.Ticket()
+    assert [nodes(world, path) for path in PATHS] == [[], []]
+
+
+def test_what_a_transaction_made_on_an_earlier_session_is_not_claimed(world: World) -> None:
+    landed: list[Any] = []
+    world.latency = 0.1
+    world.server.make_path(PATH)
+    world.session.fly((CreateAll((Create(f"{PATH}/c-", b""),)),), landed.append)
+    world.session.on_close()
+    world.run(0.1)
+    assert landed == [((f"{PATH}/c-0000000000",),)]
+    assert list(world.session._nodes) == []
+
+
+def test_what_a_transaction_did_not_make_is_not_claimed(world: World) -> None:
+    landed: list[Any] = []
+    world.session.fly((CreateAll((Create("/missing/c-", b""),)),), landed.append)
+    world.run()
+    assert landed[0][0].why is Failure.MISSING
+    assert list(world.session._nodes) == []
+
+
+def test_several_grants_are_given_back_in_one_transaction(world: World) -> None:
+    grants = both(world)
+    world.sent.clear()
+    world.session.let_go(*grants)
+    assert list(world.session._nodes) == []
+    assert world.session.grants(PATHS[0]) == world.session.grants(PATHS[1]) == []
+    world.run()
+    assert (len(world.requests(DeleteAll)), len(world.requests(Delete))) == (1, 0)
+    assert [nodes(world, path) for path in PATHS] == [[], []]
+
+
+def test_a_grant_on_several_nodes_is_lost_with_one_and_the_others_are_deleted(
+    world: World,
+) -> None:
+    lost: list[Loss] = []
+    terms = GrantOptions(PATH, "me", Grant, on_lost=lost.append)
+    entry = semaphore.Entry(
+        semaphore.locks(PATH),
+        b"me",
+        names.Kind.EXCLUSIVE,
+        root=PATH,
+        limit=3,
+        permits=3,
+    )
+    attempt = world._stand(entry, terms)
+    world.run()
+    grant = attempt.result()
+    world.run(BEAT)
+    world.server.delete(grant.path)
+    world.run(BEAT)
+    assert [(loss.grant, loss.reason) for loss in lost] == [(grant, LossReason.NODE_DELETED)]
+    assert nodes(world, semaphore.leases(PATH)) == []
+    assert list(world.session._nodes) == []
+
+
+# What it says of itself.
+
+
+@pytest.mark.parametrize(("timeout", "moment"), [(12.0, 1.0), (3.0, 1.0), (1.5, 0.5)])
+def test_a_moment_is_a_second_or_a_third_of_the_timeout(timeout: float, moment: float) -> None:
+    world = World(timeout=timeout)
+    world.connect()
+    assert world.session.timeout == timeout
+    assert world.session.moment == moment
+
+
+def test_it_goes_by_the_clock_of_its_runtime(world: World) -> None:
+    assert world.session.now() == world.now
+    assert not world.session.on_real_clock
+    assert world.session.limit(3.0, lambda: None) == 3.0
+
+
+def test_it_is_usable_until_it_is_closed(world: World) -> None:
+    world.session.check_usable()
+    with world.session.guard, pytest.raises(WouldDeadlock):
+        world.session.check_usable()
+    world.session.check_usable()
+    world.stop()
+    with pytest.raises(ClientClosed):
+        world.session.check_usable()
+
+
+def test_it_is_interrupted_on_the_thread_that_has_the_guard_alone(world: World) -> None:
+    seen: list[bool] = []
+    with world.session.guard:
+        thread = threading.Thread(target=lambda: seen.append(world.session.interrupted))
+        thread.start()
+        thread.join(60.0)
+        assert world.session.interrupted
+    assert seen == [False]
+    assert not world.session.interrupted
+
+
+def test_a_grant_is_at_stake_while_its_lease_lasts(world: World) -> None:
+    assert not world.session.at_stake()
+    grant = world.acquire()
+    assert world.session.at_stake()
+    world.now = world.session.lease_end
+    assert not world.session.at_stake()
+    world.run()
+    assert grant.lost.is_set()
+
+
+# Attempts.
+
+
+@pytest.mark.parametrize("which", ["_worker", "_callers"])
+def test_nothing_is_acquired_if_threads_cannot_be_started(
+    world: World, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(getattr(world.session, which), "ready", no_thread)
+    with pytest.raises(ZkLockError, match="can't start new thread") as raised:
+        world.ask_for()
+    assert raised.value.path == PATH
+    world.run()
+    assert world.requests(Create) == []
+    assert world.session._attempts == {}
+
+
+class Awaited(Grant):
+    """A grant whose callbacks do not run on threads."""
+
+    _AWAITS = True
+
+
+def test_a_grant_that_is_awaited_needs_no_thread_for_callbacks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(world.session._callers, "ready", no_thread)
+    entry = lock_recipe.Entry(PATH, b"me", names.Kind.EXCLUSIVE)
+    attempt = world._stand(entry, GrantOptions(PATH, "me", Awaited))
+    world.run()
+    assert attempt.result().held
+
+
+def parked(world: World) -> Attempt[Any]:
+    world.disconnect()
+    return world.ask_for()
+
+
+def claiming(world: World) -> Attempt[Any]:
+    """Return an attempt that waits for a lease, as the session was not used for long."""
+    world.run(5 * TIMEOUT)
+    attempt = world.ask_for()
+    world.run()
+    assert len(nodes(world)) == 1
+    return attempt
+
+
+def waiting(world: World) -> Attempt[Any]:
+    world.acquire()
+    attempt = world.ask_for()
+    world.run()
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("scene", "kept"),
+    [
+        (parked, lambda session: session._parked),
+        (claiming, lambda session: session._awaiting_lease),
+        (waiting, lambda session: session._watchers.everyone()),
+        (waiting, lambda session: session._attempts),
+    ],
+)
+def test_what_is_over_is_forgotten(
+    world: World, scene: Callable[[World], Attempt[Any]], kept: Callable[[Any], Any]
+) -> None:
+    attempt = scene(world)
+    assert attempt in kept(world.session)
+    attempt.give_up()
+    world.run()
+    assert attempt not in kept(world.session)
+
+
+def test_a_claim_whose_node_is_gone_is_made_again_with_another(world: World) -> None:
+    attempt = claiming(world)
+    (gone,) = nodes(world)
+    world.server.delete(gone)
+    world.run(2 * BEAT)
+    assert not attempt.done
+    (node,) = nodes(world)
+    assert node != gone
+    world.run(TIMEOUT)
+    assert attempt.result().path == node
+
+
+def test_a_node_that_nobody_uses_is_deleted(world: World) -> None:
+    grant, other = world.acquire(), world.acquire("/other")
+    world.session.sweep(other.path)
+    world.run()
+    assert nodes(world) == [grant.path]
+    assert nodes(world, "/other") == []
+
+
+# Grants that are given back.
+
+
+def test_a_grant_is_given_back_when_the_interrupted_change_is_over(world: World) -> None:
+    grant = world.acquire()
+    world.free = False
+    with world.session.guard:
+        grant.abandon()
+        assert world.requests(Delete) == []
+        assert grant.path in world.session._nodes
+    world.free = True
+    world.run()
+    assert nodes(world) == []
+    assert list(world.session._nodes) == []
+
+
+def test_a_grant_is_given_back_at_once_or_from_the_thread_of_the_session(world: World) -> None:
+    now, later = world.acquire(), world.acquire("/later")
+    world.session.let_go(now)
+    assert len(world.requests(Delete)) == 1
+    world.session.let_go_later(later)
+    assert len(world.requests(Delete)) == 1
+    world.run()
+    assert nodes(world) == nodes(world, "/later") == []
+
+
+def test_a_confirmation_by_a_quorum_extends_the_lease(world: World) -> None:
+    grant = world.acquire()
+    before = world.session.lease_end
+    world.latency = BEAT
+    world.run(BEAT / 2)
+    world.session.confirmed(grant, world.now, True)
+    assert world.session.lease_end == world.now + LEASE > before
+    assert grant.held
+
+
+# Heartbeats that are refused.
+
+
+def refuse_heartbeats(world: World, why: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = world.server.write
+
+    def write(session: int, request: Any) -> Any:
+        refused = isinstance(request, Check)
+        return failure(why, request.path) if refused else served(session, request)
+
+    monkeypatch.setattr(world.server, "write", write)
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        (Failure.OTHER, ["a heartbeat was refused, so that the lease will end"]),
+        (Failure.DROPPED, []),
+        (Failure.DENIED, ["ACLs refuse the heartbeats, so that no lease can last"]),
+    ],
+)
+def test_heartbeats_that_fail_prove_nothing_and_errors_are_told(
+    world: World,
+    why: Failure,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    grant = world.acquire()
+    end = world.session.lease_end
+    refuse_heartbeats(world, why, monkeypatch)
+    world.run(1.5 * BEAT)
+    assert [record.message.partition(":")[0] for record in caplog.records] == said
+    assert world.session.lease_end == end
+    assert grant.held
+
+
+# The thread and the callers of a client that is not used, or closed.
+
+
+def ends(world: World) -> list[float]:
+    """Return the list of the times at which the callers were told to end."""
+    times: list[float] = []
+    world.session._callers.end = lambda: times.append(world.now)  # type: ignore[method-assign]
+    return times
+
+
+def test_the_threads_end_with_the_client(world: World) -> None:
+    times = ends(world)
+    world.acquire()
+    world.stop()
+    assert times
+    assert world._due is None
+
+
+def test_the_threads_stay_while_an_unused_client_is_connected(world: World) -> None:
+    times = ends(world)
+    world.acquire().abandon()
+    world.run(3 * TIMEOUT)
+    assert times == []
+    assert world._due == float("inf")
+    world.disconnect()
+    assert times == [world.now]
+    assert world._due is None
+
+
+def test_an_attempt_that_waits_for_the_connection_keeps_the_threads(world: World) -> None:
+    world.disconnect()
+    attempt = world.ask_for()
+    times = ends(world)
+    world.run(3 * TIMEOUT)
+    assert times == []
+    world.connect()
+    world.run()
+    assert attempt.result().held
+
+
+# Forks.
+
+
+def test_a_forked_child_has_lost_all_and_says_why(world: World) -> None:
+    lost: list[Loss] = []
+    grant = world.acquire(on_lost=lost.append)
+    assert world.session.remaining() > 0
+    held = threading.Event()
+    over = threading.Event()
+
+    def hold() -> None:
+        with world.session.guard:
+            held.set()
+            over.wait(20.0)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(60.0)
+        world.session.after_fork()
+        assert world.session.remaining() == 0.0
+        assert not world.session.interrupted
+        assert thread.is_alive(), "it has waited for the other thread"
+    finally:
+        over.set()
+        thread.join(60.0)
+    assert grant.lost.is_set()
+    world.run()
+    assert [(loss.grant, loss.reason) for loss in lost] == [(grant, LossReason.FORKED)]
+    assert list(world.session._nodes) == []
+
+
+# Clients that zklock did not make.
+
+
+@pytest.mark.parametrize(
+    ("given", "timeout", "lease"), [(None, 4.0, 1.2), (TIMEOUT, TIMEOUT, 4.4), (30.0, 30.0, 11.6)]
+)
+def test_a_timeout_that_is_not_negotiated_is_given_or_taken_for_four_seconds(
+    given: float | None, timeout: float, lease: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kazoo's last ping may have been sent 1/3 T + 0.4 s before what a proof goes by."""
+    world = World(wired=False, settings=LeaseSettings(given))
+    world.connect()
+    assert ("4.0 s are taken for the timeout" in caplog.text) == (given is None)
+    assert world.session.timeout == timeout
+    assert world.acquire().remaining() == pytest.approx(lease)

@@ -1,0 +1,248 @@
+"""The steps of the recipes, one answer after another: what each asks for next, and how it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes import failure
+from zklock._recipes import names, steps
+from zklock._recipes.effects import (
+    Delete,
+    Depart,
+    Event,
+    Exists,
+    Failure,
+    List,
+    Listing,
+    Node,
+    Pause,
+    Request,
+    Sync,
+    Wait,
+    Watch,
+    WatchList,
+)
+from zklock._recipes.nodedata import NodeData
+from zklock.errors import AccessDenied, ZkLockError
+
+PATH = "/locks/report"
+EPOCH = 7
+DROPPED, MISSING, DENIED, OTHER = (
+    failure(why, PATH) for why in (Failure.DROPPED, Failure.MISSING, Failure.DENIED, Failure.OTHER)
+)
+
+
+def name(sequence: int, uuid: str = "u") -> str:
+    return f"{names.prefix(names.Kind.EXCLUSIVE, uuid)}{sequence:010d}"
+
+
+def node(sequence: int, *, mine: bool = True, data: bytes = b"") -> Node:
+    return Node(f"{PATH}/{name(sequence)}", data, 1, mine)
+
+
+def listing(*sequences: int) -> Listing:
+    return Listing([name(sequence) for sequence in sequences], EPOCH)
+
+
+def parsed(sequence: int) -> names.Name:
+    found = names.parse(name(sequence))
+    assert found is not None
+    return found
+
+
+def end(recipe: Any, answer: Any) -> Any:
+    """Answer, and return what the recipe returns."""
+    with pytest.raises(StopIteration) as stop:
+        recipe.send(answer)
+    return stop.value.value
+
+
+# To find the node of a create whose reply was lost.
+
+
+SOUGHT = (Sync(PATH), List(PATH))
+
+
+@pytest.mark.parametrize("answer", [(OTHER, listing()), (None, DENIED), (None, OTHER)])
+def test_a_search_that_is_refused_says_so_and_not_that_there_is_no_node(answer: Any) -> None:
+    search: Any = steps.find(PATH, "u")
+    next(search)
+    with pytest.raises(ZkLockError):
+        search.send(answer)
+
+
+@pytest.mark.parametrize("answer", [(DROPPED, listing()), (None, DROPPED), (DROPPED, DROPPED)])
+def test_a_search_goes_on_until_the_listing_is_known_to_be_fresh(answer: Any) -> None:
+    search: Any = steps.find(PATH, "u")
+    assert next(search) == SOUGHT
+    assert search.send(answer) == SOUGHT
+    assert search.send((None, listing(3))) == (Exists(node(3).path),)
+    assert end(search, (node(3),)) == node(3).path
+
+
+@pytest.mark.parametrize("lost", [DROPPED, MISSING])
+def test_a_search_begins_anew_if_it_is_not_known_whose_the_node_is(lost: Any) -> None:
+    search: Any = steps.find(PATH, "u")
+    next(search)
+    search.send((None, listing(3)))
+    assert search.send((lost,)) == SOUGHT
+
+
+def test_a_search_that_may_not_see_whose_the_node_is_says_so() -> None:
+    search: Any = steps.find(PATH, "u")
+    next(search)
+    search.send((None, listing(3)))
+    with pytest.raises(ZkLockError):
+        search.send((OTHER,))
+
+
+# To delete a node.
+
+
+def test_a_deletion_that_is_refused_is_tried_again_alone_after_growing_pauses() -> None:
+    deletion: Any = steps.delete(PATH, node(3).path, Depart(node(3).path, b"mark"))
+    assert next(deletion) == (Depart(node(3).path, b"mark"),)
+    for seconds in (0.05, 0.1, 0.2):
+        assert deletion.send((OTHER,)) == Pause(seconds)
+        assert deletion.send(None) == (Delete(node(3).path),)
+    end(deletion, (MISSING,))
+
+
+def test_a_deletion_whose_reply_is_lost_is_sent_again_as_it_was_without_a_pause() -> None:
+    deletion: Any = steps.delete(PATH, node(3).path, Depart(node(3).path, b"mark"))
+    first = next(deletion)
+    assert deletion.send((DROPPED,)) == first
+    end(deletion, (None,))
+
+
+@pytest.mark.parametrize(("tidy", "sequence"), [(True, 3), (False, names.RENEW_AT)])
+def test_a_deletion_that_is_tried_again_still_takes_the_parent_with_it(
+    tidy: bool, sequence: int
+) -> None:
+    deletion: Any = steps.delete(PATH, node(sequence).path, tidy=tidy)
+    both: tuple[Request, ...] = (Delete(node(sequence).path), Delete(PATH))
+    assert next(deletion) == both
+    assert deletion.send((OTHER, OTHER)) == Pause(0.05)
+    assert deletion.send(None) == both
+    end(deletion, (None, failure(Failure.NOT_EMPTY, PATH)))
+
+
+def test_a_deletion_that_is_not_permitted_is_not_tried_again() -> None:
+    deletion: Any = steps.delete(PATH, node(3).path)
+    next(deletion)
+    with pytest.raises(AccessDenied):
+        deletion.send((DENIED,))
+
+
+# To wait behind a node.
+
+
+OWN, BLOCKER = node(4), node(3)
+
+
+def watching(**terms: Any) -> Any:
+    return steps.watch(BLOCKER.path, OWN.path, **terms)
+
+
+def test_a_blocker_that_may_not_be_read_is_watched_in_the_listing() -> None:
+    """It would be gone without an event otherwise."""
+    recipe = watching()
+    assert next(recipe) == (Watch(BLOCKER.path), Watch(OWN.path))
+    assert recipe.send((DENIED, OWN)) == (WatchList(PATH), Watch(OWN.path))
+    assert recipe.send((listing(3, 4), OWN)) == Wait(PATH, OWN.path)
+    assert recipe.send(Event.UNWATCHED) == (WatchList(PATH), Watch(OWN.path))
+    assert end(recipe, (listing(4), OWN)) is None
+
+
+@pytest.mark.parametrize("answer", [(OTHER, OWN), (BLOCKER, OTHER), (BLOCKER, DENIED)])
+def test_a_watch_that_is_refused_is_an_error(answer: Any) -> None:
+    recipe = watching()
+    next(recipe)
+    with pytest.raises(ZkLockError):
+        recipe.send(answer)
+
+
+def test_a_listing_in_place_of_the_blocker_that_is_refused_too_is_an_error() -> None:
+    recipe = watching()
+    next(recipe)
+    recipe.send((DENIED, OWN))
+    with pytest.raises(AccessDenied):
+        recipe.send((DENIED, OWN))
+
+
+@pytest.mark.parametrize("answer", [(DROPPED, OWN), (BLOCKER, DROPPED)])
+def test_a_watch_whose_reply_is_lost_is_set_again(answer: Any) -> None:
+    recipe = watching()
+    first = next(recipe)
+    assert recipe.send(answer) == first
+    assert recipe.send((BLOCKER, OWN)) == Wait(BLOCKER.path, OWN.path)
+
+
+@pytest.mark.parametrize("own", [MISSING, node(4, mine=False)])
+def test_a_contender_without_a_node_of_its_own_session_does_not_wait(own: Any) -> None:
+    recipe = watching()
+    next(recipe)
+    assert end(recipe, (BLOCKER, own)) is Event.OWN_GONE
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_only_a_reader_is_let_in_by_a_writer_that_has_become_one(reads: bool) -> None:
+    downgraded = node(3, data=bytes(NodeData(b"writer", lets_readers_in=True)))
+    recipe = watching(reads=reads)
+    next(recipe)
+    if reads:
+        assert end(recipe, (downgraded, OWN)) is Event.LETS_IN
+    else:
+        assert recipe.send((downgraded, OWN)) == Wait(BLOCKER.path, OWN.path)
+
+
+# Worn-out sequence numbers.
+
+
+@pytest.mark.parametrize(
+    ("sequence", "worn"),
+    [(0, False), (names.RENEW_AT - 1, False), (names.RENEW_AT, True), (-1, True), (-(2**31), True)],
+)
+def test_which_number_wears_a_parent(sequence: int, worn: bool) -> None:
+    assert steps.worn(node(sequence).path) is worn
+
+
+@pytest.mark.parametrize(
+    ("mine", "queue", "worn_out"),
+    [
+        (0, [0], False),
+        (names.EXHAUSTED_AT - 1, [names.EXHAUSTED_AT - 1], False),
+        (names.EXHAUSTED_AT, [], True),
+        (-1, [], True),
+        (0, [names.EXHAUSTED_AT], True),
+        (0, [0, 1, -1], True),
+    ],
+)
+def test_which_number_takes_no_grant(mine: int, queue: list[int], worn_out: bool) -> None:
+    assert steps.worn_out(parsed(mine), listing(*queue)) is worn_out
+
+
+def test_a_worn_out_parent_is_deleted_when_the_youngest_contender_is_gone() -> None:
+    """Who waits for each contender in turn would be woken by each."""
+    recipe: Any = steps.renew(PATH, EPOCH)
+    youngest = node(4, data=bytes(NodeData(b"writer", lets_readers_in=True)))
+    assert next(recipe) == (List(PATH),)
+    assert recipe.send((listing(4, 3),)) == (Watch(youngest.path),)
+    assert recipe.send((youngest,)) == Wait(youngest.path, None)
+    assert recipe.send(Event.BLOCKER_GONE) == (List(PATH),)
+    assert recipe.send((listing(),)) == (Delete(PATH),)
+    for again in (DROPPED, failure(Failure.NOT_EMPTY, PATH), None):
+        assert recipe.send((again,)) == (List(PATH),)
+        if again is not None:
+            assert recipe.send((listing(),)) == (Delete(PATH),)
+    end(recipe, (MISSING,))
+
+
+def test_a_worn_out_parent_that_may_not_be_deleted_is_an_error() -> None:
+    recipe: Any = steps.renew(PATH, EPOCH)
+    next(recipe)
+    recipe.send((listing(),))
+    with pytest.raises(AccessDenied):
+        recipe.send((DENIED,))
