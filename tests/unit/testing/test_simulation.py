@@ -664,6 +664,24 @@ class TestTheObject:
         gc.collect()
         assert [each() for each in ended] == [None] * 3
 
+    def test_who_waits_for_a_time_of_a_stopped_client_keeps_none_of_it(
+        self, sim: Simulation, other: Any
+    ) -> None:
+        client = sim.client(TIMEOUT)
+        told: list[float] = []
+        side = sim._side(client)
+        side.runtime.limit(60.0, lambda: told.append(sim.now))
+        ended = weakref.ref(client)
+        client.stop()
+        client.close()
+        del client, side
+        sim.advance(3 * TIMEOUT)
+        sim.client(TIMEOUT)
+        gc.collect()
+        assert ended() is None
+        sim.advance(60.0)
+        assert told == [60.0]
+
     def test_a_client_that_is_started_again_is_known_again(
         self, sim: Simulation, client: Any
     ) -> None:

@@ -66,10 +66,11 @@ class Waits:
         self.called()
         self._woken.pop(threading.get_ident(), None)
 
-    def end(self, thread: int) -> None:
-        """Note that the wait of a thread is ended now."""
+    def end(self, thread: int, wake: Callable[[], object]) -> None:
+        """End the wait of a thread."""
         if thread != threading.get_ident():
             self._woken[thread] = time.monotonic() + _RETURN
+        wake()
 
     def ended(self) -> bool:
         """Whether a thread may still act on the end of its wait."""
@@ -107,6 +108,47 @@ class World:
     now: Callable[[], float]
     stirs: Callable[[Side], None]
     waits: Waits = field(default_factory=Waits)
+
+
+class Alarms:
+    """Jobs and their times, by one clock. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heap: list[tuple[float, int, list[Job]]] = []  # an empty list was called off
+        self._numbers = count()
+
+    def add(self, due: float, alarm: list[Job]) -> None:
+        """Have the jobs run at a time, unless they are taken from the list before."""
+        with self._lock:
+            heapq.heappush(self._heap, (due, next(self._numbers), alarm))
+
+    def due(self) -> float:
+        """Return when the first one is due."""
+        with self._lock:
+            while self._heap and not self._heap[0][2]:
+                heapq.heappop(self._heap)
+            return self._heap[0][0] if self._heap else math.inf
+
+    def act(self, now: float) -> None:
+        """Run the jobs that are due."""
+        while True:
+            with self._lock:
+                if not self._heap or self._heap[0][0] > now:
+                    return
+                alarm = heapq.heappop(self._heap)[2]
+            jobs = alarm[:]
+            alarm.clear()  # it may be kept, but not what it refers to
+            for job in jobs:
+                job()
+
+    def take(self, others: Alarms) -> None:
+        """Take over what is left of others."""
+        with others._lock:
+            left, others._heap = others._heap, []
+        for due, _, alarm in sorted(left, key=lambda each: each[:2]):
+            if alarm:
+                self.add(due, alarm)
 
 
 class Tokens:
@@ -150,9 +192,7 @@ class Side:
         self.cut = False  # nothing passes
         self._session_id = 0
         self._stood_still: float | None = None
-        self._lock = threading.Lock()
-        self._alarms: list[tuple[float, int, list[Job]]] = []
-        self._numbers = count()
+        self.alarms = Alarms()
         self._threads: list[_Thread] = []
         self.threads_ended = False  # or will have, after a last turn
 
@@ -192,9 +232,7 @@ class Side:
         return alarm.clear
 
     def _set_alarm(self, seconds: float, alarm: list[Job]) -> None:
-        with self._lock:
-            due = self._after(seconds)
-            heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
+        self.alarms.add(self._after(seconds), alarm)
         self.stirs()
 
     def _after(self, seconds: float) -> float:
@@ -211,7 +249,7 @@ class Side:
             return 0.0
         alarm: list[Job] | None = None
         if seconds is not None and seconds < math.inf:
-            alarm = [partial(self._end_wait, threading.get_ident(), wake)]
+            alarm = [partial(self.world.waits.end, threading.get_ident(), wake)]
         if _on_loop():
             self.world.waits.begin_on_loop()
         else:
@@ -221,10 +259,6 @@ class Side:
         self.stirs()
         return None
 
-    def _end_wait(self, thread: int, wake: Callable[[], object]) -> None:
-        self.world.waits.end(thread)
-        wake()
-
     def due(self) -> float:
         """Return when it has something to do.
 
@@ -233,14 +267,11 @@ class Side:
         """
         if self.paused:
             return math.inf
-        ping = math.inf if self.over else self.handler.ping_due
-        return min(self._first_alarm(), ping, *(each.due for each in self._threads))
+        return min(self.alarms.due(), self._due_but_for_alarms())
 
-    def _first_alarm(self) -> float:
-        with self._lock:
-            while self._alarms and not self._alarms[0][2]:
-                heapq.heappop(self._alarms)
-            return self._alarms[0][0] if self._alarms else math.inf
+    def _due_but_for_alarms(self) -> float:
+        ping = math.inf if self.over else self.handler.ping_due
+        return min((ping, *(each.due for each in self._threads)))
 
     def act(self) -> None:
         """Begin what is due."""
@@ -250,15 +281,7 @@ class Side:
         for thread in self._threads:
             if thread.due <= now:
                 thread.wake()
-        while True:
-            with self._lock:
-                if not self._alarms or self._alarms[0][0] > now:
-                    return
-                alarm = heapq.heappop(self._alarms)[2]
-            jobs = alarm[:]
-            alarm.clear()  # it may be kept, but not what it refers to
-            for job in jobs:
-                job()
+        self.alarms.act(now)
 
     # Its threads.
 
@@ -279,9 +302,12 @@ class Side:
         self.stirs()
 
     def is_through(self) -> bool:
-        """Whether the client is stopped, and nothing is left to do here, unless it stirs again."""
-        waits = self.due() < math.inf or self.local.held() is not None
-        return self.over and not self.cut and not waits
+        """Whether the client is stopped, and has no more to do than what its alarms do.
+
+        Until it stirs again.
+        """
+        works = self._due_but_for_alarms() < math.inf or self.local.held() is not None
+        return self.over and not self.cut and not works
 
     def _store(
         self,

@@ -21,7 +21,7 @@ from zklock._kazoo.client import AnyClient
 from zklock._kazoo.connect import Client, connect, end
 from zklock.testing.errors import ServerError
 from zklock.testing.simulation.server import SimulatedServer
-from zklock.testing.simulation.side import Side, SimulatedHandler, World
+from zklock.testing.simulation.side import Alarms, Side, SimulatedHandler, World
 from zklock.testing.zookeeper.faults import ScriptedFault
 
 T = TypeVar("T")
@@ -84,6 +84,7 @@ class Simulation:
         self._now = 0.0
         self._sides: dict[Side, None] = {}  # that may have something to do
         self._resting: dict[Side, None] = {}  # of stopped clients, until these are closed
+        self._alarms = Alarms()  # of threads that wait for times of stopped clients
         self._numbers = count(1)
         self._moving = threading.RLock()
         self._stirrings = count(1)
@@ -292,6 +293,7 @@ class Simulation:
                 continue
             del self._sides[side]
             if side.is_through():
+                self._alarms.take(side.alarms)
                 self._resting[side] = None
             else:  # it has stirred just before it was deleted
                 self._sides[side] = None
@@ -358,7 +360,7 @@ class Simulation:
         ends = self._settle()
         while self._let_rest():
             ends = self._settle()
-        due = min((ends, *(side.due() for side in list(self._sides))))
+        due = min((ends, self._alarms.due(), *(side.due() for side in list(self._sides))))
         if due > until:
             self._now = until
             return False
@@ -369,6 +371,9 @@ class Simulation:
     def _happen(self) -> None:
         """Have happen what is due, one after the other."""
         ends = self._settle()
+        if self._alarms.due() <= self._now:
+            self._alarms.act(self._now)
+            ends = self._settle()
         for _ in range(_MOST):
             due = [each for each in list(self._sides) if each.due() <= self._now]
             if not due:
