@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
@@ -539,19 +540,25 @@ class TestBurst:
     @pytest.mark.parametrize("how", ["cancel()", "task.cancel()", "timeout"])
     @on_loop
     async def test_is_given_up_before_it_has_begun(
-        self, make: Make, other: Any, zklock_path: str, how: str
+        self,
+        make: Make,
+        other: Any,
+        zklock_path: str,
+        requests_take_time: Callable[[], AbstractContextManager[None]],
+        how: str,
     ) -> None:
         lock, count = make(), 300
         timeout = 0.001 if how == "timeout" else None
         holder = await acquired(make(other))
-        tasks = [asyncio.create_task(lock.acquire(timeout=timeout)) for _ in range(count)]
-        await asyncio.sleep(0)
-        if how == "cancel()":
-            lock.cancel()
-        elif how == "task.cancel()":
-            for task in tasks:
-                task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        with requests_take_time():
+            tasks = [asyncio.create_task(lock.acquire(timeout=timeout)) for _ in range(count)]
+            await asyncio.sleep(0)
+            if how == "cancel()":
+                lock.cancel()
+            elif how == "task.cancel()":
+                for task in tasks:
+                    task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         expected = {
             "cancel()": zklock.AcquireCancelled,
             "task.cancel()": asyncio.CancelledError,
