@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from unittest import mock
 
+from tests.stopwatch import Stopwatch
 from zklock.testing import Simulation, simulated, waiting
 
 SIMULATED = os.environ.get("ZKLOCK_TEST_SIMULATED", "0") not in {"", "0"}
@@ -63,8 +64,8 @@ class Patience:
 class FlowingClock:
     """Moves the clock of a simulation, as real time goes on, on a thread of its own.
 
-    Meanwhile `wait_for` goes by it. If a move fails, it goes on with the next one. The test in
-    progress fails: see `watched`.
+    Meanwhile `wait_for` goes by it, and what a `Stopwatch` says of how long it was awake. If a
+    move fails, it goes on with the next one. The test in progress fails: see `watched`.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -80,7 +81,11 @@ class FlowingClock:
         before = signal.signal(_STRIKE, self._strike)
         self._thread.start()
         try:
-            with mock.patch.object(waiting, "time", Patience(self.simulation)):
+            patience = Patience(self.simulation)
+            with (
+                mock.patch.object(waiting, "time", patience),
+                mock.patch.object(Stopwatch, "clock", staticmethod(patience.monotonic)),
+            ):
                 yield
         finally:
             self._over.set()

@@ -37,8 +37,6 @@ from zklock.testing import FaultProxy, wait_for
 Make = Callable[..., aio.Lock]
 Connect = Callable[..., Any]
 
-LIMIT = 60.0
-
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a test that is a coroutine function, on a loop of its own."""
@@ -46,7 +44,7 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     @functools.wraps(test)
     def body(*args: Any, **kwargs: Any) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(SOON):
                 await test(*args, **kwargs)
 
         asyncio.run(limited())

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.contract.simulated import FlowingClock
+from tests.stopwatch import Stopwatch
 from zklock.testing import Simulation, wait_for
 
 SOON = 20.0
@@ -104,8 +105,21 @@ def test_patience_lasts_until_the_clock_has_moved_as_far() -> None:
     assert looks[-1] == 0.1
 
 
+def test_a_stopwatch_is_awake_as_long_as_the_clock_goes() -> None:
+    simulation = Failing()
+    with clock_of(simulation).flows():
+        with Stopwatch() as watch:
+            assert watch.awake == 0.0
+            simulation.now = 0.04
+            reaches(lambda: watch.total >= 0.1)
+        simulation.now = 9.0
+        assert watch.awake == 0.04
+        assert watch.total < SOON
+
+
 def test_the_clock_of_others_is_the_real_one_afterwards() -> None:
     with clock_of(Failing()).flows():
         pass
-    with pytest.raises(TimeoutError):
+    with Stopwatch() as watch, pytest.raises(TimeoutError):
         wait_for(lambda: False, 0.01)
+    assert watch.awake > 0
