@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
 from typing import ClassVar, Self, TypeVar
@@ -23,7 +22,7 @@ _LATE = 0.05
 class Stopwatch:
     """Measures a ``with`` body, in seconds: ``total``, and ``awake``, which leaves stalls out."""
 
-    clock: ClassVar[Callable[[], float]] = staticmethod(time.monotonic)
+    clock: ClassVar[staticmethod[[], float]] = staticmethod(time.monotonic)
     """What ``awake`` goes by: how long the code may take is said of this clock."""
 
     def __init__(self) -> None:

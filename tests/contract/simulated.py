@@ -17,6 +17,7 @@ from unittest import mock
 
 from tests.stopwatch import Stopwatch
 from zklock.testing import Simulation, simulated, waiting
+from zklock.testing.simulation import world
 
 SIMULATED = os.environ.get("ZKLOCK_TEST_SIMULATED", "0") not in {"", "0"}
 
@@ -36,6 +37,9 @@ What begins just before a move has all of it. So a wait of at least ``_MOST / (1
 
 _PAUSE = 0.005
 """Real seconds between two looks of `wait_for` at least, if its time is nearly over."""
+
+_RESTS_IN = 200.0
+"""Real seconds in which everything comes to rest: some tests ask without a pause for a minute."""
 
 _STRIKE = signal.SIGRTMIN
 """What interrupts the main thread when the clock fails. No test uses it."""
@@ -83,6 +87,7 @@ class FlowingClock:
         try:
             patience = Patience(self.simulation)
             with (
+                mock.patch.object(world, "_RESTS_IN", _RESTS_IN),
                 mock.patch.object(waiting, "time", patience),
                 mock.patch.object(Stopwatch, "clock", staticmethod(patience.monotonic)),
             ):
