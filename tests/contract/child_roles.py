@@ -35,7 +35,10 @@ def hear() -> str:
 
 
 def queue(hosts: str, path: str, ledger: str, threads: int) -> None:
-    """Let so many threads acquire once each; every grant appends its sequence to the ledger."""
+    """Let so many threads acquire once each; every grant appends its sequence to the ledger.
+
+    One half of them begins when told, the other when told again.
+    """
     client = zklock.connect(hosts, timeout=20.0)
     lock = zklock.Lock(client, path)
 
@@ -47,9 +50,10 @@ def queue(hosts: str, path: str, ledger: str, threads: int) -> None:
 
     workers = [threading.Thread(target=contend) for _ in range(threads)]
     say("ready")
-    hear()
-    for worker in workers:
-        worker.start()
+    for half in workers[: threads // 2], workers[threads // 2 :]:
+        hear()
+        for worker in half:
+            worker.start()
     for worker in workers:
         worker.join()
     client.stop()

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,27 @@ def client(
     yield started
     started.stop()
     started.close()
+
+
+@pytest.fixture
+def requests_take_time(
+    client: Any, simulation: Simulation | None
+) -> Callable[[], AbstractContextManager[None]]:
+    """Return ``with requests_take_time(): …``: what the client asks meanwhile takes time.
+
+    Else none passes on a simulation, whose clock waits for answers.
+    """
+
+    @contextlib.contextmanager
+    def cut_off() -> Iterator[None]:
+        assert simulation is not None
+        simulation.partition(client)
+        try:
+            yield
+        finally:
+            simulation.heal(client)
+
+    return nullcontext if simulation is None else cut_off
 
 
 @pytest.fixture(params=FRONTS, ids=lambda front: front.name)

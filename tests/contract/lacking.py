@@ -102,12 +102,6 @@ SIMULATION_LACKS = (
         r"test_pool\.py::test_a_((worker|leader)_that_stands_still|crash_and_a_history)",
     ),
     Lack(
-        "time that passes while requests are under way",
-        "its clock waits for them; the test gives up what a millisecond does not suffice for",
-        r"test_aio\.py::TestBurst::test_is_given_up_before_it_has_begun.*zklock's.*-timeout",
-        (AssertionError,),
-    ),
-    Lack(
         "handlers in processes",
         "they go by the clock of their processes; a pool refuses to run them",
         r"test_pool\.py::test_(processes|a_killed_process_is_replaced)"

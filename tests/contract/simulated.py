@@ -13,8 +13,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
+from unittest import mock
 
-from zklock.testing import Simulation, simulated
+from tests.stopwatch import Stopwatch
+from zklock.testing import Simulation, simulated, waiting
+from zklock.testing.simulation import world
 
 SIMULATED = os.environ.get("ZKLOCK_TEST_SIMULATED", "0") not in {"", "0"}
 
@@ -32,14 +35,41 @@ What begins just before a move has all of it. So a wait of at least ``_MOST / (1
 """
 
 
+_PAUSE = 0.005
+"""Real seconds between two looks of `wait_for` at least, if its time is nearly over."""
+
+_RESTS_IN = 200.0
+"""Real seconds in which everything comes to rest: some tests ask without a pause for a minute."""
+
 _STRIKE = signal.SIGRTMIN
 """What interrupts the main thread when the clock fails. No test uses it."""
+
+
+class Patience:
+    """The clock of `wait_for`: what a test waits for is given as much time as it asks for.
+
+    It is the clock of the simulation. This one goes no faster than the real clock, and waits for
+    the clients: on a machine that is busy, it may need ten real seconds for one. It either goes on
+    or fails aloud.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self._simulation.now
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep by the real clock: who waits looks often enough."""
+        time.sleep(max(seconds, _PAUSE))
 
 
 class FlowingClock:
     """Moves the clock of a simulation, as real time goes on, on a thread of its own.
 
-    If a move fails, it goes on with the next one. The test in progress fails: see `watched`.
+    Meanwhile `wait_for` goes by it, and what a `Stopwatch` says of how long it was awake. If a
+    move fails, it goes on with the next one. The test in progress fails: see `watched`.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -55,7 +85,13 @@ class FlowingClock:
         before = signal.signal(_STRIKE, self._strike)
         self._thread.start()
         try:
-            yield
+            patience = Patience(self.simulation)
+            with (
+                mock.patch.object(world, "_RESTS_IN", _RESTS_IN),
+                mock.patch.object(waiting, "time", patience),
+                mock.patch.object(Stopwatch, "clock", staticmethod(patience.monotonic)),
+            ):
+                yield
         finally:
             self._over.set()
             self._thread.join()

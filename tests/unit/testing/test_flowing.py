@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
 
 from tests.contract.simulated import FlowingClock
+from tests.stopwatch import Stopwatch
 from zklock.testing import Simulation, wait_for
 
 SOON = 20.0
@@ -19,6 +23,7 @@ class Failing:
     def __init__(self) -> None:
         self.fails = threading.Event()
         self.moves = 0
+        self.now = 0.0
 
     def advance(self, seconds: float) -> None:
         self.moves += 1
@@ -31,9 +36,17 @@ def clock_of(simulation: Failing) -> FlowingClock:
     return FlowingClock(cast(Simulation, simulation))
 
 
+def reaches(look: Callable[[], bool]) -> None:
+    """Wait by the real clock: that of ``wait_for`` is the one of the simulation."""
+    until = time.monotonic() + SOON
+    while not look():
+        assert time.monotonic() < until, "it does not go on"
+        time.sleep(0.001)
+
+
 def goes_on(simulation: Failing) -> None:
     before = simulation.moves
-    wait_for(lambda: simulation.moves > before, SOON, "another move")
+    reaches(lambda: simulation.moves > before)
 
 
 def test_what_waits_for_a_clock_that_fails_is_interrupted() -> None:
@@ -66,7 +79,47 @@ def test_a_failure_between_two_tests_fails_the_next_one() -> None:
     clock = clock_of(simulation)
     with clock.flows():
         simulation.fails.set()
-        wait_for(lambda: not simulation.fails.is_set(), SOON, "the failure")
+        reaches(lambda: not simulation.fails.is_set())
         goes_on(simulation)
         with pytest.raises(RuntimeError, match="does not come to rest"), clock.watched():
             pass
+
+
+def test_patience_lasts_until_the_clock_has_moved_as_far() -> None:
+    simulation = Failing()
+    looks: list[float] = []
+
+    def look() -> bool:
+        looks.append(simulation.now)
+        return False
+
+    with clock_of(simulation).flows(), ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(wait_for, look, 0.1, interval=0.02)
+        for now in (0.0, 0.05, 0.09):
+            simulation.now = now
+            reaches(lambda now=now: looks.count(now) >= 20)  # type: ignore[misc]
+        assert not waiting.done()
+        simulation.now = 0.1
+        with pytest.raises(TimeoutError, match=r"not within 0\.1 s"):
+            waiting.result(SOON)
+    assert looks[-1] == 0.1
+
+
+def test_a_stopwatch_is_awake_as_long_as_the_clock_goes() -> None:
+    simulation = Failing()
+    with clock_of(simulation).flows():
+        with Stopwatch() as watch:
+            assert watch.awake == 0.0
+            simulation.now = 0.04
+            reaches(lambda: watch.total >= 0.1)
+        simulation.now = 9.0
+        assert watch.awake == 0.04
+        assert watch.total < SOON
+
+
+def test_the_clock_of_others_is_the_real_one_afterwards() -> None:
+    with clock_of(Failing()).flows():
+        pass
+    with Stopwatch() as watch, pytest.raises(TimeoutError):
+        wait_for(lambda: False, 0.01)
+    assert watch.awake > 0

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import zklock
 from zklock import aio, telemetry
 from zklock.testing import ServerError, Simulation, simulated, wait_for
+from zklock.testing.simulation.side import Side
 
 TIMEOUT = 10.0
 LEASE = 2 / 3 * TIMEOUT
@@ -628,6 +632,85 @@ class TestTheObject:
         assert blocker.join() is not None
         sim.advance(4.0)
         wait_for(lambda: got == [None], SOON)
+
+    def test_a_callback_that_waits_for_another_client_holds_nothing_up(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        got: list[object] = []
+
+        def again(loss: zklock.Loss) -> None:
+            got.append(zklock.Lock(other, PATH).acquire(timeout=4.0))
+
+        acquired(zklock.Lock(client, PATH, on_lost=again))
+        blocker = queue(sim, zklock.Lock(sim.client(TIMEOUT), PATH))
+        sim.expire(client)
+        assert blocker.join() is not None
+        sim.advance(4.0)
+        wait_for(lambda: got == [None], SOON)
+
+    def test_a_client_that_is_stopped_and_closed_is_forgotten(self, sim: Simulation) -> None:
+        ended = []
+        for _ in range(3):
+            client = sim.client(TIMEOUT)
+            with zklock.Lock(client, PATH):  # pytest keeps records that name a lost one
+                pass
+            client.stop()
+            client.close()
+            ended.append(weakref.ref(client))
+        del client
+        sim.advance(3 * TIMEOUT)
+        assert repr(sim) == f"<Simulation at {3 * TIMEOUT:g} s, 0 clients>"
+        sim.client(TIMEOUT)
+        gc.collect()
+        assert [each() for each in ended] == [None] * 3
+
+    def test_who_waits_for_a_time_of_a_stopped_client_keeps_none_of_it(
+        self, sim: Simulation, other: Any
+    ) -> None:
+        client = sim.client(TIMEOUT)
+        told: list[float] = []
+        side = sim._side(client)
+        side.runtime.limit(60.0, lambda: told.append(sim.now))
+        ended = weakref.ref(client)
+        client.stop()
+        client.close()
+        del client, side
+        sim.advance(3 * TIMEOUT)
+        sim.client(TIMEOUT)
+        gc.collect()
+        assert ended() is None
+        sim.advance(60.0)
+        assert told == [60.0]
+
+    def test_a_client_that_is_started_again_is_known_again(
+        self, sim: Simulation, client: Any
+    ) -> None:
+        for _ in range(2):
+            client.stop()
+            sim.advance(3 * TIMEOUT)
+            assert "0 clients" in repr(sim)
+            client.close()
+            sim.client(TIMEOUT).stop()  # its start forgets those that are closed
+            sim.advance(0.0)
+            client.start()
+            assert "1 clients" in repr(sim)
+            grant = acquired(zklock.Lock(client, PATH))
+            sim.partition(client)
+            sim.advance(LEASE)
+            assert grant.lost.is_set()
+            sim.heal(client)
+
+    def test_clients_that_are_stopped_cost_a_move_nothing(self, sim: Simulation) -> None:
+        sim.client(TIMEOUT)
+        sim.advance(TIMEOUT)
+        for _ in range(3):
+            with mock.patch.object(Side, "unrest", autospec=True, side_effect=Side.unrest) as looks:
+                sim.advance(TIMEOUT)
+            assert {call.args[0].name for call in looks.mock_calls} == {"simulated-1"}
+            stopped = sim.client(TIMEOUT)
+            acquired(zklock.Lock(stopped, PATH))
+            stopped.stop()
+            sim.advance(3 * TIMEOUT)
 
     def test_says_what_it_is(self, sim: Simulation, client: Any) -> None:
         sim.advance(2.5)

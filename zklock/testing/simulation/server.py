@@ -122,8 +122,8 @@ class SimulatedServer(EmbeddedServer):
         self._call(lambda: self._touch(session_id))
 
     def due(self) -> float:
-        """Return when `tick` has something to do, in seconds."""
-        return self._call(self._machine.due) / 1000
+        """Return when `tick` has something to do, in seconds. On the server's thread."""
+        return self._machine.due() / 1000
 
     def tick(self) -> None:
         """End the sessions that have expired."""

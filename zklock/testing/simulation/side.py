@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any
@@ -38,34 +38,135 @@ _RETURN = 0.05
 """Real seconds for a thread to act on the end of its wait, and wait again."""
 
 
+class Waits:
+    """The threads that wait in zklock, and those that run callbacks. Each does so for one client.
+
+    From any thread, without lock. All dicts are by thread.
+    """
+
+    def __init__(self) -> None:
+        self._alarms: dict[int, list[Job]] = {}  # what ends the wait; empty if it was called off
+        self._woken: dict[int, float] = {}  # until when to wait for it, in real time
+        self._calling: dict[int, Callable[[], None]] = {}  # gives the token of the callback back
+
+    def begin(self, alarm: list[Job] | None) -> None:
+        """Note that this thread waits, for at most as long as until this alarm.
+
+        Its last wait is over, so that the alarm of that one is called off.
+        """
+        me = threading.get_ident()
+        self._alarms.pop(me, []).clear()
+        self.called()  # a callback that waits was told what it had to be told
+        self._woken.pop(me, None)
+        if alarm is not None:
+            self._alarms[me] = alarm
+
+    def begin_on_loop(self) -> None:
+        """Note that a task of this thread's event loop waits. Others may do so, too."""
+        self.called()
+        self._woken.pop(threading.get_ident(), None)
+
+    def end(self, thread: int, wake: Callable[[], object]) -> None:
+        """End the wait of a thread."""
+        if thread != threading.get_ident():
+            self._woken[thread] = time.monotonic() + _RETURN
+        wake()
+
+    def ended(self) -> bool:
+        """Whether a thread may still act on the end of its wait."""
+        now = time.monotonic()
+        for thread, until in list(self._woken.items()):
+            if until > now and _runs(thread):
+                return True
+            self._woken.pop(thread, None)
+        return False
+
+    def calls(self, back: Callable[[], None]) -> None:
+        """Note that this thread runs callbacks; ``back`` is to be called in the end."""
+        self._calling[threading.get_ident()] = back
+
+    def called(self) -> None:
+        """Note that this thread has run its callbacks."""
+        back = self._calling.pop(threading.get_ident(), None)
+        if back is not None:
+            back()
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether this thread runs a callback."""
+        return threading.get_ident() in self._calling
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """What a side needs of its simulation.
 
-    ``now()`` is the time. ``stirs()`` is called whenever something happens.
+    ``now()`` is the time. ``stirs(side)`` is called after each change of a side.
     """
 
     server: SimulatedServer
     now: Callable[[], float]
-    stirs: Callable[[], None]
+    stirs: Callable[[Side], None]
+    waits: Waits = field(default_factory=Waits)
+
+
+class Alarms:
+    """Jobs and their times, by one clock. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heap: list[tuple[float, int, list[Job]]] = []  # an empty list was called off
+        self._numbers = count()
+
+    def add(self, due: float, alarm: list[Job]) -> None:
+        """Have the jobs run at a time, unless they are taken from the list before."""
+        with self._lock:
+            heapq.heappush(self._heap, (due, next(self._numbers), alarm))
+
+    def due(self) -> float:
+        """Return when the first one is due."""
+        with self._lock:
+            while self._heap and not self._heap[0][2]:
+                heapq.heappop(self._heap)
+            return self._heap[0][0] if self._heap else math.inf
+
+    def act(self, now: float) -> None:
+        """Run the jobs that are due."""
+        while True:
+            with self._lock:
+                if not self._heap or self._heap[0][0] > now:
+                    return
+                alarm = heapq.heappop(self._heap)[2]
+            jobs = alarm[:]
+            alarm.clear()  # it may be kept, but not what it refers to
+            for job in jobs:
+                job()
+
+    def take(self, others: Alarms) -> None:
+        """Take over what is left of others."""
+        with others._lock:
+            left, others._heap = others._heap, []
+        for due, _, alarm in sorted(left, key=lambda each: each[:2]):
+            if alarm:
+                self.add(due, alarm)
 
 
 class Tokens:
     """What is under way; each holds a token until it is through. From any thread, without lock."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, stirs: Callable[[], None]) -> None:
+        self._stirs = stirs
         self._held: dict[object, str] = {}
 
     def take(self, what: str) -> Callable[[], None]:
         """Return what gives the token back; it may be called again."""
         token = object()
         self._held[token] = what
-        self._world.stirs()
+        self._stirs()
 
         def back() -> None:
             if self._held.pop(token, None) is not None:
-                self._world.stirs()
+                self._stirs()
 
         return back
 
@@ -79,11 +180,11 @@ class Tokens:
 class Side:
     """One client's side of a simulation."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, number: int) -> None:
         self.world = world
-        self.name = name
-        self.local = Tokens(world)
-        self.flights = Tokens(world)
+        self.number = number
+        self.local = Tokens(self.stirs)
+        self.flights = Tokens(self.stirs)
         self.handler = SimulatedHandler(self)
         self.client: Kazoo = None
         self.runtime = Runtime(self.now, self._thread, self._callers, self._store, self.limit)
@@ -91,13 +192,18 @@ class Side:
         self.cut = False  # nothing passes
         self._session_id = 0
         self._stood_still: float | None = None
-        self._lock = threading.Lock()
-        self._alarms: list[tuple[float, int, list[Job]]] = []
-        self._numbers = count()
-        self._waiting: dict[int, list[Job]] = {}  # by thread: its alarm
-        self._woken: dict[int, float] = {}  # by thread: how long to wait for it, in real time
-        self._calling: dict[int, Callable[[], None]] = {}  # by thread: gives its token back
+        self.alarms = Alarms()
         self._threads: list[_Thread] = []
+        self.threads_ended = False  # or will have, after a last turn
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"simulated-{self.number}"
+
+    def stirs(self) -> None:
+        """Tell the simulation that something has changed here. From any thread, without a lock."""
+        self.world.stirs(self)
 
     # The clock.
 
@@ -122,11 +228,12 @@ class Side:
     def after(self, seconds: float, job: Job) -> Callable[[], None]:
         """Run a job after so many seconds of its clock; return what cancels it."""
         alarm = [job]
-        with self._lock:
-            due = self._after(seconds)
-            heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
-        self.world.stirs()
+        self._set_alarm(seconds, alarm)
         return alarm.clear
+
+    def _set_alarm(self, seconds: float, alarm: list[Job]) -> None:
+        self.alarms.add(self._after(seconds), alarm)
+        self.stirs()
 
     def _after(self, seconds: float) -> float:
         """Return a time that is so much later; later at all, if that is less than a clock shows.
@@ -140,26 +247,17 @@ class Side:
         """Begin a wait that ends by this clock: see ``runtime.Limit``."""
         if seconds is not None and seconds <= 0:
             return 0.0
-        me = threading.get_ident()
-        if not _on_loop():  # else several may wait
-            self._waiting.pop(me, []).clear()
-        if (called := self._calling.pop(me, None)) is not None:
-            called()  # a callback that waits was told what it had to be told
-        self._woken.pop(me, None)
-        self.world.stirs()
+        alarm: list[Job] | None = None
         if seconds is not None and seconds < math.inf:
-            alarm: list[Job] = [partial(self._end_wait, me, wake)]
-            if not _on_loop():
-                self._waiting[me] = alarm
-            with self._lock:
-                due = self._after(seconds)
-                heapq.heappush(self._alarms, (due, next(self._numbers), alarm))
+            alarm = [partial(self.world.waits.end, threading.get_ident(), wake)]
+        if _on_loop():
+            self.world.waits.begin_on_loop()
+        else:
+            self.world.waits.begin(alarm)
+        if seconds is not None and alarm is not None:
+            self._set_alarm(seconds, alarm)
+        self.stirs()
         return None
-
-    def _end_wait(self, thread: int, wake: Callable[[], object]) -> None:
-        if thread != threading.get_ident():
-            self._woken[thread] = time.monotonic() + _RETURN
-        wake()
 
     def due(self) -> float:
         """Return when it has something to do.
@@ -169,12 +267,11 @@ class Side:
         """
         if self.paused:
             return math.inf
-        with self._lock:
-            while self._alarms and not self._alarms[0][2]:
-                heapq.heappop(self._alarms)
-            first = self._alarms[0][0] if self._alarms else math.inf
+        return min(self.alarms.due(), self._due_but_for_alarms())
+
+    def _due_but_for_alarms(self) -> float:
         ping = math.inf if self.over else self.handler.ping_due
-        return min(first, ping, *(each.due for each in self._threads))
+        return min((ping, *(each.due for each in self._threads)))
 
     def act(self) -> None:
         """Begin what is due."""
@@ -184,13 +281,7 @@ class Side:
         for thread in self._threads:
             if thread.due <= now:
                 thread.wake()
-        while True:
-            with self._lock:
-                if not self._alarms or self._alarms[0][0] > now:
-                    return
-                alarm = heapq.heappop(self._alarms)[2]
-            for job in alarm:
-                job()
+        self.alarms.act(now)
 
     # Its threads.
 
@@ -201,8 +292,22 @@ class Side:
 
     def end_threads(self) -> None:
         """Let the threads see that the client is stopped: no time will pass that wakes them."""
+        self.threads_ended = True
         for thread in self._threads:
             thread.end()
+
+    def starts(self) -> None:
+        """Note that the client is started, for the first time or again."""
+        self.threads_ended = False
+        self.stirs()
+
+    def is_through(self) -> bool:
+        """Whether the client is stopped, and has no more to do than what its alarms do.
+
+        Until it stirs again.
+        """
+        works = self._due_but_for_alarms() < math.inf or self.local.held() is not None
+        return self.over and not self.cut and not works
 
     def _store(
         self,
@@ -216,27 +321,17 @@ class Side:
     def _callers(self) -> _Callers:
         return _Callers(self)
 
-    def calls(self, back: Callable[[], None]) -> None:
-        """Note that this thread runs callbacks; ``back`` is to be called in the end."""
-        self._calling[threading.get_ident()] = back
-
-    def called(self) -> None:
-        """Note that this thread has run its callbacks."""
-        back = self._calling.pop(threading.get_ident(), None)
-        if back is not None:
-            back()
-
-    @property
-    def is_calling(self) -> bool:
-        """Whether this thread runs a callback."""
-        return threading.get_ident() in self._calling
-
     # Its connection.
 
     @property
     def over(self) -> bool:
         """Whether the client is stopped."""
         return bool(self.client is not None and self.client.client_state is KeeperState.CLOSED)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client is stopped and closed."""
+        return self.over and self.handler.closed
 
     @property
     def session_id(self) -> int:
@@ -250,9 +345,6 @@ class Side:
 
     def unrest(self) -> str | None:
         """Return what is not at rest on this side, if anything is. On the server's thread."""
-        now = time.monotonic()
-        if any(until > now and _runs(each) for each, until in list(self._woken.items())):
-            return "a thread whose wait has ended"
         if self.over:
             return self.local.held()
         what = self.local.held() or (None if self.cut else self.flights.held())
@@ -327,7 +419,8 @@ class _Callers:
 
     def run(self, calls: Calls) -> None:
         back = self._side.local.take("a callback")
-        self._inner.run([partial(self._side.calls, back), *calls, self._side.called])
+        waits = self._side.world.waits
+        self._inner.run([partial(waits.calls, back), *calls, waits.called])
 
     def end(self) -> None:
         self._inner.end()
@@ -376,12 +469,18 @@ class SimulatedHandler(Handler):
         self._unanswered = False  # a ping is
         self._gate = threading.Condition()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the client is closed: kazoo has closed what wakes its connection thread."""
+        return self._wake is not None and self._wake.fileno() < 0
+
     # For kazoo.
 
     def start(self) -> None:
         """Start the threads."""
         self._ends = False
         super().start()
+        self._side.starts()
 
     def stop(self) -> None:
         """Stop the threads. A client that is cut off is not kept waiting for an answer."""
@@ -401,7 +500,7 @@ class SimulatedHandler(Handler):
         self._adopt(link)
         self._link = link
         self._current = self._connection(link[0], self, self._side.name, self._ask)
-        self._side.world.stirs()
+        self._side.stirs()
         return self._current
 
     def _ask(self, timeout: float | None = None) -> Link:
@@ -438,12 +537,12 @@ class SimulatedHandler(Handler):
             each.flush()
         self._rests = not any(each.pending() for each in rlist)
         if self._rests:
-            self._side.world.stirs()
+            self._side.stirs()
         try:
             return super().select(rlist, wlist, xlist, None)
         finally:
             self._rests = False
-            self._side.world.stirs()
+            self._side.stirs()
 
     # For zklock.
 
@@ -469,6 +568,11 @@ class SimulatedHandler(Handler):
         """Ignore a ping of kazoo's: it was sent by the real clock."""
 
     # For the simulation.
+
+    @property
+    def side(self) -> Side:
+        """The side that it belongs to."""
+        return self._side
 
     @property
     def asked_at(self) -> float:

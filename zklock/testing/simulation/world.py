@@ -21,7 +21,7 @@ from zklock._kazoo.client import AnyClient
 from zklock._kazoo.connect import Client, connect, end
 from zklock.testing.errors import ServerError
 from zklock.testing.simulation.server import SimulatedServer
-from zklock.testing.simulation.side import Side, World
+from zklock.testing.simulation.side import Alarms, Side, SimulatedHandler, World
 from zklock.testing.zookeeper.faults import ScriptedFault
 
 T = TypeVar("T")
@@ -30,7 +30,8 @@ _RESTS_IN = 20.0
 """Real seconds in which everything comes to rest after a change, on a machine that is busy."""
 
 _LOOK = 0.001
-"""The longest time between two looks whether everything rests, in real seconds."""
+_LONG_LOOK = 0.01
+"""Real seconds between two looks whether everything rests, while nothing is told: from, to."""
 
 _MOMENT = 0.005
 """Real seconds in which a thread returns from a call that has its answer."""
@@ -81,7 +82,9 @@ class Simulation:
         max_session_timeout: int | None = 60_000,
     ) -> None:
         self._now = 0.0
-        self._sides: dict[AnyClient, Side] = {}
+        self._sides: dict[Side, None] = {}  # that may have something to do
+        self._resting: dict[Side, None] = {}  # of stopped clients, until these are closed
+        self._alarms = Alarms()  # of threads that wait for times of stopped clients
         self._numbers = count(1)
         self._moving = threading.RLock()
         self._stirrings = count(1)
@@ -133,7 +136,8 @@ class Simulation:
         if wrong := {"hosts", "handler"} & kazoo_options.keys():
             raise TypeError(f"a simulation has its own {' and '.join(sorted(wrong))}")
         with self._alone():
-            side = Side(self._world, f"simulated-{next(self._numbers)}")
+            self._forget_closed()
+            side = Side(self._world, next(self._numbers))
             client = connect(
                 self._server.hosts + chroot,
                 timeout,
@@ -141,7 +145,7 @@ class Simulation:
             )
             side.client = client
             run_on(client, side.runtime)
-            self._sides[client] = side
+            self._stirs(side)
             self._settle()
         return client
 
@@ -255,24 +259,54 @@ class Simulation:
         if not self._server.running:
             return
         with self._alone():
-            for side in self._sides.values():
+            sides = {**self._sides, **self._resting}
+            for side in sides:
                 self._set(side, partitioned=False, paused=False)
-            for side in self._sides.values():
+            for side in sides:
                 end(side.client)
                 side.end_threads()
             self._sides.clear()
+            self._resting.clear()
             self._server.stop()
 
     # Inside.
 
-    def _stirs(self) -> None:
-        """Note that something happens. From any thread, without a lock."""
+    def _stirs(self, side: Side) -> None:
+        """Note that something happens to a client. From any thread, without a lock."""
+        if side.client is not None:  # else it is being made
+            self._sides[side] = None
         self._stirred = next(self._stirrings)
         self._news.set()
 
+    def _let_rest(self) -> bool:
+        """Look no longer at the clients that are stopped and have nothing more to do.
+
+        Return whether threads of theirs take their last turn now.
+        """
+        turns = False
+        for side in list(self._sides):
+            if not side.is_through():
+                continue
+            if not side.threads_ended:
+                side.end_threads()
+                turns = True
+                continue
+            del self._sides[side]
+            if side.is_through():
+                self._alarms.take(side.alarms)
+                self._resting[side] = None
+            else:  # it has stirred just before it was deleted
+                self._sides[side] = None
+        return turns
+
+    def _forget_closed(self) -> None:
+        for side in list(self._resting):
+            if side in self._sides or side.closed:
+                del self._resting[side]
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        if any(side.is_calling for side in self._sides.values()):
+        if self._world.waits.is_calling:
             raise RuntimeError("a callback cannot change the simulation that waits for its return")
         with self._moving:
             if not self._server.running:
@@ -280,10 +314,10 @@ class Simulation:
             yield
 
     def _side(self, client: AnyClient) -> Side:
-        try:
-            return self._sides[client]
-        except (KeyError, TypeError):
-            raise ValueError(f"{client!r} is no client of this simulation") from None
+        handler = getattr(client, "handler", None)
+        if not isinstance(handler, SimulatedHandler) or handler.side.world is not self._world:
+            raise ValueError(f"{client!r} is no client of this simulation")
+        return handler.side
 
     def _end_of(self, seconds: float) -> float:
         check_number(
@@ -323,8 +357,10 @@ class Simulation:
 
     def _step(self, until: float) -> bool:
         """Move to the next moment, but not beyond a time; return whether that is still to come."""
-        self._settle()
-        due = min((self._server.due(), *(side.due() for side in self._sides.values())))
+        ends = self._settle()
+        while self._let_rest():
+            ends = self._settle()
+        due = min((ends, self._alarms.due(), *(side.due() for side in list(self._sides))))
         if due > until:
             self._now = until
             return False
@@ -334,34 +370,42 @@ class Simulation:
 
     def _happen(self) -> None:
         """Have happen what is due, one after the other."""
-        self._settle()
+        ends = self._settle()
+        if self._alarms.due() <= self._now:
+            self._alarms.act(self._now)
+            ends = self._settle()
         for _ in range(_MOST):
-            side = next((each for each in self._sides.values() if each.due() <= self._now), None)
-            if side is None:
+            due = [each for each in list(self._sides) if each.due() <= self._now]
+            if not due:
                 break
-            side.act()
-            self._settle()
+            min(due, key=lambda each: each.number).act()
+            ends = self._settle()
         else:
             raise RuntimeError("a client has something to do again and again at the same time")
-        if self._server.due() <= self._now:
+        if ends <= self._now:
             self._server.tick()
             self._settle()
 
-    def _settle(self) -> None:
-        """Return when everything rests."""
+    def _settle(self) -> float:
+        """Return when everything rests: the time at which the next session ends on the server."""
         until = time.monotonic() + _RESTS_IN
+        pause = _LOOK
         while True:
             before = self._stirred
             self._news.clear()
-            why = self._server.ask(self._unrest)
-            if why is None and self._stirred == before:
-                return
+            why = self._unrest()  # a first look keeps nobody from working
+            if why is None:
+                why, ends = self._server.ask(lambda: (self._unrest(), self._server.due()))
+                if why is None and self._stirred == before:
+                    return ends
             if time.monotonic() > until:
                 raise RuntimeError(f"the simulation does not come to rest: {why or 'it goes on'}")
-            self._news.wait(_LOOK)
+            pause = _LOOK if self._news.wait(pause) else min(2 * pause, _LONG_LOOK)
 
     def _unrest(self) -> str | None:
-        for side in list(self._sides.values()):
+        if self._world.waits.ended():
+            return "a thread whose wait has ended"
+        for side in list(self._sides):
             if (what := side.unrest()) is not None:
                 return f"{side.name}: {what}"
         return None
