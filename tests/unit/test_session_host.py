@@ -444,3 +444,79 @@ def test_a_timeout_that_is_not_negotiated_is_given_or_taken_for_four_seconds(
     assert ("4.0 s are taken for the timeout" in caplog.text) == (given is None)
     assert world.session.timeout == timeout
     assert world.acquire().remaining() == pytest.approx(lease)
+
+
+# Limits, and what comes in between.
+
+
+@pytest.mark.parametrize("late", [0.0, 0.5])
+def test_a_lease_that_is_over_leaves_nothing_and_its_grants_are_lost(
+    world: World, late: float
+) -> None:
+    grant = world.acquire()
+    world.now = world.session.lease_end + late
+    assert world.session.remaining() == 0.0
+    assert grant.lost.is_set()
+
+
+def test_what_an_interrupted_thread_proves_does_not_revive_a_lease_that_is_over(
+    world: World,
+) -> None:
+    """The thread has looked at the lease, and is about to extend it; a signal handler looks."""
+    grant = world.acquire()
+    world.now = world.session.lease_end
+    world.free = False
+    with world.session.guard:
+        assert world.session.remaining() == 0.0
+        world.session._lease.proved(world.now)
+    world.free = True
+    assert not grant.held
+    world.run()
+    assert grant.lost.is_set()
+
+
+def test_a_session_turns_when_an_interrupted_one_was_found_over(world: World) -> None:
+    grant = world.acquire()
+    world.run()
+    world.now = world.session.lease_end
+    world.wake = lambda: woken.append(world.now)  # type: ignore[method-assign]
+    woken: list[float] = []
+    world.free = False
+    with world.session.guard:
+        assert not grant.held
+    world.free = True
+    assert woken == [world.now]
+
+
+def test_who_waits_looks_again_after_a_lost_connection(world: World) -> None:
+    other = world.server.open_session()
+    world.server.make_path(PATH)
+    before = world.server.create(f"{PATH}/_c_{'0' * 32}-lock-", b"", other)
+    attempt = world.ask_for()
+    world.run(BEAT)
+    assert not attempt.done
+    world.disconnect()
+    assert isinstance(before, str)
+    world.server.delete(before)
+    world.connect()
+    world.run(BEAT)
+    assert attempt.result().held
+
+
+def test_a_proof_is_sent_as_soon_as_it_is_connected_again(world: World) -> None:
+    world.acquire()
+    world.run(1.5 * BEAT)
+    world.disconnect()
+    world.run(0.1 * BEAT)
+    world.sent.clear()
+    world.connect()
+    assert world.requests(Check) == [world.now]
+
+
+def test_a_grant_whose_lease_is_over_is_lost_and_not_suspended(world: World) -> None:
+    suspended: list[Any] = []
+    grant = world.acquire(on_suspended=suspended.append)
+    world.now = world.session.lease_end
+    world.disconnect()
+    assert grant.lost.is_set()
+    assert suspended == []
