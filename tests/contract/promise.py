@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import zklock
+from tests.contract.support import freeze
 from tests.contract.test_demo import parent_of
 from zklock._ground.clock import clock
 from zklock.cli.supervisor import children_of
@@ -64,7 +65,7 @@ def _cut(run: Run) -> None:
 
 
 def _stop(run: Run) -> None:
-    os.kill(run.runner.pid, signal.SIGSTOP)
+    freeze(run.runner.pid)
 
 
 def _kill(run: Run) -> None:

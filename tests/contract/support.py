@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -98,6 +99,15 @@ def run(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
 
     threading.Thread(target=body, name="contract-test", daemon=True).start()
     return future
+
+
+def freeze(pid: int) -> None:
+    """Send SIGSTOP to a child of this process; return when the whole of it stands still.
+
+    Its threads go on until one of them gets a processor, and so the signal.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def granted(lock: ThreadLock, **kwargs: Any) -> zklock.Grant:

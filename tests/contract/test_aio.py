@@ -697,8 +697,8 @@ class TestLossInTheBody:
     async def test_is_noted_on_its_own_error(self, make: Make, other: Any) -> None:
         with pytest.raises(KeyError) as caught:
             async with make() as grant:
-                await aside(other.delete, grant.path)
                 with contextlib.suppress(asyncio.CancelledError):
+                    await aside(other.delete, grant.path)
                     await forever()
                 raise KeyError
         assert "lost meanwhile" in caught.value.__notes__[0]
@@ -710,8 +710,8 @@ class TestLossInTheBody:
     ) -> None:
         with pytest.raises(zklock.LockLost) as caught:
             async with make() as grant:
-                await aside(other.delete, grant.path)
                 with contextlib.suppress(asyncio.CancelledError):
+                    await aside(other.delete, grant.path)
                     await forever()
         assert caught.value.__cause__ is None
         assert uncancelled()
@@ -747,8 +747,8 @@ class TestLossInTheBody:
             task = asyncio.current_task()
             assert task is not None
             async with make() as grant:
-                await aside(other.delete, grant.path)
                 try:
+                    await aside(other.delete, grant.path)
                     await forever()
                 finally:
                     task.cancel()

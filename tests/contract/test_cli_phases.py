@@ -188,12 +188,12 @@ def test_a_signal_while_the_command_runs_and_it_is_cut_off(
     zklock_proxy: FaultProxy, tmp_path: Path,
 ) -> None:  # fmt: skip
     program = f"""
-        import os, pathlib, signal
+        import os, pathlib, signal, time
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: os._exit(9))
         pathlib.Path({str(tmp_path / "began")!r}).write_text("yes")
         while True:
-            signal.pause()
+            time.sleep(0.05)
     """
     hosts = ["--hosts", zklock_proxy.hosts, "--session-timeout", "20"]
     process = zk.start(command, *hosts, zklock_path, *python(program))

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 import zklock
-from tests.contract.support import SOON, gone, queued
+from tests.contract.support import SOON, freeze, gone, queued
 from tests.contract.test_cli import PATIENCE, Commands, await_file, python
 from tests.contract.test_demo import parent_of
 from zklock._ground.clock import clock
@@ -221,7 +221,7 @@ def on_term(folder: Path) -> Any:
         signal.signal(signal.SIGTERM, end)
         pathlib.Path({str(folder / "began")!r}).write_text(str(os.getpid()))
         while True:
-            signal.pause()
+            time.sleep(0.05)
         """)
 
 
@@ -257,7 +257,7 @@ def test_if_both_are_killed_the_kernel_kills_the_command(
     runner = zk.start("run", zklock_path, "-c", line)
     pid = int(await_file(tmp_path / "began"))
     supervisor = supervisor_of(runner)
-    runner.send_signal(signal.SIGSTOP)  # it shall do nothing about the other's death
+    freeze(runner.pid)  # it shall do nothing about the other's death
     os.kill(supervisor, signal.SIGKILL)
     runner.kill()
     wait_for(lambda: parent_of(pid) is None, PATIENCE)

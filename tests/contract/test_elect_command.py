@@ -25,7 +25,7 @@ def zk(zklock_hosts: str) -> Iterator[Commands]:
 def on_term(told: Path, ended: Path) -> Any:
     """Return a command that notes its token, and ends in order when it is told to."""
     return python(f"""
-        import os, pathlib, signal
+        import os, pathlib, signal, time
         def end(*ignored):
             pathlib.Path({str(ended)!r}).write_text("in order")
             os._exit(3)
@@ -33,7 +33,7 @@ def on_term(told: Path, ended: Path) -> Any:
         with open({str(told)!r}, "a") as file:
             print(os.environ["ZKLOCK_TOKEN"], file=file)
         while True:
-            signal.pause()
+            time.sleep(0.05)
         """)
 
 

@@ -22,6 +22,7 @@ from tests.contract.support import (
     Losses,
     boottime,
     children,
+    freeze,
     gone,
     queued,
     run,
@@ -800,7 +801,7 @@ class TestLosing:
             assert child.hears()["leads"]
             child.tell("resign")
             assert child.hears() == "told"
-            os.kill(child.process.pid, signal.SIGSTOP)
+            freeze(child.process.pid)
             threading.Event().wait(3.0)
             os.kill(child.process.pid, signal.SIGCONT)
             assert child.hears() == "ended"

@@ -27,6 +27,7 @@ from tests.contract.support import (
     Losses,
     boottime,
     children,
+    freeze,
     gone,
     granted,
     kazoo_client,
@@ -454,7 +455,7 @@ def test_a_paused_holder_knows_at_its_first_look(
                 assert each.hears() == "holding"
             stopped = []
             for each in paused:
-                each.process.send_signal(signal.SIGSTOP)
+                freeze(each.process.pid)
                 stopped.append(time.monotonic())
             for number, each in enumerate(paused):
                 # From just past the lease to well past the session.

@@ -20,7 +20,7 @@ import pytest
 import zklock
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract.fronts import Loop, Steps, Threads
-from tests.contract.support import SOON, children, delete, gone, run, tree
+from tests.contract.support import SOON, children, delete, freeze, gone, run, tree
 from zklock import aio
 from zklock._engine import blocking
 from zklock._engine.session import Session
@@ -784,7 +784,7 @@ def test_a_crash_and_a_history_of_ownership(
     late = processes("d", capacity=2.0)
     shared(one, two, late, counted=[6, 6, 12])
     began = clock()
-    os.kill(two.process.pid, signal.SIGSTOP)
+    freeze(two.process.pid)
     wait_for(lambda: sum(counts(one, late)) == SHARDS, SOON, "redistributed")
     history.note("pause", at=began, worker="b", until=clock())
     os.kill(two.process.pid, signal.SIGCONT)
@@ -811,7 +811,7 @@ def test_a_worker_that_stands_still_is_fenced_off(processes: Any) -> None:
     one, two = processes("a"), processes("b")
     shared(one, two)
     before = two.owned()
-    os.kill(two.process.pid, signal.SIGSTOP)
+    freeze(two.process.pid)
     shared(one)
     after = one.owned()
     for number, old in before.items():
@@ -831,7 +831,7 @@ def test_a_leader_that_stands_still_is_replaced(processes: Any) -> None:
     leader = next(worker for worker in workers if worker.ask("leads"))
     others = [worker for worker in workers if worker is not leader]
     before = [worker.owned() for worker in others]
-    os.kill(leader.process.pid, signal.SIGSTOP)
+    freeze(leader.process.pid)
     shared(*others)
     for worker, tokens in zip(others, before, strict=True):
         assert tokens.items() <= worker.owned().items()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import LASTING, SOON, Child, children, gone
+from tests.contract.support import LASTING, SOON, Child, children, freeze, gone
 from zklock._pool.nodes import PoolPaths, WorkerRecord
 from zklock._pool.returning import Place
 from zklock.testing import wait_for
@@ -113,7 +113,7 @@ def test_who_has_nothing_to_be_assigned_on_is_away(
             for name in children(client, members)
         ]
         (profile,) = (it for it in said if it is not None and it.identity == "w1")
-        worker.process.send_signal(signal.SIGSTOP)
+        freeze(worker.process.pid)
         try:
             client.delete(f"{zklock_path}/assigned/{profile.assigned}")
             with zklock.WorkerPool(other, zklock_path, identity="w2", **options):

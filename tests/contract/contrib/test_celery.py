@@ -20,7 +20,7 @@ from celery.beat import BeatLazyFunc
 from celery.exceptions import ImproperlyConfigured
 
 import zklock
-from tests.contract.support import ROOT, SOON, children, gone, queued
+from tests.contract.support import ROOT, SOON, children, freeze, gone, queued
 from zklock.contrib.celery import LeaderScheduler
 from zklock.testing import FaultProxy, wait_for
 
@@ -111,7 +111,7 @@ def healed(beats: Beats, pid: int) -> None:
 
 FAULTS = {
     "killed": Fault(signalled(signal.SIGKILL), None),
-    "paused": Fault(signalled(signal.SIGSTOP), signalled(signal.SIGCONT), late=1),
+    "paused": Fault(lambda beats, pid: freeze(pid), signalled(signal.SIGCONT), late=1),
     "cut": Fault(lambda beats, pid: beats.proxies[pid].cut(), healed),
     "black hole": Fault(lambda beats, pid: beats.proxies[pid].blackhole(), healed),
 }

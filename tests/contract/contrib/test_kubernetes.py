@@ -140,7 +140,7 @@ def pod_labels(name: str) -> Any:
 
 
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, time
 def end(*ignored):
     print("end", os.environ["ZKLOCK_TOKEN"], file=record, flush=True)
     sys.exit(0)
@@ -148,7 +148,7 @@ record = open(sys.argv[1], "a")
 signal.signal(signal.SIGTERM, end)
 print("begin", os.environ["ZKLOCK_TOKEN"], file=record, flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.05)
 """
 
 

@@ -19,6 +19,7 @@ import pytest
 
 import zklock
 from tests.contract.fencing.conftest import Stores
+from tests.contract.support import freeze
 from zklock.errors import NotOwner, StaleToken
 from zklock.fencing import verify_owner
 from zklock.testing import ZooKeeperServer
@@ -105,7 +106,7 @@ class Story:
     def pause(self) -> None:
         pid = self._process.pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
 
     def resume(self) -> None:
         pid = self._process.pid
