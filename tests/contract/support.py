@@ -102,12 +102,20 @@ def run(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
 
 
 def freeze(pid: int) -> None:
-    """Send SIGSTOP to a child of this process; return when the whole of it stands still.
+    """Send SIGSTOP to a process; return when the whole of it stands still, or has ended.
 
     Its threads go on until one of them gets a processor, and so the signal.
     """
     os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    wait_for(lambda: _states(pid) <= {"T", "Z"}, SOON, lambda: f"{_states(pid)}")
+
+
+def _states(pid: int) -> set[str]:
+    """Return the states of a process's threads, in one letter each (proc_pid_stat(5))."""
+    stats = Path(f"/proc/{pid}/task").glob("*/stat")
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats}
+    return {"a thread has just ended"}
 
 
 def granted(lock: ThreadLock, **kwargs: Any) -> zklock.Grant:
