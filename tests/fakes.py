@@ -585,6 +585,17 @@ class Client:
         return len(self._attempts)
 
     @property
+    def own(self) -> frozenset[str]:
+        """The nodes that its session may have, as far as it has heard: it may claim them."""
+        return frozenset(self._own)
+
+    @property
+    def pending(self) -> tuple[object, ...]:
+        """All that it has not finished, for a comparison of states."""
+        waits = self._puts, self._unsent, self._parked, self._awaiting
+        return *waits, self._attempts, self._watching, self._jobs
+
+    @property
     def jobs(self) -> int:
         """How many things it has put off."""
         return len(self._jobs)

@@ -7,10 +7,9 @@ loses its connection or its session; a caller gives up or gives back; an operato
 that was reached before, on whatever way, is not entered again. So all executions are covered,
 within the bounds of a `Bounds`.
 
-**States.** Two worlds are the same state if everything that decides how they go on is the same: the
-log of transactions, what each server has applied, what is under way, and for each suspended
-generator its frames: the instruction and all local variables (`spelled`). Nothing is left out but
-trees, which follow from the log, and notes that nobody reads.
+**States.** Two worlds are the same state if everything that decides how they go on is the same:
+what each server has applied and will apply, what is under way, and for each suspended generator its
+frames: the instruction, and the local variables that may still be read (`tests.unit.spelling`).
 
 **Replays.** A suspended generator cannot be copied. So a state is reached again by taking the same
 steps in a new world, which is why nothing here may depend on chance, addresses or the clock.
@@ -18,7 +17,8 @@ steps in a new world, which is why nothing here may depend on chance, addresses 
 **Reductions**, none of which loses a violation:
 
 1. *Clients are alike.* A client takes its first step only after the one before it in the list has
-   taken its own. Any execution becomes such a one when the clients are renamed.
+   taken its own. Any execution becomes such a one when the clients are renamed. When all may act,
+   two states that differ only in which client is which are one.
 2. *A reconnection is to the server that lags most.* It may catch up before it does anything else,
    so what any other server does, it does too.
 3. *A loss of the connection carries out nothing.* That requests were carried out, and their replies
@@ -33,17 +33,15 @@ steps in a new world, which is why nothing here may depend on chance, addresses 
 
 from __future__ import annotations
 
-import enum
 import functools
-import hashlib
-import marshal
-import types
-from collections import deque
-from collections.abc import Callable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tests.fakes import Client, FakeGrant, Server, Tree, outcome, uuids
+from tests.unit.spelling import spelled
 from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names
 
@@ -76,6 +74,7 @@ class World:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
+        self.path = PATH
         self.server = Server()
         if bounds.made:
             self.server.make_path(PATH)
@@ -84,6 +83,7 @@ class World:
         self.judged = 0  # grants that were found right
         self.top: Any = None  # the greatest token granted
         self.clients = [Client(self.server) for _ in range(bounds.contenders)]
+        self.entries: list[lock_recipe.Entry] = []
         self.attempts: list[Attempt[FakeGrant | None]] = []
         self.gave_up: set[int] = set()
         self.chopped: set[str] = set()  # what an operator has deleted
@@ -95,6 +95,7 @@ class World:
                 new_uuid=functools.partial(next, uuids(str(number))),
                 asked=number,
             )
+            self.entries.append(entry)
             self.attempts.append(client.acquire(entry))
         for attempt in self.attempts:
             attempt.start()
@@ -183,12 +184,24 @@ class World:
 
     def take(self, step: Step) -> None:
         """Take a step, and look whether all is right."""
+        self._do(step)
+        self.judge()
+
+    def repeat(self, steps: Iterable[Step]) -> None:
+        """Take steps again, after which all was right."""
+        for step in steps:
+            self._do(step)
+        self.judged = len(self.server.grants)
+        for grant in self.server.grants:
+            if grant.stood:
+                self.top = grant.token
+
+    def _do(self, step: Step) -> None:
         what, number = step
         self.left -= what in _FAULTS
         if what not in ("bury", "chop", "fell"):
             self.acting = max(self.acting, number + 1)
         _STEPS[what](self, number)
-        self.judge()
 
     # What must hold.
 
@@ -309,124 +322,6 @@ _FAULTS: dict[str, Callable[[World, int], object]] = {
 _STEPS = _FREE | _FAULTS
 
 
-# Which states are the same.
-
-_PLAIN = frozenset({int, str, bytes, bool, float, type(None)})
-_LEFT_OUT = {"tree", "sent", "bounds", "judged", "server", "clients"}
-"""Attributes that follow from others, or that nobody reads."""
-
-
-def spelled(world: World) -> bytes:
-    """Return what is the same for two worlds if, and only if, they go on in the same way."""
-    spelling = _Spelling()
-    server = world.server
-    spelling.add((server.log, sorted(server.sessions), server.dying, server.grants))
-    spelling.add([client.link.tree.zxid if client.link else None for client in world.clients])
-    spelling.add(
-        (world.clients, world.attempts, world.left, world.acting, world.gave_up, world.chopped)
-    )
-    return hashlib.blake2b(marshal.dumps(spelling.words, 2), digest_size=12).digest()
-
-
-class _Spelling:
-    """Things written as plain words; one that was met before is written as its number."""
-
-    def __init__(self) -> None:
-        self.words: list[Any] = []
-        self._met: dict[int, int] = {}
-        self._kept: list[Any] = []
-
-    def add(self, thing: Any) -> None:
-        kind: Any = type(thing)
-        if kind in _PLAIN:
-            self.words.append(thing)
-            return
-        write, has_identity = _ways(kind)
-        if has_identity:
-            number = self._met.get(id(thing))
-            if number is not None:
-                self.words += ("met", number)
-                return
-            self._met[id(thing)] = len(self._met)
-            self._kept.append(thing)  # so that its id is not used again
-        write(self, thing)
-
-    def all(self, what: str, things: Any) -> None:
-        self.words += (what, len(things))
-        for each in things:
-            self.add(each)
-
-    def frames(self, generator: Any) -> None:
-        """Write where a suspended generator is, and what it remembers."""
-        frame = generator.gi_frame
-        if frame is None:
-            self.words.append("over")
-            return
-        names_ = dict(frame.f_locals)  # since Python 3.13 it is a view
-        self.all(generator.__qualname__, (frame.f_lasti, names_, generator.gi_yieldfrom))
-
-    def function(self, function: Any) -> None:
-        cells = [cell.cell_contents for cell in function.__closure__ or ()]
-        self.all("function", (function.__qualname__, *cells))
-
-    def object(self, thing: Any) -> None:
-        kind: Any = type(thing)
-        self.words.append(kind.__qualname__)
-        for name in _attributes(kind):
-            self.add(getattr(thing, name, None))
-        for name, value in getattr(thing, "__dict__", {}).items():
-            if name not in _LEFT_OUT:
-                self.words.append(name)
-                self.add(value)
-
-
-_Write: TypeAlias = Callable[[_Spelling, Any], object]
-_WRITES: tuple[tuple[type | tuple[type, ...], _Write], ...] = (
-    (enum.Enum, lambda to, one: to.words.extend((type(one).__name__, one.name))),
-    ((int, str, bytes, float), lambda to, one: to.words.append(one)),
-    (tuple, lambda to, one: to.all("(", one)),
-    ((list, deque), lambda to, one: to.all("[", one)),
-    ((set, frozenset), lambda to, one: to.all("{", sorted(one))),
-    (dict, lambda to, one: to.all("{:", [each for item in one.items() for each in item])),
-    (types.GeneratorType, _Spelling.frames),
-    (functools.partial, lambda to, one: to.all("partial", (one.func, one.args, one.keywords))),
-    (types.MethodType, lambda to, one: to.all("method", (one.__func__.__qualname__, one.__self__))),
-    (types.FunctionType, _Spelling.function),
-    (types.BuiltinMethodType, lambda to, one: to.all("built in", (one.__qualname__, one.__self__))),
-    (type, lambda to, one: to.words.append(one.__qualname__)),
-    (types.ModuleType, lambda to, one: to.words.append(one.__name__)),
-    (BaseException, lambda to, one: to.all(type(one).__qualname__, one.args)),
-)
-
-
-@functools.cache
-def _ways(kind: Any) -> tuple[_Write, bool]:
-    """Return how things of a kind are written, and whether it matters which one a thing is."""
-    alike = issubclass(kind, enum.Enum | int | str | bytes | float | tuple) or _is_value(kind)
-    for kinds, write in _WRITES:
-        if issubclass(kind, kinds):
-            return write, not alike
-    return _Spelling.object, not alike
-
-
-@functools.cache
-def _attributes(kind: Any) -> tuple[str, ...]:
-    slots = [getattr(each, "__slots__", ()) for each in kind.__mro__]
-    return tuple(
-        name
-        for each in slots
-        for name in ([each] if isinstance(each, str) else each)
-        if name not in _LEFT_OUT and name not in ("__weakref__", "__dict__")
-    )
-
-
-@functools.cache
-def _is_value(kind: Any) -> bool:
-    """Whether which one it is does not matter, but only what is in it."""
-    params = getattr(kind, "__dataclass_params__", None)
-    return params is not None and params.frozen and kind.__eq__ is not object.__eq__
-
-
 # The search.
 
 
@@ -454,12 +349,21 @@ class Covered:
     taken: set[str] = field(default_factory=set)
 
 
-def explore(bounds: Bounds, make: Callable[[Bounds], World] = World) -> Covered:
-    """Take every step from every state, once; raise `Found` if a promise is broken."""
+def explore(
+    bounds: Bounds,
+    make: Callable[[Bounds], World] = World,
+    *,
+    spell: Callable[[World], bytes] = spelled,
+    tell: Callable[[Covered], object] = lambda covered: None,
+) -> Covered:
+    """Take every step from every state, once; raise `Found` if a promise is broken.
+
+    ``tell`` is called after each step. States are the same if ``spell`` returns the same.
+    """
     covered = Covered()
     trace: list[Step] = []
     world = make(bounds)
-    seen = {spelled(world)}
+    seen = {spell(world)}
     waiting = [world.steps()]  # the steps still to be taken, from each state on the way
     fresh = True  # whether the world is the state at the end of the trace
     while waiting:
@@ -473,13 +377,13 @@ def explore(bounds: Bounds, make: Callable[[Bounds], World] = World) -> Covered:
         try:
             if not fresh:
                 world = make(bounds)
-                for each in trace:
-                    world.take(each)
+                world.repeat(trace)
             trace.append(step)
             world.take(step)
             covered.taken.add(step[0])
             covered.steps += 1
-            key = spelled(world)
+            tell(covered)
+            key = spell(world)
             if key in seen:
                 trace.pop()
                 fresh = False
@@ -497,3 +401,29 @@ def explore(bounds: Bounds, make: Callable[[Bounds], World] = World) -> Covered:
         except AssertionError as error:
             raise Found(str(error), trace, covered.states) from error
     return covered
+
+
+_TELL_EVERY = 100_000
+
+
+def main(arguments: list[str]) -> None:
+    """Explore: ``python -m tests.unit.explorer CONTENDERS FAULTS [KIND ...]``."""
+    contenders, faults, *kinds = arguments
+    bounds = Bounds(int(contenders), int(faults), tuple(kinds) or FAULTS)
+    began = time.process_time()
+
+    def tell(covered: Covered) -> None:
+        if covered.steps % _TELL_EVERY == 0:
+            say(covered)
+
+    def say(covered: Covered) -> None:
+        spent = time.process_time() - began
+        print(f"{covered.steps} steps, {covered.states} states, {spent:.0f} s", flush=True)
+
+    covered = explore(bounds, tell=tell)
+    say(covered)
+    print(f"all explored; {covered.ends} ends, the longest way has {covered.deepest} steps")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
