@@ -149,7 +149,7 @@ class World:
         return FakeCallers(self)
 
     def _store(self, client: Any, on_event: Any, is_mine: Any, guard: Any) -> FakeStore:
-        self.on_event = on_event
+        self.on_event, self.is_mine = on_event, is_mine
         return FakeStore(self)
 
     # The client and the server.

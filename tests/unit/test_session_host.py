@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from kazoo.protocol.states import KazooState, KeeperState
 
 from tests.fakes import failure
 from tests.unit.sessions import PATH, TIMEOUT, World
@@ -15,7 +17,16 @@ from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
 from zklock._engine.lease import LeaseSettings
 from zklock._recipes import lock as lock_recipe, names, semaphore, together
-from zklock._recipes.effects import Check, Create, CreateAll, Delete, DeleteAll, Failure
+from zklock._recipes.effects import (
+    Check,
+    Claim,
+    Create,
+    CreateAll,
+    Delete,
+    DeleteAll,
+    Exists,
+    Failure,
+)
 
 BEAT = TIMEOUT / 10
 LEASE = 2 / 3 * TIMEOUT
@@ -31,6 +42,10 @@ def world() -> World:
 
 def nodes(world: World, path: str = PATH) -> list[str]:
     return [f"{path}/{name}" for name in world.server.tree.names(path)]
+
+
+def entry_of(path: str) -> lock_recipe.Entry:
+    return lock_recipe.Entry(path, b"me", names.Kind.EXCLUSIVE)
 
 
 # Several locks at once.
@@ -155,6 +170,16 @@ def test_it_goes_by_the_clock_of_its_runtime(world: World) -> None:
     assert world.session.limit(3.0, lambda: None) == 3.0
 
 
+def test_only_the_present_session_is_its_own(world: World) -> None:
+    assert world.client.client_id is not None
+    session_id, _ = world.client.client_id
+    assert world.is_mine(session_id)
+    assert not world.is_mine(session_id - 1)
+    assert not world.is_mine(session_id + 1)
+    world.session.on_close()
+    assert not world.is_mine(session_id)
+
+
 def test_it_is_usable_until_it_is_closed(world: World) -> None:
     world.session.check_usable()
     with world.session.guard, pytest.raises(WouldDeadlock):
@@ -186,7 +211,99 @@ def test_a_grant_is_at_stake_while_its_lease_lasts(world: World) -> None:
     assert grant.lost.is_set()
 
 
+@pytest.mark.parametrize("late", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "asked", [lambda session: session.remaining(), lambda session: session.grants(PATH)]
+)
+def test_who_asks_after_the_end_of_the_lease_finds_it_over(
+    world: World, asked: Callable[[Any], Any], late: float
+) -> None:
+    grant = world.acquire()
+    world.now = world.session.lease_end + late
+    assert not asked(world.session)
+    assert list(world.session._nodes) == []
+    assert grant.lost.is_set()
+    world.run()
+    assert nodes(world) == []
+
+
+# The end of the session.
+
+
+def test_it_has_lost_all_when_the_request_to_close_is_sent(world: World) -> None:
+    lost: list[Loss] = []
+    grant = world.acquire(on_lost=lost.append)
+    world.session.on_close()
+    assert not grant.held
+    world.run()
+    assert [loss.reason for loss in lost] == [LossReason.CLIENT_CLOSED]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (KeeperState.EXPIRED_SESSION, LossReason.SESSION_EXPIRED),
+        (KeeperState.CLOSED, LossReason.CLIENT_CLOSED),
+    ],
+)
+def test_it_has_lost_all_when_kazoo_tells_so(
+    world: World, state: KeeperState, reason: LossReason
+) -> None:
+    lost: list[Loss] = []
+    grant = world.acquire(on_lost=lost.append)
+    world.client.client_state = state
+    world._tell(KazooState.LOST)
+    assert not grant.held
+    world.run()
+    assert [loss.reason for loss in lost] == [reason]
+
+
 # Attempts.
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_node_of_another_session_is_not_claimed(world: World, other: int) -> None:
+    attempt = claiming(world)
+    (node,) = nodes(world)
+    world.latency = BEAT / 2
+    assert world.client.client_id is not None
+    world.session._nodes.forget([node])
+    world.session._nodes.add(node, world.client.client_id[0] + other)
+    world.run(TIMEOUT)
+    assert not attempt.done
+
+
+def test_who_has_given_up_is_granted_nothing(world: World) -> None:
+    token = world.acquire().token
+    landed: list[Any] = []
+    world.session.fly((Create(f"{PATH}/c-", b""),), landed.append)
+    world.run()
+    leave = partial(lock_recipe.leave, entry_of(PATH))
+    attempt = world.session.attempt(leave(), terms=GrantOptions(PATH, "me", Grant))
+    claim = Claim(landed[0][0].path, token, leave)
+    attempt.give_up()
+    assert world.session.claim(attempt, claim) is None
+    assert len(world.session.grants(PATH)) == 1
+
+
+def test_a_pause_ends_unless_it_is_called_off(world: World) -> None:
+    ended: list[str] = []
+    call_off = world.session.pause(1.0, lambda: ended.append("called off"))
+    world.session.pause(2.0, lambda: ended.append("not"))
+    call_off()
+    world.run(2.0)
+    assert ended == ["not"]
+
+
+def test_a_look_at_its_own_node_is_no_proof(world: World) -> None:
+    grant = world.acquire()
+    before = world.session.lease_end
+    world.now += BEAT / 2
+    landed: list[Any] = []
+    world.session.fly((Exists(grant.path),), landed.append)
+    world.run()
+    assert landed[0][0].mine
+    assert world.session.lease_end == before
 
 
 @pytest.mark.parametrize("which", ["_worker", "_callers"])
@@ -302,12 +419,15 @@ def test_a_grant_is_given_back_when_the_interrupted_change_is_over(world: World)
 
 def test_a_grant_is_given_back_at_once_or_from_the_thread_of_the_session(world: World) -> None:
     now, later = world.acquire(), world.acquire("/later")
-    world.session.let_go(now)
+    given = world.session.let_go(now)
     assert len(world.requests(Delete)) == 1
     world.session.let_go_later(later)
     assert len(world.requests(Delete)) == 1
     world.run()
     assert nodes(world) == nodes(world, "/later") == []
+    assert isinstance(given, Attempt)
+    assert given.done
+    assert world.requests(DeleteAll) == []
 
 
 def test_a_confirmation_by_a_quorum_extends_the_lease(world: World) -> None:
