@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -10,6 +11,23 @@ from typing import Any
 
 class Struck(KeyboardInterrupt):
     """What a handler of SIGINT would raise."""
+
+
+COPY, POP_EXCEPT, PUSH_EXC_INFO = (
+    dis.opmap[name] for name in ("COPY", "POP_EXCEPT", "PUSH_EXC_INFO")
+)
+
+
+def bounds_except(frame: FrameType) -> bool:
+    """Whether the handling of an exception begins or ends here. No signal handler runs there.
+
+    An exception that was raised there would leave the one that is handled, and that would be the
+    context of all that later tests raise.
+    """
+    code, at = frame.f_code.co_code, frame.f_lasti
+    return code[at] in (PUSH_EXC_INFO, POP_EXCEPT) or code[at : at + 3 : 2] == bytes(
+        (COPY, POP_EXCEPT)
+    )
 
 
 class Bytecodes:
@@ -25,7 +43,7 @@ class Bytecodes:
         if not frame.f_code.co_filename.endswith(self.files):
             return None
         frame.f_trace_opcodes = True
-        if what == "opcode":
+        if what == "opcode" and not bounds_except(frame):
             self.count += 1
             if self.count == self.at:
                 raise self.error

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import Client, FakeGrant, Server, failure, outcome, settle
+from tests.unit.bytecodes import bounds_except
 from zklock import _engine
 from zklock._engine.attempt import Attempt
 from zklock._engine.machine import IllegalStep
@@ -272,7 +273,7 @@ class Strike:
         return self._within
 
     def _within(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "opcode":
+        if event == "opcode" and not bounds_except(frame):
             self.count += 1
             if self.count in self.at:
                 code = frame.f_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -42,6 +43,10 @@ def strike() -> Iterator[Callable[[Callable[[], object]], None]]:
             call()
 
     def interrupt(call: Callable[[], object]) -> None:
+        # logging takes a lock when it looks up a level for the first time. A strike just then would
+        # leave it taken, and later tests would hang.
+        for level in (logging.INFO, logging.WARNING):
+            logging.getLogger("zklock").isEnabledFor(level)
         for number in range(ROUNDS):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.00003 + number % 50 * 1e-6)
@@ -53,6 +58,7 @@ def strike() -> Iterator[Callable[[Callable[[], object]], None]]:
     yield interrupt
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+    assert ends(lambda: logging.getLogger("new").isEnabledFor(logging.INFO)), "logging is locked"
 
 
 def ends(call: Callable[[], object]) -> bool:

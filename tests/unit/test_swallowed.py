@@ -200,6 +200,7 @@ def test_what_strikes_a_wake_up_is_not_taken_for_a_full_one(reader: Any, full: b
     assert bytecodes.count > 10
     for at in range(1, bytecodes.count + 1):
         assert bytecodes.run(reader.wake, at), at
+    assert sys.exc_info()[1] is None  # no later test has it as a context
 
 
 def test_what_strikes_a_look_at_a_lock_is_not_taken_for_a_locked_one(tmp_path: Path) -> None:
