@@ -28,6 +28,7 @@ from zklock.testing.errors import BackendUnavailable, NotSupported, StartFailed
 from zklock.testing.owner import Owner
 from zklock.testing.ports import LOOPBACK, free_ports
 from zklock.testing.settings import Settings
+from zklock.testing.waiting import wait_for
 
 IMAGE_VARIABLE = "ZOOKEEPER_IMAGE"
 BUILT_IMAGE = "zklock-zookeeper"
@@ -42,6 +43,7 @@ _PEERS = "peers"
 _SNAPSHOTS = "/data/version-2"
 _PULL_SECONDS = 180.0
 _STOP_SECONDS = 10
+_FREEZE_SECONDS = 30.0
 _SUBNET_TRIES = 5
 _RUNNING = ("running", "paused", "restarting")
 
@@ -289,7 +291,7 @@ class ContainerNode(Node):
         if not self.running():
             raise StartFailed("a server that is down cannot be paused")
         if self._container.status != "paused":
-            self._container.pause()
+            _freeze(self._container)
 
     def resume(self) -> None:
         """Undo ``pause``."""
@@ -380,6 +382,27 @@ class ContainerGroup(Group):
     def close(self) -> None:
         """Remove containers and networks."""
         self._scope.end(self._engine)
+
+
+def _freeze(container: Any) -> None:
+    """Pause a container, with as many tries as a busy machine needs in ``_FREEZE_SECONDS``.
+
+    runc gives up if the processes of the container are not all frozen within a moment of its own,
+    and lets them go on: https://github.com/opencontainers/runc/pull/2791.
+    """
+
+    def frozen() -> bool:
+        try:
+            container.pause()
+        except APIError as error:
+            if "unable to freeze" not in str(error):
+                raise
+            refused.append(error)
+            return False
+        return True
+
+    refused: list[APIError] = []
+    wait_for(frozen, _FREEZE_SECONDS, lambda: str(refused[-1]))
 
 
 def _subnet(network: Any) -> str:
