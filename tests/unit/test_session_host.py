@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import pytest
 from kazoo.protocol.states import KazooState, KeeperState
 
-from tests.fakes import failure
+from tests.fakes import Counted, Written, failure
 from tests.unit.sessions import PATH, TIMEOUT, World
-from zklock import ClientClosed, Grant, Loss, LossReason, WouldDeadlock, ZkLockError
+from zklock import AccessDenied, ClientClosed, Grant, Loss, LossReason, WouldDeadlock, ZkLockError
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
 from zklock._engine.lease import LeaseSettings
+from zklock._engine.session import Session
+from zklock._kazoo import states
 from zklock._recipes import lock as lock_recipe, names, semaphore, together
 from zklock._recipes.effects import (
     Check,
@@ -26,7 +30,9 @@ from zklock._recipes.effects import (
     DeleteAll,
     Exists,
     Failure,
+    Watch,
 )
+from zklock._recipes.nodedata import NodeData
 
 BEAT = TIMEOUT / 10
 LEASE = 2 / 3 * TIMEOUT
@@ -129,22 +135,28 @@ def test_several_grants_are_given_back_in_one_transaction(world: World) -> None:
     assert [nodes(world, path) for path in PATHS] == [[], []]
 
 
-def test_a_grant_on_several_nodes_is_lost_with_one_and_the_others_are_deleted(
-    world: World,
-) -> None:
-    lost: list[Loss] = []
-    terms = GrantOptions(PATH, "me", Grant, on_lost=lost.append)
+def permits(world: World, count: int, **options: Any) -> Grant:
+    """Return a grant of several permits, each of which has a node."""
     entry = semaphore.Entry(
         semaphore.locks(PATH),
         b"me",
         names.Kind.EXCLUSIVE,
         root=PATH,
-        limit=3,
-        permits=3,
+        limit=count,
+        permits=count,
     )
-    attempt = world._stand(entry, terms)
+    attempt = world._stand(entry, GrantOptions(PATH, "me", Grant, **options))
     world.run()
-    grant = attempt.result()
+    grant: Grant = attempt.result()
+    return grant
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_grant_on_several_nodes_is_lost_with_one_and_the_others_are_deleted(
+    world: World, count: int
+) -> None:
+    lost: list[Loss] = []
+    grant = permits(world, count, on_lost=lost.append)
     world.run(BEAT)
     world.server.delete(grant.path)
     world.run(BEAT)
@@ -166,8 +178,16 @@ def test_a_moment_is_a_second_or_a_third_of_the_timeout(timeout: float, moment: 
 
 def test_it_goes_by_the_clock_of_its_runtime(world: World) -> None:
     assert world.session.now() == world.now
-    assert not world.session.on_real_clock
+    assert world.session.on_real_clock is False
     assert world.session.limit(3.0, lambda: None) == 3.0
+
+
+def test_its_other_threads_are_of_its_runtime(world: World) -> None:
+    ran: list[float] = []
+    thread = world.session.thread("other", lambda: None)
+    thread.after(1.0, lambda: ran.append(world.now))
+    world.run(2.0)
+    assert ran == [1001.0]
 
 
 def test_only_the_present_session_is_its_own(world: World) -> None:
@@ -254,8 +274,119 @@ def test_it_has_lost_all_when_kazoo_tells_so(
     world.client.client_state = state
     world._tell(KazooState.LOST)
     assert not grant.held
+    assert len(world.callbacks) == 1
     world.run()
     assert [loss.reason for loss in lost] == [reason]
+
+
+# What the wire reports, on kazoo's thread.
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        lambda session: session.on_ask(1000.0),
+        lambda session: session.on_connect(1000.0, TIMEOUT),
+        lambda session: session.on_ping(1000.0, 1000.0),
+        lambda session: session.on_close(),
+    ],
+    ids=["ask", "connect", "ping", "close"],
+)
+def test_what_fails_in_a_report_is_logged_and_reaches_nobody(
+    world: World,
+    report: Callable[[Any], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def __enter__(self) -> None:
+            raise MemoryError("of the guard")
+
+        def __exit__(self, *_: object) -> None:
+            raise NotImplementedError
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(1) as kazoo:
+        patch.setattr(world.session, "guard", Broken())
+        kazoo.submit(report, world.session).result(60.0)
+    assert "MemoryError: of the guard" in caplog.text
+
+
+def test_a_handshake_that_is_sent_has_the_thread_look_at_the_lease(world: World) -> None:
+    world.acquire()
+    before = world.turns
+    world.session.on_ask(world.now)
+    world.run()
+    assert world.turns == before + 1
+
+
+def test_a_shorter_timeout_that_ends_the_lease_ends_the_grants_at_once(world: World) -> None:
+    grant = world.acquire(on_lost=lambda _: None)
+    world.now += LEASE - 1.0
+    world.session.on_connect(world.now, TIMEOUT / 2)
+    assert grant.lost.is_set()
+    assert len(world.callbacks) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"), [(2.0, 2.0, 0), (12.0, 12.0, 0), (12.0, 20.0, 0), (12.0, 6.0, 1)]
+)
+def test_a_timeout_is_told_if_it_has_become_shorter(
+    first: float, then: float, said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(timeout=first)
+    world.connect()
+    world.disconnect()
+    world.connect(then)
+    assert caplog.text.count("shortened the session timeout") == said
+
+
+def unanswered(world: World) -> None:
+    """Send a heartbeat that is not answered, nor failed, when its connection is lost."""
+    world.acquire()
+    world.latency = math.inf
+    world.run(1.1 * BEAT)
+    world._link, world._puts = None, []
+    world.latency = 0.0
+
+
+def test_no_answer_is_missed_to_a_heartbeat_of_a_lost_connection(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    unanswered(world)
+    world.client.client_state = KeeperState.CONNECTING
+    world._tell(KazooState.SUSPENDED)
+    world.run(LEASE - 2 * BEAT)
+    assert world.wire.drops == 0
+    assert caplog.records == []
+
+
+def test_no_answer_is_missed_to_a_heartbeat_of_the_connection_before(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    unanswered(world)
+    world.connect()
+    world.run(TIMEOUT)
+    assert world.wire.drops == 0
+    assert caplog.records == []
+
+
+def test_a_loss_that_a_lost_connection_shows_is_told_at_once(world: World) -> None:
+    world.acquire(on_lost=lambda _: None)
+    world.now = world.session.lease_end
+    world.client.client_state = KeeperState.CONNECTING
+    world._tell(KazooState.SUSPENDED)
+    assert len(world.callbacks) == 1
+
+
+def test_a_node_that_goes_after_the_end_of_the_lease_is_not_what_was_lost_first(
+    world: World,
+) -> None:
+    lost: list[Loss] = []
+    grant = world.acquire(on_lost=lost.append)
+    world.now = world.session.lease_end
+    world.on_event(states.DELETED, grant.path)
+    world.run()
+    assert [loss.reason for loss in lost] == [LossReason.LEASE_LAPSED]
 
 
 # Attempts.
@@ -304,6 +435,55 @@ def test_a_look_at_its_own_node_is_no_proof(world: World) -> None:
     world.run()
     assert landed[0][0].mine
     assert world.session.lease_end == before
+
+
+def made(world: World) -> None:
+    world.session.fly((Create(f"{PATH}/c-", b""),), lambda _: None)
+
+
+def made_together(world: World) -> None:
+    world.session.fly((CreateAll((Create(f"{PATH}/c-", b""),)),), lambda _: None)
+
+
+def found(world: World) -> None:
+    world.session.fly((Exists(next(iter(world.session._nodes))),), lambda _: None)
+
+
+@pytest.mark.parametrize("touch", [made, made_together, found])
+def test_what_finds_or_makes_a_node_is_a_touch(
+    world: World, touch: Callable[[World], None]
+) -> None:
+    world.server.make_path(PATH)
+    made(world)
+    world.run(5 * TIMEOUT)
+    sent = world.now
+    touch(world)
+    world.run(TIMEOUT / 2)
+    made(world)  # a proof
+    world.run()
+    assert world.session.lease_end == sent + 29 / 30 * TIMEOUT
+
+
+def test_a_node_that_is_leaving_is_not_claimed(world: World) -> None:
+    world.server.make_path(PATH)
+    made(world)
+    world.run()
+    (node,) = world.session._nodes
+    world.latency = math.inf
+    world.session.fly((Delete(node),), lambda _: None)
+    assert list(world.session._nodes) == []
+
+
+def test_an_attempt_that_parks_when_it_is_connected_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.acquire("/other")
+    once = iter([False])  # the connection comes while the attempt is being parked
+    monkeypatch.setattr(Session, "connected", property(lambda _: next(once, True)))
+    attempt = world.ask_for()
+    assert attempt in world.session._parked
+    world.run()
+    assert attempt.result().held
 
 
 @pytest.mark.parametrize("which", ["_worker", "_callers"])
@@ -640,3 +820,208 @@ def test_a_grant_whose_lease_is_over_is_lost_and_not_suspended(world: World) -> 
     world.disconnect()
     assert grant.lost.is_set()
     assert suspended == []
+
+
+# What follows from what, at once.
+
+
+def test_a_grant_is_made_if_more_than_two_heartbeats_are_left_of_the_lease(world: World) -> None:
+    world.acquire("/other")
+    world.latency = LEASE - 2 * BEAT - 0.01
+    attempt = ask_for_both(world)
+    world.run(world.latency)
+    assert len(attempt.result().grants) == 2
+
+
+def test_a_loss_that_a_late_proof_shows_is_told_at_once(world: World) -> None:
+    grant = world.acquire(on_lost=lambda _: None)
+    world.now = world.session.lease_end
+    world.session.confirmed(grant, world.now, True)
+    assert len(world.callbacks) == 1
+
+
+def test_a_loss_that_an_interrupt_leaves_half_noted_is_noted_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grant = world.acquire()
+    world.now = world.session.lease_end
+
+    def struck() -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(world.session._nodes, "held", struck)
+        world.session.remaining()
+    world.session._lease.proved(world.now)
+    assert not grant.held
+    assert grant.lost.is_set()
+
+
+def test_a_session_that_ends_takes_the_nodes_that_are_not_granted_too(world: World) -> None:
+    world.server.make_path(PATH)
+    made(world)
+    world.run()
+    grant = world.acquire()
+    world.client.client_state = KeeperState.EXPIRED_SESSION
+    world._tell(KazooState.LOST)
+    assert grant.lost.is_set()
+    assert list(world.session._nodes) == []
+
+
+def test_a_node_that_is_gone_is_not_deleted(world: World) -> None:
+    grant = world.acquire()
+    world.run(BEAT)
+    world.server.delete(grant.path)
+    world.deliver()
+    world.run(BEAT)
+    assert grant.lost.is_set()
+    assert world.requests(Delete) == []
+
+
+def test_no_node_of_a_session_that_is_over_is_deleted(world: World) -> None:
+    grant = permits(world, 2)
+    world.sent.clear()
+    world.client.client_state = KeeperState.EXPIRED_SESSION
+    world._tell(KazooState.LOST)
+    world.run(BEAT)
+    assert grant.lost.is_set()
+    assert world.requests(Delete) == []
+
+
+def test_a_claim_whose_node_is_gone_awaits_no_lease(world: World) -> None:
+    attempt = claiming(world)
+    (gone,) = nodes(world)
+    other = world.server.open_session()
+    world.server.create(f"{PATH}/_c_{'0' * 32}-lock-", b"", other)
+    world.server.delete(gone)
+    world.run(TIMEOUT)
+    assert not attempt.done
+    assert world.session._awaiting_lease == {}
+
+
+def test_who_asks_after_the_end_of_the_client_is_told(world: World) -> None:
+    world.acquire()
+    world.stop()
+    attempt = world.ask_for()
+    world.run()
+    with pytest.raises(ClientClosed):
+        attempt.result()
+
+
+def test_a_late_answer_is_told_with_its_limits_and_the_session(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.acquire()
+    world.latency = math.inf
+    world.run(4 * BEAT)
+    (record,) = caplog.records
+    assert record.message == (
+        "no answer to a heartbeat in 2.4 s: locks can be lost if answers take longer than 3.6 s; "
+        "relieve the ZooKeeper servers, or use a longer session timeout than 12 s"
+    )
+    assert world.client.client_id is not None
+    assert record.__dict__["zklock_session"] == f"{world.client.client_id[0]:#x}"
+
+
+def test_nothing_is_granted_once_heartbeats_are_denied(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grant = world.acquire()
+    refuse_heartbeats(world, Failure.DENIED, monkeypatch)
+    world.run(1.5 * BEAT)
+    assert grant.held
+    world.latency = BEAT / 10
+    attempt = world.ask_for("/other")
+    world.run(BEAT / 5)
+    assert not attempt.done
+    world.run(TIMEOUT)
+    with pytest.raises(AccessDenied):
+        attempt.result()
+
+
+@pytest.mark.parametrize("paths", [PATHS, PATHS[::-1]])
+def test_the_claim_is_refused_whose_heartbeat_was(
+    world: World, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run(5 * TIMEOUT)
+    world.latency = 0.1
+    attempts = {path: world.ask_for(path) for path in paths}
+    denied: list[str] = []
+    served = world.server.write
+
+    def write(session: int, request: Any) -> Any:
+        if isinstance(request, Check) and not denied:
+            denied.append(request.path)
+            return failure(Failure.DENIED, request.path)
+        return served(session, request)
+
+    monkeypatch.setattr(world.server, "write", write)
+    world.run(TIMEOUT)
+    (path,) = (path for path in PATHS if denied[0].startswith(path))
+    with pytest.raises(AccessDenied):
+        attempts.pop(path).result()
+    (other,) = attempts.values()
+    assert other.result().held
+
+
+def test_a_node_that_is_gone_when_it_is_to_be_watched_is_lost_at_once(world: World) -> None:
+    lost: list[LossReason] = []
+    for number in range(3):
+        world.acquire(f"/other-{number}")
+    grant = world.acquire(on_lost=lambda loss: lost.append(loss.reason))
+    world.server.delete(grant.path)
+    world.sent.clear()
+    world.latency = 0.1
+    world.run(BEAT + 0.05)
+    (check,) = (each for _, each in world.sent if isinstance(each, Check))
+    assert check != Check(grant.path)
+    assert not grant.lost.is_set()
+    world.run(0.1)
+    assert lost == [LossReason.NODE_DELETED]
+
+
+def test_an_own_node_that_is_written_to_is_read_at_once(world: World) -> None:
+    asked: list[Any] = []
+    grant = world.acquire(on_release_requested=asked.append)
+    world.run(1.5 * BEAT)
+    world.server.commit(Written(grant.path, bytes(NodeData(b"me", asked="please"))))
+    world.deliver()
+    world.run()
+    assert asked == [grant]
+
+
+def test_what_is_written_to_the_path_of_a_lock_is_not_read(world: World) -> None:
+    world.acquire()
+    world.run(1.5 * BEAT)
+    world.sent.clear()
+    world.on_event(states.CHANGED, PATH)
+    world.run(2 * BEAT)
+    assert world.requests(Watch) == []
+
+
+def test_a_worn_out_path_is_deleted_with_a_node_that_nobody_uses(world: World) -> None:
+    world.server.make_path(PATH)
+    assert world.client.client_id is not None
+    world.server.commit(Counted(PATH, names.RENEW_AT))
+    node = world.server.create(f"{PATH}/_c_{'0' * 32}-lock-", b"", world.client.client_id[0])
+    assert isinstance(node, str)
+    world.session.sweep(node)
+    world.run()
+    assert world.server.tree.names(PATH) == []
+
+
+def test_a_forked_child_begins_with_nothing_to_do(world: World) -> None:
+    """The fork may have come in the middle of a change of the same thread."""
+    session = world.session
+    grant = world.acquire(on_lost=lambda _: None)
+    forgotten: list[Any] = []
+    grant._forget_waiters = lambda: forgotten.append(grant)  # type: ignore[method-assign]
+    callers, world.free = session._callers, False
+    with session.guard:
+        session._outbox.add(lambda: forgotten.append("the work of the parent"))
+        session.after_fork()
+        assert not session.interrupted
+    assert session._callers is not callers
+    world.free = True
+    session.remaining()
+    assert forgotten == [grant]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ from zklock.telemetry import (
     Proof,
     Released,
     SessionEnded,
+    SessionEvent,
     StaleTokenRefused,
     Subscription,
     Suspended,
@@ -382,6 +384,21 @@ class TestGrants:
         assert granted.gap is not None
         assert 0.0 <= granted.gap < 1.0
 
+    def test_the_margins_of_a_proof_are_never_negative(self, world: World, heard: Heard) -> None:
+        grant = world.acquire()
+        for left in (0.5, -1.0):
+            world.now = world.session.lease_end - left
+            world.session.confirmed(grant, 0.0, True)
+        world.session.on_close()
+        world.session.confirmed(grant, 0.0, True)
+        assert world.client.client_id is not None
+        session_id, _ = world.client.client_id
+        first, *_, short, over, closed = heard.all(Proof)
+        assert (first.session_id, first.margin) == (session_id, 0.0)
+        assert (short.margin, short.lease) == (0.5, 0.5)
+        assert (over.margin, over.lease) == (0.0, 0.0)
+        assert closed.session_id == 0
+
     def test_no_gap_is_known_after_a_lost_connection(self, world: World, heard: Heard) -> None:
         first, second = world.acquire(), world.ask_for()
         third = world.ask_for()
@@ -493,6 +510,23 @@ def test_without_a_hook_a_lock_looks_and_makes_nothing(monkeypatch: pytest.Monke
 
 
 class TestSessions:
+    @pytest.mark.parametrize("ended", [False, True])
+    def test_heartbeats_name_the_session_and_none_that_has_ended(
+        self, world: World, heard: Heard, ended: bool
+    ) -> None:
+        assert world.client.client_id is not None
+        session_id, _ = world.client.client_id
+        world.acquire()
+        if ended:
+            world.session.on_close()
+        before = len(heard.all(Event))
+        for world.latency in (0.1, math.inf):
+            world.run(4.0)
+        events = [each for each in heard.all(Event)[before:] if isinstance(each, SessionEvent)]
+        kinds = HeartbeatSent, HeartbeatAnswered, HeartbeatLate
+        assert {type(each) for each in events} >= {*kinds}
+        assert {each.session_id for each in events} == {0 if ended else session_id}
+
     def test_connected_and_ended(self, world: World, heard: Heard) -> None:
         connected = heard.one(Connected)
         assert connected.timeout == TIMEOUT
