@@ -859,7 +859,8 @@ def test_a_loss_that_an_interrupt_leaves_half_noted_is_noted_by_the_next(
 
 def test_a_session_that_ends_takes_the_nodes_that_are_not_granted_too(world: World) -> None:
     world.server.make_path(PATH)
-    made(world)
+    for _ in range(2):
+        made(world)
     world.run()
     grant = world.acquire()
     world.client.client_state = KeeperState.EXPIRED_SESSION
@@ -964,17 +965,37 @@ def test_the_claim_is_refused_whose_heartbeat_was(
     assert other.result().held
 
 
-def test_a_node_that_is_gone_when_it_is_to_be_watched_is_lost_at_once(world: World) -> None:
+@pytest.mark.parametrize("ask", [World.ask_for, World.stand], ids=["lock", "election"])
+def test_a_node_that_is_gone_when_it_is_to_be_watched_is_lost_at_once(
+    world: World, ask: Callable[..., Attempt[Any]]
+) -> None:
     lost: list[LossReason] = []
     for number in range(3):
         world.acquire(f"/other-{number}")
-    grant = world.acquire(on_lost=lambda loss: lost.append(loss.reason))
+    attempt = ask(world, on_lost=lambda loss: lost.append(loss.reason))
+    world.run()
+    grant = attempt.result()
     world.server.delete(grant.path)
     world.sent.clear()
     world.latency = 0.1
     world.run(BEAT + 0.05)
     (check,) = (each for _, each in world.sent if isinstance(each, Check))
     assert check != Check(grant.path)
+    assert not grant.lost.is_set()
+    world.run(0.1)
+    assert lost == [LossReason.NODE_DELETED]
+
+
+def test_a_node_that_is_gone_at_a_heartbeat_is_lost_at_once(world: World) -> None:
+    lost: list[LossReason] = []
+    world.acquire("/other").abandon()
+    grant = world.acquire(on_lost=lambda loss: lost.append(loss.reason))
+    own = world.session._nodes.get(grant.path)
+    assert own is not None
+    own.watched = True  # but what it has told is lost
+    world.server.delete(grant.path)
+    world.latency = 0.1
+    world.run(BEAT + 0.05)
     assert not grant.lost.is_set()
     world.run(0.1)
     assert lost == [LossReason.NODE_DELETED]
@@ -1007,7 +1028,7 @@ def test_a_worn_out_path_is_deleted_with_a_node_that_nobody_uses(world: World) -
     assert isinstance(node, str)
     world.session.sweep(node)
     world.run()
-    assert world.server.tree.names(PATH) == []
+    assert PATH not in world.server.tree.nodes
 
 
 def test_a_forked_child_begins_with_nothing_to_do(world: World) -> None:
