@@ -25,7 +25,6 @@ from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import LossReason, telemetry
 from zklock._ground import telemetry as hub
 from zklock._ground.telemetry import Over, emit
-from zklock._kazoo import states
 from zklock.fencing import MemoryGuard
 from zklock.telemetry import (
     Connected,
@@ -399,14 +398,6 @@ class TestGrants:
         assert (short.margin, short.lease) == (0.5, 0.5)
         assert (over.margin, over.lease) == (0.0, 0.0)
         assert closed.session_id == 0
-
-    def test_the_gap_is_not_that_since_the_node_before_was_written_to(self, world: World) -> None:
-        first, second = world.acquire(), world.ask_for()
-        world.run(1.0)
-        world.on_event(states.CHANGED, first.path)
-        world.run(1.0)
-        assert second.heard is None
-        assert not second.done
 
     def test_no_gap_is_known_after_a_lost_connection(self, world: World, heard: Heard) -> None:
         first, second = world.acquire(), world.ask_for()
