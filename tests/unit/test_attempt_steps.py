@@ -260,23 +260,29 @@ def test_a_far_turn_that_has_come_already_is_not_far(host: Noting) -> None:
     assert host.resting == []
 
 
-def test_a_wait_forgets_what_was_heard_of_an_earlier_one(host: Noting) -> None:
-    wait = Wait(BLOCKER, OWN)
-    asking = Asking(host, wait, (Watch(BLOCKER),), wait).start()
-    asking.attempt.heard = 7.0
-    asking.attempt.watched(BLOCKER, deleted=True)
-    assert asking.attempt.heard == 7.0
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    ("path", "deleted", "known"),
+    [(BLOCKER, True, True), (BLOCKER, False, False), (PATH, True, False), (OWN, True, False)],
+)
+def test_it_knows_when_the_blocker_of_its_last_wait_was_gone(
+    host: Noting, path: str, deleted: bool, known: bool, early: bool
+) -> None:
+    wait = Wait(BLOCKER, OWN, beside=PATH)
+    asking = Asking(host, wait, (Watch(BLOCKER),), wait, (Sync(PATH),)).start()
+    asking.attempt.watched(BLOCKER, deleted=True, at=6.0)
+    heard = [asking.attempt.heard]
+    if early:
+        asking.attempt.watched(path, deleted, at=7.0)
     host.answer(node(BLOCKER))
-    assert asking.attempt.heard is None
-
-
-def test_a_wait_that_is_over_at_once_keeps_what_was_heard(host: Noting) -> None:
-    asking = Asking(host, (Watch(BLOCKER),), Wait(BLOCKER, OWN)).start()
-    asking.attempt.heard = 7.0
-    asking.attempt.watched(BLOCKER, deleted=True)
-    host.answer(node(BLOCKER))
-    assert asking.attempt.done
-    assert asking.attempt.heard == 7.0
+    if not early:
+        heard.append(asking.attempt.heard)
+        asking.attempt.watched(path, deleted, at=7.0)
+    heard.append(asking.attempt.heard)
+    asking.attempt.watched(BLOCKER, deleted=True, at=8.0)  # it does not wait any more
+    heard.append(asking.attempt.heard)
+    last = 7.0 if known else None
+    assert heard == [6.0, *([] if early else [None]), last, last]
 
 
 # Pauses.

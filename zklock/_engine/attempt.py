@@ -84,6 +84,7 @@ class _Fired(NamedTuple):
     deleted: bool
     held: bool
     taken: bool
+    at: float | None
 
 
 class _Stay:
@@ -166,8 +167,8 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         Outcome.__init__(self)
         self.terms = terms
         self.joint = joint
-        # For telemetry, as told by the host: when it began, when it heard last that a node was
-        # gone, and whether a grant was told.
+        # For telemetry, by the host's clock: when it began, when it was heard that what its last
+        # wait was for was gone, and whether a grant was told.
         self.began: float | None = None
         self.heard: float | None = None
         self.told = False
@@ -234,15 +235,21 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         self._tell(partial(self._replaced, final))
 
     def watched(
-        self, path: str | None, deleted: bool, held: bool = False, taken: bool = False
+        self,
+        path: str | None,
+        deleted: bool,
+        held: bool = False,
+        taken: bool = False,
+        at: float | None = None,
     ) -> None:
         """Hear of a watch that fired on ``path``; ``None`` stands for all watches at once.
 
         ``held``: whether the node had been granted, on this session. ``taken``: whether it is a
         node of this session that this client did not delete. The session's end, of which nobody
-        has heard yet, may have taken it, and this attempt's own node with it.
+        has heard yet, may have taken it, and this attempt's own node with it. ``at``: when the host
+        heard of it.
         """
-        self._tell(partial(self._happened, _Fired(path, deleted, held, taken)))
+        self._tell(partial(self._happened, _Fired(path, deleted, held, taken, at)))
 
     # From here on, only one thread runs at a time.
 
@@ -284,12 +291,11 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         try:
             match asked:
                 case Wait():
-                    events = (_event(asked, fired) for fired in self._events)
+                    self.heard = None
+                    events = (self._meaning(asked, fired) for fired in self._events)
                     answer, news = next(filter(None, events), None), News.WAITS
-                    if answer is None:
-                        self.heard = None  # what it waits for now is still there
-                        if asked.far and asked.own is not None:
-                            self._host.rest(self, asked.own)
+                    if answer is None and asked.far and asked.own is not None:
+                        self._host.rest(self, asked.own)
                 case Claim():
                     answer, news = self._host.claim(self, asked), News.CLAIMS
                 case ClaimAll(claims):
@@ -374,8 +380,14 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         if not isinstance(asked, Wait):
             after(self._stage, News.WATCHED)
             self._events.append(fired)
-        elif event := _event(asked, fired):
+        elif event := self._meaning(asked, fired):
             self._wake(News.WATCHED, partial(self._recipe.send, event))
+
+    def _meaning(self, wait: Wait, fired: _Fired) -> Event | None:
+        """Return the event that ends this wait, and note the news; ``None``: it waits on."""
+        if fired.deleted and fired.path == wait.blocker:
+            self.heard = fired.at
+        return _event(wait, fired)
 
     def _withdraw(self) -> None:
         if self._given_up:

@@ -608,15 +608,12 @@ class Session(Uncopied, WireObserver):
         self._outbox.send()
         if written:
             self._worker.wake()
-        if deleted and telemetry.hooks:
-            for attempt in attempts:
-                attempt.heard = now
         try:
             if number is not None:  # before the attempts look, so that its answer comes first
                 self._beat(number, now, proves=True)
         finally:
             for attempt in attempts:
-                attempt.watched(path, deleted, held, taken)
+                attempt.watched(path, deleted, held, taken, now)
 
     def _beside(self, path: str, now: float) -> bool:
         """Have the data of a lock's path read anew for the grants that watch them.
