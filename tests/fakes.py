@@ -784,3 +784,14 @@ def outcome(attempt: Attempt[Any]) -> Any:
 def no_thread(thread: threading.Thread) -> None:
     """Stand in for ``Thread.start`` where no thread can be started."""
     raise RuntimeError("can't start new thread")
+
+
+def interrupted_starter() -> Callable[[threading.Thread], None]:
+    """Return a stand-in for ``Thread.start`` that is interrupted once the thread runs."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    return interrupted

@@ -10,7 +10,8 @@ from contextvars import ContextVar
 import pytest
 
 from tests.at_once import at_once
-from tests.fakes import no_thread
+from tests.fakes import interrupted_starter, no_thread
+from zklock._engine import callers as callers_module
 from zklock._engine.callers import FEWEST, MOST, Callers
 from zklock.testing import wait_for
 
@@ -148,6 +149,30 @@ def test_what_one_raises_is_logged_and_stops_no_other(
     callers.run([fails, done.set])
     assert done.wait(SOON)
     assert "in a callback" in caplog.text
+
+
+def test_an_interrupt_of_who_starts_a_thread_does_it_no_harm(
+    others: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callers, ends = Callers(), threading.Semaphore(0)
+    serve = callers_module._Crew._serve
+
+    def served(crew: callers_module._Crew, me: object, lasting: bool) -> None:
+        serve(crew, me, lasting)
+        ends.release()
+
+    monkeypatch.setattr(callers_module._Crew, "_serve", served)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted_starter())
+        with pytest.raises(KeyboardInterrupt):
+            callers.ready()
+    done = threading.Event()
+    callers.run([done.set])
+    assert done.wait(SOON)
+    began = len(crew() - others)
+    callers.end()
+    wait_for(lambda: crew() <= others, SOON, "its threads have ended")
+    assert [ends.acquire(blocking=False) for _ in range(began)] == [True] * began
 
 
 def test_nothing_is_forgotten_at_the_end() -> None:

@@ -20,11 +20,15 @@ import pytest
 
 import zklock
 from tests.at_once import at_once
-from tests.fakes import no_thread
+from tests.fakes import Written, interrupted_starter, no_thread
 from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import LossReason, telemetry
+from zklock._engine.attempt import Attempt
+from zklock._engine.grant import GrantOptions
 from zklock._ground import telemetry as hub
 from zklock._ground.telemetry import Over, emit
+from zklock._recipes import semaphore
+from zklock._recipes.names import Kind
 from zklock.fencing import MemoryGuard
 from zklock.telemetry import (
     Connected,
@@ -207,6 +211,16 @@ class TestSubscription:
         assert record.getMessage() == "a telemetry hook raised"
         assert record.levelno == logging.ERROR
 
+    def test_a_subscribe_that_is_interrupted_as_its_thread_starts_leaves_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = set(tellers())
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", interrupted_starter())
+            with pytest.raises(KeyboardInterrupt):
+                telemetry.subscribe(print)
+        wait_for(lambda: set(tellers()) <= before, SOON)
+
     def test_an_interrupted_subscribe_leaves_no_thread(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -347,6 +361,13 @@ def test_events_are_frozen(kind: Any) -> None:
         assert kind.__doc__
 
 
+def permit(world: World, limit: int | None = None) -> Attempt[Any]:
+    """Ask for a permit of a semaphore."""
+    path = semaphore.locks(PATH)
+    entry = semaphore.Entry(path, b"me", Kind.EXCLUSIVE, root=PATH, limit=limit, permits=1)
+    return world._stand(entry, GrantOptions(PATH, "me", zklock.Grant))
+
+
 class TestGrants:
     def test_granted_and_released(self, world: World, heard: Heard) -> None:
         grant = world.acquire()
@@ -412,6 +433,25 @@ class TestGrants:
         world.run(1.0)
         assert third.done
         assert heard.all(Granted)[1].gap is None
+
+    def test_a_semaphores_contender_knows_no_gap(self, world: World, heard: Heard) -> None:
+        first = permit(world, limit=1)
+        world.run(1.0)
+        second, third, fourth = (permit(world) for _ in range(3))
+        world.run(1.0)
+        first.result().abandon()
+        world.run(1.0)
+        second_grant = second.result()
+        world.server.commit(Written(PATH, b"2"))
+        world.deliver()
+        world.run(1.0)
+        world.server.delete(second_grant.path)
+        world.deliver()
+        world.run(1.0)
+        assert third.done
+        assert fourth.done
+        assert [granted.waited for granted in heard.all(Granted)] == [0.0, 1.0, 2.0, 3.0]
+        assert [granted.gap for granted in heard.all(Granted)] == [None] * 4
 
     def test_lost_is_told_once(self, world: World, heard: Heard) -> None:
         grant = world.acquire()

@@ -91,16 +91,17 @@ class _Crew:
 
     def _serve(self, me: object, lasting: bool) -> None:
         while True:
+            # Here too: an interrupt may strike the starter once this thread runs.
+            self.threads[me] = None
             while (calls := self._next(lasting)) is not None:
                 self._busy[me] = None
                 self._see_to_the_next()
                 for call in calls:
                     callbacks.run(call)
                 del self._busy[me], calls
-            del self.threads[me]
+            self.threads.pop(me, None)
             if self.threads or self.queue.qsize() < 2:
-                return
-            self.threads[me] = None  # a caller of run() believed that this thread goes on
+                return  # else a caller of run() believed that this thread goes on
 
     def _next(self, lasting: bool) -> Calls | None:
         """Wait for calls; ``None`` if this thread must end."""

@@ -78,7 +78,11 @@ class Subscription:
 
     def _begin(self) -> None:
         self._queue: SimpleQueue[tuple[Event, Over | None] | Flag | None] = SimpleQueue()
-        threads.start(self._serve, "zklock-telemetry", self._queue)
+        try:
+            threads.start(self._serve, "zklock-telemetry", self._queue)
+        except BaseException:
+            self._queue.put(None)  # an interrupt may strike once the thread runs
+            raise
 
     def _serve(self, queue: SimpleQueue[tuple[Event, Over | None] | Flag | None]) -> None:
         while (item := queue.get()) is not None:
