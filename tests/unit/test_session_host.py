@@ -247,6 +247,25 @@ def test_who_asks_after_the_end_of_the_lease_finds_it_over(
     assert nodes(world) == []
 
 
+def test_what_an_interrupted_release_has_ended_is_not_held(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node is let go later. Until then, the thread may ask for the lock again."""
+    grant = world.acquire()
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.session, "let_go", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            grant.abandon()
+    assert world.session.grants(PATH) == []
+    assert list(world.session._nodes) == [grant.path]
+    world.run()
+    assert nodes(world) == []
+
+
 # The end of the session.
 
 
