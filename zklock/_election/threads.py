@@ -66,13 +66,17 @@ class Leadership(Leading, Grant):
 
 
 class _Term(Term[Leadership]):
-    """A leadership and its thread. The side that gets ``taken`` has to give it back."""
+    """A leadership and its thread."""
 
     def __init__(self, leadership: Leadership, candidacy: Candidacy, *, led: bool) -> None:
         super().__init__(leadership, candidacy, led=led)
         self.over: Event = Event()
-        self.taken = threading.Lock()
         self.thread: threading.Thread | None = None
+        self._giver: dict[None, str] = {}  # one at most; setdefault() is one step
+
+    def is_up_to(self, who: str) -> bool:
+        """Whether it has to be given back by this one, who asks first or has asked first."""
+        return self._giver.setdefault(None, who) == who
 
 
 @public
@@ -389,21 +393,31 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             if not await self._await_end(term):
                 raise self._stuck(term)
             return term
+        except LeaderStuck:
+            raise
         except BaseException as error:
-            if attempt.give_up() or isinstance(error, LeaderStuck):
-                raise
-            if term is None:
-                attempt.when_done(lambda: discard(attempt))
-            elif term.taken.acquire(blocking=False):
-                term.give_back()
-                term.over.set()
-            elif not await self._await_end(term, interrupted=True):
+            # On another thread: a further interrupt in the middle would leave half of it undone.
+            self._session.later(partial(self._undo, attempt, term))
+            if term is not None and not await self._await_end(term):
                 error.add_note(str(self._stuck(term)))
             raise
 
+    def _undo(self, attempt: Attempt[Leadership], term: _Term | None) -> None:
+        """Give up, or have what has begun end."""
+        if attempt.give_up():
+            return
+        if term is None:
+            attempt.when_done(lambda: discard(attempt))
+        elif term.is_up_to("who has asked"):
+            term.give_back()
+            term.over.set()
+            self._mail.put(None)
+        else:
+            term.leadership.resign()
+
     def _serve(self, term: _Term, lead: Callable[[Leadership], object]) -> None:
         """Lead, then give back. The thread that waits may have been interrupted meanwhile."""
-        if not term.taken.acquire(blocking=False):
+        if not term.is_up_to("who leads"):
             return
         leadership = term.leadership
         try:
@@ -438,14 +452,14 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
                 term.over.set()
                 self._mail.put(None)
 
-    async def _await_end(self, term: _Term, *, interrupted: bool = False) -> bool:
+    async def _await_end(self, term: _Term) -> bool:
         """Wait for the end of ``lead``, for its grace once it is told. Return whether it ended."""
         leadership, left = term.leadership, self._grace
         while not term.over.is_set():
             if left <= 0:
                 return False
             told = leadership.should_stop.is_set()
-            if not told and (interrupted or self._stopping):
+            if not told and self._stopping:
                 # On another thread: an interrupt in the middle would leave the event locked.
                 self._session.later(leadership.resign)
             after = await self._spend(left)
