@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import zklock
 from tests.unit.simulator import system as simulated
-from tests.unit.simulator.plans import PATHS, SOON, Member
+from tests.unit.simulator.plans import MOMENT, PATHS, SOON, Member
 from tests.unit.simulator.pools import Planned
-from tests.unit.simulator.system import Violation
-from zklock.errors import ClientClosed, NoAnswer, ZkLockError
+from tests.unit.simulator.system import Exposed, Violation
+from zklock.errors import ClientClosed, LeaderStuck, NoAnswer, ZkLockError
 
 if TYPE_CHECKING:
     from tests.unit.simulator.world import World
@@ -41,6 +41,7 @@ class Term:
 
     leadership: Any
     member: Member
+    exposed: Exposed
     connected: float
     asked: float | None = None  # when it was known to be asked
     told: float | None = None  # when it was told to stop, and there was no other reason
@@ -73,17 +74,28 @@ class Elections:
             world.say(f"{name} leads with {leadership.token}")
             if rng.random() < 0.2:
                 raise Planned("lead fails")
-            term = Term(leadership, member, world.system.now)
+            term = Term(leadership, member, exposed, world.system.now)
             self._terms.append(term)
             leadership.should_stop.wait(rng.choice((1.0, 4.0, 16.0)) * rng.random())
             self._terms.remove(term)
             world.say(f"{name} leads no more")
 
+        interrupted = False
         while not world.calm.is_set() and not member.stopped:
             try:
-                if rng.random() < 0.5:
-                    self._ask(election, member, name, rng)
-                election.run(lead, world.calm)
+                with world.system.exposed() as exposed:
+                    if rng.random() < 0.5:
+                        self._ask(election, member, name, rng)
+                    election.run(lead, world.calm)
+            except KeyboardInterrupt:
+                world.say(f"{name} is interrupted")
+                assert exposed.struck is not None
+                world.check_time(member, f"{name}, interrupted,", exposed.struck, 2 * MOMENT)
+                interrupted = True
+            except LeaderStuck:
+                if not interrupted:
+                    raise
+                simulated.sleep(0.5)  # the term may not have been over yet
             except ClientClosed:
                 if not member.stopped:
                     raise
@@ -100,8 +112,10 @@ class Elections:
         asked = None
         try:
             asked = election.request_release(limit)
-        except NoAnswer:
+        except (NoAnswer, KeyboardInterrupt) as error:
             call.asked = set(self._standing())  # any of these was perhaps the first
+            if isinstance(error, KeyboardInterrupt):
+                raise
         finally:
             world.check_time(member, f"{name} request_release()", call.begin, limit)
         world.say(f"{name} asks {asked}")
@@ -150,7 +164,7 @@ class Elections:
             return
         if leadership.should_stop.is_set():
             term.told = now
-            if not world.calm.is_set():
+            if not world.calm.is_set() and term.exposed.struck is None:
                 self._told.append(term)
             return
         if not term.member.client.connected:

@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from tests.unit.bends import Bend, bent
-from tests.unit.simulator.plans import FAULTS, Plan, plan_of
+from tests.unit.simulator.plans import FAULTS, INTERRUPT, Plan, plan_of
 from tests.unit.simulator.system import Violation
 from tests.unit.simulator.world import World
-from zklock._election.threads import Leadership
+from zklock._election.threads import LeaderElection, Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.callers import Callers
+from zklock._engine.grant import GrantBase
 from zklock._engine.lease import Lease
 from zklock._engine.session import Session
 from zklock._kazoo import store
@@ -522,6 +523,51 @@ MUTATIONS = {
         kind="pool",
         found="a shard has moved",
     ),
+    "an interrupted acquire leaves its contender": Mutation(
+        (Bend(base.LockBase, "_acquire", "attempt.give_up()", "True"),),
+        faults=(INTERRUPT,),
+        found="holds",
+    ),
+    "a grant on its way to an interrupted caller is kept": Mutation(
+        (Bend(base.LockBase, "_acquire", "abandon_result(attempt)", "None"),),
+        faults=(INTERRUPT,),
+        found="holds",
+    ),
+    "a step that an interrupt has torn apart is not cleaned up": Mutation(
+        (Bend(Attempt, "_clean_up", "self._recover is None", "True"),),
+        faults=(INTERRUPT,),
+        found="left",
+    ),
+    "an interrupted release is not carried out": Mutation(
+        (Bend(GrantBase, "_end", "self._keeper.let_go_later(self)", "pass"),),
+        faults=(INTERRUPT,),
+        found="left",
+    ),
+    "what an interrupted release has ended is held": Mutation(
+        (Bend(Session, "grants", "if not grant._ended", ""),),
+        kind="read and write",
+        faults=(INTERRUPT,),
+        found="this thread holds",
+    ),
+    "a term that an interrupt has kept from its thread is not given back": Mutation(
+        (Bend(LeaderElection, "_undo", "term.give_back()", "pass"),),
+        kind="election",
+        faults=("no threads", INTERRUPT),
+        found="left",
+    ),
+    "an interrupted lead is not told to stop": Mutation(
+        (Bend(LeaderElection, "_undo", "term.leadership.resign()", "pass"),),
+        kind="election",
+        faults=(INTERRUPT,),
+        found="interrupted, took",
+    ),
+    "a worker that was interrupted as it joined stays": Mutation(
+        (Bend(Membership, "_give_up_start", "self._depart()", "pass"),),
+        kind="pool",
+        faults=(INTERRUPT,),
+        found="members() says",
+        quick=False,
+    ),
 }
 """What is wrong in each is said by its name."""
 
@@ -552,7 +598,7 @@ def detect(mutation: Mutation, most: int) -> Detected | None:
 
 
 def _plan(mutation: Mutation, seed: int) -> Plan:
-    assert set(mutation.faults) <= set(FAULTS)
+    assert set(mutation.faults) <= {*FAULTS, INTERRUPT}
     return replace(
         plan_of(seed, (mutation.kind,)),
         faults=mutation.faults,

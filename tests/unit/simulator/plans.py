@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tests.unit.simulator.system import Process
@@ -56,6 +56,9 @@ FAULTS = (
     "slow",
     "cancel",
 )
+
+INTERRUPT = "interrupt"
+"""A fault for a while: exceptions out of nowhere strike calls of users, each at most once."""
 
 ONE_SERVER = {"cut", "isolate", "pause server"}
 """Faults of one server: the client has to find the other one in time."""
@@ -133,3 +136,10 @@ def plan_of(seed: int, kinds: tuple[str, ...] = KINDS) -> Plan:
         noise=rng.choice((0.0, 0.03, 0.1, 0.3)),
         permits=processes * users if kind == "burst" else 2,
     )
+
+
+def with_interrupts(plan: Plan) -> Plan:
+    """Return the plan with interrupts among its faults; in a burst, nothing goes wrong."""
+    if plan.kind == "burst":
+        return plan
+    return replace(plan, faults=(*plan.faults, INTERRUPT), troubles=max(2, plan.troubles))

@@ -118,7 +118,10 @@ class Workers:
                     stuck_after=worker.patience,
                     rejoin_delay=self._delay,
                 )
-                worker.pool.start()
+                with self._world.system.exposed():
+                    worker.pool.start()
+            except KeyboardInterrupt:
+                self._world.say(f"{name} is interrupted, and does not join")
             except ClientClosed:
                 if not member.stopped:
                     raise
@@ -175,6 +178,10 @@ class Workers:
     def _leave(self, worker: Worker) -> None:
         world, begin = self._world, self._world.system.now
         try:
+            with world.system.exposed():
+                worker.pool.stop(LIMIT)
+        except KeyboardInterrupt:
+            world.say(f"{worker.name} is interrupted in stop()")
             worker.pool.stop(LIMIT)
         finally:
             limit = LIMIT + world.plan.timeout + 6.0

@@ -125,6 +125,5 @@ class Several:
                 raise Violation(f"{grant} is granted, and {each} was given back before")
 
     def _check_none(self, name: str) -> None:
-        left = [each for each in self._world.not_ended() if each.identity == name]
-        if left:
+        if left := self._world.held_by(name):
             raise Violation(f"{name} has not got all, or has given all back, and holds {left}")

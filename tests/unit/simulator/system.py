@@ -49,6 +49,14 @@ class Process:
         return sum(max(0.0, min(end, until) - max(begin, since)) for since, until in self.stood)
 
 
+class Exposed:
+    """A stretch of a thread that one interrupt at most can strike. ``struck``: when it has."""
+
+    def __init__(self) -> None:
+        self.due = False  # it strikes at the next point
+        self.struck: float | None = None
+
+
 class Task:
     """A simulated thread. It waits until ``ready()``, or until ``due``."""
 
@@ -59,6 +67,7 @@ class Task:
         self.greenlet: greenlet
         self.ready: Callable[[], object] | None = None
         self.due = math.inf
+        self.exposed: Exposed | None = None
         self.frozen = process.frozen
         self.done = False
 
@@ -74,13 +83,16 @@ class System:
         self.now = BEGIN
         self.steps = 0
         self.rng = random.Random(f"steps {seed}")
+        self.strikes = random.Random(f"strikes {seed}")
         self.outside = Process("outside")
         self.tasks: list[Task] = []
         self.current: Task | None = None
         self.each_step: Callable[[], object] = lambda: None
         self.failure: BaseException | None = None
         self.over = False
-        self.noise = 0.0  # how often a thread is interrupted where it need not wait
+        self.noise = 0.0  # how often others run where a thread need not wait
+        self.interrupts = 0.0  # how often one strikes a thread where it can
+        self.struck = 0  # by interrupts, so many threads
         self.history = 0  # a digest of who ran when
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
@@ -154,14 +166,42 @@ class System:
         me.due = math.inf if seconds is None else self.now + seconds
         self._switch(me)
         me.ready, me.due = None, math.inf
+        self._notice(me)
         return bool(ready())
 
     def point(self) -> None:
         """Perhaps let others run."""
         if self.over:
             raise Over
+        me = self._me()
         if self.rng.random() < self.noise:
-            self._switch(self._me())
+            self._switch(me)
+        self._notice(me)
+
+    @contextmanager
+    def exposed(self) -> Iterator[Exposed]:
+        """Let one interrupt at most strike this thread."""
+        me, exposed = self._me(), Exposed()
+        me.exposed = exposed
+        try:
+            yield exposed
+        finally:
+            me.exposed = None
+
+    def interrupt(self) -> None:
+        """Have an interrupt strike one of the threads that it can strike."""
+        exposed = [each.exposed for each in self.tasks if each.exposed is not None]
+        if exposed:
+            self.strikes.choice(exposed).due = True
+
+    def _notice(self, me: Task) -> None:
+        exposed = me.exposed
+        if exposed is None:
+            return
+        if exposed.due or (self.interrupts and self.strikes.random() < self.interrupts):
+            me.exposed, exposed.struck = None, self.now
+            self.struck += 1
+            raise KeyboardInterrupt
 
     def freeze(self, process: Process, seconds: float) -> None:
         """Stop all threads of a process."""
@@ -219,7 +259,7 @@ class System:
         now, able, later = self.now, [], math.inf
         for task in self.tasks:
             frozen = task.frozen
-            if task.due <= now or task.ready is None or task.ready():
+            if task.due <= now or task.ready is None or task.ready() or _is_struck(task):
                 if frozen <= now:
                     able.append(task)
                 elif frozen < later:
@@ -236,6 +276,10 @@ class System:
             names = ", ".join(task.name for task in self.tasks)
             raise Violation(f"nothing can happen any more: {names} wait for ever")
         self.now = max(self.now, later)
+
+
+def _is_struck(task: Task) -> bool:
+    return task.exposed is not None and task.exposed.due
 
 
 # The modules as zklock and kazoo see them. Outside of a run nobody else is there, and nobody waits.
@@ -356,11 +400,13 @@ class Condition:
         depth, woken = self._lock.depth, [False]
         self._waiting.append(woken)
         self._lock.depth = 0
-        _block(lambda: woken[0], timeout)
-        for _ in range(depth):
-            self._lock.acquire()
-        if not woken[0]:
-            self._waiting.remove(woken)
+        try:
+            _block(lambda: woken[0], timeout)
+        finally:
+            for _ in range(depth):
+                self._lock.acquire()
+            if not woken[0]:
+                self._waiting.remove(woken)
         return woken[0]
 
     def notify(self, n: int = 1) -> None:

@@ -21,7 +21,14 @@ from tests.unit.simulator.coverage import (
     table,
 )
 from tests.unit.simulator.mutations import MUTATIONS, detect
-from tests.unit.simulator.plans import FAULTS, KINDS, Plan, command, plan_of
+from tests.unit.simulator.plans import (
+    FAULTS,
+    KINDS,
+    Plan,
+    command,
+    plan_of,
+    with_interrupts,
+)
 from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
 from zklock._kazoo.riders import Rider
@@ -116,6 +123,16 @@ def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> No
     for seed in range(first, first + EACH):
         play(seed)
     assert sum(rode) > 100 * EACH
+
+
+@pytest.mark.parametrize("riders", ["off", "on"])
+@pytest.mark.parametrize("first", FIRSTS)
+def test_interrupts_leave_nothing(first: int, riders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", riders)
+    struck = 0
+    for seed in range(first, first + EACH):
+        struck += play(seed, with_interrupts(plan_of(seed))).system.struck
+    assert struck > EACH
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ from tests.unit.simulator.elections import Elections
 from tests.unit.simulator.ensemble import HOSTS, Ensemble
 from tests.unit.simulator.network import Network
 from tests.unit.simulator.plans import (
+    INTERRUPT,
     MOMENT,
     PATHS,
     POOL,
@@ -126,6 +127,8 @@ class World:
                 f"{member.process.name} main", partial(self._main, member), member.process
             )
             self.left += 1
+        if INTERRUPT in plan.faults:
+            self._interrupt(rng.uniform(0.0, 2.0))  # what users begin with, too
         for _ in range(plan.troubles):
             simulated.sleep(rng.uniform(0.1, 1.5) * plan.timeout)
             self._trouble(rng.choice(plan.faults))
@@ -165,7 +168,7 @@ class World:
                         self.several.use(member, name, rng)
                     else:
                         self._round(member, name, rng)
-                except (AcquireCancelled, LockLost):
+                except (AcquireCancelled, LockLost, KeyboardInterrupt):
                     continue
                 except ClientClosed:
                     if not member.stopped:
@@ -204,8 +207,15 @@ class World:
     def asking(self, name: str, lock: Any) -> Iterator[None]:
         """Have what a user acquires cancelled, if that goes wrong."""
         self._pending[name] = lock
+        before = self.held_by(name)
         try:
-            yield
+            with self.system.exposed():
+                yield
+        except KeyboardInterrupt:
+            self.say(f"{name} is interrupted")
+            if self.held_by(name) != before:
+                raise Violation(f"{name} is interrupted, and holds {self.held_by(name)}") from None
+            raise
         finally:
             del self._pending[name]
 
@@ -283,7 +293,13 @@ class World:
         """Give back, within a limit in seconds."""
         begin = self.system.now
         try:
-            release()
+            with self.system.exposed():
+                release()
+        except KeyboardInterrupt:
+            self.say(f"{name} is interrupted in a release")
+            for grant in self.held_by(name):
+                grant.abandon()
+            raise
         finally:
             self.check_time(member, f"{name} release()", begin, limit)
 
@@ -302,7 +318,9 @@ class World:
                 ("isolate", "pause server", "throttle", "lose"), self._trouble_of_server
             ),
             **dict.fromkeys(("restart", "restart shorter"), self._restart),
-            **dict.fromkeys(("freeze", "stall", "no threads", "kill"), self._trouble_of_process),
+            **dict.fromkeys(
+                ("freeze", "stall", "no threads", "kill", INTERRUPT), self._trouble_of_process
+            ),
         }.get(what, self._trouble_of_session)
         home(what, member, follower, long)
 
@@ -359,9 +377,17 @@ class World:
                 for each in self.members:
                     each.process.threads_fail = True
                 self.system.after(long, self._let_start)
+            case "interrupt":
+                self._interrupt(long)
             case "kill":
                 if not any(each.process.dead for each in self.members):
                     self.kill(member)
+
+    def _interrupt(self, long: float) -> None:
+        self.system.interrupts = self.rng.choice((0.002, 0.02, 0.1))
+        self.system.after(long, self._let_be)
+        for _ in range(3):
+            self.system.after(self.rng.uniform(0.0, long), self.system.interrupt)
 
     def _trouble_of_session(self, what: str, member: Member, follower: Any, long: float) -> None:
         client, rng = member.client, self.rng
@@ -414,6 +440,9 @@ class World:
     def _speed_up(self) -> None:
         self.network.slow = 0.0
 
+    def _let_be(self) -> None:
+        self.system.interrupts = 0.0
+
     def _let_start(self) -> None:
         for member in self.members:
             member.process.threads_fail = False
@@ -422,6 +451,7 @@ class World:
         self._calm()
         self._speed_up()
         self._let_start()
+        self._let_be()
         self.network.heal()
         for follower in self.ensemble.followers:
             if follower.mute:
@@ -540,9 +570,9 @@ class World:
             for each in (one, other)
         )
 
-    def not_ended(self) -> list[GrantBase]:
-        """Return the grants that are neither given back nor lost."""
-        return [grant for grant, _ in self._active if not grant._ended]
+    def held_by(self, name: str) -> list[GrantBase]:
+        """Return the grants of a user that are neither given back nor lost."""
+        return [grant for grant, _ in self._active if grant.identity == name and not grant._ended]
 
     def check_time(self, member: Member, what: str, begin: float, limit: float) -> None:
         """Look whether a call returns within its limit, in seconds."""
