@@ -110,19 +110,23 @@ mutants: $(MUTATING)  ## small faults in the core, one at a time: which do unit 
 
 bench: zookeeper  ## locks and guards against their peers, as ratios; a worker pool
 	$(BIN)/python -m tests.bench.bench_lock
+	$(BIN)/python -m tests.bench.bench_lock --nodes 3
 	$(BIN)/python -m tests.bench.bench_fencing
 	$(BIN)/python -m tests.bench.bench_pool
 	$(BIN)/python -m tests.bench.bench_failover
 	$(BIN)/python -m tests.bench.bench_waiters
+	$(BIN)/python -m tests.bench.bench_held
 	$(BIN)/python -m tests.bench.bench_rest
 	$(BIN)/python -m tests.bench.bench_start
 	$(BIN)/python -m tests.bench.bench_run --runs 10
 	$(BIN)/python -m tests.bench.bench_top
 	$(BIN)/python -m tests.bench.bench_telemetry
 
-figures: zookeeper  ## measure what docs/benchmarks.md plots, and draw it; takes a quiet machine and some ten minutes
+figures: zookeeper  ## measure what docs/benchmarks.md plots, and draw it; takes a quiet machine and some fifteen minutes
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.bench_lock --json tests/bench/results/lock.json
+	$(BIN)/python -m tests.bench.bench_lock --nodes 3 --json tests/bench/results/ensemble.json
+	$(BIN)/python -m tests.bench.bench_held --json tests/bench/results/held.json
 	$(BIN)/python -m tests.bench.bench_fencing --json tests/bench/results/fencing.json
 	$(BIN)/python -m tests.bench.bench_failover --json tests/bench/results/failover.json
 	$(BIN)/python docs/site/pictures.py

@@ -56,6 +56,12 @@ LOCKS = (
     ("the floor: the same bytes on a bare socket", "1 + 1", "floor"),
 )
 """Who takes a lock: its title, its round trips, and its name in the file."""
+ELSEWHERE = (
+    ("redis-py's `Lock`, one server of Redis", "Redis"),
+    ("etcd3gw's `Lock`, one server of etcd", "etcd"),
+)
+"""Who takes a lock that is not ZooKeeper's, for orientation."""
+BACKENDS = {"container": "in containers", "java": "in local Java"}
 NONE = "–"
 
 
@@ -102,9 +108,57 @@ def peers_table() -> str:
     return table(result, head, rows, f" Curator {curator}." if curator else missing(result))
 
 
+def spread(figures: dict[str, Any], name: str) -> str:
+    """Return the median and the ends of a time in microseconds, if it was measured."""
+    if name not in figures:
+        return NONE
+    least, middle, most = (figures[name][each] * 1e6 for each in ("p10", "p50", "p90"))
+    return f"{middle:.0f} ({least:.0f}–{most:.0f})"
+
+
+def disk_table(name: str, place: str) -> str:
+    """Return the times in memory, and with the log forced to the disk."""
+    result = measured(name)
+    conditions = result["conditions"]
+    places = [result["figures"][place], result["figures"][f"{place}, disk"]]
+    rows = [
+        [title, over(places[0], who, "kazoo"), *(spread(found, who) for found in places)]
+        for title, who in (*((title, who) for title, _, who in LOCKS), *ELSEWHERE)
+        if any(who in found for found in places)
+    ]
+    ran = BACKENDS.get(conditions["backend"], conditions["backend"])
+    told = [f" ZooKeeper ran {ran}."]
+    told += [f" {each} {conditions[each]}." for each in ("Redis", "etcd") if each in conditions]
+    head = ["", "memory, × kazoo", "memory, µs", "disk, µs"]
+    return table(result, head, rows, "".join(told) + missing(result))
+
+
+def held_table() -> str:
+    """Return what one client takes that acquires, holds and releases many locks."""
+    result = measured("held")
+    found, conditions = result["figures"], result["conditions"]
+    count, hold = conditions["count"], found["hold"]
+    rows = [
+        [f"{what} all", f"{each['seconds']:.0f} s, {each['processor']:.1f} s of processor time"]
+        for what, each in (("acquire", found["acquire"]), ("release", found["release"]))
+    ]
+    rows[1:1] = [
+        ["memory of the process, for each lock", f"{found['resident'] / 1024:.1f} KiB"],
+        ["… of Python's objects, by `tracemalloc`", f"{found['traced'] / 1024:.1f} KiB"],
+        ["requests in a session timeout, while it holds all", f"{hold['requests']:.1f}"],
+        ["… of these, heartbeats: transactions", f"{hold['transactions']:.1f}"],
+        [
+            "processor time of the client, while it holds all",
+            f"{hold['core'] * 100:.1f} % of a core",
+        ],
+    ]
+    timeout = f" {count} locks, session timeout {conditions['timeout']:g} s."
+    return table(result, ["", "one client"], rows, timeout)
+
+
 def missing(result: Measured) -> str:
     """Return which peers were missing."""
-    names = " ".join(result["conditions"].get("missing", {}))
+    names = ", ".join(result["conditions"].get("missing", {}))
     return f" Missing: {names}." if names else ""
 
 
@@ -142,6 +196,9 @@ def ratio(found: dict[str, float]) -> float:
 TABLES = {
     "lock": lock_table,
     "peers": peers_table,
+    "disk": lambda: disk_table("lock", "one machine"),
+    "ensemble": lambda: disk_table("ensemble", "3 nodes"),
+    "held": held_table,
     "failover": failover_table,
     "fencing": fencing_table,
 }

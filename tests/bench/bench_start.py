@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from zklock.testing import ZooKeeperServer, wait_for
-from zklock.testing.ports import free_ports
+from tests.bench.etcd import Etcd
+from tests.contract.fencing.databases import Unavailable, program
+from zklock.testing import ZooKeeperServer
 
 ETCD = {"ETCDCTL_API": "3"}
 KAZOO = """\
@@ -48,38 +49,15 @@ def measure(command: Sequence[str], environ: dict[str, str]) -> tuple[float, flo
     return took, used.ru_utime + used.ru_stime
 
 
-@contextlib.contextmanager
-def etcd() -> Iterator[list[str] | None]:
-    """Run an etcd server; yield the command that locks there, ``None`` if etcd is not installed."""
-    programs = [shutil.which(name) for name in ("etcd", "etcdctl")]
-    if None in programs:
-        yield None
-        return
-    server, client = map(str, programs)
-    ours, peers = (f"http://127.0.0.1:{port}" for port in free_ports(2))
-    with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            [
-                *(server, "--data-dir", folder, "--initial-cluster", f"default={peers}"),
-                *("--listen-client-urls", ours, "--advertise-client-urls", ours),
-                *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        asked = [client, "--endpoints", ours]
-        try:
-            wait_for(lambda: answers([*asked, "endpoint", "health"]), 60.0, "etcd does not answer")
-            yield [*asked, "lock", "start"]
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def answers(command: Sequence[str]) -> bool:
-    """Whether a command of etcd's succeeds."""
-    environ = {**os.environ, **ETCD}
-    return subprocess.run(command, env=environ, capture_output=True, check=False).returncode == 0
+def etcd_lock(stack: contextlib.ExitStack) -> list[str] | None:
+    """Run an etcd server; return the command that locks there, ``None`` if it is missing."""
+    try:
+        client = program("etcdctl", "etcd-client")
+        server = stack.enter_context(Etcd())
+    except Unavailable as error:
+        print(f"etcd is missing: {error}")
+        return None
+    return [client, "--endpoints", server.url, "lock", "start"]
 
 
 def main() -> None:
@@ -88,13 +66,16 @@ def main() -> None:
     parser.add_argument("rounds", nargs="?", type=int, default=20)
     rounds = parser.parse_args().rounds
     python, true = sys.executable, "/bin/true"
-    with ZooKeeperServer() as server, tempfile.NamedTemporaryFile() as file, etcd() as etcd_lock:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(ZooKeeperServer())
+        file = stack.enter_context(tempfile.NamedTemporaryFile())
+        locking = etcd_lock(stack)
         ours = {"ZKLOCK_HOSTS": server.hosts, "ZKLOCK_CONFIG": os.devnull}
         environ = {**os.environ, **ETCD, **ours}
         commands = {
             "python -c pass": [python, "-c", "pass"],
             "flock FILE /bin/true": [shutil.which("flock") or "flock", file.name, true],
-            **({"etcdctl lock start /bin/true": [*etcd_lock, true]} if etcd_lock else {}),
+            **({"etcdctl lock start /bin/true": [*locking, true]} if locking else {}),
             "python -c 'import kazoo.client'": [python, "-c", "import kazoo.client"],
             "a script with kazoo's lock": [python, "-c", KAZOO, server.hosts, true],
             "zklock --help": [python, "-m", "zklock.cli", "--help"],
@@ -112,8 +93,6 @@ def main() -> None:
     for name, times in measured.items():
         took, used = (statistics.median(each) for each in zip(*times, strict=True))
         print(f"| `{name}` | {1000 * took:.0f} ms | {1000 * used:.0f} ms | {used / start:.1f} |")
-    if etcd_lock is None:
-        print("\nwithout etcdctl: etcd and etcdctl are not installed (etcd-server, etcd-client)")
 
 
 if __name__ == "__main__":

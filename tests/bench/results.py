@@ -39,21 +39,37 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
     return {f"p{each}": hundredths[each - 1] for each in (10, 50, 90, 99)}
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of what runs in this process."""
+    return {
+        "zklock": zklock.__version__,
+        "kazoo": version("kazoo"),
+        "Python": platform.python_version(),
+    }
+
+
+def machine() -> dict[str, object]:
+    """Return what kind of machine this is."""
+    return {
+        "cores": os.cpu_count(),
+        "architecture": platform.machine(),
+        "system": platform.system(),
+    }
+
+
+def measured_with() -> str:
+    """Return the versions and the machine in one line, to be printed."""
+    found = {**versions(), **machine()}
+    return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
 def write(file: Path, conditions: dict[str, object], figures: object) -> None:
     """Write the figures with the conditions under which they were measured."""
     found = {
         "day": datetime.now(UTC).date().isoformat(),
         "conditions": conditions,
-        "versions": {
-            "zklock": zklock.__version__,
-            "kazoo": version("kazoo"),
-            "Python": platform.python_version(),
-        },
-        "machine": {
-            "cores": os.cpu_count(),
-            "architecture": platform.machine(),
-            "system": platform.system(),
-        },
+        "versions": versions(),
+        "machine": machine(),
         "figures": figures,
     }
     file.write_text(json.dumps(rounded(found), indent=1, ensure_ascii=False) + "\n")

@@ -86,6 +86,50 @@ def test_a_lock_is_compared_with_each_peer_and_a_missing_one_is_named(
     assert f"{ours} 400 | 0.40 | – | 2.00 | 200 |" in figures.TABLES["peers"]()
 
 
+def test_memory_and_disk_stand_side_by_side_and_who_is_nowhere_has_no_row(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def times(micro: int) -> dict[str, float]:
+        return {"p10": micro / 2e6, "p50": micro / 1e6, "p90": micro / 5e5}
+
+    copied(monkeypatch, tmp_path)
+    told = figures.measured("lock")
+    told["conditions"] |= {
+        "backend": "java",
+        "Redis": "7.0.15, redis-py 8.1.0",
+        "missing": {"Curator": "no jars", "etcd": "no etcd"},
+    }
+    told["conditions"].pop("etcd", None)
+    told["figures"] |= {
+        "one machine": {"kazoo": times(1000), "Redis": times(200)},
+        "one machine, disk": {"kazoo": times(4000), "zklock": times(3000)},
+    }
+    (tmp_path / "lock.json").write_text(json.dumps(told))
+    table = figures.TABLES["disk"]()
+    assert "ZooKeeper ran in local Java. Redis 7.0.15, redis-py 8.1.0." in table
+    assert "Missing: Curator, etcd." in table
+    assert "| zklock's `Lock` | – | – | 3000 (1500–6000) |" in table
+    assert "| redis-py's `Lock`, one server of Redis | 0.20 | 200 (100–400) | – |" in table
+    assert "etcd3gw" not in table
+
+
+def test_held_locks_are_told_each_in_the_unit_of_its_row(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copied(monkeypatch, tmp_path)
+    told = figures.measured("held")
+    told["conditions"] |= {"count": 500, "timeout": 8.0}
+    told["figures"] |= {"resident": 2048.0, "traced": 1024.0}
+    told["figures"]["hold"] |= {"core": 0.0123, "requests": 12.0, "transactions": 10.0}
+    (tmp_path / "held.json").write_text(json.dumps(told))
+    table = figures.TABLES["held"]()
+    assert "500 locks, session timeout 8 s." in table
+    assert "for each lock | 2.0 KiB |" in table
+    assert "`tracemalloc` | 1.0 KiB |" in table
+    assert "transactions | 10.0 |" in table
+    assert "| 1.2 % of a core |" in table
+
+
 def test_a_table_and_a_plot_follow_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

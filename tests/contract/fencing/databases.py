@@ -33,15 +33,15 @@ def program(name: str, package: str, *folders: str) -> str:
 
 
 class Server(ABC):
-    """One server with its data in a folder of its own; never runs as root.
+    """One server with its data in a folder of its own, below ``root``; never runs as root.
 
     Data are written but not forced to disk: they survive a server that is killed.
     """
 
     stop_signal = signal.SIGTERM
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="zklock-database-"))
+    def __init__(self, root: Path | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="zklock-database-", dir=root))
         (self.port,) = free_ports()
         self._process: subprocess.Popen[bytes] | None = None
         self._user: dict[str, Any] = {}
