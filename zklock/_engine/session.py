@@ -445,8 +445,9 @@ class Session(Uncopied, WireObserver):
         """Return the grants of a lock that are held on this session."""
         self.remaining()
         with self.guard:
-            # An interrupted release has the node of an ended one let go later.
-            return [grant for grant in self._nodes.grants_of(lock_path) if not grant._ended]
+            grants = self._nodes.grants_of(lock_path)
+        # An interrupted release has the node of an ended one let go later.
+        return [grant for grant in grants if not grant._ended]
 
     def sweep(self, node: str) -> None:
         """Delete a node that nobody uses."""
