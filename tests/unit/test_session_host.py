@@ -1005,13 +1005,33 @@ def test_a_node_that_is_gone_when_it_is_to_be_watched_is_lost_at_once(
     assert lost == [LossReason.NODE_DELETED]
 
 
+def test_a_heartbeat_looks_only_at_nodes_without_their_watches(world: World) -> None:
+    nodes = world.session._nodes
+    world.acquire("/first").abandon()  # the first heartbeat is sent
+    world.sent.clear()
+    grants = [world.acquire(f"/lock-{number}") for number in range(3)]
+    given_back, fired, other = (grant.path for grant in grants)
+    assert nodes.unwatched() == [given_back, fired, other]
+    grants[0].abandon()
+    assert nodes.unwatched() == [fired, other]
+    world.run(BEAT)
+    assert nodes.unwatched() == []
+    assert {each.path for _, each in world.sent if isinstance(each, Watch)} == {fired, other}
+    world.on_event(states.CHANGED, fired)
+    assert nodes.unwatched() == [fired]
+    world.run(BEAT)
+    assert nodes.unwatched() == []
+    world.disconnect()
+    assert nodes.unwatched() == [fired, other]
+
+
 def test_a_node_that_is_gone_at_a_heartbeat_is_lost_at_once(world: World) -> None:
     lost: list[LossReason] = []
     world.acquire("/other").abandon()
     grant = world.acquire(on_lost=lambda loss: lost.append(loss.reason))
     own = world.session._nodes.get(grant.path)
     assert own is not None
-    own.watched = True  # but what it has told is lost
+    world.session._nodes.watch(grant.path, own)  # but what it has told is lost
     world.server.delete(grant.path)
     world.latency = 0.1
     world.run(BEAT + 0.05)

@@ -41,6 +41,7 @@ class OwnNodes:
         self._nodes: dict[str, OwnNode] = {}
         self._grants: dict[str, dict[GrantBase, None]] = {}
         self._granted: dict[str, bool] = {}
+        self._unwatched: dict[str, None] = {}  # those with a grant, and without its watches
 
     def __contains__(self, path: str) -> bool:
         return path in self._nodes
@@ -68,6 +69,7 @@ class OwnNodes:
         for path in grant._paths:
             own = self._nodes.get(path)
             if own is not None:
+                self._unwatched[path] = None
                 own.grant = grant
         self._grants.setdefault(grant.lock_path, {})[grant] = None
         self._granted[grant.path] = True
@@ -77,6 +79,7 @@ class OwnNodes:
     def forget(self, paths: Iterable[str]) -> None:
         """Take these nodes out, and the grants on them."""
         for path in paths:
+            self._unwatched.pop(path, None)
             own = self._nodes.get(path)
             if own is not None and own.grant is not None:
                 grants = self._grants.get(own.grant.lock_path, {})
@@ -105,6 +108,10 @@ class OwnNodes:
         """Return the paths of the nodes with a grant."""
         return [path for path, own in self._nodes.items() if own.grant is not None]
 
+    def unwatched(self) -> list[str]:
+        """Return the paths of the nodes with a grant whose watches are to be placed."""
+        return list(self._unwatched)
+
     def grants(self) -> list[GrantBase]:
         """Return all grants."""
         return [grant for grants in self._grants.values() for grant in grants]
@@ -120,8 +127,20 @@ class OwnNodes:
             self._nodes[path] = self._nodes.pop(path)
         return path
 
+    def watch(self, path: str, own: OwnNode) -> None:
+        """Note that all that its grant watches is watched."""
+        own.watched = True
+        self._unwatched.pop(path, None)
+
+    def fire(self, path: str, own: OwnNode) -> None:
+        """Note that one of its watches has fired."""
+        if own.grant is not None:
+            self._unwatched[path] = None
+        own.watched, own.fired = False, True
+
     def unwatch(self) -> None:
         """Note that all watches are lost."""
+        self._unwatched.update(dict.fromkeys(self.held()))
         for own in self._nodes.values():
             own.watched = own.placing = False
 

@@ -599,7 +599,7 @@ class Session(Uncopied, WireObserver):
                 self._heartbeat.soon()
                 number = self._take_heartbeat(now, sends=self.connected, proves=True)
             if own is not None:
-                own.watched, own.fired = False, True
+                self._nodes.fire(path, own)
                 if deleted:
                     self._lose([path], LossReason.NODE_DELETED)
                 elif own.grant is not None:
@@ -628,7 +628,7 @@ class Session(Uncopied, WireObserver):
         for grant in self._nodes.grants_of(path):
             own = self._nodes.get(grant.path)
             if own is not None and grant._terms.asked_by is not None:
-                own.watched, own.fired = False, True
+                self._nodes.fire(grant.path, own)
                 soon |= now - own.read_at >= self.timeout / HEARTBEATS
         if soon:
             self._heartbeat.soon()

@@ -96,8 +96,7 @@ class HeldWatches:
     def place(self) -> None:
         """Watch the held nodes that are not watched yet."""
         with self._guard():
-            held = ((path, self._nodes.get(path)) for path in self._nodes.held())
-            self._to_place = deque(path for path, own in held if own and not own.watched)
+            self._to_place = deque(self._nodes.unwatched())
         self._go_on()
 
     def _go_on(self) -> None:
@@ -138,7 +137,7 @@ class HeldWatches:
             present = self._nodes.get(path) is own
             # One that fired before the last answer came may have fired after its own answer.
             if present and len(found) == len(results) and not own.fired:
-                own.watched = True
+                self._nodes.watch(path, own)
             own.size = sum(len(node.data) for node in found)
         if present:
             self._tell(path, own, results)
