@@ -523,6 +523,10 @@ MUTATIONS = {
         kind="pool",
         found="a shard has moved",
     ),
+    "telemetry is not told of a release": Mutation(
+        (Bend(Session, "let_go", "telling.released(grant, self._clock())", "pass"),),
+        found="no behaviour of the model",
+    ),
     "an interrupted acquire leaves its contender": Mutation(
         (Bend(base.LockBase, "_acquire", "attempt.give_up()", "True"),),
         faults=(INTERRUPT,),

@@ -11,6 +11,8 @@
 - *Rest*: once nothing goes wrong any more, everybody is granted or in error, no node is left, and a
   stopped client leaves no thread.
 - *Reach*: where one of two servers is out of reach, or none, no grant is lost.
+- *Model*: what telemetry is told, of all processes together, is a behaviour of the model of the
+  recipe (``tests.trace``), but for nodes that an operator has deleted.
 - *Errors*: no thread ends by an error, no error is logged as unexpected, and users see only the
   errors that the documentation names.
 """
@@ -41,6 +43,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 
 import zklock
+from tests import trace
 from tests.unit.simulator import system as simulated
 from tests.unit.simulator.elections import Elections
 from tests.unit.simulator.ensemble import HOSTS, Ensemble
@@ -59,10 +62,11 @@ from tests.unit.simulator.plans import (
 from tests.unit.simulator.pools import Planned, Workers
 from tests.unit.simulator.several import Several
 from tests.unit.simulator.system import Over, Process, System, Violation
+from zklock import LossReason, telemetry
 from zklock._election.base import pause_after
-from zklock._engine import nodes, runtime, sessions
+from zklock._engine import nodes, runtime, sessions, telling
 from zklock._engine.grant import GrantBase
-from zklock._ground import mutexes
+from zklock._ground import mutexes, telemetry as hub
 from zklock._ground.clock import clock
 from zklock._recipes import names
 from zklock.errors import (
@@ -90,6 +94,7 @@ class World:
         self.story: list[str] = []
         self.grants: list[GrantBase] = []
         self.given_at: dict[GrantBase, float] = {}
+        self.told = Told()
         self.struck: Counter[str] = Counter()
         self.cancelled: dict[str, float] = {}  # when the acquire of a user was cancelled last
         self.several = Several(self)
@@ -141,6 +146,7 @@ class World:
         simulated.sleep(2 * plan.timeout + 5)
         self._check_rest()
         self._stop_all()
+        self._check_model()
 
     def _main(self, member: Member) -> None:
         while member.client is None:
@@ -421,6 +427,9 @@ class World:
         """Kill a process; its users are through."""
         process = member.process
         process.dead = True
+        for grant, owner in self._active:
+            if owner is member:
+                self.told.dead(grant, self.system.now)
         self.system.freeze(process, math.inf)
         self.network.kill(process)
         for task in self.system.tasks:
@@ -612,6 +621,46 @@ class World:
             left = [task.name for task in self.system.tasks if task.process in processes]
             raise Violation(f"threads of stopped clients go on: {', '.join(left)}")
 
+    def _check_model(self) -> None:
+        found = trace.faults(self.told.but_of(self._deleted))
+        if found:
+            raise Violation(f"no behaviour of the model: {found[0].why} ({found[0].rule})")
+
+
+class Told:
+    """What telemetry is told, by zklock itself: no thread of telemetry's runs."""
+
+    def __init__(self) -> None:
+        self._events: list[telemetry.Event] = []
+
+    def _put(self, event: telemetry.Event, over: hub.Over | None) -> None:
+        if over is not None:
+            if self in over:
+                return
+            if isinstance(event, telemetry.Released | telemetry.Lost):
+                over[self] = None
+        self._events.append(event)
+
+    def dead(self, grant: GrantBase, now: float) -> None:
+        """Note that a grant's process is killed: it believes no more."""
+        end = min(now, grant._keeper.lease_end)
+        event = telemetry.Lost(
+            at=now,
+            reason=LossReason.CLIENT_CLOSED,
+            lease_end=end,
+            lasted=None,
+            **telling._grant(grant),
+        )
+        self._put(event, grant._end_told)
+
+    def but_of(self, nodes: set[str]) -> list[telemetry.Event]:
+        """Return all events but those of grants on these nodes."""
+        return [
+            event
+            for event in self._events
+            if not (isinstance(event, telemetry.GrantEvent) and event.node in nodes)
+        ]
+
 
 def _stop(client: Any) -> None:
     client.stop()
@@ -692,6 +741,7 @@ def _substituted(world: World) -> Iterator[None]:
             world.given(grant)
 
         put(nodes.OwnNodes, "give", given)
+        put(hub, "hooks", {world.told: None})
         handler = _Log(world)
         for name in LOGGERS:
             logger = logging.getLogger(name)
