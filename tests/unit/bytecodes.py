@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dis
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -28,6 +30,22 @@ def bounds_except(frame: FrameType) -> bool:
     return code[at] in (PUSH_EXC_INFO, POP_EXCEPT) or code[at : at + 3 : 2] == bytes(
         (COPY, POP_EXCEPT)
     )
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Have no garbage collected meanwhile.
+
+    What tests before have left would be struck as it ends. Python ignores what is raised there, and
+    pytest would tell it of the test that runs.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Bytecodes:
@@ -55,11 +73,12 @@ class Bytecodes:
         before = sys.gettrace()
         # Python 3.12 asks when tracing begins whether any frame wants its bytecodes traced.
         sys._getframe().f_trace_opcodes = True
-        sys.settrace(self)
-        try:
-            call()
-        except self.error:
-            return True
-        finally:
-            sys.settrace(before)
+        with nothing_collected():
+            sys.settrace(self)
+            try:
+                call()
+            except self.error:
+                return True
+            finally:
+                sys.settrace(before)
         return False

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import Client, FakeGrant, Server, failure, outcome, settle
-from tests.unit.bytecodes import bounds_except
+from tests.unit.bytecodes import bounds_except, nothing_collected
 from zklock import _engine
 from zklock._engine.attempt import Attempt
 from zklock._engine.machine import IllegalStep
@@ -283,11 +283,12 @@ class Strike:
 
     def run(self, call: Callable[[], object]) -> None:
         before = sys.gettrace()
-        sys.settrace(self)
-        try:
-            call()
-        finally:
-            sys.settrace(before)
+        with nothing_collected():
+            sys.settrace(self)
+            try:
+                call()
+            finally:
+                sys.settrace(before)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from tests.at_once import at_once
+from tests.unit.bytecodes import nothing_collected
 from zklock.contrib._clients import ProcessClients
 from zklock.contrib.apscheduler import LeaderJobs
 from zklock.contrib.celery import LeaderScheduler
@@ -47,12 +48,13 @@ def strike() -> Iterator[Callable[[Callable[[], object]], None]]:
         # leave it taken, and later tests would hang.
         for level in (logging.INFO, logging.WARNING):
             logging.getLogger("zklock").isEnabledFor(level)
-        for number in range(ROUNDS):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.00003 + number % 50 * 1e-6)
-                until(len(struck) + 1, call)
-            except Struck:
-                pass
+        with nothing_collected():
+            for number in range(ROUNDS):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.00003 + number % 50 * 1e-6)
+                    until(len(struck) + 1, call)
+                except Struck:
+                    pass
 
     before = signal.signal(signal.SIGALRM, handle)
     yield interrupt

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.unit.bytecodes import nothing_collected
 from zklock._ground.events import Event
 
 SOON = 60.0
@@ -73,6 +74,7 @@ def test_a_signal_handler_may_set_it_at_any_moment(
 
 
 @pytest.mark.hazard("H28")
+@nothing_collected()
 def test_no_interrupt_leaves_it_locked(alarm: Callable[[Callable[[], object]], None]) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from tests.unit.bytecodes import bounds_except
+from tests.unit.bytecodes import bounds_except, nothing_collected
 
 
 class Struck(BaseException):
@@ -26,7 +26,7 @@ def struck_at(step: int, call: Callable[[], object]) -> bool:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
         if "site-packages" in frame.f_code.co_filename:
-            return None  # such as what another library does at a garbage collection
+            return None  # another library's
         frame.f_trace_opcodes = True
         if event == "opcode" and not bounds_except(frame):
             left -= 1
@@ -35,7 +35,7 @@ def struck_at(step: int, call: Callable[[], object]) -> bool:
         return trace
 
     before = sys.gettrace()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), nothing_collected():
         # A file is closed by the end of its owner, and a coroutine may be struck before its start.
         warnings.simplefilter("ignore", ResourceWarning)
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -333,6 +333,7 @@ def test_a_task_whose_loop_was_closed_is_passed_over() -> None:
         assert len(guard._line._places) == 2
     guard.claim(B)
     task._log_destroy_pending = False  # type: ignore[attr-defined]
+    task.get_coro().close()
 
 
 def test_a_task_times_out() -> None:
