@@ -486,6 +486,12 @@ class Client:
 
     # attempt.Host
 
+    reader = None
+    """Replies are heard on other threads."""
+
+    def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+        raise AssertionError("nobody can read here")
+
     def enter(self, attempt: Attempt[Any]) -> None:
         self._attempts[attempt] = None
 

@@ -297,6 +297,8 @@ class FakeCallers:
 class FakeStore:
     """Sends to the world's server."""
 
+    reader = None
+
     def __init__(self, world: World) -> None:
         self._world = world
 

@@ -75,6 +75,11 @@ class Host:
     def leave(self, attempt: Attempt[Any]) -> None:
         self.entered.discard(attempt)
 
+    reader = None
+
+    def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+        raise AssertionError("nobody can read here")
+
     def park(self, attempt: Attempt[Any]) -> None:
         self._called()
 

@@ -98,8 +98,8 @@ class Leading(GrantBase):
         else:
             await super()._release()
 
-    def _end(self) -> Answer:
-        answer = super()._end()
+    def _end(self, *, awaited: bool = False) -> Answer:
+        answer = super()._end(awaited=awaited)
         self._tell_to_stop()
         return answer
 

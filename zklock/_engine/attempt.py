@@ -9,6 +9,9 @@ may give an attempt up, even if it has interrupted a step of the same attempt.
 from __future__ import annotations
 
 import logging
+import math
+import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -90,14 +93,29 @@ class _Fired(NamedTuple):
 class _Stay:
     """Where the recipe is suspended: what it asked for. News of an earlier stay is late.
 
-    ``call_off`` cancels the rest or the pause.
+    ``call_off`` cancels the rest or the pause. ``answered``: the recipe has got the answer, which
+    may be told again.
     """
 
-    __slots__ = ("asked", "call_off")
+    __slots__ = ("answered", "asked", "call_off")
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
+        self.answered = False
         self.call_off: Callable[[], object] | None = None
+
+
+class Reader(Protocol):
+    """Has threads read the replies to flights that they wait for."""
+
+    def reads(self, flight: Flight, seconds: float) -> bool:
+        """Wait for replies to the flight, and hear them; return whether to call again."""
+
+    def read_no_more(self, flight: Flight) -> None:
+        """Leave the replies to the flight to another thread."""
+
+    def ring(self) -> None:
+        """Wake a thread in ``reads``."""
 
 
 class Host(MailHost, Protocol):
@@ -116,8 +134,15 @@ class Host(MailHost, Protocol):
     def park(self, attempt: Attempt[Any]) -> None:
         """Call ``attempt.resume()`` when the client is connected."""
 
+    @property
+    def reader(self) -> Reader | None:
+        """What has threads read the replies to what they wait for; ``None``: they cannot."""
+
     def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        """Send the flight; ``done(results)`` is called once."""
+        """Send the flight; ``done(results)`` is called."""
+
+    def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+        """Do as ``fly``, for a thread that waits and may read the replies (see ``reader``)."""
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
@@ -178,14 +203,20 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         self._tries = tries
         # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
         self._decided: dict[None, _Decision] = {}
+        self._awaited = 0  # by the thread with this ident, which may read replies
         # Only the thread that handles news uses the following.
         self._stage = Stage.NEW
         self._stay: _Stay | None = None
         self._rests = 0  # how many answers in a row were "busy"
         self._events: list[_Fired] = []  # while the recipe did not wait
 
-    def start(self) -> Attempt[T]:
-        """Begin; return without waiting. If this raises, the attempt is over."""
+    def start(self, *, awaited: bool = False) -> Attempt[T]:
+        """Begin; return without waiting. If this raises, the attempt is over.
+
+        ``awaited``: this thread is about to ``wait()``.
+        """
+        if awaited and self._host.reader is not None:
+            self._awaited = threading.get_ident()
         try:
             self._host.enter(self)
             self._tell(self._started)
@@ -195,6 +226,32 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._tell(partial(self._torn, error))
             raise
         return self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the outcome, at most ``timeout`` seconds; return whether there is one."""
+        if self._awaited and not self._outcome:
+            end = math.inf if timeout is None else time.monotonic() + timeout
+            self._read(end)
+            if timeout is not None:
+                timeout = max(0.0, end - time.monotonic())
+        return super().wait(timeout)
+
+    def _read(self, end: float) -> None:
+        """Read the replies to its flights, as long as they are read on this thread."""
+        me, reader = self._awaited, self._host.reader
+        assert reader is not None
+        self.when_done(lambda: None if threading.get_ident() == me else reader.ring())
+        flight: Flight | None = None
+        try:
+            while not self._outcome and (left := end - time.monotonic()) > 0:
+                stay = self._stay
+                flight = stay.asked if stay is not None and isinstance(stay.asked, tuple) else None
+                if flight is None or not reader.reads(flight, left):
+                    return
+        finally:
+            self._awaited = 0
+            if flight is not None:
+                reader.read_no_more(flight)
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
@@ -323,10 +380,15 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         if watched:
             self._events.clear()
             self._host.watch(self, watched)
-        self._host.fly(
-            flight, lambda results: self._tell(partial(self._landed, stay, flight, results))
-        )
+        done = partial(self._answer, stay, flight)
+        if self._awaited and self._awaited == threading.get_ident():
+            self._host.fly_awaited(flight, done)
+        else:
+            self._host.fly(flight, done)
         return News.SENDS
+
+    def _answer(self, stay: _Stay, flight: Flight, results: tuple[Any, ...]) -> None:
+        self._tell(partial(self._landed, stay, flight, results))
 
     def _started(self) -> None:
         self._wake(News.START, self._first)
@@ -337,7 +399,9 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         return next(self._recipe)
 
     def _landed(self, stay: _Stay, flight: Flight, results: tuple[Any, ...]) -> None:
-        if stay is not self._stay:
+        if stay.answered:
+            after(self._stage, News.ANSWERED_LATE)
+        elif stay is not self._stay:
             after(self._stage, News.ANSWERED_LATE)
             # Nobody uses a node that was created by a flight which was given up.
             for request, result in zip(flight, results, strict=True):
@@ -354,6 +418,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._rests += 1
         else:
             self._rests = 0
+            stay.answered = True
             self._wake(News.ANSWERED, partial(self._recipe.send, results))
 
     def _elapsed(self, stay: _Stay, answer: Any) -> None:

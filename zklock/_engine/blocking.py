@@ -28,7 +28,7 @@ class Blocking(Front):
 
     def begin(self, attempt: Outcome) -> None:
         """Start an attempt."""
-        attempt.start()
+        attempt.start(awaited=True)
 
     async def finished(
         self, answer: Answer, timeout: float | None, unheard: Callable[[], object] | None = None

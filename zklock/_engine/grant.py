@@ -77,8 +77,11 @@ class Keeper(Asked, Protocol):
     def notify(self, calls: list[Callable[[], object]]) -> None:
         """Run users' callbacks on threads of the library."""
 
-    def let_go(self, *grants: GrantBase) -> Answer:
-        """Give grants back to ZooKeeper, with as many tries as it takes; several together."""
+    def let_go(self, *grants: GrantBase, awaited: bool = False) -> Answer:
+        """Give grants back to ZooKeeper, with as many tries as it takes; several together.
+
+        ``awaited``: this thread is about to wait for the answer.
+        """
 
     def let_go_later(self, grant: GrantBase) -> None:
         """Give the grant back from the session's own thread."""
@@ -204,7 +207,7 @@ class GrantBase(Bodied):
 
     async def _release(self) -> None:
         check_thread("release()")
-        await self._answered(self._end())
+        await self._answered(self._end(awaited=not self._AWAITS))
 
     async def _answered(self, answer: Answer) -> None:
         """Wait for ZooKeeper's answer to the end of the grant, for a short, bounded time."""
@@ -231,12 +234,12 @@ class GrantBase(Bodied):
         end = self._ended.get(None)
         return None if end is None else end.loss
 
-    def _end(self) -> Answer:
+    def _end(self, *, awaited: bool = False) -> Answer:
         end = _End(lifecycle.after(self._given, Step.RELEASE))
         try:
             if not self.held or self._ended.setdefault(None, end) is not end:
                 raise self._why_not()
-            return self._keeper.let_go(self)
+            return self._keeper.let_go(self, awaited=True) if awaited else self._keeper.let_go(self)
         except BaseException:
             if self._ended.get(None) is end:
                 self._keeper.let_go_later(self)

@@ -45,11 +45,42 @@ class Calling(Protocol):
         """Let the threads end when they have run all callbacks."""
 
 
+class Reader(Protocol):
+    """Has callers read the replies to what they wait for, where they can."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether this is a signal handler that has interrupted the sending or the reading."""
+
+    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        """Send the requests for a caller that waits, and call ``done`` as ``Sends.fly`` does.
+
+        If the caller is interrupted as it reads, ``done`` may be called twice, with the same
+        results.
+        """
+
+    def reads(self, flight: Flight, seconds: float) -> bool:
+        """Wait for replies to the flight, and hear them; return whether to call again."""
+
+    def read_no_more(self, flight: Flight) -> None:
+        """Leave the replies to the flight to another thread."""
+
+    def ring(self) -> None:
+        """Wake a thread in ``reads``."""
+
+    def after_fork(self) -> None:
+        """Leave the connection to the parent of this process."""
+
+
 class Sends(Protocol):
     """Sends flights (see ``Store``)."""
 
     def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        """Send the requests; call ``done(results)`` once, when all are answered."""
+        """Send the requests; call ``done(results)`` when all are answered."""
+
+    @property
+    def reader(self) -> Reader | None:
+        """What has callers read replies; ``None``: replies are heard on other threads."""
 
 
 Limit: TypeAlias = Callable[[float | None, Callable[[], object]], float | None]

@@ -37,8 +37,11 @@ class Answer(Protocol):
 class Outcome(Answer, Protocol):
     """The outcome of an attempt."""
 
-    def start(self) -> Answer:
-        """Begin the attempt; return without waiting."""
+    def start(self, *, awaited: bool = False) -> Answer:
+        """Begin the attempt; return without waiting.
+
+        ``awaited``: this thread is about to wait for the outcome.
+        """
 
     def give_up(self) -> bool:
         """Withdraw, unless it is too late; return whether this call did it."""

@@ -112,6 +112,7 @@ class Session(Uncopied, WireObserver):
         self._store = runtime.store(
             client, self._on_event, lambda owner: owner == self._id, self.guard
         )
+        self.reader = self._store.reader
         self._handler = client.handler if isinstance(client.handler, Handler) else None
         self._wire: tuple[float, float] | None = None  # handshake sent at, negotiated timeout
         self._id: int | None = None
@@ -239,10 +240,11 @@ class Session(Uncopied, WireObserver):
         """Run users' callbacks, in order, on threads that exist for them. Takes no lock."""
         self._callers.run(calls)
 
-    def let_go(self, *grants: GrantBase) -> Answer:
+    def let_go(self, *grants: GrantBase, awaited: bool = False) -> Answer:
         """Give grants back to ZooKeeper, with as many tries as it takes.
 
         Several of them are given back together: each must be ``alone`` (see ``Claim``).
+        ``awaited``: this thread is about to wait for the answer.
         """
         if telemetry.hooks:
             for grant in grants:
@@ -257,7 +259,7 @@ class Session(Uncopied, WireObserver):
             with self.guard:
                 for grant in grants:
                     self._nodes.forget(grant._paths)
-            attempt.start()
+            attempt.start(awaited=awaited and not self.interrupted)
 
         if self.interrupted:
             self.later(go)
@@ -285,8 +287,8 @@ class Session(Uncopied, WireObserver):
         """Whether this is a signal handler that has interrupted a change on its own thread."""
         try:
             self._owned.notify(0)
-        except RuntimeError:
-            return False  # this thread does not have the guard
+        except RuntimeError:  # this thread does not have the guard
+            return self.reader is not None and self.reader.interrupted
         return True
 
     @property
@@ -346,6 +348,19 @@ class Session(Uncopied, WireObserver):
           ends the grant, and so do the deletions of a ``HandOver``, which may be refused.
         - An answered create proves that the session was alive.
         """
+        self._send(flight, done, self._store.fly)
+
+    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        """Do as ``fly``, for a thread that waits and may read the replies (see ``reader``)."""
+        assert self.reader is not None
+        self._send(flight, done, self.reader.fly)
+
+    def _send(
+        self,
+        flight: Flight,
+        done: Callable[[Results], None],
+        send: Callable[[Flight, Callable[[Results], None]], None],
+    ) -> None:
         found: list[int] = []
         for at, request in enumerate(flight):
             if isinstance(request, _FINDS):
@@ -355,13 +370,14 @@ class Session(Uncopied, WireObserver):
                 with self.guard:
                     self._nodes.leave(leaving)
         if not found:
-            self._store.fly(flight, done)
+            send(flight, done)
             return
         sent, session_id = self._clock(), self._id
 
         def landed(results: Results) -> None:
             created = False
-            for at in found:
+            while found:
+                at = found[-1]
                 node = results[at]
                 if isinstance(node, Node) and node.mine:
                     created |= isinstance(flight[at], Create)
@@ -370,17 +386,17 @@ class Session(Uncopied, WireObserver):
                         self._lease.touched(sent, self._clock())
                 elif isinstance(flight[at], CreateAll) and not isinstance(node, Failed):
                     with self.guard:
-                        if session_id is None or self._id != session_id:
-                            continue
-                        for path in node:
-                            self._nodes.add(path, session_id)
-                        self._lease.touched(sent, self._clock())
-                    created = True
+                        if session_id is not None and self._id == session_id:
+                            for path in node:
+                                self._nodes.add(path, session_id)
+                            self._lease.touched(sent, self._clock())
+                            created = True
+                found.pop()  # noted: a reader that is struck may have it told again
             if created:
                 self._proved(sent)
             done(results)
 
-        self._store.fly(flight, landed)
+        send(flight, landed)
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Report watch events on these paths to the attempt from now on, and on no others."""
@@ -886,6 +902,8 @@ class Session(Uncopied, WireObserver):
     def after_fork(self) -> None:
         """Start over in a forked child: its threads do not run there, and any lock may be taken."""
         self._forked = True
+        if self.reader is not None:
+            self.reader.after_fork()
         self.guard = ReentrantMutex()
         self._owned = threading.Condition(self.guard)
         self._callers = self._runtime.callers()

@@ -30,6 +30,7 @@ _REPLY = struct.Struct(">iiqi")  # length; xid, zxid, error
 _EVENT = struct.Struct(">iii")  # kind, state, length of the path
 _CONNECTED = struct.Struct(">iiiqi")  # length; version, timeout, session, length of the password
 _NUMBER = struct.Struct(">i")
+_HEAD = struct.Struct(">ii")  # length; xid
 
 _length = _LENGTH.unpack_from
 _reply = _REPLY.unpack_from
@@ -128,6 +129,52 @@ class Frames:
             return b""
         return bytes(data[at:end])
 
+    @property
+    def idle(self) -> bool:
+        """Whether no reply is due, and nothing is left of what was received."""
+        return not self._due and self._at == len(self._data) and not self.broken
+
+    def others(self, landing: object) -> bool:
+        """Whether what comes next, as far as it is there, is no reply to a rider of the landing."""
+        data, at, due = self._data, self._at, self._due
+        if not due:
+            return at < len(data)
+        number, _, rider, _ = due[0]
+        if rider is None or rider.landing is not landing:
+            return True
+        return len(data) - at >= _HEAD.size and _HEAD.unpack_from(data, at)[1] != number
+
+    def replies_to(self, landing: object) -> list[tuple[Rider, int, bytes]]:
+        """Take the replies to the riders of a landing that come next: rider, error code, body.
+
+        Nothing else is looked at.
+        """
+        taken = []
+        data, size, due = self._data, len(self._data), self._due
+        while due and size - self._at >= _REPLY.size:
+            at = self._at
+            length, xid, zxid, error = _reply(data, at)
+            number, _, rider, watch = due[0]
+            end = at + _LENGTH.size + length
+            mine = rider is not None and rider.landing is landing and xid == number
+            if rider is None or not mine or length < _REPLY.size - _LENGTH.size or end > size:
+                break
+            self._at = end
+            due.popleft()
+            taken.append(
+                (rider, self._heard(zxid, error, watch), bytes(data[at + _REPLY.size : end]))
+            )
+        return taken
+
+    def _heard(self, zxid: int, error: int, watch: Watch | None) -> int:
+        """Note what the head of a reply to a rider says; return the error code to pass on."""
+        if watch is not None:
+            self.watches.answered(watch, error)
+        if zxid > self._zxid:
+            self._zxid = zxid
+            self._hears.saw(zxid)
+        return _known(error)
+
     def _answer(self, data: bytes | bytearray, at: int, end: int) -> bytes:
         """Take a reply; return it, under kazoo's number, if it is kazoo's."""
         length, xid, zxid, error = _reply(data, at)
@@ -141,21 +188,12 @@ class Frames:
             )
             return self._break()
         _, kazoos, rider, watch = self._due.popleft()
+        if rider is not None:
+            rider.land(self._heard(zxid, error, watch), bytes(data[at + _REPLY.size : end]))
+            return b""
         if watch is not None:
             self.watches.answered(watch, error)
-        if error and error not in EXCEPTIONS:
-            log.warning(
-                "ZooKeeper answered with an error of the unknown code %s",
-                error,
-                extra=log_fields(),
-            )
-            error = APIError.code  # kazoo's connection thread would end because of it
-        if rider is not None:
-            if zxid > self._zxid:
-                self._zxid = zxid
-                self._hears.saw(zxid)
-            rider.land(error, bytes(data[at + _REPLY.size : end]))
-            return b""
+        error = _known(error)  # kazoo's connection thread would end because of an unknown one
         return _REPLY.pack(length, kazoos, zxid, error) + data[at + _REPLY.size : end]
 
     def _event(self, data: bytes | bytearray, at: int, end: int) -> bool:
@@ -183,3 +221,13 @@ class Frames:
     def _break(self) -> bytes:
         self.broken = True
         return b""
+
+
+def _known(error: int) -> int:
+    """Return the error code to pass on, which is one that kazoo knows."""
+    if not error or error in EXCEPTIONS:
+        return error
+    log.warning(
+        "ZooKeeper answered with an error of the unknown code %s", error, extra=log_fields()
+    )
+    return int(APIError.code)

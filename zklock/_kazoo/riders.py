@@ -61,6 +61,7 @@ from typing import Protocol, TypeAlias
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo.watches import Watch
+from zklock._recipes.effects import Flight
 
 log = logging.getLogger("zklock")
 
@@ -76,19 +77,37 @@ class Line(Protocol):
         """Whether it takes them now."""
 
 
+class Awaited(Protocol):
+    """The landing of a flight that a caller waits for, and may read the replies to."""
+
+    flight: Flight
+
+    def complete(self) -> None:
+        """Complete it: what was not heard counts as dropped. Repeatable."""
+
+
 class Rider:
     """A request, and who hears the reply, once.
 
     ``body`` is the opcode and the request. ``watch`` is set when the reply says so (see
     ``watches``). ``line`` is the connection that it is meant for: it is written to no other.
+    ``landing`` is that of its flight, if a caller waits for it (see ``turn``).
     """
 
-    __slots__ = ("_hear", "body", "line", "watch")
+    __slots__ = ("_hear", "body", "landing", "line", "watch")
 
-    def __init__(self, line: Line, body: bytes, hear: Hear, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        line: Line,
+        body: bytes,
+        hear: Hear,
+        watch: Watch | None = None,
+        landing: Awaited | None = None,
+    ) -> None:
         self.line = line
         self.body = body
         self.watch = watch
+        self.landing = landing
         self._hear = [hear]  # popped by whoever completes it: one step, and it is done once
 
     @property

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
@@ -13,11 +17,13 @@ from typing import Any, Protocol
 from kazoo import exceptions
 
 from zklock._ground.clock import clock
+from zklock._ground.records import log_fields
+from zklock._ground.strikes import may_strike
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.frames import Frames
 from zklock._kazoo.handler import _UNPOLLED, Handler
-from zklock._kazoo.riders import Rider
+from zklock._kazoo.riders import Awaited, Rider
 from zklock._kazoo.socket import (
     _CHUNK,
     _CLOSE,
@@ -35,21 +41,29 @@ from zklock._kazoo.store import (
     MAX_REQUEST,
     Results,
     Store,
+    _Landing,
     _too_large,
     failed,
     shielded,
 )
+from zklock._kazoo.turn import READS, TRY, Turn
 from zklock._kazoo.wake import WakeReader
 from zklock._kazoo.watches import Watch as SetWatch
 from zklock._recipes.effects import (
     Create,
     CreateAll,
     Flight,
+    List,
     Request,
     Watch,
     WatchExists,
     WatchList,
 )
+
+log = logging.getLogger("zklock")
+
+_PATIENCE = 10.0
+"""The session timeout, in seconds, until it is known."""
 
 _WATCHING = (Watch, WatchList, WatchExists)  # made once: `A | B` makes an object at each evaluation
 
@@ -76,12 +90,15 @@ class Carries(Hears, Protocol):
     def ended(self, connection: RidingSocket) -> None:
         """Note that a connection is closed."""
 
+    def ring(self) -> None:
+        """Wake a caller that reads."""
+
 
 class RidingSocket(_Socket):
     """A socket that carries riders, and passes the frames that are kazoo's to kazoo.
 
-    ``rides``: whether it takes riders. Only the connection thread calls it, except ``rides`` and
-    ``shut_down()``.
+    ``rides``: whether it takes riders. Only who has the turn calls it, except ``rides``, ``turn``
+    and ``shut_down()``.
     """
 
     def __init__(
@@ -94,6 +111,7 @@ class RidingSocket(_Socket):
         super().__init__(sock, handler, server, another)
         self.rides = False
         self._may_ride = False
+        self.turn = Turn()
         self._carrier = handler
         self._sorted = Frames(self)
         self._end: OSError | bool = False  # of what is received
@@ -105,21 +123,83 @@ class RidingSocket(_Socket):
             self._may_ride = False
             self.rides = True
 
-    def write(self, riders: Iterable[Rider]) -> None:
-        """Send riders, with numbers; drop those of another connection, and the rest at the end."""
-        for rider in riders:
-            if rider.over or rider.line is not self or not self.rides:
-                rider.drop()
-                continue
-            number = self._carrier.next_xid()
-            self._sorted.due_to(rider, number)
-            self._held += _NUMBER.pack(len(rider.body) + 4, number) + rider.body
+    def write(self, wake: WakeReader) -> None:
+        """Send the riders that stand first in line; on the connection thread."""
+        wake.hand_over(self._take)
         try:
             self.flush()
         except OSError as error:  # kazoo would not hear of it here
             self._stop(error)
 
+    def _take(self, rider: Rider) -> None:
+        """Put a rider behind what is to be sent, with a number; drop it if it cannot go."""
+        if rider.over or rider.line is not self or not self.rides:
+            rider.drop()
+            return
+        number = self._carrier.next_xid()
+        self._sorted.due_to(rider, number)
+        self._held += _NUMBER.pack(len(rider.body) + 4, number) + rider.body
+
+    # For callers that have the turn.
+
+    def write_here(
+        self, wake: WakeReader, riders: Sequence[Rider], awaited: Awaited | None
+    ) -> tuple[bool, bool]:
+        """Send the riders in line, and then these.
+
+        Return whether these go out, and whether nothing is left to do for the connection thread.
+        ``awaited``: what the caller reads the replies to, if it can.
+        """
+        turn = self.turn
+        if turn.struck or not self.rides:
+            return False, False
+        turn.struck = True
+        if turn.reading is not None:
+            self.stop_reading()
+        idle = awaited is not None and self._sorted.idle and not self._held
+        going = wake.hand_over(self._take)
+        if going:
+            for rider in riders:
+                self._take(rider)
+            if idle and awaited is not None:
+                wake.bell.hush()
+                turn.read(self.fileno(), awaited)
+        over = going
+        try:
+            del self._held[: int(self._sock.send(self._held))]
+        except BlockingIOError:
+            over = False
+        except OSError as error:
+            self._stop(error)
+            over = False
+        turn.struck = False
+        return going, over and not self._held
+
+    def read_here(self, awaited: Awaited) -> tuple[list[tuple[Rider, int, bytes]], bool]:
+        """Receive, and take the replies to the riders of a landing.
+
+        Return them, and whether there is something else for the connection thread.
+        """
+        turn = self.turn
+        turn.struck = True
+        self.arrived()
+        replies = self._sorted.replies_to(awaited)
+        rest = self._end is not False or self._sorted.others(awaited)
+        if rest or self._sorted.idle:
+            turn.stop_reading(self.fileno())
+        turn.struck = False
+        return replies, rest
+
+    def stop_reading(self) -> None:
+        """Have the connection thread hear what arrives, and the reader that it need not wait."""
+        self.turn.stop_reading(self.fileno())
+        self._carrier.ring()
+
+    # For the connection thread.
+
     def recv(self, size: int) -> bytes:
+        if self.turn.given_up:
+            raise TimeoutError("a caller does not give the connection back")
         if self._asked is None:
             return bytes(self._sock.recv(size))
         if self._proving:
@@ -160,6 +240,8 @@ class RidingSocket(_Socket):
 
     def pending(self) -> int:
         """Return how many bytes there are for kazoo; 1 at the end. Replies to riders are taken."""
+        if self.turn.given_up:
+            return 1
         if self._buffer:
             return len(self._buffer)
         frame = self._sorted.sort()
@@ -228,11 +310,57 @@ class RidingSocket(_Socket):
         """Close, and drop the riders that are under way: nothing is read any more."""
         self.rides = self._may_ride = False
         try:
-            self._sock.close()
+            if self.turn.given_up:
+                super().shut_down()
+            else:
+                self._sock.close()
         finally:
             for rider in self._sorted.left():
                 rider.drop()
             self._carrier.ended(self)
+
+    def bury(self) -> None:
+        """Close the connection that the connection thread has given up; for a late caller."""
+        self._sock.close()
+
+    def wait(self, wake: WakeReader, seconds: float) -> tuple[bool, bool]:
+        """Wait for the server and for wake-ups, and let callers have the turn meanwhile.
+
+        Return whether the server has sent something, and whether there are wake-ups.
+        """
+        turn, here = self.turn, self.fileno()
+        if seconds == 0:
+            happened = turn.wait(here, wake.fileno(), 0.0)
+        else:
+            turn.release()
+            try:
+                happened = turn.wait(here, wake.fileno(), seconds)
+            finally:
+                self._take_back()
+        if turn.given_up:
+            return False, False
+        if turn.reading is not None:
+            self.stop_reading()
+            happened += turn.wait(here, wake.fileno(), 0.0)
+        numbers = [number for number, _ in happened]
+        if turn.struck:
+            self._stop(ConnectionAbortedError("a caller was interrupted as it used it"))
+            self._sorted.broken = True
+        return here in numbers, wake.fileno() in numbers
+
+    def _take_back(self) -> None:
+        """Take the turn; give the connection up if a caller does not give it back."""
+        turn, timeout = self.turn, self._carrier.session_timeout
+        if not turn.acquire(True, (timeout or _PATIENCE) / 3):
+            turn.given_up = True
+            if turn.acquire(False):
+                turn.given_up = False
+            else:
+                self.rides = self._may_ride = False
+                log.warning(
+                    "a signal handler keeps a caller from giving the connection back: dropped",
+                    extra=log_fields(),
+                )
 
     def connected(self, milliseconds: int, read_only: bool) -> None:
         if milliseconds > 0 and self._asked is not None:  # 0: the session has expired
@@ -255,6 +383,8 @@ class RidingHandler(Handler):
         super().__init__()
         self._seen = 0  # the highest zxid of this session
         self._riders: WakeReader | None = None
+        self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
+        self._orphans: deque[Awaited] = deque()
 
     def seen(self, zxid: int) -> int:
         """Note a zxid that the client has seen; return the highest one of this session.
@@ -288,7 +418,19 @@ class RidingHandler(Handler):
             rider.drop()
 
     def rouse(self) -> None:
-        """Wake the connection thread, if it waits, for riders that were put in line."""
+        """Have the riders that were put in line sent: on this thread, if it can have the turn."""
+        if self._riders is not None and not self._sent_here((), None):
+            self._wake_up()
+
+    def depart(self, riders: Sequence[Rider]) -> None:
+        """Send the riders of a flight that the caller waits for."""
+        if not self._sent_here(riders, riders[0].landing):
+            for rider in riders:
+                self.board(rider)
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        """Wake the connection thread, if it waits."""
         if self._riders is not None:
             try:
                 self._riders.rouse()
@@ -296,20 +438,154 @@ class RidingHandler(Handler):
                 if not is_closed(error):
                     raise
 
+    def _sent_here(self, riders: Sequence[Rider], awaited: Awaited | None) -> bool:
+        """Send what stands in line, and these riders behind it, if this thread can have the turn.
+
+        Return whether these riders go out. No request of kazoo's may be in its queue, which zklock
+        does not see. kazoo asks for a result before it queues a request, and keeps it there.
+        """
+        line, wake = self.line, self._riders
+        if line is None or wake is None or self._is_asked():
+            return False
+        me, turn, going, over = threading.get_ident(), line.turn, False, True
+        for taken in map(turn.acquire, TRY):
+            try:
+                if taken:
+                    turn.owner = me
+                    going, over = line.write_here(wake, riders, awaited)
+            finally:
+                if taken:
+                    turn.owner = 0
+                    turn.release()
+                    if turn.struck or turn.given_up:
+                        self._came_back(line)
+        if not over:
+            self._wake_up()
+        return going
+
+    def _came_back(self, line: RidingSocket) -> None:
+        """See to a connection whose caller was struck, or has come back late."""
+        if line.turn.given_up:
+            line.bury()
+        self._wake_up()
+
+    def reads(self, flight: Flight) -> bool:
+        """Whether the replies to a flight are for a caller to read."""
+        line = self._socket
+        awaited = line.turn.reading if isinstance(line, RidingSocket) else None
+        return awaited is not None and awaited.flight is flight
+
+    def read(self, flight: Flight, seconds: float) -> bool:
+        """Wait once, and have the replies to a flight heard that have come; see ``turn``.
+
+        Return whether any were heard, or may still be read here.
+        """
+        line, wake = self._socket, self._riders
+        if not isinstance(line, RidingSocket) or wake is None:
+            return False
+        me, turn, rest = threading.get_ident(), line.turn, False
+        replies: Sequence[tuple[Rider, int, bytes]] = ()
+        awaited = turn.reading
+        if awaited is None or awaited.flight is not flight:
+            return False
+        taking: Awaited | None = None
+        try:
+            wake.bell.wait(line.fileno(), seconds)
+            for taken in map(turn.acquire, TRY):
+                try:
+                    if not taken or turn.reading is not awaited or turn.struck or not line.rides:
+                        return False
+                    turn.owner = me
+                    taking = awaited
+                    replies, rest = line.read_here(awaited)
+                finally:
+                    if taken:
+                        turn.owner = 0
+                        turn.release()
+                        if turn.struck or turn.given_up:
+                            self._came_back(line)
+            if rest:
+                self._wake_up()
+            for rider, error, body in replies:
+                rider.land(error, body)
+        except BaseException:
+            if taking is not None:
+                self._orphans.append(taking)
+                self._wake_up()
+            raise
+        return True
+
+    def read_no_more(self, flight: Flight) -> None:
+        """Have the connection thread hear the replies to a flight, if they are read here."""
+        line = self._socket
+        if not isinstance(line, RidingSocket) or line.turn.reading is None:
+            return
+        turn = line.turn
+        for taken in map(turn.acquire, TRY):
+            try:
+                if taken and turn.reading is not None and turn.reading.flight is flight:
+                    turn.stop_reading(line.fileno())
+            finally:
+                if taken:
+                    turn.release()
+
+    def ring(self) -> None:
+        """Wake a caller that reads."""
+        if self._riders is not None:
+            self._riders.bell.ring()
+
+    def in_turn(self) -> bool:
+        """Whether this is a signal handler that has interrupted a caller in its turn."""
+        line = self._socket
+        return isinstance(line, RidingSocket) and line.turn.owner == threading.get_ident()
+
+    def async_result(self) -> Any:
+        """Return an asynchronous result (``IAsyncResult``), and note it until it is there."""
+        result = super().async_result()
+        self._open.add(weakref.ref(result, self._open.discard))
+        return result
+
+    def _is_asked(self) -> bool:
+        """Whether kazoo may have a request in its queue."""
+        try:
+            while self._open:
+                each = next(iter(self._open))
+                result = each()
+                if result is not None and not result.ready():
+                    return True
+                self._open.discard(each)
+        except (RuntimeError, StopIteration):  # another thread asks
+            return True
+        return False
+
+    def after_fork(self) -> None:
+        """Leave the connection to the parent of this process."""
+        if isinstance(self._socket, RidingSocket):
+            self._socket.rides = False
+
     def ended(self, connection: RidingSocket) -> None:
         """Note that a connection is closed: drop its riders that are still in line."""
+        self.ring()
         if self._riders is not None:
             self._riders.strand(connection)
+        self._see_to_orphans()
+
+    def _see_to_orphans(self) -> None:
+        """Complete what callers have taken replies to, and were struck before they were heard."""
+        while self._orphans:
+            self._orphans.popleft().complete()
 
     def sent(self) -> None:
         """Note that kazoo has sent a request of its queue."""
         if self._riders is not None:
             self._riders.sent()
 
-    def _write(self, riders: list[Rider]) -> None:
-        """Write riders; on the connection thread."""
+    def _write(self, wake: WakeReader) -> None:
+        """Write the riders that stand first in line; on the connection thread."""
         if isinstance(self._socket, RidingSocket):
-            self._socket.write(riders)
+            self._socket.write(wake)
+        else:
+            wake.hand_over(Rider.drop)
 
     def create_socket_pair(self) -> tuple[WakeReader, _WakeWriter]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""
@@ -388,15 +664,13 @@ class RidingHandler(Handler):
 
     def _receive(self, connection: RidingSocket, wake: WakeReader, until: float) -> bool:
         """Receive what comes until then; return whether something came from the server."""
-        happened = self._polled_until((connection, wake), (), until)
+        replied, woken = connection.wait(wake, max(0.0, until - clock()) if until else 0.0)
         wake.awake()
-        replied = False
-        for descriptor, _ in happened:
-            if descriptor == wake.fileno():
-                wake.arrived()
-            else:
-                replied = True
-                connection.arrived()
+        self._see_to_orphans()
+        if woken:
+            wake.arrived()
+        if replied:
+            connection.arrived()
         return replied
 
     def _polled_until(
@@ -407,6 +681,20 @@ class RidingHandler(Handler):
         milliseconds = None if seconds == math.inf else seconds * 1000 if seconds > 0 else 0.0
         happened: list[tuple[int, int]] = self._poll(rlist, wlist).poll(milliseconds)
         return happened
+
+
+class AwaitedLanding(_Landing):
+    """The landing of a flight that a caller waits for, and may read the replies to."""
+
+    def __init__(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        super().__init__(len(flight), done)
+        self.flight = flight
+
+    def complete(self) -> None:
+        """Complete it: what was not heard counts as dropped."""
+        for slot, request in enumerate(self.flight):
+            self._results.setdefault(slot, failed(request, exceptions.ConnectionLoss()))
+        self._finish()
 
 
 class RidingStore(Store):
@@ -426,6 +714,8 @@ class RidingStore(Store):
         # One for all watches: a set of callables is kept for each path. So waiters that gave up
         # leave nothing behind.
         self._told = shielded(on_event)
+        if READS:
+            self.reader = Reader(self, handler)
 
     def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
         try:
@@ -434,6 +724,39 @@ class RidingStore(Store):
         except BaseException:
             self._carrier.nudge()  # what is in line is sent, and what kazoo has queued
             raise
+
+    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        """Send a flight that the caller waits for; the caller may read the replies to it.
+
+        It can if the flight needs nothing of others, and is sent at once (see ``turn``).
+        """
+        line = self._carrier.line
+        riders = self._riders_of(line, flight, done) if line is not None else None
+        if riders is None:
+            self.fly(flight, done)
+            return
+        try:
+            self._carrier.depart(riders)
+        except BaseException:
+            self._carrier.nudge()
+            raise
+
+    def _riders_of(
+        self, line: RidingSocket, flight: Flight, done: Callable[[Results], None]
+    ) -> list[Rider] | None:
+        """Return the riders of a flight; ``None`` if it has to go another way, or with others."""
+        if self._makings.under_way:
+            return None
+        landing, riders = AwaitedLanding(flight, done), []
+        for slot, request in enumerate(flight):
+            encoder = wire.encoder(request)
+            if encoder is None or (isinstance(request, List) and self._listings.shares(request)):
+                return None
+            body = encoder(request, self._client.chroot, self._client.default_acl)
+            if len(body) > _SMALL:
+                return None
+            riders.append(self._rider(line, request, body, partial(landing.put, slot), landing))
+        return riders
 
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
         line, encoder = self._carrier.line, wire.encoder(request)
@@ -444,7 +767,7 @@ class RidingStore(Store):
         if len(body) > _SMALL and (size := self._size(request)) > MAX_REQUEST:
             put(_too_large(request, size))
         else:
-            self._ride(line, request, body, put)
+            self._carrier.board(self._rider(line, request, body, put))
 
     def _answered(self, put: Callable[[Any], None], result: Any) -> None:
         """Take kazoo's answer, on whichever thread, and wake for the riders that waited for it."""
@@ -453,20 +776,26 @@ class RidingStore(Store):
         finally:
             self._carrier.rouse()
 
-    def _ride(
-        self, line: RidingSocket, request: Request, body: bytes, put: Callable[[Any], None]
-    ) -> None:
-        """Put a request in line, past kazoo's queue.
+    def _rider(
+        self,
+        line: RidingSocket,
+        request: Request,
+        body: bytes,
+        put: Callable[[Any], None],
+        landing: AwaitedLanding | None = None,
+    ) -> Rider:
+        """Return the rider for a request.
 
-        The connection thread must be woken for it. ``fly`` does that at its end, once for the whole
-        flight. So does whatever kazoo answers (see ``_answered``). Replies to riders are heard on
-        the connection thread, which looks at the line before it waits.
+        Once it stands in line, the connection thread must be woken for it, or this thread must send
+        it. ``fly`` does that at its end, once for the whole flight. So does whatever kazoo answers
+        (see ``_answered``). Replies to riders are heard on the connection thread, which looks at
+        the line before it waits.
         """
         watch = None
         if isinstance(request, _WATCHING):
             path = wire.full_path(request.path, self._client.chroot)
             watch = SetWatch(wire.opcode(request), path, (self._told, request.path))
-        self._carrier.board(Rider(line, body, partial(self._heard, request, put), watch))
+        return Rider(line, body, partial(self._heard, request, put), watch, landing)
 
     def _heard(
         self, request: Request, put: Callable[[Any], None], code: int | None, body: bytes
@@ -493,5 +822,24 @@ class RidingStore(Store):
                     for each in answer
                 ]
             return None if value is None else value(request, answer)
-        except Exception as error:  # the reply cannot be read
-            return failed(request, error)
+        except Exception as error:
+            if may_strike():  # a signal handler's
+                raise
+            return failed(request, error)  # the reply cannot be read
+
+
+class Reader:
+    """Has callers read the replies to what they wait for, where they can; see ``turn``."""
+
+    def __init__(self, store: RidingStore, handler: RidingHandler) -> None:
+        self.fly = store.fly_awaited
+        self.reads = handler.read
+        self.read_no_more = handler.read_no_more
+        self.ring = handler.ring
+        self.after_fork = handler.after_fork
+        self._handler = handler
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether this is a signal handler that has interrupted a caller in its turn."""
+        return self._handler.in_turn()

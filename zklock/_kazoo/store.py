@@ -181,6 +181,9 @@ class _Asking(threading.local):
 class Store:
     """Sends flights over one client. ``on_event(kind, path)`` is called when a watch fires."""
 
+    reader: Any = None
+    """What has callers read replies (see ``riding.Reader``)."""
+
     def __init__(
         self,
         client: Kazoo,
@@ -350,17 +353,20 @@ class _Landing:
     """Collects the results of a flight, from any threads."""
 
     def __init__(self, count: int, done: Callable[[Results], None]) -> None:
-        self._results: list[Any] = [None] * count
-        self._missing = dict.fromkeys(range(count), True)
-        self._left = list(range(count))
+        self._count = count
+        self._results: dict[int, Any] = {}  # each is set once, by setdefault(), which is one step
+        self._told: dict[None, object] = {}
         self._done = done
 
     def put(self, slot: int, result: Any) -> None:
         """Take one result; kazoo may complete a request twice while it stops."""
-        if self._missing.pop(slot, False):
-            self._results[slot] = result
-            if self._left.pop() == 0:  # exactly one thread takes the last
-                self._done(tuple(self._results))
+        self._results.setdefault(slot, result)
+        me = object()
+        if len(self._results) == self._count and self._told.setdefault(None, me) is me:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._done(tuple(map(self._results.__getitem__, range(self._count))))
 
     def created(self, slot: int, create: Create, flight: Flight, result: Any) -> None:
         """Take the result of a create of the flight.
@@ -389,6 +395,10 @@ class _Listings:
         self._ask = ask
         self._lock = lock
         self._under_way: dict[str, _Shared] = {}
+
+    def shares(self, request: List) -> bool:
+        """Whether a listing of this node is under way, which others may share."""
+        return request.path in self._under_way
 
     def want(self, request: List, put: Callable[[Any], None]) -> None:
         """Call ``put`` with the answer, when it comes."""

@@ -35,6 +35,7 @@ from collections.abc import Callable
 from zklock._ground.strikes import of_the_call
 from zklock._kazoo.riders import Line, Rider
 from zklock._kazoo.socket import _WakeReader
+from zklock._kazoo.turn import Bell
 
 ASKED = 256
 """How often kazoo is asked for older requests before a rider is written."""
@@ -53,13 +54,14 @@ class WakeReader(_WakeReader):
     two sees the other.
     """
 
-    def __init__(self, write: Callable[[list[Rider]], object]) -> None:
+    def __init__(self, write: Callable[[WakeReader], object]) -> None:
         super().__init__()
         self._ready: deque[Rider | None] = deque()  # None: a wake-up of kazoo's
         self._waits = False
         self._sent = False  # by kazoo, since it received the last wake-up
         self._asked = 0
         self._write_riders = write
+        self.bell = Bell()
 
     def pending(self) -> int:
         return len(self._ready)
@@ -95,16 +97,20 @@ class WakeReader(_WakeReader):
             self._asked += 1
         else:
             self._asked = 0
-            self._write_riders(self._riders())
+            self._write_riders(self)
         return b"\0"
 
-    def _riders(self) -> list[Rider]:
-        """Take the riders that stand first. Only this thread takes anything."""
-        ready, riders = self._ready, []
+    def hand_over(self, take: Callable[[Rider], object]) -> bool:
+        """Have the riders that stand first taken; return whether nothing stands in line then.
+
+        A rider leaves the line only when it was taken: an interrupt loses none.
+        """
+        ready = self._ready
         while ready and (first := ready[0]) is not None:
-            ready.popleft()
-            riders.append(first)
-        return riders
+            take(first)
+            with contextlib.suppress(ValueError):  # the connection was given up meanwhile
+                ready.remove(first)
+        return not ready
 
     def board(self, rider: Rider) -> None:
         """Put a rider in line; ``rouse()`` must follow."""
@@ -130,3 +136,8 @@ class WakeReader(_WakeReader):
         for each in self._ready.copy():
             if each is not None and each.line is line:
                 each.drop()
+
+    def close(self) -> None:
+        """Close its sockets, and those of the bell."""
+        super().close()
+        self.bell.close()

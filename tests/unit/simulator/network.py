@@ -171,6 +171,30 @@ class Network:
                     or network.sockets[number].readable
                 ]
 
+        class Epoll:
+            """As ``select.epoll()``, for sockets that can be read."""
+
+            def __init__(self) -> None:
+                self._wanted: dict[int, int] = {}
+
+            def register(self, number: int, flags: int) -> None:
+                self._wanted[number] = flags
+
+            modify = register
+
+            def poll(self, seconds: float | None = None) -> list[tuple[int, int]]:
+                if seconds != 0:
+                    network.system.block(self._ready, seconds)
+                return self._ready()
+
+            def _ready(self) -> list[tuple[int, int]]:
+                sockets = network.sockets
+                return [
+                    (number, flags)
+                    for number, flags in self._wanted.items()
+                    if flags and (number not in sockets or sockets[number].readable)
+                ]
+
         return {
             "socket": Module(
                 socket,
@@ -180,7 +204,7 @@ class Network:
                 getaddrinfo=lambda host, port, *_: [(2, 1, 6, "", (host, port))],
                 gethostname=lambda: "host",
             ),
-            "select": Module(select, poll=Poll),
+            "select": Module(select, poll=Poll, epoll=Epoll),
             "fcntl": Module(fcntl, fcntl=lambda *_: 0),
         }
 

@@ -31,7 +31,7 @@ from tests.unit.simulator.plans import (
 )
 from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
-from zklock._kazoo.riders import Rider
+from zklock._kazoo.riders import Awaited, Rider
 from zklock._kazoo.riding import RidingSocket
 
 ROOT = Path(__file__).parents[3]
@@ -112,17 +112,26 @@ def test_it_holds_and_states_meet_events(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("first", FIRSTS)
 def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZKLOCK_RIDER", "on")
-    rode: list[int] = []
-    write = RidingSocket.write
+    rode: list[Rider] = []
+    take = RidingSocket._take
 
-    def counted(self: RidingSocket, riders: list[Rider]) -> None:
-        rode.append(len(riders))
-        write(self, riders)
+    def counted(self: RidingSocket, rider: Rider) -> None:
+        rode.append(rider)
+        take(self, rider)
 
-    monkeypatch.setattr(RidingSocket, "write", counted)
+    read: list[Awaited] = []
+    read_here = RidingSocket.read_here
+
+    def noted(self: RidingSocket, awaited: Awaited) -> tuple[list[tuple[Rider, int, bytes]], bool]:
+        read.append(awaited)
+        return read_here(self, awaited)
+
+    monkeypatch.setattr(RidingSocket, "_take", counted)
+    monkeypatch.setattr(RidingSocket, "read_here", noted)
     for seed in range(first, first + EACH):
         play(seed)
-    assert sum(rode) > 100 * EACH
+    assert len(rode) > 100 * EACH
+    assert len(read) > 5 * EACH
 
 
 @pytest.mark.parametrize("riders", ["off", "on"])

@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import gc
 import logging
 import math
@@ -758,3 +759,4 @@ HOUSES = (*LOGGERS[:2], "concurrent.futures")
 
 for _name in zklock.__all__:
     getattr(zklock, _name)  # what is imported later would have the real modules
+importlib.import_module("zklock._kazoo.riding")  # a client imports it if it has riders

@@ -17,7 +17,7 @@ from typing import Any
 from kazoo.protocol.states import KeeperState
 
 from zklock._engine.callers import Callers, Calls
-from zklock._engine.runtime import Runtime, Sends
+from zklock._engine.runtime import Reader, Runtime, Sends
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.handler import Handler, WireObserver
@@ -447,6 +447,10 @@ class _Store:
         except BaseException:
             back()
             raise
+
+    @property
+    def reader(self) -> Reader | None:
+        return None  # a simulated network has no socket to read
 
 
 class SimulatedHandler(Handler):

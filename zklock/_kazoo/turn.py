@@ -1,0 +1,160 @@
+"""Whose turn it is to use a connection that carries riders.
+
+Whoever has the turn numbers requests, writes, reads, and sorts what was read. The connection
+thread has it, but while it waits in kazoo's main loop. Meanwhile a caller may take it, for as long
+as it needs to write its riders, or to take the replies to them. A caller does not wait for it: if
+somebody else has it, the caller leaves its riders to the connection thread.
+
+A caller *reads* if it waits for the flight that it sends, and nothing else is under way on the
+connection. Until the flight is answered, or anybody else has something to do with the connection,
+the connection thread does not hear what arrives. So nobody is woken who does not read.
+
+1. *The turn is taken and given back whatever strikes.* A signal handler may raise between two steps
+   of the main thread. Python looks for signals when a call of C returns, when a function of Python
+   begins, and when a loop goes round. It does not look where a ``for`` statement takes the next
+   item. So the turn is taken by ``for taken in map(turn.acquire, TRY)``: what follows knows whether
+   it was taken. It is given back by one call of C.
+2. *Who was struck in a turn leaves a mark.* It is not known then how much of a frame is on the
+   wire, or was read. ``struck`` is set before the first step that changes anything, and unset after
+   the last one. Whoever finds it set does nothing with the connection. The connection thread ends
+   it: all that is under way is dropped.
+3. *A reply that was taken is heard.* A reader that is struck after it has taken replies leaves
+   their landing to the connection thread (``orphans``), which completes it. What was not heard
+   counts as dropped. A landing may be completed twice, with the same results.
+4. *A signal handler cannot wait for what it has interrupted.* It is told so if it asks zklock for
+   something in the turn of its own thread (``owner``). A handler that waits for something else, or
+   sleeps, keeps the connection thread from its turn. After a third of the session timeout, the
+   connection thread gives the connection up. It does not close it under the caller: the caller
+   closes it when it comes back.
+5. *A reader that does not come back keeps nobody.* A signal handler may have interrupted it where
+   it waits, when it does not have the turn. Whoever has something to do with the connection ends
+   the reading first, and the connection thread hears again what arrives. Heartbeats do so, too.
+6. *No rider overtakes what the user has queued in kazoo.* kazoo asks the handler for a result
+   before it queues a request, and keeps the result in the queue. So while no result of kazoo's is
+   open, the queue is empty. A caller writes only then; else kazoo is asked (see ``wake``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+from zklock._ground.strikes import of_the_call
+from zklock._kazoo.riders import Awaited
+
+TRY = (False,)
+"""The argument of an ``acquire()`` that does not wait."""
+
+READS = hasattr(select, "epoll")
+"""Whether callers can read: it must be possible to have another thread not hear what arrives."""
+
+
+class Turn:
+    """The turn of one connection. It is the connection thread's to begin with.
+
+    ``owner``: the thread of the caller that has it, by its ident; 0: no caller has it. ``reading``:
+    what a caller reads the replies to. Only who has the turn changes this.
+    """
+
+    __slots__ = (
+        "_armed",
+        "_poller",
+        "acquire",
+        "given_up",
+        "owner",
+        "reading",
+        "release",
+        "struck",
+    )
+
+    def __init__(self) -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        self.acquire = lock.acquire
+        self.release = lock.release
+        self.owner = 0
+        self.struck = False
+        self.given_up = (
+            False  # by the connection thread: whoever has the turn closes the connection
+        )
+        self.reading: Awaited | None = None
+        self._poller: Any = None
+        self._armed = True
+
+    def wait(self, connection: int, wake: int, seconds: float) -> list[tuple[int, int]]:
+        """Wait for events of the connection and of wake-ups."""
+        if self._poller is None:
+            self._poller = poller = select.epoll() if READS else select.poll()
+            for each in (connection, wake):
+                poller.register(each, select.POLLIN)
+        limit = None if seconds == math.inf else seconds if READS else 1000 * seconds
+        happened: list[tuple[int, int]] = self._poller.poll(limit)
+        return happened
+
+    def read(self, connection: int, awaited: Awaited) -> None:
+        """Have the connection thread not hear what arrives, for a caller that reads."""
+        self.reading, self._armed = awaited, False
+        self._poller.modify(connection, 0)
+
+    def stop_reading(self, connection: int) -> None:
+        """Have the connection thread hear what arrives."""
+        self.reading = None
+        if not self._armed:
+            self._poller.modify(connection, select.POLLIN)
+            self._armed = True
+
+
+class Bell:
+    """Wakes the caller that reads."""
+
+    def __init__(self) -> None:
+        self._read, self._write = socket.socketpair()
+        weakref.finalize(self, _close, self._write, self._read).atexit = False
+        for each in (self._read, self._write):
+            each.setblocking(False)
+        self._rung = False
+        self._ears: deque[tuple[int, Any]] = deque()
+
+    def ring(self) -> None:
+        """Wake the caller."""
+        self._rung = True
+        try:
+            self._write.send(b"\0")
+        except OSError as error:
+            if not of_the_call(error):
+                raise
+            return  # full, so that it rings already; or closed, with the client
+
+    def hush(self) -> None:
+        """Forget what has rung before."""
+        if self._rung:
+            self._rung = False
+            with contextlib.suppress(BlockingIOError):
+                self._read.recv(65536)
+
+    def wait(self, connection: int, seconds: float) -> None:
+        """Wait until something has arrived at the connection, or the bell rings."""
+        number, ear = -1, None
+        with contextlib.suppress(IndexError):
+            number, ear = self._ears.pop()
+        if ear is None or number != connection:
+            ear = select.poll()
+            for each in (connection, self._read.fileno()):
+                ear.register(each, select.POLLIN)
+        ear.poll(None if seconds == math.inf else 1000 * seconds)
+        self._ears.append((connection, ear))
+
+    def close(self) -> None:
+        """Close its sockets."""
+        _close(self._write, self._read)
+
+
+def _close(*sockets: socket.socket) -> None:
+    for each in sockets:
+        each.close()
