@@ -1,12 +1,18 @@
-"""Locks whose requests ride, struck before every bytecode of a caller in the riders' modules."""
+"""Locks whose requests ride, struck wherever it can happen to a caller in the riders' modules.
+
+A caller is struck before every bytecode of the modules that take no turn (``_kazoo/turn.py``). In
+all of them it is struck at every moment at which CPython looks for signals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import zklock
+from tests.contract.struck import LIBRARY, Moments
 from tests.contract.support import SOON, gone, granted
 from tests.unit.bytecodes import Bytecodes
 from zklock.testing import EmbeddedServer, embedded, wait_for
@@ -16,7 +22,8 @@ pytestmark = [
     pytest.mark.lengthy("every bytecode of the riders' modules: for changes of them"),
 ]
 
-RIDING = tuple(f"_kazoo/{name}.py" for name in ("riding", "riders", "wake", "wire"))
+BYTECODES = Bytecodes(*(f"_kazoo/{name}.py" for name in ("riders", "wake", "wire")))
+MOMENTS = Moments(folder=str(Path(LIBRARY, "_kazoo")))
 
 
 @pytest.fixture(scope="module")
@@ -66,20 +73,22 @@ def given_up(client: zklock.Client) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("use", [released_and_got, given_up])
+@pytest.mark.parametrize("strikes", [BYTECODES, MOMENTS], ids=["bytecodes", "moments"])
 def test_leaves_no_node_behind(
-    connect: Callable[[], zklock.Client], use: Callable[[zklock.Client], Callable[[], None]]
+    connect: Callable[[], zklock.Client],
+    use: Callable[[zklock.Client], Callable[[], None]],
+    strikes: Bytecodes | Moments,
 ) -> None:
     client, other = connect(), connect()
     held = granted(zklock.Lock(other, "/struck")) if use is given_up else None
     ours = set() if held is None else {held.path.rpartition("/")[2]}
     call = use(client)
     call()
-    bytecodes = Bytecodes(*RIDING)
-    bytecodes.run(call)
-    total = bytecodes.count
+    strikes.run(call)
+    total = strikes.count
     assert total > 100
     for at in range(1, total + 1):
-        bytecodes.run(call, at)
+        strikes.run(call, at)
         wait_for(
             lambda: set(other.get_children("/struck")) == ours,
             SOON,

@@ -117,8 +117,9 @@ class RidingSocket(_Socket):
         self._end: OSError | bool = False  # of what is received
         self._arrived_at = -math.inf
 
-    def in_main_loop(self) -> None:
+    def in_main_loop(self, wake: WakeReader) -> None:
         """Note that kazoo waits for replies and wake-ups at once: it has finished connecting."""
+        self.turn.open(self.fileno(), wake.fileno())
         if self._may_ride:
             self._may_ride = False
             self.rides = True
@@ -330,21 +331,21 @@ class RidingSocket(_Socket):
         """
         turn, here = self.turn, self.fileno()
         if seconds == 0:
-            happened = turn.wait(here, wake.fileno(), 0.0)
+            happened = turn.wait(0.0)
         else:
             turn.release()
             try:
-                happened = turn.wait(here, wake.fileno(), seconds)
+                happened = turn.wait(seconds)
             finally:
                 self._take_back()
         if turn.given_up:
             return False, False
         if turn.reading is not None:
             self.stop_reading()
-            happened += turn.wait(here, wake.fileno(), 0.0)
+            happened += turn.wait(0.0)
         numbers = [number for number, _ in happened]
         if turn.struck:
-            self._stop(ConnectionAbortedError("a caller was interrupted as it used it"))
+            self._stop(ConnectionAbortedError(errno.ECONNABORTED, "a caller was interrupted"))
             self._sorted.broken = True
         return here in numbers, wake.fileno() in numbers
 
@@ -481,7 +482,8 @@ class RidingHandler(Handler):
         Return whether any were heard, or may still be read here.
         """
         line, wake = self._socket, self._riders
-        if not isinstance(line, RidingSocket) or wake is None:
+        number = -1 if line is None else line.fileno()
+        if not isinstance(line, RidingSocket) or wake is None or number < 0:
             return False
         me, turn, rest = threading.get_ident(), line.turn, False
         replies: Sequence[tuple[Rider, int, bytes]] = ()
@@ -490,7 +492,7 @@ class RidingHandler(Handler):
             return False
         taking: Awaited | None = None
         try:
-            wake.bell.wait(line.fileno(), seconds)
+            wake.bell.wait(number, seconds)
             for taken in map(turn.acquire, TRY):
                 try:
                     if not taken or turn.reading is not awaited or turn.struck or not line.rides:
@@ -640,7 +642,7 @@ class RidingHandler(Handler):
         What is there already is passed on without asking the system, but not for ever: what comes
         to the other socket must not wait long.
         """
-        connection.in_main_loop()
+        connection.in_main_loop(wake)
         until = clock() + timeout
         ready = self._readable(connection, wake)
         while not ready or self._unpolled >= _UNPOLLED:

@@ -84,15 +84,19 @@ class Turn:
             False  # by the connection thread: whoever has the turn closes the connection
         )
         self.reading: Awaited | None = None
-        self._poller: Any = None
+        self._poller: Any = None  # until kazoo's main loop begins
         self._armed = True
 
-    def wait(self, connection: int, wake: int, seconds: float) -> list[tuple[int, int]]:
-        """Wait for events of the connection and of wake-ups."""
-        if self._poller is None:
-            self._poller = poller = select.epoll() if READS else select.poll()
-            for each in (connection, wake):
-                poller.register(each, select.POLLIN)
+    def open(self, *descriptors: int) -> None:
+        """Prepare to wait for these, once: the connection, and wake-ups. Nobody rides before."""
+        if self._poller is not None:
+            return
+        self._poller = select.epoll() if READS else select.poll()
+        for each in descriptors:
+            self._poller.register(each, select.POLLIN)
+
+    def wait(self, seconds: float) -> list[tuple[int, int]]:
+        """Wait for something to read; return it by descriptor."""
         limit = None if seconds == math.inf else seconds if READS else 1000 * seconds
         happened: list[tuple[int, int]] = self._poller.poll(limit)
         return happened

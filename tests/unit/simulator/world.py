@@ -20,8 +20,8 @@
 from __future__ import annotations
 
 import fcntl
-import importlib
 import gc
+import importlib
 import logging
 import math
 import queue
