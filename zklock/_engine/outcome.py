@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -39,10 +38,11 @@ class Outcome(Generic[T]):
     ``Future`` leaves it locked. That would block the thread that sets it, which is the client's.
     """
 
+    _outcome: tuple[Any, BaseException | None] | None = None  # set once, by setdefault()
+
     def __init__(self) -> None:
-        self._outcome: dict[None, tuple[Any, BaseException | None]] = {}  # set by setdefault()
         # Each call, and who makes it: set by setdefault(). It stays here until it was made.
-        self._when_done: deque[tuple[Callable[[], object], dict[None, object]]] = deque()
+        self._when_done: list[tuple[Callable[[], object], dict[None, object]]] = []
 
     @property
     def done(self) -> bool:
@@ -93,13 +93,14 @@ class Outcome(Generic[T]):
 
         What this raises comes from elsewhere: a signal handler.
         """
-        return self._outcome[None]
+        assert self._outcome is not None
+        return self._outcome
 
     def _resolve(self, value: Any, error: BaseException | None) -> None:
         """Set the outcome, unless there is one. Repeatable."""
         me = object()
         try:
-            self._outcome.setdefault(None, (value, error))
+            vars(self).setdefault("_outcome", (value, error))
             self._make_calls(me)
         except BaseException:
             self._go_on(me)

@@ -8,7 +8,7 @@ exception out of nowhere strikes a script as it strikes plain calls: where it st
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from zklock._recipes import queries
@@ -32,6 +32,9 @@ class Answer(Protocol):
 
     def result(self) -> Any:
         """Return the answer; raise it if it is an error."""
+
+
+A = TypeVar("A", bound=Answer)
 
 
 class Outcome(Answer, Protocol):
@@ -66,12 +69,12 @@ class Front(ABC):
         """Start an attempt, now or soon."""
 
     @abstractmethod
-    async def finished(
-        self, answer: Answer, timeout: float | None, unheard: Callable[[], object] | None = None
-    ) -> bool:
+    def finished(
+        self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
+    ) -> Awaitable[bool]:
         """Wait for the answer, at most ``timeout`` seconds. Return whether it has come.
 
-        ``unheard`` is called if nobody can hear the answer any more when it comes.
+        ``unheard(answer)`` is called if nobody can hear the answer any more when it comes.
         """
 
     async def ask(

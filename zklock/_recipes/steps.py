@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
@@ -13,6 +14,7 @@ from zklock._recipes.effects import (
     Exists,
     Failed,
     Failure,
+    GiveUp,
     List,
     Listing,
     Node,
@@ -26,7 +28,7 @@ from zklock._recipes.effects import (
     WatchList,
     backoff,
 )
-from zklock.errors import MixedNames, SequenceExhausted
+from zklock.errors import AccessDenied, MixedNames, SequenceExhausted, ZkLockError
 
 _PASSING = set(Failure) - {Failure.MISSING, Failure.DENIED}
 """A deletion that failed in one of these ways is tried again."""
@@ -91,6 +93,35 @@ def delete(
                 tries += 1
 
 
+def remove(node: str) -> Recipe[None]:
+    """Delete a contender's node, which is all that it has; see ``persist``."""
+    return persist(partial(delete, node.rpartition("/")[0], node))
+
+
+def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
+    """Leave, with as many tries as it takes; giving up does not stop this.
+
+    Only ``AccessDenied`` stops it. Any other error may pass, so it is tried again. The end of the
+    session is the end of all that is to be left.
+    """
+    gave_up, tries = None, 0
+    while True:
+        try:
+            with contextlib.suppress(SessionReplaced):
+                yield from leave()
+            break
+        except GiveUp as error:
+            gave_up = error
+        except AccessDenied:
+            raise
+        except ZkLockError:
+            with contextlib.suppress(GiveUp, SessionReplaced):
+                yield Pause(backoff(tries))
+            tries += 1
+    if gave_up is not None:
+        raise gave_up
+
+
 def worn(node: str) -> bool:
     """Whether a contender's number is so high that its parent is to be renewed."""
     name = names.parse(node.rpartition("/")[2])
@@ -131,10 +162,17 @@ def watch(
             saw(found)
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
             return Event.LETS_IN
+        del found, results, result  # many may wait
         sleep = Wait(first.path, own, far=far)
         event: Event = (yield sleep) if patient else Event.UNWATCHED
         if event is not Event.UNWATCHED or not patient:
             return event
+
+
+def given(event: Event) -> Recipe[Event]:
+    """Return the event; nothing is asked for."""
+    yield from ()
+    return event
 
 
 def worn_out(me: names.Name, listing: Listing) -> bool:

@@ -7,12 +7,12 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from zklock._engine.script import Answer, Front, Outcome
-from zklock._ground.news import News, settle
+from zklock._engine.script import A, Front, Outcome
+from zklock._ground.news import settle
 from zklock._ground.records import log_fields
 
 log = logging.getLogger("zklock")
@@ -84,21 +84,38 @@ class Awaiting(Front):
         """Start an attempt, now or in one of the next iterations of the loop."""
         starter().start(attempt.start)
 
-    async def finished(
-        self, answer: Answer, timeout: float | None, unheard: Callable[[], object] | None = None
-    ) -> bool:
+    def finished(
+        self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
+    ) -> Awaitable[bool]:
         """Wait for the answer, at most ``timeout`` seconds. Return whether it has come.
 
-        ``unheard`` is called if the answer comes after the loop was closed.
+        ``unheard(answer)`` is called if the answer comes after the loop was closed.
         """
-        loop, come = asyncio.get_running_loop(), News()
+        loop = asyncio.get_running_loop()
+        come: asyncio.Future[bool] = loop.create_future()
+        answer.when_done(partial(_wake, loop, come, answer, unheard))
+        limit = answer.limit(timeout, partial(call_soon, loop, partial(settle, come, False)))
+        return come if limit is None else _in_time(loop, come, limit)
 
-        def wake() -> None:
-            if not call_soon(loop, come.set) and unheard is not None:
-                unheard()
 
-        answer.when_done(wake)
-        return await come.wait(answer.limit(timeout, partial(call_soon, loop, come.wake)))
+def _wake(
+    loop: asyncio.AbstractEventLoop,
+    come: asyncio.Future[bool],
+    answer: A,
+    unheard: Callable[[A], object] | None,
+) -> None:
+    if not call_soon(loop, partial(settle, come, True)) and unheard is not None:
+        unheard(answer)
+
+
+async def _in_time(
+    loop: asyncio.AbstractEventLoop, come: asyncio.Future[bool], limit: float
+) -> bool:
+    timer = loop.call_later(limit, settle, come, False)
+    try:
+        return await come
+    finally:
+        timer.cancel()
 
 
 AWAITING = Awaiting()

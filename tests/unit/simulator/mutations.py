@@ -232,10 +232,9 @@ MUTATIONS = {
         (
             Bend(
                 base,
-                "outcome",
-                "if not await front.finished(attempt, limit, unheard) and attempt.give_up():",
-                "if not await front.finished(attempt, limit, unheard):\n"
-                "        await front.finished(attempt, None, unheard)",
+                "taken",
+                "if not come and attempt.give_up():",
+                "if not come:\n        await front.finished(attempt, None, abandon_result)",
             ),
         ),
         faults=("cut off", "pause server"),
@@ -284,7 +283,7 @@ MUTATIONS = {
             Bend(
                 lock,
                 "_take_turn",
-                "FencingToken(listing.epoch, me.sequence)",
+                "FencingToken(epoch, me.sequence)",
                 "FencingToken(0, me.sequence)",
             ),
         ),
