@@ -31,7 +31,7 @@ from tests.contract.support import (
 )
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
-from zklock._ground import news
+from zklock.aio import waiting
 from zklock.testing import FaultProxy, wait_for
 
 Make = Callable[..., aio.Lock]
@@ -421,13 +421,13 @@ class TestCancelledAcquire:
         monkeypatch: pytest.MonkeyPatch,
         how: str,
     ) -> None:
-        settle, tasks = news.settle, list[asyncio.Task[None]]()
+        settle, tasks = waiting.settle, list[asyncio.Task[None]]()
 
         def settle_and_cancel(future: asyncio.Future[Any], value: Any) -> None:
             settle(future, value)
             tasks[0].cancel()
 
-        monkeypatch.setattr(news, "settle", settle_and_cancel)
+        monkeypatch.setattr(waiting, "settle", settle_and_cancel)
         lock = make()
 
         async def acquire() -> None:

@@ -104,7 +104,7 @@ SEEDED = {
         Bounds(2, 1, ("connection",)),
     ),
     "forgets what it hears before it waits": Seeded(
-        (Bend(attempt.Attempt, "_happened", "self._events.append(fired)", "pass"),),
+        (Bend(attempt.Attempt, "_happened", "self._events = (*self._events, fired)", "pass"),),
         "left waiting",
         Bounds(2, 0),
     ),

@@ -134,7 +134,7 @@ class GrantBase(Bodied):
         self._others = claim.others
         self._alone = claim.alone
         # One that is alone needs no more of its contender than its node.
-        self._leave = None if claim.alone else claim.release
+        self._departs = None if claim.alone else claim.release
         self._keeper = keeper
         self._terms = terms
         self._given = lifecycle.after(State.CONTENDING, Step.GRANT)
@@ -152,7 +152,7 @@ class GrantBase(Bodied):
     @property
     def _give_back(self) -> Callable[[], Recipe[None]]:
         """What makes the recipe that gives it back."""
-        return self._leave or partial(steps.remove, self.path)
+        return self._departs or partial(steps.remove, self.path)
 
     @kept
     def _callbacks(self) -> list[LostCallback]:

@@ -41,8 +41,9 @@ class Outcome(Generic[T]):
     _outcome: tuple[Any, BaseException | None] | None = None  # set once, by setdefault()
 
     def __init__(self) -> None:
-        # Each call, and who makes it: set by setdefault(). It stays here until it was made.
-        self._when_done: list[tuple[Callable[[], object], dict[None, object]]] = []
+        # Each call, and behind it who has wanted to make it: the first one makes it. It stays here
+        # until it was made.
+        self._when_done: list[list[Any]] = []
 
     @property
     def done(self) -> bool:
@@ -57,7 +58,7 @@ class Outcome(Generic[T]):
         """
         me = object()
         try:
-            self._when_done.append((call, {}))
+            self._when_done.append([call])
             if self._outcome:
                 self._make_calls(me)
         except BaseException:
@@ -109,9 +110,9 @@ class Outcome(Generic[T]):
     def _make_calls(self, me: object) -> None:
         """Make the calls that nobody makes. Another thread may make others at the same time."""
         for due in self._when_done.copy():
-            call, maker = due
-            if maker.setdefault(None, me) is me:
-                call()
+            due.append(me)
+            if due[1] is me:
+                due[0]()
                 self._when_done.remove(due)
 
     def _go_on(self, me: object) -> None:
@@ -125,7 +126,6 @@ class Outcome(Generic[T]):
 
     def _make_struck(self, me: object) -> None:
         for due in self._when_done.copy():
-            call, maker = due
-            if maker.get(None) is me:
+            if due[1:2] == [me]:
                 self._when_done.remove(due)
-                call()
+                due[0]()

@@ -16,7 +16,7 @@ from zklock._engine.attempt import Attempt
 from zklock._engine.bodies import Locking, Taken
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.script import Front
+from zklock._engine.script import Front, Turn
 from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
@@ -169,36 +169,64 @@ class LockBase(Uncopied, Locking[G]):
         """Acquire. ``check`` is called once a ``cancel`` reaches this acquire; it may raise."""
         limit = self._limit(blocking, timeout)
         patient = limit != 0
+        if not patient:
+            limit = self._session.moment
         check_thread("acquire()")
-        self._check_acquire()
-        shared = self._again()
-        if shared is not None:
-            mine = self._holdings()
-            mine.grants = (*mine.grants, shared)
-            return shared
-        if limit is None:
-            self._check_self()
-        place = place or (*self._contender(patient, **wanted), None)
-        attempt = self._attempt(patient, place)
+        turn = None if place else self._FRONT.turn()
+        attempt: Attempt[G | None] | None = None
         try:
+            # Nothing is made before its turn, so that many can begin at once.
+            if turn is not None and self._again() is None:
+                limit = await self._in_line(turn, limit)
+                if limit == 0:
+                    return None
+            self._check_acquire()
+            shared = self._again()
+            if shared is not None:
+                mine = self._holdings()
+                mine.grants = (*mine.grants, shared)
+                return shared
+            if limit is None:
+                self._check_self()
+            place = place or (*self._contender(patient, **wanted), None)
+            entry, attempt = place[0], self._attempt(patient, place)
+            del place, wanted  # many may wait
             self._users[attempt] = None
+            if turn is not None:
+                turn.pass_to(attempt)
+                self._users.pop(turn, None)
+                turn = None
             if check is not None:
                 check()
-            self._FRONT.begin(attempt)
-            limit = limit if patient else self._session.moment
+            attempt.start()
             come = await self._FRONT.finished(attempt, limit, abandon_result)
             grant = await taken(self._FRONT, attempt, come)
             if grant is not None:
                 self._keep(grant)
             else:
-                self._holdings().asked, *_ = place
+                self._holdings().asked = entry
             self._users.pop(attempt, None)
             return grant  # inside the try: an interrupt before the return must not miss a grant
         except BaseException:
-            if not attempt.give_up():
+            if attempt is not None and not attempt.give_up():
                 attempt.when_done(partial(abandon_result, attempt))
             self._users.pop(attempt, None)
+            self._users.pop(turn, None)
             raise
+
+    async def _in_line(self, turn: Turn, limit: float | None) -> float | None:
+        """Wait for the turn to begin. Return what is left of the limit; 0: it is over."""
+        now = self._session.now
+        began = now()
+        self._users[turn] = None
+        come = await turn.wait(self._session.limit(limit, turn.wake))
+        left = None if limit is None else limit - (now() - began)
+        if come and (left is None or left > 0):
+            return left
+        self._users.pop(turn, None)
+        turn.pass_to(None)
+        self._holdings().asked = None
+        return 0.0
 
     async def _release(self) -> None:
         check_thread("release()")

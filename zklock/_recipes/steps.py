@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
@@ -95,7 +96,7 @@ def delete(
 
 def remove(node: str) -> Recipe[None]:
     """Delete a contender's node, which is all that it has; see ``persist``."""
-    return persist(partial(delete, node.rpartition("/")[0], node))
+    return persist(partial(delete, _parent(node), node))
 
 
 def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
@@ -128,27 +129,35 @@ def worn(node: str) -> bool:
     return name is not None and not 0 <= name.sequence < names.RENEW_AT
 
 
+class Sees(Protocol):
+    """One who waits behind a blocker."""
+
+    def saw(self, blocker: Node) -> None:
+        """Note the node of the blocker that it waits for."""
+
+
 def watch(
     blocker: str,
     own: str | None,
     reads: bool = False,
     patient: bool = True,
-    saw: Callable[[Node], object] | None = None,
+    watcher: Sees | None = None,
     *,
     far: bool = False,
 ) -> Recipe[Event | None]:
     """Sleep until the blocker or the own node goes. ``None``: the blocker was not there.
 
     With ``reads``, a writer that has become a reader lets this contender in. Without ``patient``,
-    this does not sleep. ``saw`` is called with the blocker's node. ``far``: see ``Wait``.
+    this does not sleep. ``watcher`` is shown the blocker's node. ``far``: see ``Wait``.
     """
-    path, _, name = blocker.rpartition("/")
-    first: Watch | WatchList = Watch(blocker)
-    beside = (Watch(own),) if own else ()
+    denied = False
     while True:
-        found, *results = yield (first, *beside)
-        if is_(found, Failure.DENIED) and isinstance(first, Watch):
-            first = WatchList(path)  # without read permission, no watch event when it goes
+        found, *results = yield (
+            WatchList(_parent(blocker)) if denied else Watch(blocker),
+            *((Watch(own),) if own else ()),
+        )
+        if is_(found, Failure.DENIED) and not denied:
+            denied = True  # without read permission, no watch event when it goes
             continue
         for result in (found, *results):
             check(result, Failure.DROPPED, Failure.MISSING)
@@ -156,17 +165,24 @@ def watch(
             continue
         if own and not (isinstance(results[0], Node) and results[0].mine):
             return Event.OWN_GONE
-        if isinstance(found, Failed) or (isinstance(found, Listing) and name not in found.names):
+        if isinstance(found, Failed) or (
+            isinstance(found, Listing) and blocker.rpartition("/")[2] not in found.names
+        ):
             return None
-        if saw is not None and isinstance(found, Node):
-            saw(found)
+        if watcher is not None and isinstance(found, Node):
+            watcher.saw(found)
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
             return Event.LETS_IN
-        del found, results, result  # many may wait
-        sleep = Wait(first.path, own, far=far)
+        found = result = None  # many may wait
+        results.clear()
+        sleep = Wait(_parent(blocker) if denied else blocker, own, far=far)
         event: Event = (yield sleep) if patient else Event.UNWATCHED
         if event is not Event.UNWATCHED or not patient:
             return event
+
+
+def _parent(node: str) -> str:
+    return node.rpartition("/")[0]
 
 
 def given(event: Event) -> Recipe[Event]:
