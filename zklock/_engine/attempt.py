@@ -213,7 +213,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         background. May be called in a signal handler, and again after it was interrupted.
         """
         mine = _Decision(_Fate.GIVEN_UP, error)
-        decision = self._decide(mine)
+        decision: _Decision = self.__dict__.setdefault("_decided", mine)
         if decision.fate is _Fate.ACCEPTED:
             return False
         self._resolve(None, decision.error)
@@ -222,12 +222,8 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
 
     def accept(self) -> bool:
         """Return whether a grant may be made; if so, the attempt cannot be given up any more."""
-        return self._decide(_ACCEPTED).fate is _Fate.ACCEPTED
-
-    def _decide(self, mine: _Decision) -> _Decision:
-        """Decide in this way, unless it was decided; return the decision."""
-        decision: _Decision = vars(self).setdefault("_decided", mine)
-        return decision
+        decision: _Decision = self.__dict__.setdefault("_decided", _ACCEPTED)
+        return decision.fate is _Fate.ACCEPTED
 
     def resume(self) -> None:
         """Send the parked flight: the client is connected."""
@@ -426,7 +422,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         begun = self._stage is not Stage.NEW
         self._stay = None
         self._host.leave(self)
-        decision = self._decide(_ACCEPTED)
+        decision: _Decision = self.__dict__.setdefault("_decided", _ACCEPTED)
         accepted = decision.fate is _Fate.ACCEPTED
         self._resolve(*((value, error) if accepted else (None, decision.error)))
         if begun and error is not None and not isinstance(error, _LEFT):

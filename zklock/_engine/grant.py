@@ -266,7 +266,7 @@ class GrantBase(Bodied):
 
         setdefault() is one step: no other thread or handler comes in between.
         """
-        return vars(self).setdefault("_ended", end) is end
+        return self.__dict__.setdefault("_ended", end) is end
 
     def _end(self) -> Answer:
         end = _End(lifecycle.after(self._given, Step.RELEASE))

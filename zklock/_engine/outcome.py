@@ -101,7 +101,7 @@ class Outcome(Generic[T]):
         """Set the outcome, unless there is one. Repeatable."""
         me = object()
         try:
-            vars(self).setdefault("_outcome", (value, error))
+            self.__dict__.setdefault("_outcome", (value, error))
             self._make_calls(me)
         except BaseException:
             self._go_on(me)

@@ -48,7 +48,10 @@ class Watchers:
 
     def rouse(self, attempt: Attempt[Any]) -> bool:
         """Note that its turn may be near; return whether that is news."""
-        far = [path for path in self._paths.get(attempt, ()) if path in self._far]
+        paths = self._paths.get(attempt)
+        if paths is None or not self._far:
+            return False
+        far = [path for path in paths if path in self._far]
         for path in far:
             del self._far[path]
         return bool(far)

@@ -234,12 +234,13 @@ class LockBase(Uncopied, Locking[G]):
 
     async def _give_back(self, grant: G) -> None:
         """Release one use of the grant."""
-        if self._shared(grant):
+        mine = self._holdings()
+        if self._shared(grant, mine):
             return
         try:
             await grant._release()
         finally:
-            self._forget(grant)
+            self._forget(grant, mine)
 
     async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
         """Run a query about the lock and return its result; ``NoAnswer`` if not in time."""
@@ -369,9 +370,8 @@ class LockBase(Uncopied, Locking[G]):
             raise self._nothing_here()
         return grants[-1]
 
-    def _shared(self, grant: G) -> bool:
+    def _shared(self, grant: G, mine: Holdings[G]) -> bool:
         """Take back one use of the grant. Return whether this thread or task has other uses."""
-        mine = self._holdings()
         if mine.grants.count(grant) > 1 and grant.held:
             mine.drop(grant)
             return True
@@ -381,7 +381,7 @@ class LockBase(Uncopied, Locking[G]):
         """Whether this thread or task has acquired the grant more than once."""
         return self._holdings().grants.count(grant) > 1
 
-    def _forget(self, grant: G) -> None:
+    def _forget(self, grant: G, mine: Holdings[G]) -> None:
         """Forget a grant that has ended; if it was lost, forget only one use of it.
 
         The code around the other uses still believes that it holds the lock. It must be told, and
@@ -389,7 +389,6 @@ class LockBase(Uncopied, Locking[G]):
         """
         if grant.held:
             return
-        mine = self._holdings()
         if grant.released:
             mine.grants = tuple([other for other in mine.grants if other is not grant])
         elif grant in mine.grants:

@@ -180,7 +180,7 @@ async def _give_back_together(group: Mapping[G, LockBase[G]]) -> None:
         await release_together(list(group))
     finally:
         for grant, lock in group.items():
-            lock._forget(grant)
+            lock._forget(grant, lock._holdings())
 
 
 M = TypeVar("M", bound=MultiGrantBase[Any])
@@ -480,9 +480,10 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         """Give back the locks gathered so far, without waiting for ZooKeeper's answers."""
         for n, grant in reversed(list(grants.items())):
             lock = self._locks[n]
-            if not lock._shared(grant):
+            mine = lock._holdings()
+            if not lock._shared(grant, mine):
                 grant.abandon()
-                lock._forget(grant)
+                lock._forget(grant, mine)
 
     def _nothing_here(self) -> NotHeld:
         return NotHeld(

@@ -82,7 +82,7 @@ def delete(
     first: Request = request or Delete(node)
     flight = (first, Delete(path)) if tidy or worn(node) else (first,)
     tries = 0
-    with contextlib.suppress(SessionReplaced):
+    try:
         while True:
             result, *_ = yield flight
             if result is None or result.why is Failure.MISSING:
@@ -92,6 +92,8 @@ def delete(
                 flight = (Delete(node), *flight[1:])
                 yield Pause(backoff(tries))
                 tries += 1
+    except SessionReplaced:
+        return
 
 
 def remove(node: str) -> Recipe[None]:
@@ -108,8 +110,9 @@ def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
     gave_up, tries = None, 0
     while True:
         try:
-            with contextlib.suppress(SessionReplaced):
-                yield from leave()
+            yield from leave()
+            break
+        except SessionReplaced:
             break
         except GiveUp as error:
             gave_up = error

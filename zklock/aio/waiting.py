@@ -134,8 +134,11 @@ class Awaiting(Front):
     """A task waits by awaiting."""
 
     def turn(self) -> Turn | None:
-        """Return a turn to wait for before a begin; ``None``: begin now."""
-        return starter().turn()
+        """Return a turn to wait for before a start; ``None``: start now, or no loop runs."""
+        try:
+            return starter().turn()
+        except RuntimeError:
+            return None  # in a forked child, it is said what is wrong
 
     def begin(self, attempt: Outcome) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
