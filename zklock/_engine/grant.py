@@ -120,6 +120,7 @@ class GrantBase(Bodied):
     _ended: _End | None = None  # set by _end_with()
     _asked: str | None = None
     _reads = False  # a downgraded write lock
+    _kept = False  # its owner has got it
     _granted_at: float | None = None  # if telemetry was told of it
 
     def __init__(

@@ -287,7 +287,8 @@ class LockBase(Uncopied, Locking[G]):
     def _check_self(self) -> None:
         """Raise ``WouldDeadlock`` if the running thread or task would wait for itself."""
         for grant in self._session.grants_at(self._path):
-            if grant._terms.owner == self._owner() and self._blocked_by(grant) and grant.held:
+            mine = grant._kept and grant._terms.owner == self._owner()
+            if mine and self._blocked_by(grant) and grant.held:
                 raise WouldDeadlock(
                     f"{self._path}: this {self._WHO} holds it already, with token {grant.token}, "
                     "and would wait for itself: release it first, share one RLock object, or give "
@@ -358,6 +359,7 @@ class LockBase(Uncopied, Locking[G]):
     def _keep(self, grant: G) -> None:
         """Note what the running thread or task has acquired."""
         self._grant = grant
+        grant._kept = True  # one that was struck on its way to its owner is given back
         mine = self._holdings()
         mine.asked = None
         left = [old for old in mine.grants if old in mine.entered or old.held]

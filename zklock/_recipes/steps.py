@@ -155,18 +155,19 @@ def watch(
     """
     denied = False
     while True:
-        found, *results = yield (
+        answers = yield (
             WatchList(_parent(blocker)) if denied else Watch(blocker),
             *((Watch(own),) if own else ()),
         )
+        found = answers[0]
         if is_(found, Failure.DENIED) and not denied:
             denied = True  # without read permission, no watch event when it goes
             continue
-        for result in (found, *results):
+        for result in answers:
             check(result, Failure.DROPPED, Failure.MISSING)
-        if any(is_(result, Failure.DROPPED) for result in (found, *results)):
+        if any(is_(result, Failure.DROPPED) for result in answers):
             continue
-        if own and not (isinstance(results[0], Node) and results[0].mine):
+        if own and not (isinstance(answers[1], Node) and answers[1].mine):
             return Event.OWN_GONE
         if isinstance(found, Failed) or (
             isinstance(found, Listing) and blocker.rpartition("/")[2] not in found.names
@@ -176,8 +177,7 @@ def watch(
             watcher.saw(found)
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
             return Event.LETS_IN
-        found = result = None  # many may wait
-        results.clear()
+        answers = found = result = None  # many may wait
         sleep = Wait(_parent(blocker) if denied else blocker, own, far=far)
         event: Event = (yield sleep) if patient else Event.UNWATCHED
         if event is not Event.UNWATCHED or not patient:
