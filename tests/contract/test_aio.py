@@ -31,7 +31,7 @@ from tests.contract.support import (
 )
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
-from zklock.aio import waiting
+from zklock._ground import news
 from zklock.testing import FaultProxy, wait_for
 
 Make = Callable[..., aio.Lock]
@@ -421,13 +421,13 @@ class TestCancelledAcquire:
         monkeypatch: pytest.MonkeyPatch,
         how: str,
     ) -> None:
-        settle, tasks = waiting.settle, list[asyncio.Task[None]]()
+        settle, tasks = news.settle, list[asyncio.Task[None]]()
 
         def settle_and_cancel(future: asyncio.Future[Any], value: Any) -> None:
             settle(future, value)
             tasks[0].cancel()
 
-        monkeypatch.setattr(waiting, "settle", settle_and_cancel)
+        monkeypatch.setattr("zklock.aio.waiting.settle", settle_and_cancel)
         lock = make()
 
         async def acquire() -> None:
@@ -519,7 +519,7 @@ class TestBurst:
         self, make: Make, other: Any, zklock_path: str
     ) -> None:
         lock = aio.RLock(make()._session.client, zklock_path)
-        grant = await acquired(lock)
+        grant = await lock.acquire()
         tasks = [asyncio.create_task(lock.acquire()) for _ in range(100)]
         await asyncio.sleep(0)  # they have asked
         assert await lock.acquire(blocking=False) is grant

@@ -207,8 +207,8 @@ MUTATIONS = {
             Bend(
                 kinds.Reentrant,
                 "_again",
-                "grants[-1].check()",
-                "return None if not grants[-1].held else grants[-1]",
+                "mine.grants[-1].check()",
+                "return None if not mine.grants[-1].held else mine.grants[-1]",
             ),
         ),
         kind="re-entrant",
@@ -532,7 +532,7 @@ MUTATIONS = {
         found="holds",
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
-        (Bend(base.LockBase, "_acquire", "abandon_result(attempt)", "None"),),
+        (Bend(base.LockBase, "_acquire", "partial(abandon_result, attempt)", "bool"),),
         faults=(INTERRUPT,),
         found="holds",
     ),
