@@ -427,7 +427,7 @@ class TestCancelledAcquire:
             settle(future, value)
             tasks[0].cancel()
 
-        monkeypatch.setattr(news, "settle", settle_and_cancel)
+        monkeypatch.setattr("zklock.aio.waiting.settle", settle_and_cancel)
         lock = make()
 
         async def acquire() -> None:
@@ -513,6 +513,51 @@ class TestBurst:
 
         await asyncio.gather(*map(wait, range(count)))
         assert order == list(range(count))
+
+    @on_loop
+    async def test_keeps_nobody_from_acquiring_what_it_holds(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        lock = aio.RLock(make()._session.client, zklock_path)
+        grant = await lock.acquire()
+        tasks = [asyncio.create_task(lock.acquire()) for _ in range(100)]
+        await asyncio.sleep(0)  # they have asked
+        assert await lock.acquire(blocking=False) is grant
+        lock.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {zklock.AcquireCancelled}
+        await lock.release()
+        await lock.release()
+        await aside(passes_on, other, zklock_path)
+
+    @on_loop
+    async def test_does_not_outlive_its_client(
+        self, zklock_connect: Connect, other: Any, zklock_path: str
+    ) -> None:
+        client = await aside(zklock_connect)
+        lock = aio.Lock(client, zklock_path)
+        holder = await acquired(aio.Lock(other, zklock_path))
+        tasks = [asyncio.create_task(lock.acquire(timeout=SOON)) for _ in range(100)]
+        await asyncio.sleep(0)  # they have asked
+        await aside(client.stop)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {zklock.ClientClosed}
+        await holder.release()
+
+    @on_loop
+    async def test_leaves_nothing_behind_in_the_lock(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+
+        async def hold() -> None:
+            async with lock:
+                pass
+
+        for _ in range(20):
+            await asyncio.gather(*[hold() for _ in range(50)])
+        assert len(lock._users) < 150
+        await aside(passes_on, other, zklock_path)
 
     @on_loop
     async def test_nobody_overtakes_who_has_to_make_the_path(

@@ -178,6 +178,23 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
     together, in their order; ``terms`` are then the first ones.
     """
 
+    # What few attempts have takes no memory in the others.
+    joint: tuple[GrantOptions, ...] = ()
+    # For telemetry, by the host's clock: when it began, when it was heard that what its last
+    # wait was for was gone, and whether a grant was told.
+    began: float | None = None
+    heard: float | None = None
+    told = False
+    _tries = 0
+    _awaited = 0  # by the thread with this ident, which may read replies
+    # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
+    _decided: _Decision | None = None
+    # Only the thread that handles news uses the following.
+    _stage = Stage.NEW
+    _stay: _Stay | None = None
+    _rests = 0  # how many answers in a row were "busy"
+    _events: tuple[_Fired, ...] = ()  # while the recipe did not wait
+
     def __init__(
         self,
         host: Host,
@@ -191,24 +208,13 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         Mailbox.__init__(self, host)
         Outcome.__init__(self)
         self.terms = terms
-        self.joint = joint
-        # For telemetry, by the host's clock: when it began, when it was heard that what its last
-        # wait was for was gone, and whether a grant was told.
-        self.began: float | None = None
-        self.heard: float | None = None
-        self.told = False
         self._host = host
         self._recipe = recipe
         self._recover = recover
-        self._tries = tries
-        # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
-        self._decided: dict[None, _Decision] = {}
-        self._awaited = 0  # by the thread with this ident, which may read replies
-        # Only the thread that handles news uses the following.
-        self._stage = Stage.NEW
-        self._stay: _Stay | None = None
-        self._rests = 0  # how many answers in a row were "busy"
-        self._events: list[_Fired] = []  # while the recipe did not wait
+        if joint:
+            self.joint = joint
+        if tries:
+            self._tries = tries
 
     def start(self, *, awaited: bool = False) -> Attempt[T]:
         """Begin; return without waiting. If this raises, the attempt is over.
@@ -264,7 +270,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         background. May be called in a signal handler, and again after it was interrupted.
         """
         mine = _Decision(_Fate.GIVEN_UP, error)
-        decision = self._decided.setdefault(None, mine)
+        decision: _Decision = self.__dict__.setdefault("_decided", mine)
         if decision.fate is _Fate.ACCEPTED:
             return False
         self._resolve(None, decision.error)
@@ -273,7 +279,8 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
 
     def accept(self) -> bool:
         """Return whether a grant may be made; if so, the attempt cannot be given up any more."""
-        return self._decided.setdefault(None, _ACCEPTED).fate is _Fate.ACCEPTED
+        decision: _Decision = self.__dict__.setdefault("_decided", _ACCEPTED)
+        return decision.fate is _Fate.ACCEPTED
 
     def resume(self) -> None:
         """Send the parked flight: the client is connected."""
@@ -348,7 +355,8 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         try:
             match asked:
                 case Wait():
-                    self.heard = None
+                    if self.heard is not None:
+                        self.heard = None
                     events = (self._meaning(asked, fired) for fired in self._events)
                     answer, news = next(filter(None, events), None), News.WAITS
                     if answer is None and asked.far and asked.own is not None:
@@ -378,7 +386,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             return News.PARKS
         watched = [it.path for it in flight if isinstance(it, _WATCHING)]
         if watched:
-            self._events.clear()
+            self._events = ()
             self._host.watch(self, watched)
         done = partial(self._answer, stay, flight)
         if self._awaited and self._awaited == threading.get_ident():
@@ -444,7 +452,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         asked = self._stay.asked if self._stay is not None else None
         if not isinstance(asked, Wait):
             after(self._stage, News.WATCHED)
-            self._events.append(fired)
+            self._events = (*self._events, fired)
         elif event := self._meaning(asked, fired):
             self._wake(News.WATCHED, partial(self._recipe.send, event))
 
@@ -462,12 +470,13 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
     @property
     def _given_up(self) -> bool:
         """Whether it was given up, and the recipe is still to be told."""
-        decision = self._decided.get(None)
+        decision = self._decided
         return decision is not None and decision.fate is _Fate.GIVEN_UP
 
     def _throw_give_up(self) -> Asked:
         """Tell the recipe to give up. It is told once."""
-        self._decided[None] = _Decision(_Fate.WITHDRAWN, self._decided[None].error)
+        assert self._decided is not None
+        self._decided = _Decision(_Fate.WITHDRAWN, self._decided.error)
         return self._recipe.throw(GiveUp())
 
     def _end(self, news: News, value: Any, error: BaseException | None) -> None:
@@ -478,7 +487,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         begun = self._stage is not Stage.NEW
         self._stay = None
         self._host.leave(self)
-        decision = self._decided.setdefault(None, _ACCEPTED)
+        decision: _Decision = self.__dict__.setdefault("_decided", _ACCEPTED)
         accepted = decision.fate is _Fate.ACCEPTED
         self._resolve(*((value, error) if accepted else (None, decision.error)))
         if begun and error is not None and not isinstance(error, _LEFT):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from zklock._engine.script import Answer, Front, Outcome
+from zklock._engine.script import A, Front, Outcome
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Blocking(Front):
         attempt.start(awaited=True)
 
     async def finished(
-        self, answer: Answer, timeout: float | None, unheard: Callable[[], object] | None = None
+        self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
     ) -> bool:
         """Wait for the answer, at most ``timeout`` seconds. Return whether it has come."""
         return answer.wait(timeout)

@@ -52,14 +52,19 @@ class Taken(Generic[B]):
     __slots__ = ("entered", "grants")
 
     def __init__(self) -> None:
-        self.grants: list[B] = []
-        self.entered: list[B] = []
+        self.grants: tuple[B, ...] = ()
+        self.entered: tuple[B, ...] = ()
+
+    def drop(self, grant: B) -> None:
+        """Take out one use of a grant, the oldest one."""
+        at = self.grants.index(grant)
+        self.grants = (*self.grants[:at], *self.grants[at + 1 :])
 
 
 class Locking(HasBody, Generic[B]):
     """``with lock``: acquires as the body begins, and releases at its end."""
 
-    async def _take(self) -> B | None:
+    def _take(self) -> Awaitable[B | None]:
         """Call ``acquire()``, which a subclass may have changed."""
         raise NotImplementedError
 
@@ -81,7 +86,8 @@ class Locking(HasBody, Generic[B]):
             if grant is None:
                 raise self._timed_out()
             grant._enter()
-            self._holdings().entered.append(grant)
+            mine = self._holdings()
+            mine.entered = (*mine.entered, grant)
             return grant
         except BaseException:
             if grant is not None:
@@ -89,14 +95,14 @@ class Locking(HasBody, Generic[B]):
             raise
 
     async def _end_body(self, error: BaseException | None) -> None:
-        entered = self._holdings().entered
-        if not entered:
+        mine = self._holdings()
+        if not mine.entered:
             prefer(self._nothing_here(), error, ours=False)
             return
         try:
-            await entered[-1]._end_body(error)
+            await mine.entered[-1]._end_body(error)
         finally:
-            entered.pop()
+            mine.entered = mine.entered[:-1]
 
 
 class AttemptingBase(HasBody, Generic[B]):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -15,12 +14,13 @@ from zklock._engine.callbacks import check_callback
 from zklock._engine.lifecycle import State, Step
 from zklock._engine.script import Answer, Asked, Front
 from zklock._ground.clock import check_timeout
+from zklock._ground.kept import kept
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.records import log_fields
 from zklock._ground.telemetry import Over
 from zklock._kazoo.loops import check_thread
-from zklock._recipes import queries
-from zklock._recipes.effects import Claim
+from zklock._recipes import queries, steps
+from zklock._recipes.effects import Claim, Recipe
 from zklock.errors import LockLost, NotHeld
 from zklock.token import FencingToken
 
@@ -35,7 +35,7 @@ class GrantOptions:
     """The options of a grant, fixed before it is given.
 
     ``grant`` is the class of the grant. ``owner`` is the thread or task that asks for it.
-    ``give_back`` releases one use of the grant, where the running thread or task may have several.
+    ``lock`` releases one use of the grant, where the running thread or task may have several.
     ``kind`` is a word for what is granted. ``asked_by`` returns the request to release that the
     data of the lock's path has for the grant, ``None`` without one; the grant watches those data.
     Without ``asked_by``, only the grant's own node is watched.
@@ -48,9 +48,16 @@ class GrantOptions:
     on_suspended: Callable[[Any], object] | None = None
     on_release_requested: Callable[[Any], object] | None = None
     owner: object = None
-    give_back: Callable[[Any], Awaitable[None]] | None = None
+    lock: GivesBack | None = None
     kind: str = "exclusive"
     asked_by: Callable[[bytes], str | None] | None = None
+
+
+class GivesBack(Protocol):
+    """What a grant needs from its lock."""
+
+    async def _give_back(self, grant: Any) -> None:
+        """Release one use of the grant."""
 
 
 class Keeper(Asked, Protocol):
@@ -112,28 +119,52 @@ class GrantBase(Bodied):
 
     _FRONT: ClassVar[Front]
 
+    # What few grants have takes no memory in the others.
+    _ended: _End | None = None  # set by _end_with()
+    _asked: str | None = None
+    _reads = False  # a downgraded write lock
+    _kept = False  # its owner has got it
+    _granted_at: float | None = None  # if telemetry was told of it
+
     def __init__(
         self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
     ) -> None:
         self.token = claim.token
         self.path = claim.path
-        self.tokens: tuple[FencingToken, ...] = (*(token for _, token in claim.others), claim.token)
         self.lock_path = terms.lock_path
         self.session_id = session_id
         self.identity = terms.identity
         self.abandoned = claim.abandoned
-        self._paths = (*(path for path, _ in claim.others), claim.path)
-        self._give_back = claim.release
+        self._others = claim.others
         self._alone = claim.alone
+        # One that is alone needs no more of its contender than its node.
+        self._departs = None if claim.alone else claim.release
         self._keeper = keeper
         self._terms = terms
         self._given = lifecycle.after(State.CONTENDING, Step.GRANT)
-        self._ended: dict[None, _End] = {}  # set once, by setdefault(), which is one step
-        self._callbacks = deque([terms.on_lost] if terms.on_lost else [])
-        self._asked: str | None = None
-        self._reads = False  # a downgraded write lock
-        self._granted_at: float | None = None  # if telemetry was told of it
-        self._end_told: Over = {}
+
+    @property
+    def tokens(self) -> tuple[FencingToken, ...]:
+        """A token for each permit of a semaphore, in order; for other locks just the one."""
+        return (*(token for _, token in self._others), self.token)
+
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        """The nodes that the grant is on."""
+        return (*(path for path, _ in self._others), self.path) if self._others else (self.path,)
+
+    @property
+    def _give_back(self) -> Callable[[], Recipe[None]]:
+        """What makes the recipe that gives it back."""
+        return self._departs or partial(steps.remove, self.path)
+
+    @kept
+    def _callbacks(self) -> list[LostCallback]:
+        return [self._terms.on_lost] if self._terms.on_lost else []
+
+    @kept
+    def _end_told(self) -> Over:
+        return {}
 
     @property
     def held(self) -> bool:
@@ -221,27 +252,34 @@ class GrantBase(Bodied):
             )
 
     async def _give_back_use(self) -> None:
-        give_back = self._terms.give_back
-        await (self._release() if give_back is None else give_back(self))
+        lock = self._terms.lock
+        await (self._release() if lock is None else lock._give_back(self))
 
     @property
     def _state(self) -> State:
-        end = self._ended.get(None)
+        end = self._ended
         return self._given if end is None else end.state
 
     @property
     def _loss(self) -> Loss | None:
-        end = self._ended.get(None)
+        end = self._ended
         return None if end is None else end.loss
+
+    def _end_with(self, end: _End) -> bool:
+        """End in this way, unless it has ended; return whether it has ended in this way.
+
+        setdefault() is one step: no other thread or handler comes in between.
+        """
+        return self.__dict__.setdefault("_ended", end) is end
 
     def _end(self, *, awaited: bool = False) -> Answer:
         end = _End(lifecycle.after(self._given, Step.RELEASE))
         try:
-            if not self.held or self._ended.setdefault(None, end) is not end:
+            if not self.held or not self._end_with(end):
                 raise self._why_not()
             return self._keeper.let_go(self, awaited=True) if awaited else self._keeper.let_go(self)
         except BaseException:
-            if self._ended.get(None) is end:
+            if self._ended is end:
                 self._keeper.let_go_later(self)
             raise
 
@@ -254,7 +292,7 @@ class GrantBase(Bodied):
         """Lose the grant if it is held; return whether this call lost it. Tells nobody yet."""
         loss = Loss(reason, self, noticed, lease_end)
         end = _End(lifecycle.after(self._given, Step.LOSE), loss)
-        return self._ended.setdefault(None, end) is end
+        return self._end_with(end)
 
     def _tell_loss(self) -> None:
         """Wake those who wait for the loss, and call the callbacks, if it is lost. Repeatable."""
@@ -269,7 +307,7 @@ class GrantBase(Bodied):
 
     def _call_next(self) -> object:
         try:
-            callback = self._callbacks.popleft()
+            callback = self._callbacks.pop(0)
         except IndexError:
             return None  # called already
         assert self._loss is not None
@@ -343,8 +381,8 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
 def _set_ends(ends: Mapping[GrantBase, _End]) -> None:
     for grant, end in ends.items():
         if grant.held:
-            grant._ended.setdefault(None, end)
+            grant._end_with(end)
 
 
 def _ended_by(ends: Mapping[GrantBase, _End]) -> list[GrantBase]:
-    return [grant for grant, end in ends.items() if grant._ended.get(None) is end]
+    return [grant for grant, end in ends.items() if grant._ended is end]

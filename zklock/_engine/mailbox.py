@@ -8,7 +8,6 @@ news is only queued: the other handles it before it stops.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -43,7 +42,8 @@ class Mailbox:
 
     def __init__(self, host: MailHost) -> None:
         self.__host = host
-        self.__news: deque[Callable[[], object]] = deque()
+        # A list, as it takes a tenth of a deque's memory, and is hardly ever long.
+        self.__news: list[Callable[[], object]] = []
         # The thread that handles news. setdefault() is one step: nothing can come in between.
         self.__handling: dict[None, object] = {}
 
@@ -73,7 +73,7 @@ class Mailbox:
             finally:
                 # A second exception may have struck before the first was handled.
                 if self.__handling.get(None) is me:
-                    self.__news.appendleft(partial(self._torn, error))
+                    self.__news.insert(0, partial(self._torn, error))
                 self.__stop(me)
             if not isinstance(error, Exception) or may_strike():
                 raise
@@ -83,11 +83,11 @@ class Mailbox:
         # If another thread handles news, it looks again when it ends.
         while self.__news and self.__handling.setdefault(None, me) is me:
             while self.__news:
-                self.__news.popleft()()
-            del self.__handling[None]
+                self.__news.pop(0)()
+            self.__handling.clear()  # unlike del, it keeps no table for what comes next
 
     def __stop(self, me: object) -> None:
         """Let others handle what is left."""
         if self.__handling.get(None) is me:
-            del self.__handling[None]
+            self.__handling.clear()
         self.__host.later(self.__handle)

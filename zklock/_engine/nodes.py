@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Set
 
 from zklock._engine.grant import GrantBase
+from zklock._ground.several import Several
 
+_NEVER = -math.inf  # one object for all
 _GRANTED = 4096  # granted nodes that are remembered for the waiters behind them
 
 
@@ -27,7 +29,7 @@ class OwnNode:
         self.placing = False
         self.fired = False
         self.size = 0
-        self.read_at = -math.inf
+        self.read_at = _NEVER
 
 
 class OwnNodes:
@@ -39,7 +41,7 @@ class OwnNodes:
 
     def __init__(self) -> None:
         self._nodes: dict[str, OwnNode] = {}
-        self._grants: dict[str, dict[GrantBase, None]] = {}
+        self._grants: Several[str, GrantBase] = Several()  # by the path of the lock
         self._granted: dict[str, bool] = {}
         self._unwatched: dict[str, None] = {}  # those with a grant, and without its watches
 
@@ -71,7 +73,7 @@ class OwnNodes:
             if own is not None:
                 self._unwatched[path] = None
                 own.grant = grant
-        self._grants.setdefault(grant.lock_path, {})[grant] = None
+        self._grants.add(grant.lock_path, grant)
         self._granted[grant.path] = True
         if len(self._granted) > _GRANTED:
             del self._granted[next(iter(self._granted))]
@@ -82,10 +84,7 @@ class OwnNodes:
             self._unwatched.pop(path, None)
             own = self._nodes.get(path)
             if own is not None and own.grant is not None:
-                grants = self._grants.get(own.grant.lock_path, {})
-                grants.pop(own.grant, None)
-                if not grants:
-                    self._grants.pop(own.grant.lock_path, None)
+                self._grants.discard(own.grant.lock_path, own.grant)
             self._nodes.pop(path, None)
 
     def leave(self, paths: Iterable[str]) -> None:
@@ -114,11 +113,11 @@ class OwnNodes:
 
     def grants(self) -> list[GrantBase]:
         """Return all grants."""
-        return [grant for grants in self._grants.values() for grant in grants]
+        return list(self._grants)
 
     def grants_of(self, lock_path: str) -> list[GrantBase]:
-        """Return the grants of one lock."""
-        return list(self._grants.get(lock_path, ()))
+        """Return the grants of one lock. May be called without the guard: it is one step."""
+        return self._grants.of(lock_path)
 
     def take_turns(self, first: str | None) -> str | None:
         """Return the node for the next heartbeat: ``first``, or the one whose turn it is."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -39,10 +38,12 @@ class Outcome(Generic[T]):
     ``Future`` leaves it locked. That would block the thread that sets it, which is the client's.
     """
 
+    _outcome: tuple[Any, BaseException | None] | None = None  # set once, by setdefault()
+
     def __init__(self) -> None:
-        self._outcome: dict[None, tuple[Any, BaseException | None]] = {}  # set by setdefault()
-        # Each call, and who makes it: set by setdefault(). It stays here until it was made.
-        self._when_done: deque[tuple[Callable[[], object], dict[None, object]]] = deque()
+        # Each call, and behind it who has wanted to make it: the first one makes it. It stays here
+        # until it was made.
+        self._when_done: list[list[Any]] = []
 
     @property
     def done(self) -> bool:
@@ -57,7 +58,7 @@ class Outcome(Generic[T]):
         """
         me = object()
         try:
-            self._when_done.append((call, {}))
+            self._when_done.append([call])
             if self._outcome:
                 self._make_calls(me)
         except BaseException:
@@ -93,13 +94,14 @@ class Outcome(Generic[T]):
 
         What this raises comes from elsewhere: a signal handler.
         """
-        return self._outcome[None]
+        assert self._outcome is not None
+        return self._outcome
 
     def _resolve(self, value: Any, error: BaseException | None) -> None:
         """Set the outcome, unless there is one. Repeatable."""
         me = object()
         try:
-            self._outcome.setdefault(None, (value, error))
+            self.__dict__.setdefault("_outcome", (value, error))
             self._make_calls(me)
         except BaseException:
             self._go_on(me)
@@ -108,9 +110,9 @@ class Outcome(Generic[T]):
     def _make_calls(self, me: object) -> None:
         """Make the calls that nobody makes. Another thread may make others at the same time."""
         for due in self._when_done.copy():
-            call, maker = due
-            if maker.setdefault(None, me) is me:
-                call()
+            due.append(me)
+            if due[1] is me:
+                due[0]()
                 self._when_done.remove(due)
 
     def _go_on(self, me: object) -> None:
@@ -124,7 +126,6 @@ class Outcome(Generic[T]):
 
     def _make_struck(self, me: object) -> None:
         for due in self._when_done.copy():
-            call, maker = due
-            if maker.get(None) is me:
+            if due[1:2] == [me]:
                 self._when_done.remove(due)
-                call()
+                due[0]()

@@ -8,7 +8,7 @@ exception out of nowhere strikes a script as it strikes plain calls: where it st
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from zklock._recipes import queries
@@ -32,6 +32,9 @@ class Answer(Protocol):
 
     def result(self) -> Any:
         """Return the answer; raise it if it is an error."""
+
+
+A = TypeVar("A", bound=Answer)
 
 
 class Outcome(Answer, Protocol):
@@ -61,20 +64,47 @@ class Asked(Protocol):
         """Return an attempt at a recipe; it is not started yet."""
 
 
+class Beginner(Protocol):
+    """What can be given up."""
+
+    def give_up(self, error: BaseException | None = None) -> bool:
+        """Withdraw, unless it is too late; return whether this call did it."""
+
+
+class Turn(Protocol):
+    """A place in the line of those that are about to begin."""
+
+    def wake(self) -> None:
+        """End the wait, from any thread."""
+
+    def wait(self, limit: float | None) -> Awaitable[bool]:
+        """Wait for the turn, at most ``limit`` seconds. Return whether it has come."""
+
+    def give_up(self, error: BaseException) -> bool:
+        """Give up with this error, or have the one who has begun give up."""
+
+    def pass_to(self, beginner: Beginner | None) -> None:
+        """Note who begins now, ``None`` if nobody does; raise the error if it was given up."""
+
+
 class Front(ABC):
     """How a front waits."""
+
+    def turn(self) -> Turn | None:
+        """Return a turn to wait for before a start; ``None``: start now."""
+        return None
 
     @abstractmethod
     def begin(self, attempt: Outcome) -> None:
         """Start an attempt, now or soon."""
 
     @abstractmethod
-    async def finished(
-        self, answer: Answer, timeout: float | None, unheard: Callable[[], object] | None = None
-    ) -> bool:
+    def finished(
+        self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
+    ) -> Awaitable[bool]:
         """Wait for the answer, at most ``timeout`` seconds. Return whether it has come.
 
-        ``unheard`` is called if nobody can hear the answer any more when it comes.
+        ``unheard(answer)`` is called if nobody can hear the answer any more when it comes.
         """
 
     async def ask(

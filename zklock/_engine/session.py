@@ -382,7 +382,9 @@ class Session(Uncopied, WireObserver):
                 if isinstance(node, Node) and node.mine:
                     created |= isinstance(flight[at], Create)
                     with self.guard:
-                        self._nodes.add(node.path, node.owner)
+                        # One object for all nodes of the session.
+                        mine = self._id
+                        self._nodes.add(node.path, mine if mine == node.owner else node.owner)
                         self._lease.touched(sent, self._clock())
                 elif isinstance(flight[at], CreateAll) and not isinstance(node, Failed):
                     with self.guard:
@@ -464,6 +466,10 @@ class Session(Uncopied, WireObserver):
             grants = self._nodes.grants_of(lock_path)
         # An interrupted release has the node of an ended one let go later.
         return [grant for grant in grants if not grant._ended]
+
+    def grants_at(self, lock_path: str) -> list[GrantBase]:
+        """Return the grants of a lock on this session; some may be over by now."""
+        return self._nodes.grants_of(lock_path)
 
     def sweep(self, node: str) -> None:
         """Delete a node that nobody uses."""
@@ -881,7 +887,8 @@ class Session(Uncopied, WireObserver):
     def _read(self, path: str, own: OwnNode, results: Results) -> None:
         """Note what was read for a grant, or that its node is gone."""
         node, grant = results[0], own.grant
-        own.read_at = self._clock()
+        if grant is not None and grant._terms.asked_by is not None:
+            own.read_at = self._clock()
         if grant is not None and (asked := asked_of(grant, results)) is not None:
             grant._release_requested(asked)
         if steps.is_(node, Failure.MISSING):

@@ -11,6 +11,7 @@ from typing import Any
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantBase
 from zklock._engine.nodes import OwnNode, OwnNodes
+from zklock._ground.several import Several
 from zklock._kazoo.store import Results
 from zklock._recipes import nodedata
 from zklock._recipes.effects import Flight, Node, Watch
@@ -25,23 +26,20 @@ class Watchers:
     def __init__(self) -> None:
         self._paths: dict[Attempt[Any], tuple[str, ...]] = {}
         self._far: dict[str, None] = {}
-        self._attempts: dict[str, dict[Attempt[Any], None]] = {}
+        self._attempts: Several[str, Attempt[Any]] = Several()
 
     def put(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Tell the attempt of these paths, and of no others."""
         self.drop(attempt)
         self._paths[attempt] = tuple(paths)
         for path in self._paths[attempt]:
-            self._attempts.setdefault(path, {})[attempt] = None
+            self._attempts.add(path, attempt)
 
     def drop(self, attempt: Attempt[Any]) -> None:
         """Tell the attempt of nothing any more."""
         self.rouse(attempt)
         for path in self._paths.pop(attempt, ()):
-            attempts = self._attempts.get(path, {})
-            attempts.pop(attempt, None)
-            if not attempts:
-                self._attempts.pop(path, None)
+            self._attempts.discard(path, attempt)
 
     def rest(self, attempt: Attempt[Any], own: str) -> None:
         """Note that the turn of the node ``own``, which the attempt watches, is far."""
@@ -50,7 +48,10 @@ class Watchers:
 
     def rouse(self, attempt: Attempt[Any]) -> bool:
         """Note that its turn may be near; return whether that is news."""
-        far = [path for path in self._paths.get(attempt, ()) if path in self._far]
+        paths = self._paths.get(attempt)
+        if paths is None or not self._far:
+            return False
+        far = [path for path in paths if path in self._far]
         for path in far:
             del self._far[path]
         return bool(far)
@@ -62,7 +63,7 @@ class Watchers:
 
     def of(self, path: str) -> list[Attempt[Any]]:
         """Return the attempts to tell of an event on ``path``."""
-        return list(self._attempts.get(path, ()))
+        return self._attempts.of(path)
 
     def everyone(self) -> list[Attempt[Any]]:
         """Return all attempts that wait for an event."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, MutableMapping
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypedDict, TypeVar
 
 from zklock._engine import telling
@@ -16,7 +16,7 @@ from zklock._engine.attempt import Attempt
 from zklock._engine.bodies import Locking, Taken
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.script import Front
+from zklock._engine.script import Front, Turn
 from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
@@ -41,6 +41,9 @@ from zklock.token import FencingToken
 MAX_IDENTITY = 4096
 """The size limit of an identity, in bytes of UTF-8."""
 
+_MAKERS = 1024
+"""For so many threads or tasks it is known what their contenders say."""
+
 G = TypeVar("G", bound=GrantBase)
 R = TypeVar("R")
 
@@ -55,7 +58,7 @@ class Holdings(Taken[G]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: lock_recipe.Entry | None = None  # the newest contender
+        self.asked: lock_recipe.Entry | None = None  # the contender that was not granted in time
 
 
 Place: TypeAlias = tuple[lock_recipe.Entry, GrantOptions, Listing | None]
@@ -118,10 +121,11 @@ class LockBase(Uncopied, Locking[G]):
         self._tidy = bool(tidy)
         self._naming = _check_naming(naming, self._tidy)
         self._session = self._open(client, session_timeout, lease_fraction)
-        self._mine = self._storage()
+        # Who uses it: pending attempts, with None, and perhaps tasks, with what each has acquired.
         # No lock: a signal handler that cancels may have interrupted the code that holds it.
         # Adding, discarding and copying are one step each: nothing can come in between.
-        self._pending: set[Attempt[Any]] = set()
+        self._users: dict[Any, Holdings[G] | None] = {}
+        self._mine = self._storage()
         self._grant: G | None = None
 
     @property
@@ -146,10 +150,11 @@ class LockBase(Uncopied, Locking[G]):
 
         May be called from any thread, and from a signal handler.
         """
-        for attempt in self._pending.copy():
-            attempt.give_up(
-                AcquireCancelled(f"{self._path}: the acquire was cancelled", path=self._path)
-            )
+        for attempt, mine in self._users.copy().items():
+            if mine is None:
+                attempt.give_up(
+                    AcquireCancelled(f"{self._path}: the acquire was cancelled", path=self._path)
+                )
 
     # Scripts: what the fronts' methods do.
 
@@ -164,30 +169,64 @@ class LockBase(Uncopied, Locking[G]):
         """Acquire. ``check`` is called once a ``cancel`` reaches this acquire; it may raise."""
         limit = self._limit(blocking, timeout)
         patient = limit != 0
+        if not patient:
+            limit = self._session.moment
         check_thread("acquire()")
-        self._check_acquire()
-        shared = self._again()
-        if shared is not None:
-            self._holdings().grants.append(shared)
-            return shared
-        if limit is None:
-            self._check_self()
-        attempt = self._attempt(patient, self._holdings(), place, **wanted)
+        turn = None if place else self._FRONT.turn()
+        attempt: Attempt[G | None] | None = None
         try:
-            self._pending.add(attempt)
+            # Nothing is made before its turn, so that many can begin at once.
+            if turn is not None and self._again() is None:
+                limit = await self._in_line(turn, limit)
+                if limit == 0:
+                    return None
+            self._check_acquire()
+            shared = self._again()
+            if shared is not None:
+                mine = self._holdings()
+                mine.grants = (*mine.grants, shared)
+                return shared
+            if limit is None:
+                self._check_self()
+            place = place or (*self._contender(patient, **wanted), None)
+            entry, attempt = place[0], self._attempt(patient, place)
+            del place, wanted  # many may wait
+            self._users[attempt] = None
+            if turn is not None:
+                turn.pass_to(attempt)
+                self._users.pop(turn, None)
+                turn = None
             if check is not None:
                 check()
-            self._FRONT.begin(attempt)
-            grant = await outcome(self._FRONT, attempt, limit if patient else self._session.moment)
+            attempt.start(awaited=not self._AWAITS)
+            come = await self._FRONT.finished(attempt, limit, abandon_result)
+            grant = await taken(self._FRONT, attempt, come)
             if grant is not None:
                 self._keep(grant)
-            self._pending.discard(attempt)
+            else:
+                self._holdings().asked = entry
+            self._users.pop(attempt, None)
             return grant  # inside the try: an interrupt before the return must not miss a grant
         except BaseException:
-            if not attempt.give_up():
-                attempt.when_done(lambda: abandon_result(attempt))
-            self._pending.discard(attempt)
+            if attempt is not None and not attempt.give_up():
+                attempt.when_done(partial(abandon_result, attempt))
+            self._users.pop(attempt, None)
+            self._users.pop(turn, None)
             raise
+
+    async def _in_line(self, turn: Turn, limit: float | None) -> float | None:
+        """Wait for the turn to begin. Return what is left of the limit; 0: it is over."""
+        now = self._session.now
+        began = now()
+        self._users[turn] = None
+        come = await turn.wait(self._session.limit(limit, turn.wake))
+        left = None if limit is None else limit - (now() - began)
+        if come and (left is None or left > 0):
+            return left
+        self._users.pop(turn, None)
+        turn.pass_to(None)
+        self._holdings().asked = None
+        return 0.0
 
     async def _release(self) -> None:
         check_thread("release()")
@@ -195,12 +234,13 @@ class LockBase(Uncopied, Locking[G]):
 
     async def _give_back(self, grant: G) -> None:
         """Release one use of the grant."""
-        if self._shared(grant):
+        mine = self._holdings()
+        if self._shared(grant, mine):
             return
         try:
             await grant._release()
         finally:
-            self._forget(grant)
+            self._forget(grant, mine)
 
     async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
         """Run a query about the lock and return its result; ``NoAnswer`` if not in time."""
@@ -222,7 +262,7 @@ class LockBase(Uncopied, Locking[G]):
         return session_of(client, session_timeout, lease_fraction)
 
     def _storage(self) -> Any:
-        """Return the store of what each thread or task holds."""
+        """Return the store of what each thread or task has acquired."""
         raise NotImplementedError
 
     def _owner(self) -> object:
@@ -231,10 +271,6 @@ class LockBase(Uncopied, Locking[G]):
 
     def _holdings(self) -> Holdings[G]:
         """Return what the running thread or task has acquired here."""
-        raise NotImplementedError
-
-    def _newest_here(self) -> MutableMapping[tuple[int, str], G]:
-        """Return the newest grant of the running thread or task, for each session and path."""
         raise NotImplementedError
 
     def _label(self) -> str:
@@ -250,20 +286,23 @@ class LockBase(Uncopied, Locking[G]):
 
     def _check_self(self) -> None:
         """Raise ``WouldDeadlock`` if the running thread or task would wait for itself."""
-        grant = self._newest_here().get((id(self._session), self._path))
-        if grant is None or grant._keeper is not self._session or not grant.held:
-            return
+        for grant in self._session.grants_at(self._path):
+            mine = grant._kept and grant._terms.owner == self._owner()
+            if mine and self._blocked_by(grant) and grant.held:
+                raise WouldDeadlock(
+                    f"{self._path}: this {self._WHO} holds it already, with token {grant.token}, "
+                    "and would wait for itself: release it first, share one RLock object, or give "
+                    "a timeout= if somebody else is to release it",
+                    path=self._path,
+                    token=grant.token,
+                )
+
+    def _blocked_by(self, grant: GrantBase) -> bool:
+        """Whether a contender of this kind waits behind a grant of this path."""
         parent, _, name = grant.path.rpartition("/")
         node = names.parse(name)
         reads = node is None or node.kind is names.Kind.READ or grant._reads
-        if parent == self._path and not (reads and self._KIND is names.Kind.READ):
-            raise WouldDeadlock(
-                f"{self._path}: this {self._WHO} holds it already, with token {grant.token}, and "
-                "would wait for itself: release it first, share one RLock object, or give a "
-                "timeout= if somebody else is to release it",
-                path=self._path,
-                token=grant.token,
-            )
+        return parent == self._path and not (reads and self._KIND is names.Kind.READ)
 
     def _again(self) -> G | None:
         """Return the grant that the running thread or task may share, if there is one."""
@@ -283,8 +322,8 @@ class LockBase(Uncopied, Locking[G]):
 
     def _contender(self, patient: bool, **wanted: Any) -> tuple[lock_recipe.Entry, GrantOptions]:
         """Return a new contender, and the options of its grant."""
-        identity = self._identity or f"{_host()}:{os.getpid()}:{self._label()}"
-        entry = self._entry(bytes(NodeData(identity.encode())), patient, **wanted)
+        identity = self._identity or _identity(os.getpid(), self._label())
+        entry = self._entry(_data(identity), patient, **wanted)
         terms = GrantOptions(
             self._path,
             identity,
@@ -293,28 +332,18 @@ class LockBase(Uncopied, Locking[G]):
             self._on_suspended,
             self._on_release_requested,
             self._owner(),
-            self._give_back,
+            self,
             self._CALLED,
         )
         if telemetry.hooks:
             entry.queued = telling.queued(terms, self._session.now)
         return entry, terms
 
-    def _attempt(
-        self,
-        patient: bool,
-        holdings: Holdings[G] | None = None,
-        place: Place | None = None,
-        **wanted: Any,
-    ) -> Attempt[G | None]:
-        entry, terms, listing = place or (*self._contender(patient, **wanted), None)
+    def _attempt(self, patient: bool, place: Place) -> Attempt[G | None]:
+        entry, terms, listing = place
         entry.patient = patient
-        if holdings is not None:
-            holdings.asked = entry
         return self._session.attempt(
-            lock_recipe.acquire(entry, listing),
-            recover=lambda: lock_recipe.leave(entry),
-            terms=terms,
+            lock_recipe.acquire(entry, listing), recover=entry.leave, terms=terms
         )
 
     def _begin(self, told: Callable[[Attempt[G | None]], object]) -> Attempt[G | None]:
@@ -323,17 +352,18 @@ class LockBase(Uncopied, Locking[G]):
         ``told(attempt)`` is called once there is an outcome, on the thread that brings it. It must
         not block. After ``attempt.give_up()`` there is no grant, or it says that it came too late.
         """
-        attempt = self._attempt(patient=True)
+        attempt = self._attempt(True, (*self._contender(patient=True), None))
         attempt.when_done(lambda: told(attempt))
         return attempt.start()
 
     def _keep(self, grant: G) -> None:
         """Note what the running thread or task has acquired."""
         self._grant = grant
-        self._newest_here()[id(self._session), self._path] = grant
+        grant._kept = True  # one that was struck on its way to its owner is given back
         mine = self._holdings()
-        mine.grants[:] = [old for old in mine.grants if old in mine.entered or old.held]
-        mine.grants.append(grant)
+        mine.asked = None
+        left = [old for old in mine.grants if old in mine.entered or old.held]
+        mine.grants = (*left, grant)
 
     def _newest(self) -> G:
         """Return the newest grant of the running thread or task; ``NotHeld`` if there is none."""
@@ -342,11 +372,10 @@ class LockBase(Uncopied, Locking[G]):
             raise self._nothing_here()
         return grants[-1]
 
-    def _shared(self, grant: G) -> bool:
+    def _shared(self, grant: G, mine: Holdings[G]) -> bool:
         """Take back one use of the grant. Return whether this thread or task has other uses."""
-        grants = self._holdings().grants
-        if grants.count(grant) > 1 and grant.held:
-            grants.remove(grant)
+        if mine.grants.count(grant) > 1 and grant.held:
+            mine.drop(grant)
             return True
         return False
 
@@ -354,7 +383,7 @@ class LockBase(Uncopied, Locking[G]):
         """Whether this thread or task has acquired the grant more than once."""
         return self._holdings().grants.count(grant) > 1
 
-    def _forget(self, grant: G) -> None:
+    def _forget(self, grant: G, mine: Holdings[G]) -> None:
         """Forget a grant that has ended; if it was lost, forget only one use of it.
 
         The code around the other uses still believes that it holds the lock. It must be told, and
@@ -362,12 +391,11 @@ class LockBase(Uncopied, Locking[G]):
         """
         if grant.held:
             return
-        grants = self._holdings().grants
         if grant.released:
-            grants[:] = [other for other in grants if other is not grant]
-        elif grant in grants:
-            grants.remove(grant)
-        if self._grant is grant and grant not in grants:
+            mine.grants = tuple([other for other in mine.grants if other is not grant])
+        elif grant in mine.grants:
+            mine.drop(grant)
+        if self._grant is grant and grant not in mine.grants:
             self._grant = None
 
     def _nothing_here(self) -> NotHeld:
@@ -439,6 +467,18 @@ def _host() -> str:
     return socket.gethostname()
 
 
+@lru_cache(maxsize=_MAKERS)
+def _identity(pid: int, label: str) -> str:
+    """Return a default identity. Grants of the same thread or task share one text."""
+    return f"{_host()}:{pid}:{label}"
+
+
+@lru_cache(maxsize=_MAKERS)
+def _data(identity: str) -> bytes:
+    """Return the data of a contender's node."""
+    return bytes(NodeData(identity.encode()))
+
+
 def limit_of(blocking: bool, timeout: Any) -> float | None:
     """Return for how long an acquire waits, in seconds; ``None``: without a limit."""
     if blocking:
@@ -450,13 +490,18 @@ def limit_of(blocking: bool, timeout: Any) -> float | None:
 
 async def outcome(front: Front, attempt: Attempt[R | None], limit: float | None) -> R | None:
     """Wait for the outcome; ``None`` after the limit, even if a grant is on its way."""
+    return await taken(front, attempt, await front.finished(attempt, limit, abandon_result))
 
-    def unheard() -> None:
-        abandon_result(attempt)
 
-    if not await front.finished(attempt, limit, unheard) and attempt.give_up():
+async def taken(front: Front, attempt: Attempt[R | None], come: bool) -> R | None:
+    """Return the outcome after a wait; ``None`` after the limit, even if a grant is on its way.
+
+    ``come``: what ``front.finished()`` has returned.
+    """
+    if not come and attempt.give_up():
         return None
-    await front.finished(attempt, None, unheard)
+    if not attempt.done:
+        await front.finished(attempt, None, abandon_result)
     return attempt.result()
 
 

@@ -61,12 +61,12 @@ class Reentrant(Exclusive[G]):
     """One owner at a time, which may acquire again while it holds."""
 
     def _again(self) -> G | None:
-        grants = self._holdings().grants
-        grants[:] = [grant for grant in grants if not grant.released]
-        if not grants:
+        mine = self._holdings()
+        mine.grants = tuple([grant for grant in mine.grants if not grant.released])
+        if not mine.grants:
             return None
-        grants[-1].check()
-        return grants[-1]
+        mine.grants[-1].check()
+        return mine.grants[-1]
 
 
 class Read(LockBase[G]):
@@ -83,6 +83,9 @@ class Read(LockBase[G]):
                 "wait for it: release it, or downgrade() it",
                 path=self._path,
             )
+
+    def _check_self(self) -> None:
+        """Nothing: ``_check_acquire`` finds whatever blocks a reader."""
 
 
 class Write(LockBase[G]):
@@ -149,6 +152,9 @@ class Permits(LockBase[G]):
             limit=self._permits,
             permits=wanted,
         )
+
+    def _check_self(self) -> None:
+        """Nothing: permits of its own do not block it for as long as there are others."""
 
     def _wanted(self, wanted: int) -> int:
         number = check_permits("permits", wanted)

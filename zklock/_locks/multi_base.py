@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -53,7 +53,7 @@ class MultiGrantBase(Bodied, Generic[G]):
         self._locks = tuple(locks)
         self._lost: dict[None, Loss] = {}  # set once, by setdefault(), which is one step
         self._over = False  # given back; a re-entrant lock may still be held by other grants
-        self._callbacks = deque([on_lost] if on_lost else [])
+        self._callbacks = [on_lost] if on_lost else []
         for grant in self.grants:
             grant.add_lost_callback(self._lose)
 
@@ -148,7 +148,7 @@ class MultiGrantBase(Bodied, Generic[G]):
 
     def _call_next(self) -> object:
         try:
-            callback = self._callbacks.popleft()
+            callback = self._callbacks.pop(0)
         except IndexError:
             return None  # called already
         return callback(self._lost[None])
@@ -180,7 +180,7 @@ async def _give_back_together(group: Mapping[G, LockBase[G]]) -> None:
         await release_together(list(group))
     finally:
         for grant, lock in group.items():
-            lock._forget(grant)
+            lock._forget(grant, lock._holdings())
 
 
 M = TypeVar("M", bound=MultiGrantBase[Any])
@@ -193,8 +193,7 @@ class MultiHoldings(Taken[M]):
 
     def keep(self, grant: M) -> None:
         """Note what was acquired, and forget what has ended."""
-        self.grants[:] = [old for old in self.grants if self._counts(old)]
-        self.grants.append(grant)
+        self.grants = (*[old for old in self.grants if self._counts(old)], grant)
 
     def newest(self) -> M | None:
         """Return what was acquired last and not given back yet."""
@@ -391,7 +390,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         front, limit = locks[0]._FRONT, self._limit(locks[0], end)
         try:
             for lock in locks:
-                lock._pending.add(attempt)
+                lock._users[attempt] = None
             self._check_cancelled(cancels)
             front.begin(attempt)
             ticket = await outcome(front, attempt, session.moment if limit == 0 else limit)
@@ -414,7 +413,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             raise
         finally:
             for lock in locks:
-                lock._pending.discard(attempt)
+                lock._users.pop(attempt, None)
 
     async def _births(
         self, end: float | None, cancels: object
@@ -481,9 +480,10 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         """Give back the locks gathered so far, without waiting for ZooKeeper's answers."""
         for n, grant in reversed(list(grants.items())):
             lock = self._locks[n]
-            if not lock._shared(grant):
+            mine = lock._holdings()
+            if not lock._shared(grant, mine):
                 grant.abandon()
-                lock._forget(grant)
+                lock._forget(grant, mine)
 
     def _nothing_here(self) -> NotHeld:
         return NotHeld(

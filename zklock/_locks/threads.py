@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import MutableMapping
 from contextlib import AbstractContextManager
 
 from zklock._engine.blocking import BLOCKING, run
@@ -31,18 +29,6 @@ class _Mine(threading.local):
 
     def __init__(self) -> None:
         self.holdings: Holdings[Grant] = Holdings()
-
-
-class _Newest(threading.local):
-    """The newest grant of a thread on each session and path, at least while it is held."""
-
-    def __init__(self) -> None:
-        self.grants: weakref.WeakValueDictionary[tuple[int, str], Grant] = (
-            weakref.WeakValueDictionary()
-        )
-
-
-_newest = _Newest()
 
 
 class ThreadLock(LockBase[Grant], WithLock[Grant]):
@@ -141,9 +127,6 @@ class ThreadLock(LockBase[Grant], WithLock[Grant]):
         ``timeout`` and errors as :meth:`contenders`.
         """
         return run(lambda: self._break_lock(token, timeout))
-
-    def _newest_here(self) -> MutableMapping[tuple[int, str], Grant]:
-        return _newest.grants
 
     def _owner(self) -> object:
         return _this_thread.token

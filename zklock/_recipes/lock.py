@@ -7,7 +7,6 @@ nothing of threads, clocks, or the client. ``effects`` lists the requests that i
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,14 +27,23 @@ from zklock._recipes.effects import (
     Listing,
     MakePath,
     Node,
-    Pause,
     Recipe,
     SessionReplaced,
-    backoff,
 )
-from zklock._recipes.steps import check, delete, find, look, refuse_unseen, renew, watch, worn_out
+from zklock._recipes.steps import (
+    ABSENT,
+    check,
+    delete,
+    find,
+    given,
+    look,
+    persist,
+    refuse_unseen,
+    renew,
+    watch,
+    worn_out,
+)
 from zklock._recipes.turn import Decision, decide
-from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
 
 AGAIN = object()
@@ -81,13 +89,17 @@ class Entry:
         ``UNWATCHED``: the lock is not free, and this contender does not wait.
         """
         if not (self.patient or reads):
-            return Event.UNWATCHED
+            return given(Event.UNWATCHED)
         far = self.ahead is not None and self.ahead > 1
-        return (yield from watch(blocker, self.node, reads, self.patient, self.saw, far=far))
+        return watch(blocker, self.node, reads, self.patient, self, far=far)
 
     def saw(self, blocker: Node) -> None:
         """Note the identity of the blocker that it waits for."""
         self.behind = nodedata.parse(blocker.data).identity.decode(errors="replace")
+
+    def leave(self) -> Recipe[None]:
+        """Delete its node: see ``leave``."""
+        return leave(self)
 
     def departure(self, node: str) -> Delete | Depart:
         """Return the request that removes its node."""
@@ -171,19 +183,21 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
         yield from leave(entry)
         yield from renew(entry.path, listing.epoch)
         return AGAIN
-    reads, passed = me.kind is names.Kind.READ, set[str]()
+    reads, passed = me.kind is names.Kind.READ, tuple[str, ...]()
     queued = entry.queued
     while standing := listing.queue.standing(me, passed):
         if entry.naming is names.Naming.KAZOO:
             refuse_unseen(entry.path, listing.queue)
         # 2. Nobody before me: it is my turn. 3. Otherwise watch only the nearest blocker and my own
         #    node. 4. After a wake-up, decide: take the turn, look again, or leave.
-        blocker, event = standing.nearest, None
+        blocker, event, epoch = standing.nearest, None, listing.epoch
         entry.ahead, entry.behind = standing.ahead, ""
         if queued is not None:
             queued(entry.node, standing.ahead)
             queued = None
         if blocker is not None:
+            if not reads:  # only a reader passes a blocker, and needs to know who is before that
+                listing = ABSENT  # many may wait, and a long queue takes much memory
             event = yield from entry.wait_behind(f"{entry.path}/{blocker.text}", reads)
         match decide(standing, event):
             case Decision.QUEUE_AGAIN:
@@ -191,10 +205,10 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
             case Decision.LEAVE:
                 return None
             case Decision.PASS if blocker is not None:
-                passed.add(blocker.text)
+                passed = (*passed, blocker.text)
                 continue
             case Decision.TAKE_TURN:
-                outcome = yield from entry.turn(FencingToken(listing.epoch, me.sequence))
+                outcome = yield from entry.turn(FencingToken(epoch, me.sequence))
                 if outcome is not AGAIN:
                     return outcome
         listing = yield from look(entry.path)
@@ -205,34 +219,20 @@ def claim(
     entry: Entry, token: FencingToken, *, node: str | None = None, **more: Any
 ) -> Recipe[Any]:
     """Claim the grant, on its own node or another → the grant, or ``AGAIN``: no live lease."""
-    grant = yield Claim(node or entry.node or "", token, partial(leave, entry), **more)
+    grant = yield Claim(node or entry.node or "", token, entry.leave, **more)
     entry.granted = grant is not None
     return grant or AGAIN
 
 
 def leave(entry: Entry) -> Recipe[None]:
-    """Delete the contender's node, if there is or may be one; giving up does not stop this.
+    """Delete the contender's node, if there is or may be one; see ``steps.persist``."""
+    return persist(partial(_leave, entry))
 
-    Only ``AccessDenied`` stops it. Any other error may pass, so the deletion is tried again.
-    """
-    gave_up, tries = None, 0
-    while True:
-        try:
-            with contextlib.suppress(SessionReplaced):
-                yield from entry.before_leaving()
-                node = entry.node or (entry.uuid and (yield from find(entry.path, entry.uuid)))
-                if node:
-                    tidy = entry.tidy and entry.granted
-                    yield from delete(entry.path, node, entry.departure(node), tidy=tidy)
-                yield from entry.after_leaving()
-            break
-        except GiveUp as error:
-            gave_up = error
-        except AccessDenied:
-            raise
-        except ZkLockError:
-            with contextlib.suppress(GiveUp, SessionReplaced):
-                yield Pause(backoff(tries))
-            tries += 1
-    if gave_up is not None:
-        raise gave_up
+
+def _leave(entry: Entry) -> Recipe[None]:
+    yield from entry.before_leaving()
+    node = entry.node or (entry.uuid and (yield from find(entry.path, entry.uuid)))
+    if node:
+        tidy = entry.tidy and entry.granted
+        yield from delete(entry.path, node, entry.departure(node), tidy=tidy)
+    yield from entry.after_leaving()

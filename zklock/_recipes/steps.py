@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
@@ -13,6 +15,7 @@ from zklock._recipes.effects import (
     Exists,
     Failed,
     Failure,
+    GiveUp,
     List,
     Listing,
     Node,
@@ -26,7 +29,7 @@ from zklock._recipes.effects import (
     WatchList,
     backoff,
 )
-from zklock.errors import MixedNames, SequenceExhausted
+from zklock.errors import AccessDenied, MixedNames, SequenceExhausted, ZkLockError
 
 _PASSING = set(Failure) - {Failure.MISSING, Failure.DENIED}
 """A deletion that failed in one of these ways is tried again."""
@@ -79,7 +82,7 @@ def delete(
     first: Request = request or Delete(node)
     flight = (first, Delete(path)) if tidy or worn(node) else (first,)
     tries = 0
-    with contextlib.suppress(SessionReplaced):
+    try:
         while True:
             result, *_ = yield flight
             if result is None or result.why is Failure.MISSING:
@@ -89,6 +92,38 @@ def delete(
                 flight = (Delete(node), *flight[1:])
                 yield Pause(backoff(tries))
                 tries += 1
+    except SessionReplaced:
+        return
+
+
+def remove(node: str) -> Recipe[None]:
+    """Delete a contender's node, which is all that it has; see ``persist``."""
+    return persist(partial(delete, _parent(node), node))
+
+
+def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
+    """Leave, with as many tries as it takes; giving up does not stop this.
+
+    Only ``AccessDenied`` stops it. Any other error may pass, so it is tried again. The end of the
+    session is the end of all that is to be left.
+    """
+    gave_up, tries = None, 0
+    while True:
+        try:
+            yield from leave()
+            break
+        except SessionReplaced:
+            break
+        except GiveUp as error:
+            gave_up = error
+        except AccessDenied:
+            raise
+        except ZkLockError:
+            with contextlib.suppress(GiveUp, SessionReplaced):
+                yield Pause(backoff(tries))
+            tries += 1
+    if gave_up is not None:
+        raise gave_up
 
 
 def worn(node: str) -> bool:
@@ -97,44 +132,66 @@ def worn(node: str) -> bool:
     return name is not None and not 0 <= name.sequence < names.RENEW_AT
 
 
+class Sees(Protocol):
+    """One who waits behind a blocker."""
+
+    def saw(self, blocker: Node) -> None:
+        """Note the node of the blocker that it waits for."""
+
+
 def watch(
     blocker: str,
     own: str | None,
     reads: bool = False,
     patient: bool = True,
-    saw: Callable[[Node], object] | None = None,
+    watcher: Sees | None = None,
     *,
     far: bool = False,
 ) -> Recipe[Event | None]:
     """Sleep until the blocker or the own node goes. ``None``: the blocker was not there.
 
     With ``reads``, a writer that has become a reader lets this contender in. Without ``patient``,
-    this does not sleep. ``saw`` is called with the blocker's node. ``far``: see ``Wait``.
+    this does not sleep. ``watcher`` is shown the blocker's node. ``far``: see ``Wait``.
     """
-    path, _, name = blocker.rpartition("/")
-    first: Watch | WatchList = Watch(blocker)
-    beside = (Watch(own),) if own else ()
+    denied = False
     while True:
-        found, *results = yield (first, *beside)
-        if is_(found, Failure.DENIED) and isinstance(first, Watch):
-            first = WatchList(path)  # without read permission, no watch event when it goes
+        answers = yield (
+            WatchList(_parent(blocker)) if denied else Watch(blocker),
+            *((Watch(own),) if own else ()),
+        )
+        found = answers[0]
+        if is_(found, Failure.DENIED) and not denied:
+            denied = True  # without read permission, no watch event when it goes
             continue
-        for result in (found, *results):
+        for result in answers:
             check(result, Failure.DROPPED, Failure.MISSING)
-        if any(is_(result, Failure.DROPPED) for result in (found, *results)):
+        if any(is_(result, Failure.DROPPED) for result in answers):
             continue
-        if own and not (isinstance(results[0], Node) and results[0].mine):
+        if own and not (isinstance(answers[1], Node) and answers[1].mine):
             return Event.OWN_GONE
-        if isinstance(found, Failed) or (isinstance(found, Listing) and name not in found.names):
+        if isinstance(found, Failed) or (
+            isinstance(found, Listing) and blocker.rpartition("/")[2] not in found.names
+        ):
             return None
-        if saw is not None and isinstance(found, Node):
-            saw(found)
+        if watcher is not None and isinstance(found, Node):
+            watcher.saw(found)
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
             return Event.LETS_IN
-        sleep = Wait(first.path, own, far=far)
+        answers = found = result = None  # many may wait
+        sleep = Wait(_parent(blocker) if denied else blocker, own, far=far)
         event: Event = (yield sleep) if patient else Event.UNWATCHED
         if event is not Event.UNWATCHED or not patient:
             return event
+
+
+def _parent(node: str) -> str:
+    return node.rpartition("/")[0]
+
+
+def given(event: Event) -> Recipe[Event]:
+    """Return the event; nothing is asked for."""
+    yield from ()
+    return event
 
 
 def worn_out(me: names.Name, listing: Listing) -> bool:

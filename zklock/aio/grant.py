@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import Enum
 from functools import partial
 from types import TracebackType
@@ -14,6 +14,7 @@ from typing import Any, Self, cast
 
 from zklock._engine.bodies import AttemptingBase, B, Bodied, HasBody, Locking
 from zklock._engine.grant import GrantBase, GrantOptions, Keeper
+from zklock._ground.kept import kept
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import Claim
 from zklock.aio.waiting import AWAITING, call_soon, running_task
@@ -48,8 +49,8 @@ class Entered(Bodied, Leaves):
 class WithLock(Locking[B], Leaves):
     """``async with lock``."""
 
-    async def __aenter__(self) -> B:
-        return await self._enter()
+    def __aenter__(self) -> Coroutine[Any, Any, B]:
+        return self._enter()
 
 
 class Attempting(AttemptingBase[B], Leaves):
@@ -76,13 +77,18 @@ class Grant(GrantBase, Entered):
     _AWAITS = True
     _FRONT = AWAITING
 
+    _bodies: Bodies | None = None
+
     def __init__(
         self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
     ) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
-        self.lost = asyncio.Event()
         self._loop = self._loop_of(terms)
-        self._bodies = Bodies()
+
+    @kept
+    def lost(self) -> asyncio.Event:
+        """Set once the grant is lost, not when it is released."""
+        return asyncio.Event()
 
     @staticmethod
     def _loop_of(terms: GrantOptions) -> asyncio.AbstractEventLoop | None:
@@ -121,12 +127,14 @@ class Grant(GrantBase, Entered):
 
     def _enter(self) -> None:
         self._check_loop()
+        if self._bodies is None:
+            self._bodies = Bodies()
         self._bodies.enter()
         if self._loss is not None:
             asyncio.get_running_loop().call_soon(self._tell)
 
     def _leave(self, error: BaseException | None) -> bool:
-        return self._bodies.leave(error)
+        return self._bodies is not None and self._bodies.leave(error)
 
     def _set_lost(self) -> None:
         if self._loop is running_loop():
@@ -137,7 +145,8 @@ class Grant(GrantBase, Entered):
 
     def _tell(self) -> None:
         self.lost.set()
-        self._bodies.cancel()
+        if self._bodies is not None:
+            self._bodies.cancel()
 
     def _notify(self, calls: list[Callable[[], object]]) -> None:
         for call in calls:
@@ -190,16 +199,20 @@ class Body:
 class Bodies:
     """The bodies of ``async with`` that one grant has entered, the innermost one last."""
 
+    __slots__ = ("_bodies",)
+
     def __init__(self) -> None:
-        self._bodies: list[Body] = []
+        self._bodies: tuple[Body, ...] = ()
 
     def enter(self) -> None:
         """Enter a body of the running task."""
-        self._bodies.append(Body(running_task()))
+        self._bodies = (*self._bodies, Body(running_task()))
 
     def leave(self, error: BaseException | None) -> bool:
         """Leave the innermost body. Return whether its error is the cancellation for the loss."""
-        return self._bodies.pop().leave(error)
+        *outer, body = self._bodies
+        self._bodies = tuple(outer)
+        return body.leave(error)
 
     def cancel(self) -> None:
         """Cancel the bodies. Called by the loop."""

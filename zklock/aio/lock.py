@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import MutableMapping
+from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -17,10 +17,7 @@ from zklock.aio.grant import Attempting, Grant, WithLock
 from zklock.aio.waiting import AWAITING, running_task
 from zklock.token import FencingToken
 
-_newest: weakref.WeakKeyDictionary[
-    asyncio.Task[Any], weakref.WeakValueDictionary[tuple[int, str], Grant]
-] = weakref.WeakKeyDictionary()
-"""The newest grant of a task on each session and path, at least while it is held."""
+_FEW = 4
 
 
 class TaskLock(LockBase[Grant], WithLock[Grant]):
@@ -30,6 +27,9 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
     _FRONT = AWAITING
     _GRANT = Grant
     _WHO = "task"
+
+    _crowd = _FEW
+    """At so many users, tasks that are over are forgotten."""
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> Grant | None:
         """Wait for the lock, in turn; return its grant, or ``None``: not free, or not in time.
@@ -110,28 +110,31 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
         """
         return await self._break_lock(token, timeout)
 
-    def _newest_here(self) -> MutableMapping[tuple[int, str], Grant]:
-        task = running_task()
-        newest = _newest.get(task)
-        if newest is None:
-            newest = _newest[task] = weakref.WeakValueDictionary()
-        return newest
-
-    def _owner(self) -> object:
+    def _owner(self) -> weakref.ref[asyncio.Task[Any]]:
         return weakref.ref(running_task())
 
-    async def _take(self) -> Grant | None:
-        return await self.acquire()
+    def _take(self) -> Awaitable[Grant | None]:
+        return self.acquire()
 
     def _holdings(self) -> Holdings[Grant]:
-        task, mine = running_task(), self._mine
-        holdings: Holdings[Grant] | None = mine.get(task)
+        users, task = self._users, self._owner()
+        holdings = users.get(task)
         if holdings is None:
-            holdings = mine[task] = Holdings()
+            if len(users) >= self._crowd:
+                self._forget_tasks()
+            holdings = users[task] = Holdings()
         return holdings
 
-    def _storage(self) -> weakref.WeakKeyDictionary[asyncio.Task[Any], Holdings[Grant]]:
-        return weakref.WeakKeyDictionary()
+    def _forget_tasks(self) -> None:
+        """Forget the tasks that are over; other threads may add others meanwhile."""
+        users = self._users
+        for task, mine in users.copy().items():
+            if mine is not None and task() is None:
+                users.pop(task, None)
+        self._crowd = max(_FEW, 2 * len(users))
+
+    def _storage(self) -> Any:
+        return self._users  # one dictionary: thousands of locks may be held
 
     def _label(self) -> str:
         return running_task().get_name()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -102,8 +102,8 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
         """
         await self._release()
 
-    async def _take(self) -> MultiGrant | None:
-        return await self.acquire()
+    def _take(self) -> Awaitable[MultiGrant | None]:
+        return self.acquire()
 
     def _holdings(self) -> MultiHoldings[MultiGrant]:
         return self._mine.setdefault(running_task(), MultiHoldings())

@@ -7,12 +7,12 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from zklock._engine.script import Answer, Front, Outcome
-from zklock._ground.news import News, settle
+from zklock._engine.script import A, Beginner, Front, Outcome
+from zklock._ground.news import settle
 from zklock._ground.records import log_fields
 
 log = logging.getLogger("zklock")
@@ -28,6 +28,44 @@ def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> bo
     return True
 
 
+class Turn:
+    """A place in the line of those that are about to begin. It is given up as an attempt is."""
+
+    __slots__ = ("_come", "_decided", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._come: asyncio.Future[bool] = loop.create_future()
+        self._decided: dict[None, Any] = {}  # an error, or who has begun; set once, by setdefault()
+
+    def come(self) -> None:
+        """Let it begin."""
+        settle(self._come, True)
+
+    def wake(self) -> None:
+        """End the wait, from any thread."""
+        call_soon(self._loop, partial(settle, self._come, False))
+
+    def wait(self, limit: float | None) -> Awaitable[bool]:
+        """Wait for the turn, at most ``limit`` seconds. Return whether it has come."""
+        return self._come if limit is None else _in_time(self._loop, self._come, limit)
+
+    def give_up(self, error: BaseException) -> bool:
+        """Give up with this error, or have the one who has begun give up."""
+        decided = self._decided.setdefault(None, error)
+        if decided is error:
+            self.wake()
+            return True
+        given_up: bool = decided.give_up(error)
+        return given_up
+
+    def pass_to(self, beginner: Beginner | None) -> None:
+        """Note who begins now, ``None`` if nobody does; raise the error if it was given up."""
+        decided = self._decided.setdefault(None, beginner)
+        if isinstance(decided, BaseException):
+            raise decided
+
+
 class Starter:
     """Starts a burst of attempts a few at a time, in order, so that all else on the loop goes on.
 
@@ -41,13 +79,28 @@ class Starter:
 
     def start(self, begin: Callable[[], object]) -> None:
         """Begin now, or in one of the next iterations."""
-        if self._queue or self._started >= _BURST:
+        if self._crowded():
             self._queue.append(begin)
-            return
+        else:
+            begin()
+
+    def turn(self) -> Turn | None:
+        """Return a turn to wait for; ``None``: begin now."""
+        loop = self._loop()
+        if loop is None or not self._crowded():
+            return None
+        turn = Turn(loop)
+        self._queue.append(turn.come)
+        return turn
+
+    def _crowded(self) -> bool:
+        """Whether another one has to wait; if not, it begins."""
+        if self._queue or self._started >= _BURST:
+            return True
         if not self._started:
             self._go_on()
         self._started += 1
-        begin()
+        return False
 
     def _go_on(self) -> None:
         loop = self._loop()
@@ -80,25 +133,64 @@ _starters: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Starter] = (
 class Awaiting(Front):
     """A task waits by awaiting."""
 
+    def turn(self) -> Turn | None:
+        """Return a turn to wait for before a start; ``None``: start now, or no loop runs."""
+        try:
+            return starter().turn()
+        except RuntimeError:
+            return None  # in a forked child, it is said what is wrong
+
     def begin(self, attempt: Outcome) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
         starter().start(attempt.start)
 
-    async def finished(
-        self, answer: Answer, timeout: float | None, unheard: Callable[[], object] | None = None
-    ) -> bool:
+    def finished(
+        self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
+    ) -> Awaitable[bool]:
         """Wait for the answer, at most ``timeout`` seconds. Return whether it has come.
 
-        ``unheard`` is called if the answer comes after the loop was closed.
+        ``unheard(answer)`` is called if the answer comes after the loop was closed.
         """
-        loop, come = asyncio.get_running_loop(), News()
+        loop = asyncio.get_running_loop()
+        come: asyncio.Future[bool] = loop.create_future()
+        answer.when_done(_Wake(loop, come, answer, unheard))
+        limit = answer.limit(timeout, partial(call_soon, loop, partial(settle, come, False)))
+        return come if limit is None else _in_time(loop, come, limit)
 
-        def wake() -> None:
-            if not call_soon(loop, come.set) and unheard is not None:
-                unheard()
 
-        answer.when_done(wake)
-        return await come.wait(answer.limit(timeout, partial(call_soon, loop, come.wake)))
+class _Wake(Generic[A]):
+    """Wakes who waits for an answer. It is no ``partial``, which takes twice the memory."""
+
+    __slots__ = ("_answer", "_come", "_loop", "_unheard")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        come: asyncio.Future[bool],
+        answer: A,
+        unheard: Callable[[A], object] | None,
+    ) -> None:
+        self._loop = loop
+        self._come = come
+        self._answer = answer
+        self._unheard = unheard
+
+    def __call__(self) -> None:
+        if not call_soon(self._loop, self._settle) and self._unheard is not None:
+            self._unheard(self._answer)
+
+    def _settle(self) -> None:
+        settle(self._come, True)
+
+
+async def _in_time(
+    loop: asyncio.AbstractEventLoop, come: asyncio.Future[bool], limit: float
+) -> bool:
+    timer = loop.call_later(limit, settle, come, False)
+    try:
+        return await come
+    finally:
+        timer.cancel()
 
 
 AWAITING = Awaiting()

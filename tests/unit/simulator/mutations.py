@@ -207,8 +207,8 @@ MUTATIONS = {
             Bend(
                 kinds.Reentrant,
                 "_again",
-                "grants[-1].check()",
-                "return None if not grants[-1].held else grants[-1]",
+                "mine.grants[-1].check()",
+                "return None if not mine.grants[-1].held else mine.grants[-1]",
             ),
         ),
         kind="re-entrant",
@@ -232,10 +232,9 @@ MUTATIONS = {
         (
             Bend(
                 base,
-                "outcome",
-                "if not await front.finished(attempt, limit, unheard) and attempt.give_up():",
-                "if not await front.finished(attempt, limit, unheard):\n"
-                "        await front.finished(attempt, None, unheard)",
+                "taken",
+                "if not come and attempt.give_up():",
+                "if not come:\n        await front.finished(attempt, None, abandon_result)",
             ),
         ),
         faults=("cut off", "pause server"),
@@ -284,7 +283,7 @@ MUTATIONS = {
             Bend(
                 lock,
                 "_take_turn",
-                "FencingToken(listing.epoch, me.sequence)",
+                "FencingToken(epoch, me.sequence)",
                 "FencingToken(0, me.sequence)",
             ),
         ),
@@ -533,7 +532,7 @@ MUTATIONS = {
         found="holds",
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
-        (Bend(base.LockBase, "_acquire", "abandon_result(attempt)", "None"),),
+        (Bend(base.LockBase, "_acquire", "partial(abandon_result, attempt)", "bool"),),
         faults=(INTERRUPT,),
         found="holds",
     ),
