@@ -354,6 +354,8 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         answer = None
         try:
             match asked:
+                case tuple():
+                    news = self._send(asked, stay)
                 case Wait():
                     if self.heard is not None:
                         self.heard = None
@@ -370,8 +372,6 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                         asked.seconds, lambda: self._tell(partial(self._elapsed, stay, None))
                     )
                     news = News.PAUSES
-                case _:
-                    news = self._send(asked, stay)
         except Exception as error:  # it is not known what was sent: what still comes is late
             log.exception("the step of an attempt failed, which is withdrawn", extra=log_fields())
             return partial(self._recipe.throw, error)

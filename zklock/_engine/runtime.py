@@ -48,7 +48,6 @@ class Calling(Protocol):
 class Reader(Protocol):
     """Has callers read the replies to what they wait for, where they can."""
 
-    @property
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted the sending or the reading."""
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -52,7 +51,7 @@ from zklock._ground.happened import (
     SessionEnded,
 )
 from zklock._ground.loss import LossReason
-from zklock._ground.mutexes import ReentrantMutex
+from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.records import Fields, log_fields
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo import states
@@ -103,8 +102,7 @@ class Session(Uncopied, WireObserver):
     ) -> None:
         self.client = client
         self.settings = settings
-        self.guard = ReentrantMutex()
-        self._owned = threading.Condition(self.guard)  # only tells who has the guard
+        self._make_guard()
         self._runtime = runtime = runtime or Runtime()
         self._clock = runtime.clock
         self._worker = runtime.thread("zklock-session", self._turn)
@@ -152,6 +150,10 @@ class Session(Uncopied, WireObserver):
             self._on_connected()
             if self._handler is not None:
                 self._handler.repeat_pings()
+
+    def _make_guard(self) -> None:
+        self.guard = ReentrantMutex()
+        self._has_guard: Callable[[], bool] = owned_by_me(self.guard)
 
     # For locks.
 
@@ -259,9 +261,10 @@ class Session(Uncopied, WireObserver):
             with self.guard:
                 for grant in grants:
                     self._nodes.forget(grant._paths)
-            attempt.start(awaited=awaited and not self.interrupted)
+            attempt.start(awaited=awaited)
 
         if self.interrupted:
+            awaited = False
             self.later(go)
         else:
             go()
@@ -285,11 +288,7 @@ class Session(Uncopied, WireObserver):
     @property
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted a change on its own thread."""
-        try:
-            self._owned.notify(0)
-        except RuntimeError:  # this thread does not have the guard
-            return self.reader is not None and self.reader.interrupted
-        return True
+        return self._has_guard() or (self.reader is not None and self.reader.interrupted())
 
     @property
     def connected(self) -> bool:
@@ -911,8 +910,7 @@ class Session(Uncopied, WireObserver):
         self._forked = True
         if self.reader is not None:
             self.reader.after_fork()
-        self.guard = ReentrantMutex()
-        self._owned = threading.Condition(self.guard)
+        self._make_guard()
         self._callers = self._runtime.callers()
         self._outbox = Outbox()
         self._nodes.orphan_waiters()

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from operator import attrgetter
+from typing import Any
 
 _BLOCKING = (True,)
 
@@ -51,3 +53,24 @@ if sys.version_info[:2] == (3, 14):
     Mutex, ReentrantMutex = _Mutex, _ReentrantMutex
 else:
     Mutex, ReentrantMutex = threading.Lock, threading.RLock
+
+
+def owned_by_me(mutex: Any) -> Callable[[], bool]:
+    """Return what tells whether this thread has a reentrant mutex. It takes no lock.
+
+    The mutex itself knows. It tells conditions, by a name that is not public: where there is no
+    such name, a condition is asked.
+    """
+    tells: Callable[[], bool] | None = getattr(mutex, "_is_owned", None)
+    if tells is not None:
+        return tells
+    condition = threading.Condition(mutex)
+
+    def owned() -> bool:
+        try:
+            condition.notify(0)
+        except RuntimeError:
+            return False
+        return True
+
+    return owned

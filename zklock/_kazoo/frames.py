@@ -173,7 +173,7 @@ class Frames:
         if zxid > self._zxid:
             self._zxid = zxid
             self._hears.saw(zxid)
-        return _known(error)
+        return _known(error) if error else 0
 
     def _answer(self, data: bytes | bytearray, at: int, end: int) -> bytes:
         """Take a reply; return it, under kazoo's number, if it is kazoo's."""

@@ -7,16 +7,17 @@ it. kazoo's way through its queue stays for everything else, and for every rider
 closed: TLS, read-only servers, a client with another handler, a connection that is being made or
 ended.
 
-**One thread does it all.** A caller only puts a rider into the deque of kazoo's wake-ups, which is
-one step, and wakes the connection thread. That thread alone numbers, writes, reads, completes and
-fails riders. So there is no lock that an interrupt could leave taken, no descriptor that is closed
-under a reader, and nothing of a connection that a forked child could touch. Signal handlers run on
-the main thread, which is never the connection thread.
+**One thread at a time uses the connection**: whoever has the turn (``turn``). It numbers, writes,
+reads, completes and fails riders. That is the connection thread, or for a moment a caller. A caller
+that cannot have the turn at once puts its rider into the deque of kazoo's wake-ups, which is one
+step, and wakes the connection thread. A forked child touches nothing of the connection.
 
-Why it is right, and the tests (``tests/unit/test_riders.py`` where no other file is named):
+Why it is right, and the tests (``tests/unit/test_riders.py`` and ``test_turn.py`` where no other
+file is named):
 
-1. *No rider overtakes what the user has queued in kazoo before it.* See ``wake``: a rider is
-   written when kazoo, asked after the rider was put there, has nothing queued.
+1. *No rider overtakes what the user has queued in kazoo before it.* A caller writes while no result
+   of kazoo's is open (``turn``). A rider in the deque is written when kazoo, asked after the rider
+   was put there, has nothing queued (``wake``).
 2. *Nothing rides before or after the session.* The line opens when kazoo waits for replies and for
    wake-ups at once, which it does after handshake and authentication only, and not on a connection
    to a server that only reads. It closes with the request to end the session, and at the first sign
@@ -27,24 +28,24 @@ Why it is right, and the tests (``tests/unit/test_riders.py`` where no other fil
 4. *What is under way at the end of a connection is dropped, exactly once.* The connection thread
    closes the socket, and then drops what awaits a reply and what is still in the deque. A caller
    that was late looks at the line after it has put its rider there, and drops it itself. Each rider
-   is claimed by one of them (``Rider``).
+   is claimed by one of them (``Rider``). Only who has the turn uses the socket, so it is not closed
+   under anybody.
 5. *Order.* Frames are taken one by one. A frame for kazoo is read by kazoo before the next frame
-   is looked at (``frames``). So every event is told before every later reply, whoever asked for
-   either.
+   is looked at (``frames``). A caller takes the replies to its own riders, and leaves the rest. So
+   every event is told before every later reply, whoever asked for either.
 6. *kazoo sees whole frames only*, however they arrive; what is sent in part is sent to its end.
 7. *A reply out of turn ends the connection.* Numbers are given when the bytes are appended to what
-   is to be written, by the one thread that does either.
-8. *Nobody waits for a rider in a special way.* The outcome of an attempt wakes whoever waits for it
-   (``outcome``), also at a timeout, a cancel or a loss. A completion runs on the connection thread
-   and may only put more riders there: it neither writes nor reads.
+   is to be written, in one turn.
+8. *Who waits is woken.* The outcome of an attempt wakes whoever waits for it (``outcome``), also at
+   a timeout, a cancel or a loss; a bell wakes a caller that reads (``turn.Bell``). A completion on
+   the connection thread may only put more riders into the deque: the turn is taken.
    ``tests/contract/test_aio.py``.
-9. *An interrupt at any bytecode of a caller* finds the rider in the deque or not. If it has kept
-   the wake-up from being sent, ``Store.fly`` sends it; and every later wake-up serves, too. What a
-   handler raises goes on to the caller: nothing here catches it.
-   ``tests/unit/test_riders_struck.py`` strikes locks before every bytecode, and
-   ``tests/contract/test_struck.py`` wherever a signal can.
+9. *An interrupt* leaves neither the turn taken, nor a rider unanswered: ``turn`` says how. If it
+   has kept a wake-up from being sent, ``Store.fly`` sends it; and every later wake-up serves, too.
+   What a handler raises goes on to the caller: nothing here catches it.
+   ``tests/unit/test_riders_struck.py`` and ``tests/contract/test_struck.py``.
 10. *A shared listing is joined after one's own create was put there* (``store``), in the one order.
-    ``tests/unit/test_riders_and_kazoo.py``.
+    Who reads its own replies shares none. ``tests/unit/test_riders_and_kazoo.py``.
 11. *Connections that kazoo opens for other things*, such as four-letter words, shake no hands: none
     of them becomes the line, or what ``drop()`` breaks. ``tests/contract/test_connecting.py``.
 

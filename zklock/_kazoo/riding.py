@@ -137,9 +137,9 @@ class RidingSocket(_Socket):
         if rider.over or rider.line is not self or not self.rides:
             rider.drop()
             return
-        number = self._carrier.next_xid()
+        body, number = rider.body, self._carrier.next_xid()
         self._sorted.due_to(rider, number)
-        self._held += _NUMBER.pack(len(rider.body) + 4, number) + rider.body
+        self._held += _NUMBER.pack(len(body) + 4, number) + body
 
     # For callers that have the turn.
 
@@ -158,7 +158,7 @@ class RidingSocket(_Socket):
         if turn.reading is not None:
             self.stop_reading()
         idle = awaited is not None and self._sorted.idle and not self._held
-        going = wake.hand_over(self._take)
+        going = not wake.pending() or wake.hand_over(self._take)
         if going:
             for rider in riders:
                 self._take(rider)
@@ -538,8 +538,8 @@ class RidingHandler(Handler):
 
     def in_turn(self) -> bool:
         """Whether this is a signal handler that has interrupted a caller in its turn."""
-        line = self._socket
-        return isinstance(line, RidingSocket) and line.turn.owner == threading.get_ident()
+        line: Any = self._socket
+        return line is not None and line.turn.owner == threading.get_ident() != 0
 
     def async_result(self) -> Any:
         """Return an asynchronous result (``IAsyncResult``), and note it until it is there."""
@@ -839,9 +839,4 @@ class Reader:
         self.read_no_more = handler.read_no_more
         self.ring = handler.ring
         self.after_fork = handler.after_fork
-        self._handler = handler
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether this is a signal handler that has interrupted a caller in its turn."""
-        return self._handler.in_turn()
+        self.interrupted = handler.in_turn

@@ -144,10 +144,11 @@ class Bell:
 
     def wait(self, connection: int, seconds: float) -> None:
         """Wait until something has arrived at the connection, or the bell rings."""
-        number, ear = -1, None
-        with contextlib.suppress(IndexError):
+        try:
             number, ear = self._ears.pop()
-        if ear is None or number != connection:
+        except IndexError:
+            number, ear = -1, None
+        if number != connection:
             ear = select.poll()
             for each in (connection, self._read.fileno()):
                 ear.register(each, select.POLLIN)
