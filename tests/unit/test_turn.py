@@ -122,6 +122,21 @@ class TestWriting:
             rides.ride("/mine")
             assert names(received(kazoo)) == ["/others", "/mine"]
 
+    def test_it_drops_nobody_elses(self, kazoo: Kazoo) -> None:
+        """A signal handler could strike just then, and who waits for it would wait for ever."""
+        rides = Rides(kazoo)
+        of_an_earlier_line = rides.rider("/earlier")
+        of_an_earlier_line.line = RidingSocket(kazoo.pair(), kazoo.handler)
+        with asleep(kazoo):
+            kazoo.handler.board(rides.rider("/others"))
+            kazoo.reader.board(of_an_earlier_line)
+            rides.ride("/mine")
+            assert rides.heard == []
+        kazoo.run()
+        assert rides.heard == [("/earlier", None, b"")]
+        of_an_earlier_line.line.close()  # type: ignore[attr-defined]
+        assert kazoo.handler.waiting == 0
+
     def test_it_does_not_while_kazoo_may_have_a_request_in_its_queue(self, kazoo: Kazoo) -> None:
         rides = Rides(kazoo)
         result = kazoo.handler.async_result()
@@ -435,10 +450,10 @@ class TestACallerThatDoesNotComeBack:
         come, go = threading.Event(), threading.Event()
         take = RidingSocket._take
 
-        def stuck(self: RidingSocket, rider: Rider) -> None:
+        def stuck(self: RidingSocket, rider: Rider) -> bool:
             come.set()
             assert go.wait(SOON)
-            take(self, rider)
+            return take(self, rider)
 
         monkeypatch.setattr(RidingSocket, "_take", stuck)
         landing = Landing(kazoo, "/a")

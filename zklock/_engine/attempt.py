@@ -247,17 +247,28 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         me, reader = self._awaited, self._host.reader
         assert reader is not None
         self.when_done(lambda: None if threading.get_ident() == me else reader.ring())
-        flight: Flight | None = None
         try:
             while not self._outcome and (left := end - time.monotonic()) > 0:
-                stay = self._stay
-                flight = stay.asked if stay is not None and isinstance(stay.asked, tuple) else None
+                flight = self._flight
                 if flight is None or not reader.reads(flight, left):
                     return
         finally:
-            self._awaited = 0
-            if flight is not None:
-                reader.read_no_more(flight)
+            self._read_no_more()
+
+    @property
+    def _flight(self) -> Flight | None:
+        """The flight that is under way, or was a moment ago."""
+        stay = self._stay
+        return stay.asked if stay is not None and isinstance(stay.asked, tuple) else None
+
+    def _read_no_more(self) -> None:
+        """Leave replies to other threads. Repeatable."""
+        if not self._awaited:
+            return
+        reader, flight = self._host.reader, self._flight
+        if reader is not None and flight is not None:
+            reader.read_no_more(flight)
+        self._awaited = 0
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
@@ -275,6 +286,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             return False
         self._resolve(None, decision.error)
         self._tell(self._withdraw)
+        self._read_no_more()
         return decision is mine
 
     def accept(self) -> bool:

@@ -26,9 +26,9 @@ def run(script: Callable[[], Coroutine[Any, Any, T]]) -> T:
 class Blocking(Front):
     """A thread waits by blocking."""
 
-    def begin(self, attempt: Outcome) -> None:
+    def begin(self, attempt: Outcome, *, awaited: bool = False) -> None:
         """Start an attempt."""
-        attempt.start(awaited=True)
+        attempt.start(awaited=awaited)
 
     async def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None

@@ -95,8 +95,8 @@ class Front(ABC):
         return None
 
     @abstractmethod
-    def begin(self, attempt: Outcome) -> None:
-        """Start an attempt, now or soon."""
+    def begin(self, attempt: Outcome, *, awaited: bool = False) -> None:
+        """Start an attempt, now or soon. ``awaited``: what follows is ``finished(attempt)``."""
 
     @abstractmethod
     def finished(

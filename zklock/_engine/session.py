@@ -53,6 +53,7 @@ from zklock._ground.happened import (
 from zklock._ground.loss import LossReason
 from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.records import Fields, log_fields
+from zklock._ground.strikes import may_strike
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo import states
 from zklock._kazoo.client import Kazoo, closed_error, forked_error
@@ -685,7 +686,12 @@ class Session(Uncopied, WireObserver):
             before = self._lease.end
             self._lease.proved(sent)
             if self._awaiting_lease and self._live() and self._readable:
-                waiting, self._awaiting_lease = self._awaiting_lease, {}
+                if may_strike():  # here they could be torn, which are not the caller's
+                    for attempt in tuple(self._awaiting_lease):
+                        self._outbox.add(partial(self.later, attempt.lease_live))
+                        self._awaiting_lease.pop(attempt, None)
+                else:
+                    waiting, self._awaiting_lease = self._awaiting_lease, {}
         self._outbox.send()
         if telemetry.hooks:
             self._say_proof(sent, before)

@@ -132,14 +132,19 @@ class RidingSocket(_Socket):
         except OSError as error:  # kazoo would not hear of it here
             self._stop(error)
 
-    def _take(self, rider: Rider) -> None:
+    def _take(self, rider: Rider) -> bool:
         """Put a rider behind what is to be sent, with a number; drop it if it cannot go."""
         if rider.over or rider.line is not self or not self.rides:
             rider.drop()
-            return
-        body, number = rider.body, self._carrier.next_xid()
-        self._sorted.due_to(rider, number)
-        self._held += _NUMBER.pack(len(body) + 4, number) + body
+        else:
+            body, number = rider.body, self._carrier.next_xid()
+            self._sorted.due_to(rider, number)
+            self._held += _NUMBER.pack(len(body) + 4, number) + body
+        return True
+
+    def _take_here(self, rider: Rider) -> bool:
+        """Do so on a caller's thread, where no rider of others is dropped: it could be lost."""
+        return (rider.over or rider.line is self) and self._take(rider)
 
     # For callers that have the turn.
 
@@ -158,7 +163,7 @@ class RidingSocket(_Socket):
         if turn.reading is not None:
             self.stop_reading()
         idle = awaited is not None and self._sorted.idle and not self._held
-        going = not wake.pending() or wake.hand_over(self._take)
+        going = not wake.pending() or wake.hand_over(self._take_here)
         if going:
             for rider in riders:
                 self._take(rider)
@@ -375,6 +380,11 @@ class RidingSocket(_Socket):
         self._carrier.seen(zxid)
 
 
+def _drop(rider: Rider) -> bool:
+    rider.drop()
+    return True
+
+
 class RidingHandler(Handler):
     """zklock's handler, with sockets that carry riders."""
 
@@ -587,7 +597,7 @@ class RidingHandler(Handler):
         if isinstance(self._socket, RidingSocket):
             self._socket.write(wake)
         else:
-            wake.hand_over(Rider.drop)
+            wake.hand_over(_drop)
 
     def create_socket_pair(self) -> tuple[WakeReader, _WakeWriter]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""

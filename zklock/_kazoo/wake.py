@@ -100,14 +100,16 @@ class WakeReader(_WakeReader):
             self._write_riders(self)
         return b"\0"
 
-    def hand_over(self, take: Callable[[Rider], object]) -> bool:
+    def hand_over(self, take: Callable[[Rider], bool]) -> bool:
         """Have the riders that stand first taken; return whether nothing stands in line then.
 
-        A rider leaves the line only when it was taken: an interrupt loses none.
+        A rider leaves the line only when it was taken: an interrupt loses none. ``take`` returns
+        whether it was.
         """
         ready = self._ready
         while ready and (first := ready[0]) is not None:
-            take(first)
+            if not take(first):
+                return False
             with contextlib.suppress(ValueError):  # the connection was given up meanwhile
                 ready.remove(first)
         return not ready

@@ -140,7 +140,7 @@ class Awaiting(Front):
         except RuntimeError:
             return None  # in a forked child, it is said what is wrong
 
-    def begin(self, attempt: Outcome) -> None:
+    def begin(self, attempt: Outcome, *, awaited: bool = False) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
         starter().start(attempt.start)
 

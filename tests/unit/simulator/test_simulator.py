@@ -115,9 +115,9 @@ def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> No
     rode: list[Rider] = []
     take = RidingSocket._take
 
-    def counted(self: RidingSocket, rider: Rider) -> None:
+    def counted(self: RidingSocket, rider: Rider) -> bool:
         rode.append(rider)
-        take(self, rider)
+        return take(self, rider)
 
     read: list[Awaited] = []
     read_here = RidingSocket.read_here
