@@ -266,6 +266,32 @@ def test_what_an_interrupted_release_has_ended_is_not_held(
     assert nodes(world) == []
 
 
+def test_a_grant_that_is_struck_before_anybody_gets_it_is_given_back_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that reads its own replies can be struck between the claim and the outcome."""
+    leave = world.session.leave
+    struck: list[object] = []
+
+    def interrupted(attempt: Any) -> None:
+        leave(attempt)
+        if not struck:
+            struck.append(attempt)
+            raise KeyboardInterrupt
+
+    attempt = world.ask_for()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.session, "leave", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            world.run()
+    assert struck == [attempt]
+    assert world.session.grants(PATH) == []
+    with pytest.raises(KeyboardInterrupt):
+        attempt.result()
+    world.run()
+    assert nodes(world) == []
+
+
 # The end of the session.
 
 

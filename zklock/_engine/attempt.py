@@ -18,7 +18,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from zklock._engine.grant import GrantOptions
+from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.machine import IllegalStep
 from zklock._engine.mailbox import Mailbox, MailHost
 from zklock._engine.outcome import Outcome
@@ -185,6 +185,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
     began: float | None = None
     heard: float | None = None
     told = False
+    made: tuple[GrantBase, ...] = ()  # grants that the host has made for it
     _tries = 0
     _awaited = 0  # by the thread with this ident, which may read replies
     # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
@@ -507,6 +508,9 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         self._stage = over
 
     def _torn(self, error: BaseException) -> None:
+        if self._outcome is None:  # nobody gets what was made for it
+            for grant in self.made:
+                grant.abandon()
         self._end(News.TORN, None, error)
 
     def _clean_up(self) -> None:

@@ -449,6 +449,7 @@ class Session(Uncopied, WireObserver):
     def _give(self, attempt: Attempt[Any], claim: Claim, terms: GrantOptions) -> GrantBase:
         """Make a grant; the caller has the guard."""
         grant = terms.grant(self, claim=claim, session_id=self._id or 0, terms=terms)
+        attempt.made = (*attempt.made, grant)
         self._nodes.give(grant)
         if telemetry.hooks:
             telling.granted(attempt, grant, self._epochs, self._clock())
