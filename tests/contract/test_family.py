@@ -191,6 +191,16 @@ class TestWaitingForOneself:
         first.release()
         granted(again, timeout=None).release()
 
+    @pytest.mark.hazard("H38")
+    def test_is_refused_behind_an_older_grant(self, z: Any, client: Any, zklock_path: str) -> None:
+        older, newest = (granted(z.ReadLock(client, zklock_path)) for _ in range(2))
+        newest.release()
+        lock = z.Lock(client, zklock_path)
+        with pytest.raises(zklock.WouldDeadlock, match=str(older.token)):
+            lock.acquire()
+        older.release()
+        granted(lock).release()
+
     def test_is_not_what_others_do(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
         lock = z.Lock(client, zklock_path)
         first = granted(lock)
