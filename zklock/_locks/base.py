@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypedDict, TypeVa
 
 from zklock._engine import telling
 from zklock._engine.attempt import Attempt
-from zklock._engine.bodies import Locking, Taken
+from zklock._engine.bodies import Left, Locking, Taken
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.script import Front
@@ -168,11 +168,18 @@ class LockBase(Uncopied, Locking[G]):
         self._check_acquire()
         shared = self._again()
         if shared is not None:
-            self._holdings().grants.append(shared)
-            return shared
+            uses = self._holdings().grants
+            before = len(uses)
+            try:
+                uses.append(shared)
+                return shared  # inside the try: an interrupt before the return must not count it
+            except BaseException:
+                del uses[before:]
+                raise
         if limit is None:
             self._check_self()
-        attempt = self._attempt(patient, self._holdings(), place, **wanted)
+        mine = self._holdings()
+        attempt = self._attempt(patient, mine, place, **wanted)
         try:
             self._pending.add(attempt)
             if check is not None:
@@ -184,10 +191,19 @@ class LockBase(Uncopied, Locking[G]):
             self._pending.discard(attempt)
             return grant  # inside the try: an interrupt before the return must not miss a grant
         except BaseException:
-            if not attempt.give_up():
-                attempt.when_done(lambda: abandon_result(attempt))
-            self._pending.discard(attempt)
+            try:
+                self._undo(attempt, mine)
+            finally:  # a second interrupt may have struck in it
+                self._undo(attempt, mine)
             raise
+
+    def _undo(self, attempt: Attempt[G | None], mine: Holdings[G]) -> None:
+        """Undo an acquire that has begun. Repeatable."""
+        undo(attempt)
+        self._pending.discard(attempt)
+        grant = attempt.settled()[0] if attempt.done else None
+        # Else a release would take it for the newest one, and the one before would stay held.
+        mine.grants[:] = [other for other in mine.grants if other is not grant]
 
     async def _release(self) -> None:
         check_thread("release()")
@@ -293,7 +309,7 @@ class LockBase(Uncopied, Locking[G]):
             self._on_suspended,
             self._on_release_requested,
             self._owner(),
-            self._give_back,
+            self,
             self._CALLED,
         )
         if telemetry.hooks:
@@ -349,6 +365,14 @@ class LockBase(Uncopied, Locking[G]):
             grants.remove(grant)
             return True
         return False
+
+    def _note_use(self, grant: G, left: Left) -> None:
+        """Note how many uses of the grant are left without one; see ``Left``."""
+
+    def _give_up_use(self, grant: G, left: Left) -> None:
+        """Give up one use, without waiting; the last one gives the grant back. Repeatable."""
+        grant.abandon()
+        self._forget(grant)
 
     def _used_more(self, grant: G) -> bool:
         """Whether this thread or task has acquired the grant more than once."""
@@ -458,6 +482,12 @@ async def outcome(front: Front, attempt: Attempt[R | None], limit: float | None)
         return None
     await front.finished(attempt, None, unheard)
     return attempt.result()
+
+
+def undo(attempt: Attempt[Any]) -> None:
+    """Give up, or give back the grant that arrives. Repeatable."""
+    if not attempt.give_up():
+        attempt.when_done(lambda: abandon_result(attempt))
 
 
 def abandon_result(attempt: Attempt[Any]) -> None:

@@ -1,0 +1,123 @@
+"""Interrupts of who holds something already: what it has is counted and kept as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.struck import Moments, Struck
+from zklock.testing import simulated
+
+PATH = "/locks/report"
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    with simulated() as sim:
+        yield sim.client(10.0)
+
+
+def uses(lock: Any) -> int:
+    """Return how often this thread has acquired the lock."""
+    return len(lock._holdings().grants)
+
+
+def test_a_re_entrant_acquire_counts_if_and_only_if_it_returns(client: Any) -> None:
+    lock = zklock.RLock(client, PATH)
+    grant = lock.acquire()
+    assert grant is not None
+    moments = Moments()
+    at = 1
+    while moments.strike(lock.acquire, at):
+        assert uses(lock) == 1
+        at += 1
+    assert at > 15
+    assert uses(lock) == 2
+    lock.release()
+    assert grant.held
+    lock.release()
+    assert not grant.held
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_use_is_given_up_once_however_often_that_is_repeated(client: Any, left: int) -> None:
+    lock = zklock.RLock(client, PATH)
+    grants = [lock.acquire() for _ in range(left + 1)]
+    assert grants[0] is not None
+    moments = Moments()
+    noted: dict[object, int] = {}
+    at = 1
+    while moments.strike(lambda: lock._give_up_use(grants[0], noted), at):
+        at += 1
+    assert at > 10
+    assert uses(lock) == left
+    assert grants[0].held == (left > 0)
+
+
+def test_a_struck_acquire_is_not_the_newest(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else release() would take it for what was acquired last, and the one before stayed held."""
+    lock = zklock.ReadLock(client, PATH)
+    grant = lock.acquire()
+    assert grant is not None
+    keep = lock._keep
+
+    def struck(grant: Any) -> None:
+        keep(grant)
+        raise Struck
+
+    monkeypatch.setattr(lock, "_keep", struck)
+    with pytest.raises(Struck):
+        lock.acquire()
+    lock.release()
+    assert grant.released
+
+
+def test_an_interrupt_of_a_release_of_several_arrives(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another of the locks was lost. The rest is given back without waiting."""
+    locks = [zklock.RLock(client, f"{PATH}/{name}") for name in "abc"]
+    before = locks[0].acquire()
+    assert before is not None
+    several = zklock.MultiLock(locks)
+    grant = several.acquire()
+    assert grant is not None
+
+    def gives_back(error: BaseException) -> Any:
+        async def give_back(_: Any) -> None:
+            raise error
+
+        return give_back
+
+    monkeypatch.setattr(locks[2], "_give_back", gives_back(zklock.LockLost("lost")))
+    monkeypatch.setattr(locks[1], "_give_back", gives_back(Struck()))
+    for each in grant.grants:
+        monkeypatch.setattr(each, "_alone", False)
+    with pytest.raises(Struck):
+        several.release()
+    assert [each.held for each in grant.grants] == [True, False, False]
+    locks[0].release()
+    assert before.released
+
+
+def test_an_election_runs_again_after_an_interrupt_as_it_ended(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    election = zklock.LeaderElection(client, PATH)
+    stop = threading.Event()
+    stop.set()
+    ends, end = iter([Struck]), election._end_run
+
+    def struck(call: object) -> None:
+        for error in ends:
+            raise error
+        end(call)
+
+    monkeypatch.setattr(election, "_end_run", struck)
+    with pytest.raises(Struck):
+        election.run(lambda leadership: None, stop)
+    election.run(lambda leadership: None, stop)
