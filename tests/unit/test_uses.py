@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 
 import zklock
 from tests.contract.struck import Moments, Struck
-from zklock.testing import simulated
+from tests.contract.support import SOON, granted
+from zklock import aio
+from zklock.testing import simulated, wait_for
 
 PATH = "/locks/report"
 
@@ -46,16 +50,15 @@ def test_a_re_entrant_acquire_counts_if_and_only_if_it_returns(client: Any) -> N
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_a_use_is_given_up_once_however_often_that_is_repeated(client: Any, left: int) -> None:
     lock = zklock.RLock(client, PATH)
-    grants = [lock.acquire() for _ in range(left + 1)]
-    assert grants[0] is not None
+    grant, *_ = [granted(lock) for _ in range(left + 1)]
     moments = Moments()
     noted: dict[object, int] = {}
     at = 1
-    while moments.strike(lambda: lock._give_up_use(grants[0], noted), at):
+    while moments.strike(lambda: lock._give_up_use(grant, noted), at):
         at += 1
     assert at > 10
     assert uses(lock) == left
-    assert grants[0].held == (left > 0)
+    assert grant.held == (left > 0)
 
 
 def test_a_struck_acquire_is_not_the_newest(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,3 +124,30 @@ def test_an_election_runs_again_after_an_interrupt_as_it_ended(
     with pytest.raises(Struck):
         election.run(lambda leadership: None, stop)
     election.run(lambda leadership: None, stop)
+
+
+def test_several_locks_of_a_closed_loop_are_given_back(client: Any) -> None:
+    """Their coroutine is closed where no loop runs, and no task."""
+    loop = asyncio.new_event_loop()
+    paths = [f"{PATH}/{name}" for name in "abc"]
+    holder = zklock.Lock(client, paths[-1]).acquire()
+    assert holder is not None
+    asked = [aio.Lock(client, paths[0]), aio.RLock(client, paths[1]), aio.Lock(client, paths[2])]
+
+    async def begin() -> asyncio.Task[Any]:
+        task = loop.create_task(aio.MultiLock(asked).acquire())
+        while not (asked[0].held and asked[1].held):
+            await asyncio.sleep(0)
+        return task
+
+    task = loop.run_until_complete(begin())
+    loop.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    del task
+    holder.release()  # what is granted now is heard by nobody
+
+    def given_back() -> bool:
+        gc.collect()
+        return all(zklock.Lock(client, path).contenders() == [] for path in paths)
+
+    wait_for(given_back, SOON, "all is given back")

@@ -355,10 +355,10 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     @contextlib.contextmanager
     def _heed(self, stop: threading.Event | None) -> Iterator[None]:
         """Make the caller's event wake this thread."""
-        done = threading.Event()
+        done: list[None] = []
 
         def watch(stop: threading.Event) -> None:
-            while not stop.wait(TURN) and not done.is_set():
+            while not stop.wait(TURN) and not done:
                 pass
             self._mail.put(None)
 
@@ -371,7 +371,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             yield
         finally:
             self._stop = None
-            done.set()
+            done.append(None)  # one step: an interrupt in set() of an event would keep the thread
 
     async def _sleep(self, seconds: float = math.inf) -> None:
         with contextlib.suppress(Empty):

@@ -13,7 +13,7 @@ from zklock._ground.public import public
 from zklock._locks import kinds
 from zklock._locks.base import Holdings, LockBase
 from zklock._recipes.queries import Contender
-from zklock.aio.grant import Attempting, Grant, WithLock
+from zklock.aio.grant import Attempting, Grant, WithLock, running_loop
 from zklock.aio.waiting import AWAITING, running_task
 from zklock.token import FencingToken
 
@@ -124,6 +124,8 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
         return await self.acquire()
 
     def _holdings(self) -> Holdings[Grant]:
+        if running_loop() is None:
+            return Holdings()  # the loop was closed, and now its coroutines are
         task, mine = running_task(), self._mine
         holdings: Holdings[Grant] | None = mine.get(task)
         if holdings is None:

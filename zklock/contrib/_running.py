@@ -32,7 +32,7 @@ class Running:
 
     def wait(self) -> None:
         """Wait until nothing runs. For one thread at a time."""
-        self._ends = ends = SimpleQueue()
+        ends = self._ends = SimpleQueue[None]()
         while self.pieces:
             with contextlib.suppress(Empty):
                 ends.get(timeout=TURN)

@@ -609,7 +609,7 @@ MUTATIONS = {
         ),
         kind="pool",
         faults=(AGAIN,),
-        found="left",
+        found="members() says",
         quick=False,
     ),
 }
