@@ -20,7 +20,7 @@ from celery.signals import worker_process_shutdown
 import zklock
 from zklock.contrib._clients import ProcessClients
 from zklock.contrib.celery.settings import settings
-from zklock.errors import AcquireCancelled, AcquireTimeout, LockLost, NoAnswer
+from zklock.errors import AcquireTimeout, LockLost, NoAnswer
 from zklock.telemetry import log_fields
 
 __all__ = ["current_grant", "singleton"]
@@ -184,8 +184,9 @@ class _Tenure:
             client = _clients.get(self._app, wanted.connect)
             lock = zklock.Lock(client, self._path, identity=self._identity, timeout=self._wait)
             self._lock = lock
-            if not self.over.empty():  # put before it was looked whether there is a lock to cancel
-                raise AcquireCancelled(f"{self._path}: the task has ended", path=self._path)
+            if not self.over.empty():
+                self._through.put(None)
+                return  # the task has ended, perhaps before there was a lock to cancel
             until = time.monotonic() + wanted.timeout
             while True:
                 try:
