@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import json
+import random
 import sys
 import threading
 import traceback
@@ -53,29 +54,46 @@ class Moments:
         self.folder = folder
         self.count = 0
         self.at = -1
+        self.then = 0  # a second one strikes at so many begins of functions after the first
+        self.twice = False
         self.where = ""
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
-        code = frame.f_code
-        if event not in {"call", "c_return"}:
-            return
-        if not code.co_filename.startswith(self.folder) and self._place(frame) != KAZOO_SENDS:
-            return
-        if event == "call" and code.co_name == "__exit__" and not self._ours(frame.f_back):
-            return
-        if event == "call" and code.co_name == "<genexpr>":
-            return
-        if any(each.f_code.co_name == "__del__" for each, _ in traceback.walk_stack(frame)):
+        if event not in {"call", "c_return"} or not self._counts(frame, event):
             return
         self.count += 1
         if self.count == self.at:
             self.where = "".join(traceback.format_stack(frame)) + event
             raise self.error
 
-    def run(self, call: Callable[[], object], at: int = -1) -> bool:
+    def second(self, frame: FrameType, event: str, arg: object) -> None:
+        """Raise again, as a function for ``sys.settrace``: the one that raises ends by that."""
+        if event != "call" or not self.where or not self._counts(frame, event):
+            return
+        self.then -= 1
+        if self.then == 0:
+            self.twice = True
+            self.where += "\n".join(("", *traceback.format_stack(frame)))
+            raise self.error
+
+    def _counts(self, frame: FrameType, event: str) -> bool:
+        code = frame.f_code
+        if not code.co_filename.startswith(self.folder) and self._place(frame) != KAZOO_SENDS:
+            return False
+        if event == "call" and code.co_name == "__exit__" and not self._ours(frame.f_back):
+            return False
+        if event == "call" and code.co_name == "<genexpr>":
+            return False
+        return not any(it.f_code.co_name == "__del__" for it, _ in traceback.walk_stack(frame))
+
+    def run(self, call: Callable[[], object], at: int = -1, then: int = 0) -> bool:
         """Call; return whether it was struck and that arrived."""
         self.count, self.at, self.where = 0, at, ""
+        self.then, self.twice = then, False
+        before = sys.gettrace()
         gc.disable()
+        if then:
+            sys.settrace(self.second)
         sys.setprofile(self)
         try:
             call()
@@ -83,12 +101,13 @@ class Moments:
             return True
         finally:
             sys.setprofile(None)
+            sys.settrace(before)
             gc.enable()
         return False
 
-    def strike(self, call: Callable[[], object], at: int) -> bool:
+    def strike(self, call: Callable[[], object], at: int, then: int = 0) -> bool:
         """Call, struck at a moment; return whether it came to that. What is raised must arrive."""
-        struck = self.run(call, at)
+        struck = self.run(call, at, then)
         assert struck or not self.where, f"swallowed at moment {at}:\n{self.where}"
         return struck
 
@@ -120,14 +139,16 @@ class Ledger:
                 self.open.discard(token)
 
 
-def main(hosts: str, path: str, how: str, stride: int, hooked: bool, strike: str) -> None:
+def main(
+    hosts: str, path: str, how: str, stride: int, hooked: bool, strike: str, twice: bool = False
+) -> None:
     """Do it, struck at one moment after the other; nothing may be left."""
     faulthandler.dump_traceback_later(600, exit=True)
     moments = Moments(STRIKES[strike])
     if how == "connect":
         tally = connecting(hosts, moments, stride)
     else:
-        tally = locking(hosts, path, how, moments, stride, hooked)
+        tally = locking(hosts, path, how, moments, stride, hooked, twice)
     print(json.dumps(tally), flush=True)
 
 
@@ -162,24 +183,45 @@ def connecting(hosts: str, moments: Moments, stride: int) -> dict[str, int]:
 
 
 def locking(
-    hosts: str, path: str, how: str, moments: Moments, stride: int, hooked: bool
+    hosts: str, path: str, how: str, moments: Moments, stride: int, hooked: bool, twice: bool
 ) -> dict[str, int]:
     """Acquire and release: no contender and no grant may be left.
 
-    "multi …" uses a ``MultiLock``, "election …" a ``LeaderElection``.
+    "multi …" uses a ``MultiLock``, "election …" a ``LeaderElection``. "again …" uses an ``RLock``
+    that this thread holds, and "beside …" a ``ReadLock``: one use more is struck, and the one
+    before must be left. ``twice``: a second one strikes who is seeing to the first, if that takes
+    long enough.
     """
     ledger = Ledger()
     subscription = telemetry.subscribe(ledger) if hooked else None
     client = zklock.connect(hosts, timeout=30.0)
     onlooker = zklock.connect(hosts, timeout=30.0)
     paths = [f"{path}/{name}" for name in ("a", "b")[: 2 if how.startswith("multi") else 1]]
-    locks = [zklock.Lock(client, each) for each in paths]
+    again = {"again": zklock.RLock, "beside": zklock.ReadLock}.get(how.partition(" ")[0])
+    locks = [(again or zklock.Lock)(client, each) for each in paths]
     lock: zklock.Lock | zklock.MultiLock | zklock.LeaderElection = locks[0]
     if how.startswith("multi"):
         lock = zklock.MultiLock(locks)
     elif how.startswith("election"):
         lock = zklock.LeaderElection(client, path + "/a")
     taken: list[zklock.Grant | zklock.MultiGrant | None] = []
+    outer: list[zklock.Grant] = []
+
+    def begin() -> None:
+        if again is not None:
+            outer.append(granted(locks[0]))
+
+    def end() -> None:
+        for grant in taken:
+            assert grant is not None
+            if again is None:
+                grant.release()
+            else:
+                locks[0].release()
+        taken.clear()
+        while outer:
+            assert outer.pop().held
+            locks[0].release()
 
     def use() -> None:
         if how.endswith("with"):
@@ -198,25 +240,23 @@ def locking(
     tally: Counter[str] = Counter()
     counts = []  # they differ: an answer may be there at once, or come on another thread
     for _ in range(5):  # the first ones also make what is made once
+        begin()
         moments.run(use)
         counts.append(moments.count)
-        for grant in taken:
-            assert grant is not None
-            grant.release()
-        taken.clear()
+        end()
     del counts[:2]
     total = max(counts)
+    thens, most = random.Random(total), 4 if again is zklock.RLock else 32
     for at in range(1, total + 1, stride):
-        if moments.strike(use, at):
+        begin()
+        if moments.strike(use, at, thens.randint(1, most) if twice else 0):
             tally["struck"] += 1
+            tally["twice"] += moments.twice
         else:
             tally["done"] += 1
             counts.append(moments.count)
-        for grant in taken:
-            assert grant is not None
-            grant.release()
-        taken.clear()
         try:
+            end()
             for each in paths:
                 gone(onlooker, each)
             assert not (lock.is_leader if isinstance(lock, zklock.LeaderElection) else lock.held)

@@ -1,6 +1,6 @@
 """An interrupt at every moment at which one can strike leaves no contender, grant or client.
 
-And it arrives.
+And it arrives. Nor does a second one that strikes while the first is being seen to.
 """
 
 from __future__ import annotations
@@ -54,13 +54,81 @@ def test_an_interrupt_at_every_moment_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stride *= ONE_OF
+    tally = struck(capsys, zklock_hosts, zklock_path, how, stride, hooked=hooked, strike=strike)
+    assert (tally.get("grants", 0) > tally["struck"]) == hooked
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize(
+    ("how", "stride"),
+    [
+        ("again acquire", 1),
+        ("again with", 1),
+        ("again with acquire", 1),
+        ("again with attempt", 1),
+        ("beside acquire", ONE_OF),
+        ("beside with", ONE_OF),
+        pytest.param("beside with acquire", 1, marks=OTHER),
+        pytest.param("beside with attempt", 1, marks=OTHER),
+    ],
+)
+def test_an_interrupt_leaves_what_the_thread_has_acquired_before(
+    zklock_hosts: str,
+    zklock_path: str,
+    how: str,
+    stride: int,
+    twice: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A use of a re-entrant lock counts if and only if its acquire has returned."""
+    tally = struck(capsys, zklock_hosts, zklock_path, how, stride, twice=twice)
+    assert (tally.get("twice", 0) > 0) == (twice and how != "again acquire")
+
+
+@pytest.mark.hazard("H9", "H55")
+@pytest.mark.parametrize(
+    "how",
+    [
+        "with",
+        "acquire",
+        pytest.param("with acquire", marks=OTHER),
+        pytest.param("with attempt", marks=OTHER),
+        "multi with",
+        "multi acquire",
+        pytest.param("multi with acquire", marks=OTHER),
+        pytest.param("multi with attempt", marks=OTHER),
+        "election acquire",
+        pytest.param("election with acquire", marks=OTHER),
+    ],
+)
+def test_a_second_interrupt_leaves_nothing(
+    zklock_hosts: str, zklock_path: str, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It strikes while the first is being seen to, when a function begins."""
+    tally = struck(capsys, zklock_hosts, zklock_path, how, ONE_OF, twice=True)
+    assert tally["twice"] > tally["struck"] / 2
+
+
+def struck(
+    capsys: pytest.CaptureFixture[str],
+    hosts: str,
+    path: str,
+    how: str,
+    stride: int,
+    *,
+    hooked: bool = False,
+    strike: str = "interrupt",
+    twice: bool = False,
+) -> dict[str, int]:
+    """Have a child struck at one moment after the other; return what it has counted."""
     given = {
-        "hosts": zklock_hosts,
-        "path": zklock_path,
+        "hosts": hosts,
+        "path": path,
         "how": how,
         "stride": stride,
         "hooked": hooked,
         "strike": strike,
+        "twice": twice,
     }
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.contract.struck", json.dumps(given)],
@@ -71,9 +139,9 @@ def test_an_interrupt_at_every_moment_leaves_nothing(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    tally = json.loads(done.stdout)
+    tally: dict[str, int] = json.loads(done.stdout)
     with capsys.disabled():
         print(f"\n{how}, {strike}: {tally}", end=" ", file=sys.stderr)
     assert "never awaited" not in done.stderr
     assert tally["struck"] >= tally["fewest"] // stride
-    assert (tally.get("grants", 0) > tally["struck"]) == hooked
+    return tally

@@ -17,8 +17,10 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from tests.at_once import at_once
 from tests.unit.bytecodes import nothing_collected
 from zklock.contrib._clients import ProcessClients
+from zklock.contrib._running import Running
 from zklock.contrib.apscheduler import LeaderJobs
 from zklock.contrib.celery import LeaderScheduler
+from zklock.testing import wait_for
 
 SOON = 60.0
 ROUNDS = 400
@@ -105,6 +107,35 @@ def test_clients_that_are_made_at_once_are_one() -> None:
         got = at_once(*[lambda clients=clients, make=make: clients.get("key", make)] * 3)
         (client,) = {id(each): each for each in got}.values()
         assert [each for each in made if not each.ended] == [client]
+
+
+def test_who_waits_is_told_of_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zklock.contrib._running.TURN", 100 * SOON)
+    running = Running()
+    running.pieces.update(one=None, other=None)
+    waiting = threading.Thread(target=running.wait, daemon=True)
+    waiting.start()
+    for piece in ("one", "other"):
+        assert waiting.is_alive()
+        wait_for(lambda: running._ends is not None, SOON, "the wait")
+        running.pieces.pop(piece)
+        running.tell()
+    waiting.join(SOON)
+    assert not waiting.is_alive()
+
+
+def test_who_ends_untold_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zklock.contrib._running.TURN", 0.01)
+    running = Running()
+    running.pieces["one"] = None
+    waiting = threading.Thread(target=running.wait, daemon=True)
+    waiting.start()
+    wait_for(lambda: running._ends is not None, SOON, "the wait")
+    running.pieces.pop("one")  # struck before tell()
+    waiting.join(SOON)
+    assert not waiting.is_alive()
+    running.tell()  # nobody waits: nothing is kept for later
+    assert running._ends is None
 
 
 def over() -> Any:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import combinations
 from typing import Any
 
 import pytest
 
-from tests.fakes import Client, Counted, FakeGrant, Server, outcome, sent, settle, uuids
+from tests.fakes import Client, Counted, FakeGrant, Server, failure, outcome, sent, settle, uuids
 from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names, together
-from zklock._recipes.effects import Create, CreateAll, Delete, DeleteAll, List, Recipe
+from zklock._recipes.effects import (
+    ClaimAll,
+    Create,
+    CreateAll,
+    Delete,
+    DeleteAll,
+    Exists,
+    Failure,
+    GiveUp,
+    List,
+    Listing,
+    Node,
+    Pause,
+    Recipe,
+    SessionReplaced,
+    Sync,
+)
 from zklock._recipes.together import Ticket
-from zklock.errors import AccessDenied, AcquireCancelled, ClientClosed
+from zklock.errors import AccessDenied, AcquireCancelled, ClientClosed, ZkLockError
 
 PATHS = ["/a", "/b", "/c", "/d"]
 
@@ -360,3 +376,62 @@ def test_who_holds_one_lock_gets_a_later_one_while_a_ticket_waits(
     assert all(grant.path[:2] < held for grant in ticket.grants)
     assert first.stands
     assert outcome(later).stands
+
+
+def test_it_never_waits_for_anybody_and_watches_nothing() -> None:
+    """Whatever it is answered. So it never rests, and its claim has no rest to end."""
+    played, asked_for = 0, set[type]()
+    todo: list[tuple[int, ...]] = [()]
+    while todo:
+        choices = todo.pop()
+        played += 1
+        *_, (asked, count) = plays(choices)
+        asked_for.update(map(type, asked if isinstance(asked, tuple) else (asked,)))
+        if len(choices) < 4:
+            todo.extend((*choices, number) for number in range(count))
+    assert played > 5000
+    assert asked_for == {CreateAll, List, ClaimAll, DeleteAll, Delete, Sync, Exists, Pause}
+
+
+def plays(choices: tuple[int, ...]) -> Iterator[tuple[Any, int]]:
+    """Yield what a ticket asks for, and how many answers there are; ``None`` and 0: it is over."""
+    entries = [
+        lock_recipe.Entry(path, b"me", names.Kind.EXCLUSIVE, alone=True, new_uuid=lambda: "me")
+        for path in PATHS[:3]
+    ]
+    recipe = together.acquire(entries, lambda node: None)
+    asked = next(recipe)
+    try:
+        for choice in choices:
+            answers = answers_to(asked)
+            yield asked, len(answers)
+            answer = answers[choice]
+            go_on = recipe.throw if isinstance(answer, Exception) else recipe.send
+            asked = go_on(answer)
+    except (StopIteration, GiveUp, ZkLockError):
+        yield (), 0
+    else:
+        yield asked, len(answers_to(asked))
+
+
+def answers_to(asked: Any) -> list[Any]:
+    """Return what may become of what a recipe asks for; an exception is thrown into it."""
+    ends: list[Any] = [GiveUp(), SessionReplaced(None), SessionReplaced(ClientClosed("closed"))]
+    if isinstance(asked, ClaimAll):
+        return [None, asked.claims]  # as grants
+    if isinstance(asked, Pause):
+        return [None, *ends]
+    failed = [tuple(failure(why, "/") for _ in asked) for why in Failure]
+    free, queued = (tuple(result_of(each, before) for each in asked) for before in (False, True))
+    unlisted = (free[0], *failed[0][1:])
+    return [free, queued, unlisted, *failed, *ends]
+
+
+def result_of(request: Any, before: bool) -> Any:
+    """Return the result of a request; ``before``: somebody stands first in the second queue."""
+    if isinstance(request, CreateAll):
+        return tuple(f"{each.prefix}0000000007" for each in request.creates)
+    if isinstance(request, List):
+        first = ["_c_other-lock-0000000001"] if before and request.path == PATHS[1] else []
+        return Listing([*first, "_c_me-lock-0000000007"], 5)
+    return Node(request.path, b"", 1, mine=True) if isinstance(request, Exists) else None

@@ -134,7 +134,7 @@ class TestWriting:
             assert rides.heard == []
         kazoo.run()
         assert rides.heard == [("/earlier", None, b"")]
-        of_an_earlier_line.line.close()  # type: ignore[attr-defined]
+        of_an_earlier_line.line.close()
         assert kazoo.handler.waiting == 0
 
     def test_it_does_not_while_kazoo_may_have_a_request_in_its_queue(self, kazoo: Kazoo) -> None:

@@ -28,7 +28,7 @@ from zklock._ground.numbers import check_number
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
-from zklock._locks.base import abandon_result, check_identity, limit_of, outcome
+from zklock._locks.base import check_identity, limit_of, outcome, undo
 from zklock._recipes import (
     lock as lock_recipe,
     names,
@@ -353,11 +353,15 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
             return leadership  # inside the try: an interrupt before the return must not miss it
         except BaseException:
             try:
-                if attempt is not None and not attempt.give_up():
-                    attempt.when_done(partial(abandon_result, attempt))
-            finally:
-                self._end_run(call)
+                self._undo_acquire(call, attempt)
+            finally:  # a second interrupt may have struck in it
+                self._undo_acquire(call, attempt)
             raise
+
+    def _undo_acquire(self, call: object, attempt: Attempt[L | None] | None) -> None:
+        if attempt is not None:
+            undo(attempt)
+        self._end_run(call)
 
     def _acquired(self, leadership: L, candidacy: Candidacy) -> None:
         self._term = self._TERM(leadership, candidacy, led=False)

@@ -38,7 +38,10 @@ class Observer(Closing):
         try:
             self._attempt.start()
         except BaseException:
-            self._attempt.give_up()
+            try:
+                self._attempt.give_up()
+            finally:  # a second interrupt may have struck in it
+                self._attempt.give_up()
             raise
 
     def close(self) -> None:

@@ -150,11 +150,15 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         signals = self.terminating() if handle_signals else contextlib.nullcontext()
         call = object()
         try:
-            self._begin_run(call)
-            with signals, self._heed(stop):
-                run(lambda: self._campaign(lead, on_error))
-        finally:
-            self._end_run(call)
+            try:
+                self._begin_run(call)
+                with signals, self._heed(stop):
+                    run(lambda: self._campaign(lead, on_error))
+            finally:
+                self._end_run(call)
+        except BaseException:
+            self._end_run(call)  # an interrupt may have struck in it
+            raise
 
     def stop(self) -> None:
         """Make :meth:`run` give up the leadership or its place, and return. Does not wait.
@@ -351,10 +355,10 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     @contextlib.contextmanager
     def _heed(self, stop: threading.Event | None) -> Iterator[None]:
         """Make the caller's event wake this thread."""
-        done = threading.Event()
+        done: list[None] = []
 
         def watch(stop: threading.Event) -> None:
-            while not stop.wait(TURN) and not done.is_set():
+            while not stop.wait(TURN) and not done:
                 pass
             self._mail.put(None)
 
@@ -367,7 +371,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             yield
         finally:
             self._stop = None
-            done.set()
+            done.append(None)  # one step: an interrupt in set() of an event would keep the thread
 
     async def _sleep(self, seconds: float = math.inf) -> None:
         with contextlib.suppress(Empty):
@@ -397,7 +401,11 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             raise
         except BaseException as error:
             # On another thread: a further interrupt in the middle would leave half of it undone.
-            self._session.later(partial(self._undo, attempt, term))
+            try:
+                self._session.later(partial(self._undo, attempt, term))
+            except BaseException:
+                self._session.later(partial(self._undo, attempt, term))
+                raise
             if term is not None and not await self._await_end(term):
                 error.add_note(str(self._stuck(term)))
             raise

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from zklock._ground.uncopied import Uncopied
 from zklock.errors import AcquireTimeout, LockLost, NotHeld
+
+Left: TypeAlias = dict[object, int]
+"""How many uses of a grant are left once what goes on has ended, for each grant.
+
+It is noted before a use is given up. So giving it up can be repeated after an interrupt, and no
+other use is given up with it.
+"""
+
+
+class Uses(Protocol):
+    """What counts how often the running thread or task has acquired a grant."""
+
+    async def _give_back(self, grant: Any) -> None:
+        """Release one use of the grant."""
+
+    def _note_use(self, grant: Any, left: Left) -> None:
+        """Note how many uses of the grant are left without one of them, unless that is noted."""
+
+    def _give_up_use(self, grant: Any, left: Left) -> None:
+        """Give up one use, without waiting; the last one gives the grant back. Repeatable."""
 
 
 class HasBody:
@@ -23,6 +43,13 @@ class Bodied(Uncopied, HasBody):
     def abandon(self) -> None:
         """Give it back without waiting for ZooKeeper's answer."""
         raise NotImplementedError
+
+    def _note_use(self, left: Left) -> None:
+        """Note what is left without one of the uses that the running thread or task has."""
+
+    def _give_up_use(self, left: Left) -> None:
+        """Give up one of these uses, without waiting. Repeatable."""
+        self.abandon()
 
     def _enter(self) -> None:
         """Begin a ``with`` body of the running thread or task."""
@@ -81,6 +108,7 @@ class Locking(HasBody, Generic[B]):
         raise NotImplementedError
 
     async def _enter(self) -> B:
+        left: Left = {}
         grant = await self._take()
         try:
             if grant is None:
@@ -91,7 +119,10 @@ class Locking(HasBody, Generic[B]):
             return grant
         except BaseException:
             if grant is not None:
-                grant.abandon()
+                try:
+                    grant._give_up_use(left)
+                finally:  # a second interrupt may have struck in it
+                    grant._give_up_use(left)
             raise
 
     async def _end_body(self, error: BaseException | None) -> None:
@@ -116,6 +147,7 @@ class AttemptingBase(HasBody, Generic[B]):
     async def _enter(self) -> B | None:
         if self._begun:
             raise RuntimeError("attempt() tries once: call it again for another try")
+        left: Left = {}
         self._begun = True
         grant = await self._take()
         try:
@@ -125,7 +157,10 @@ class AttemptingBase(HasBody, Generic[B]):
             return grant
         except BaseException:
             if grant is not None:
-                grant.abandon()
+                try:
+                    grant._give_up_use(left)
+                finally:  # a second interrupt may have struck in it
+                    grant._give_up_use(left)
             raise
 
     async def _end_body(self, error: BaseException | None) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from zklock._engine import lifecycle
-from zklock._engine.bodies import Bodied
+from zklock._engine.bodies import Bodied, Left, Uses
 from zklock._engine.callbacks import check_callback
 from zklock._engine.lifecycle import State, Step
 from zklock._engine.script import Answer, Asked, Front
@@ -35,7 +35,7 @@ class GrantOptions:
     """The options of a grant, fixed before it is given.
 
     ``grant`` is the class of the grant. ``owner`` is the thread or task that asks for it.
-    ``lock`` releases one use of the grant, where the running thread or task may have several.
+    ``uses`` counts the uses of the grant, where a thread or task may have several.
     ``kind`` is a word for what is granted. ``asked_by`` returns the request to release that the
     data of the lock's path has for the grant, ``None`` without one; the grant watches those data.
     Without ``asked_by``, only the grant's own node is watched.
@@ -48,16 +48,9 @@ class GrantOptions:
     on_suspended: Callable[[Any], object] | None = None
     on_release_requested: Callable[[Any], object] | None = None
     owner: object = None
-    lock: GivesBack | None = None
+    uses: Uses | None = None
     kind: str = "exclusive"
     asked_by: Callable[[bytes], str | None] | None = None
-
-
-class GivesBack(Protocol):
-    """What a grant needs from its lock."""
-
-    async def _give_back(self, grant: Any) -> None:
-        """Release one use of the grant."""
 
 
 class Keeper(Asked, Protocol):
@@ -252,8 +245,20 @@ class GrantBase(Bodied):
             )
 
     async def _give_back_use(self) -> None:
-        lock = self._terms.lock
-        await (self._release() if lock is None else lock._give_back(self))
+        uses = self._terms.uses
+        await (self._release() if uses is None else uses._give_back(self))
+
+    def _note_use(self, left: Left) -> None:
+        uses = self._terms.uses
+        if uses is not None:
+            uses._note_use(self, left)
+
+    def _give_up_use(self, left: Left) -> None:
+        uses = self._terms.uses
+        if uses is None:
+            self.abandon()
+        else:
+            uses._give_up_use(self, left)
 
     @property
     def _state(self) -> State:
@@ -279,8 +284,12 @@ class GrantBase(Bodied):
                 raise self._why_not()
             return self._keeper.let_go(self, awaited=True) if awaited else self._keeper.let_go(self)
         except BaseException:
-            if self._ended is end:
-                self._keeper.let_go_later(self)
+            ends = {self: end}
+            try:
+                _let_go_later(ends)
+            except BaseException:  # a second interrupt
+                _let_go_later(ends)
+                raise
             raise
 
     def _lose(self, reason: LossReason, *, noticed: float, lease_end: float) -> None:
@@ -368,8 +377,11 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
         mine = _ended_by(ends)
         answer = mine[0]._keeper.let_go(*mine) if mine else None
     except BaseException:
-        for grant in _ended_by(ends):
-            grant._keeper.let_go_later(grant)
+        try:
+            _let_go_later(ends)
+        except BaseException:  # a second interrupt
+            _let_go_later(ends)
+            raise
         raise
     if answer is not None:
         await mine[0]._answered(answer)
@@ -382,6 +394,12 @@ def _set_ends(ends: Mapping[GrantBase, _End]) -> None:
     for grant, end in ends.items():
         if grant.held:
             grant._end_with(end)
+
+
+def _let_go_later(ends: Mapping[GrantBase, _End]) -> None:
+    """Have those that ended so given back from their sessions' own threads."""
+    for grant in _ended_by(ends):
+        grant._keeper.let_go_later(grant)
 
 
 def _ended_by(ends: Mapping[GrantBase, _End]) -> list[GrantBase]:

@@ -123,5 +123,8 @@ class Front(ABC):
             result: R = attempt.result()
             return result
         except BaseException:
-            attempt.give_up()
+            try:
+                attempt.give_up()
+            finally:  # a second interrupt may have struck in it
+                attempt.give_up()
             raise

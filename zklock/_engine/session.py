@@ -436,9 +436,11 @@ class Session(Uncopied, WireObserver):
     def claim_all(
         self, attempt: Attempt[Any], claims: tuple[Claim, ...]
     ) -> tuple[GrantBase, ...] | None:
-        """Return a grant for each claim, if all can be granted now; else ``None``."""
+        """Return a grant for each claim, if all can be granted now; else ``None``.
+
+        Who claims several at once has never rested: it does not wait for anybody.
+        """
         with self.guard:
-            self._rouse(attempt, self._clock())
             if not self._may_grant(claim.path for claim in claims) or not attempt.accept():
                 return None
             return tuple(

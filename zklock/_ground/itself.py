@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from zklock.errors import ZkLockError
 
@@ -45,8 +45,16 @@ class Leaving:
     """Leaves the body; an interrupt on the way abandons what was held.
 
     The steps stand in ``__exit__`` itself: at the begin of any other function of Python, an
-    interrupt would still find nothing abandoned.
+    interrupt would still find nothing abandoned. A second interrupt may strike while it is being
+    abandoned: so that is done again.
     """
+
+    def _begin_leaving(self, begun: list[Any]) -> None:
+        """Add to the empty list what ``_abandon`` needs to know of the state before."""
+
+    def _abandon(self, begun: list[Any]) -> None:
+        """Give up what is still held; ``begun`` is empty if nothing has been done. Repeatable."""
+        self._abandon_body()
 
     def _leave_body(self, error: BaseException | None) -> None:
         """Give back what was held, or end it. ``error`` is that of the body."""
@@ -63,10 +71,16 @@ class Leaving:
         traceback: TracebackType | None,
     ) -> None:
         """Release, or end. An error of the body is kept; one of its own is raised or noted."""
+        begun: list[Any] = []
         try:
+            self._begin_leaving(begun)
             self._leave_body(error)
         except ZkLockError:  # an outcome; a signal handler may raise any other
             raise
         except BaseException:
-            self._abandon_body()
+            try:
+                self._abandon(begun)
+            except BaseException:
+                self._abandon(begun)
+                raise
             raise

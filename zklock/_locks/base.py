@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypedDict, TypeVa
 
 from zklock._engine import telling
 from zklock._engine.attempt import Attempt
-from zklock._engine.bodies import Locking, Taken
+from zklock._engine.bodies import Left, Locking, Taken
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.script import Front, Turn
@@ -185,7 +185,7 @@ class LockBase(Uncopied, Locking[G]):
             if shared is not None:
                 mine = self._holdings()
                 mine.grants = (*mine.grants, shared)
-                return shared
+                return shared  # nothing can strike between the two
             if limit is None:
                 self._check_self()
             place = place or (*self._contender(patient, **wanted), None)
@@ -208,11 +208,24 @@ class LockBase(Uncopied, Locking[G]):
             self._users.pop(attempt, None)
             return grant  # inside the try: an interrupt before the return must not miss a grant
         except BaseException:
-            if attempt is not None and not attempt.give_up():
-                attempt.when_done(partial(abandon_result, attempt))
-            self._users.pop(attempt, None)
-            self._users.pop(turn, None)
+            try:
+                self._undo(attempt, turn)
+            finally:  # a second interrupt may have struck in it
+                self._undo(attempt, turn)
             raise
+
+    def _undo(self, attempt: Attempt[G | None] | None, turn: Turn | None) -> None:
+        """Undo an acquire that has begun. Repeatable."""
+        grant = None
+        if attempt is not None:
+            undo(attempt)
+            grant = attempt.settled()[0] if attempt.done else None
+        self._users.pop(attempt, None)
+        self._users.pop(turn, None)
+        if grant is not None:
+            # Else a release would take it for the newest one, and the one before would stay held.
+            mine = self._holdings()
+            mine.grants = tuple([other for other in mine.grants if other is not grant])
 
     async def _in_line(self, turn: Turn, limit: float | None) -> float | None:
         """Wait for the turn to begin. Return what is left of the limit; 0: it is over."""
@@ -379,6 +392,14 @@ class LockBase(Uncopied, Locking[G]):
             return True
         return False
 
+    def _note_use(self, grant: G, left: Left) -> None:
+        """Note how many uses of the grant are left without one; see ``Left``."""
+
+    def _give_up_use(self, grant: G, left: Left) -> None:
+        """Give up one use, without waiting; the last one gives the grant back. Repeatable."""
+        grant.abandon()
+        self._forget(grant, self._holdings())
+
     def _used_more(self, grant: G) -> bool:
         """Whether this thread or task has acquired the grant more than once."""
         return self._holdings().grants.count(grant) > 1
@@ -503,6 +524,12 @@ async def taken(front: Front, attempt: Attempt[R | None], come: bool) -> R | Non
     if not attempt.done:
         await front.finished(attempt, None, abandon_result)
     return attempt.result()
+
+
+def undo(attempt: Attempt[Any]) -> None:
+    """Give up, or give back the grant that arrives. Repeatable."""
+    if not attempt.give_up():
+        attempt.when_done(partial(abandon_result, attempt))
 
 
 def abandon_result(attempt: Attempt[Any]) -> None:

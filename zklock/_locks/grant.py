@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.bodies import AttemptingBase, B, Bodied, HasBody, Locking
+from zklock._engine.bodies import AttemptingBase, B, Bodied, HasBody, Left, Locking
 from zklock._engine.grant import GrantBase
 from zklock._ground.events import Event
 from zklock._ground.itself import EntersItself, Leaving
@@ -14,17 +15,34 @@ from zklock._ground.kept import kept
 
 
 class Leaves(Leaving, HasBody):
-    """How a thread leaves a ``with`` body."""
+    """How a thread leaves a ``with`` body, and gives up the use that ends with it."""
 
     def _leave_body(self, error: BaseException | None) -> None:
         run(lambda: self._end_body(error))
+
+    def _begin_leaving(self, begun: list[Any]) -> None:
+        left: Left = {}
+        grant = self._innermost()
+        if grant is not None:
+            grant._note_use(left)
+            begun.append((grant, left))
+
+    def _abandon(self, begun: list[Any]) -> None:
+        if not begun:
+            self._begin_leaving(begun)
+        for grant, left, *_ in begun:
+            grant._give_up_use(left)
+
+    def _innermost(self) -> Bodied | None:
+        """Return what the body holds, ``None`` if that is nothing."""
+        raise NotImplementedError
 
 
 class Entered(EntersItself, Bodied, Leaves):
     """What a thread holds already, and releases at the end of a ``with`` body."""
 
-    def _abandon_body(self) -> None:
-        self.abandon()
+    def _innermost(self) -> Bodied:
+        return self
 
 
 class WithLock(Locking[B], Leaves):
@@ -33,10 +51,18 @@ class WithLock(Locking[B], Leaves):
     def __enter__(self) -> B:
         return run(self._enter)
 
-    def _abandon_body(self) -> None:
-        # The grants that are still held are those that were entered.
-        for grant in self._holdings().grants:
-            grant.abandon()
+    def _begin_leaving(self, begun: list[Any]) -> None:
+        left: Left = {}
+        entered = self._holdings().entered
+        if entered:
+            entered[-1]._note_use(left)
+            begun.append((entered[-1], left, len(entered) - 1))
+
+    def _abandon(self, begun: list[Any]) -> None:
+        super()._abandon(begun)
+        mine = self._holdings()
+        for *_, depth in begun:
+            mine.entered = mine.entered[:depth]
 
 
 class Attempting(AttemptingBase[B], Leaves):
@@ -51,9 +77,8 @@ class Attempting(AttemptingBase[B], Leaves):
     def __enter__(self) -> B | None:
         return run(self._enter)
 
-    def _abandon_body(self) -> None:
-        if self._grant is not None:
-            self._grant.abandon()
+    def _innermost(self) -> Bodied | None:
+        return self._grant
 
 
 class Grant(GrantBase, Entered):

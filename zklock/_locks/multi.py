@@ -12,7 +12,6 @@ from zklock._ground.loss import LostCallback
 from zklock._locks.grant import Attempting, Entered, Grant, WithLock
 from zklock._locks.multi_base import MultiBase, MultiGrantBase, MultiHoldings
 from zklock._locks.threads import ThreadLock
-from zklock.errors import ZkLockError
 
 
 class MultiGrant(MultiGrantBase[Grant], Entered):
@@ -43,15 +42,6 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         ``Grant.release``.
         """
         run(self._release)
-
-    async def _release(self) -> None:
-        try:
-            await super()._release()
-        except ZkLockError:
-            raise
-        except BaseException:
-            self.abandon()  # interrupted: it is not known which of them are given back
-            raise
 
     def _set_lost(self) -> None:
         self.lost.set()

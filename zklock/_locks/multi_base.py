@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from zklock._engine.attempt import Attempt
-from zklock._engine.bodies import Bodied, Locking, Taken
+from zklock._engine.bodies import Bodied, Left, Locking, Taken
 from zklock._engine.callbacks import check_callback, check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions, release_together
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo.loops import check_thread
-from zklock._locks.base import LockBase, Place, abandon_result, outcome
+from zklock._locks.base import LockBase, Place, outcome, undo
 from zklock._recipes import lock as lock_recipe, queries, together
-from zklock.errors import AcquireCancelled, AcquireTimeout, NoAnswer, NotHeld
+from zklock.errors import AcquireCancelled, AcquireTimeout, NoAnswer, NotHeld, ZkLockError
 from zklock.token import FencingToken
 
 _TICKETS = 2
@@ -113,11 +112,27 @@ class MultiGrantBase(Bodied, Generic[G]):
 
     async def _release(self) -> None:
         check_thread("release()")
-        self._end()
-        calls = self._calls()
-        async with AsyncExitStack() as each:
-            for call in calls:
-                each.push_async_callback(call)
+        left: Left = {}
+        self._note_use(left)
+        try:
+            self._end()
+            failed: ZkLockError | None = None
+            for call in reversed(self._calls()):
+                try:
+                    await call()
+                except ZkLockError as error:
+                    error.__context__ = error.__context__ or failed
+                    failed = error
+            if failed is not None:
+                raise failed
+        except ZkLockError:
+            raise
+        except BaseException:  # it is not known which of them are given back
+            try:
+                self._give_up_use(left)
+            finally:  # a second interrupt may have struck in it
+                self._give_up_use(left)
+            raise
 
     def _calls(self) -> list[Callable[[], Awaitable[None]]]:
         """Return what gives everything back. What is held on one session goes together."""
@@ -132,6 +147,15 @@ class MultiGrantBase(Bodied, Generic[G]):
 
     async def _give_back_use(self) -> None:
         await self._release()
+
+    def _note_use(self, left: Left) -> None:
+        for lock, grant in zip(self._locks, self.grants, strict=True):
+            lock._note_use(grant, left)
+
+    def _give_up_use(self, left: Left) -> None:
+        self._over = True
+        for lock, grant in reversed([*zip(self._locks, self.grants, strict=True)]):
+            lock._give_up_use(grant, left)
 
     @property
     def _loss(self) -> Loss | None:
@@ -283,6 +307,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         cancels = self._cancels
         while True:
             grants: dict[int, GrantBase] = {}
+            left: Left = {}
             grant: M | None = None
             try:
                 complete = await self._gather(grants, end, cancels)
@@ -291,11 +316,14 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                     grant = self._GRANT(self._locks, in_order, self._on_lost)
                     self._holdings().keep(grant)
                     return grant  # inside the try: an interrupt before the return must not miss it
-                self._drop(grants)
+                self._drop(grants, left)
             except BaseException:
                 if grant is not None:
                     grant._over = True
-                self._drop(grants)
+                try:
+                    self._drop(grants, left)
+                finally:  # a second interrupt may have struck in it
+                    self._drop(grants, left)
                 raise
             if not complete:
                 return None
@@ -408,8 +436,10 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                 grants[n] = grant
             return True
         except BaseException:
-            if not attempt.give_up():
-                attempt.when_done(lambda: abandon_result(attempt))
+            try:
+                undo(attempt)
+            finally:  # a second interrupt may have struck in it
+                undo(attempt)
             raise
         finally:
             for lock in locks:
@@ -476,14 +506,10 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                 f"{', '.join(self.paths)}: the acquire was cancelled", path=self.paths[0]
             )
 
-    def _drop(self, grants: Mapping[int, GrantBase]) -> None:
-        """Give back the locks gathered so far, without waiting for ZooKeeper's answers."""
+    def _drop(self, grants: Mapping[int, GrantBase], left: Left) -> None:
+        """Give back the locks gathered so far, without waiting. Repeatable."""
         for n, grant in reversed(list(grants.items())):
-            lock = self._locks[n]
-            mine = lock._holdings()
-            if not lock._shared(grant, mine):
-                grant.abandon()
-                lock._forget(grant, mine)
+            self._locks[n]._give_up_use(grant, left)
 
     def _nothing_here(self) -> NotHeld:
         return NotHeld(

@@ -135,7 +135,10 @@ class WorkerPool(Membership[Grant]):
         except (TypeError, ValueError, WouldDeadlock):
             raise  # stop() was refused
         except BaseException:
-            self._depart()
+            try:
+                self._depart()
+            finally:  # a second interrupt may have struck in it
+                self._depart()
             raise
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -204,7 +207,10 @@ class WorkerPool(Membership[Grant]):
             self._start_by(call)
             return self
         except BaseException:
-            self._give_up_start(call)
+            try:
+                self._give_up_start(call)
+            finally:  # a second interrupt may have struck in it
+                self._give_up_start(call)
             raise
 
     def __exit__(
@@ -216,7 +222,10 @@ class WorkerPool(Membership[Grant]):
         try:
             self.stop()
         except BaseException:
-            self._depart()
+            try:
+                self._depart()
+            finally:  # a second interrupt may have struck in it
+                self._depart()
             raise
 
     # Inside.
@@ -225,7 +234,10 @@ class WorkerPool(Membership[Grant]):
         try:
             run(lambda: self._start(call, None))
         except BaseException:
-            self._give_up_start(call)
+            try:
+                self._give_up_start(call)
+            finally:  # a second interrupt may have struck in it
+                self._give_up_start(call)
             raise
 
     def _new_callbacks(self) -> OwnThreads:

@@ -13,7 +13,7 @@ from zklock._ground.public import public
 from zklock._locks import kinds
 from zklock._locks.base import Holdings, LockBase
 from zklock._recipes.queries import Contender
-from zklock.aio.grant import Attempting, Grant, WithLock
+from zklock.aio.grant import Attempting, Grant, WithLock, running_loop
 from zklock.aio.waiting import AWAITING, running_task
 from zklock.token import FencingToken
 
@@ -117,6 +117,8 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
         return self.acquire()
 
     def _holdings(self) -> Holdings[Grant]:
+        if running_loop() is None:
+            return Holdings()  # the loop was closed, and now its coroutines are
         users, task = self._users, self._owner()
         holdings = users.get(task)
         if holdings is None:

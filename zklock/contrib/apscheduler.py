@@ -9,7 +9,6 @@ import contextlib
 import functools
 import inspect
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -20,14 +19,12 @@ from apscheduler.schedulers.base import BaseScheduler
 import zklock
 from zklock.contrib import wsgi
 from zklock.contrib._health import Health
+from zklock.contrib._running import Running
 from zklock.telemetry import log_fields
 
 __all__ = ["LeaderJobs"]
 
 log = logging.getLogger("zklock")
-
-_LOOK = 0.02
-"""Seconds between two looks whether all jobs have ended."""
 
 Job = TypeVar("Job", bound=Callable[..., Any])
 
@@ -73,8 +70,7 @@ class LeaderJobs:
             hosts, path, self._lead, timeout=timeout, identity=identity, grace=grace, **options
         )
         self._leadership: zklock.Leadership | None = None
-        # No lock: on Python 3.14, a signal handler that raises could leave it taken.
-        self._running: dict[object, None] = {}  # the jobs
+        self._running = Running()  # the jobs
         scheduler.add_listener(self._started, EVENT_SCHEDULER_STARTED)
         scheduler.add_listener(self._shut_down, EVENT_SCHEDULER_SHUTDOWN)
 
@@ -116,7 +112,7 @@ class LeaderJobs:
         """Count a job as running, if this process leads."""
         job = object()
         try:
-            self._running[job] = None  # before the look: see _lead()
+            self._running.pieces[job] = None  # before the look: see _lead()
             leads = self.leadership is not None
             if not leads:
                 log.warning(
@@ -126,7 +122,8 @@ class LeaderJobs:
                 )
             yield leads
         finally:
-            self._running.pop(job, None)
+            self._running.pieces.pop(job, None)
+            self._running.tell()
 
     def _started(self, event: Any) -> None:
         del event
@@ -148,5 +145,4 @@ class LeaderJobs:
         with contextlib.suppress(SchedulerNotRunningError):
             self._scheduler.pause()
         self._leadership = None  # first: a job that begins from now on is left out
-        while self._running:
-            time.sleep(_LOOK)
+        self._running.wait()

@@ -8,8 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import Any, NamedTuple
 
 import celery
@@ -274,6 +277,93 @@ def test_a_run_is_skipped_only_if_another_one_is_known_to_run(
         task()
     zklock_proxy.restore()
     wait_for(lambda: task.apply().state == "SUCCESS", SOON, "the connection")
+
+
+class Late(Exception):
+    """What a time limit raises, in the middle of a wait."""
+
+
+@pytest.fixture
+def limit() -> Iterator[Callable[[float], None]]:
+    """Sets a time limit for this thread, in seconds."""
+
+    def strike(number: int, frame: FrameType | None) -> None:
+        raise Late
+
+    def limit(seconds: float) -> None:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    before = signal.signal(signal.SIGALRM, strike)
+    yield limit
+    limit(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_time_limit_ends_the_wait_for_the_lock_as_it_begins(
+    app: Any,
+    zklock_client: Any,
+    zklock_path: str,
+    limit: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lock is asked for after it was called off: it hears of that, and nobody queues."""
+    called_off, ended = threading.Event(), threading.Event()
+
+    class Slow(zklock.Lock):
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> Any:
+            assert called_off.wait(SOON)
+            try:
+                return super().acquire(blocking, timeout)
+            finally:
+                ended.set()
+
+        def cancel(self) -> None:
+            super().cancel()
+            called_off.set()
+
+    with zklock.Lock(zklock_client, zklock_path):
+        monkeypatch.setattr(zklock, "Lock", Slow)
+        task = app.task(singleton(lock=zklock_path, wait=3600.0)(ran), name="late")
+        limit(0.1)
+        with pytest.raises(Late):
+            task()
+        assert ended.wait(SOON)
+        queued(zklock_client, zklock_path, 1)
+    assert task() == "ran"
+
+
+def test_a_time_limit_is_heard_whenever_it_comes(
+    app: Any, zklock_client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python misses a signal that arrives just before a thread begins to wait: so it waits in
+    turns.
+    """
+    missed: list[float] = []
+
+    class Told(SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                return super().get(block, timeout)
+            assert timeout is not None, "it hears no signal before there is an answer"
+            if not missed:
+                missed.append(timeout)  # a signal arrives just now, and is handled after this
+                raise Empty
+            signal.raise_signal(signal.SIGALRM)
+            return super().get(block, timeout)
+
+    def strike(number: int, frame: FrameType | None) -> None:
+        raise Late
+
+    monkeypatch.setattr("zklock.contrib.celery.tasks.SimpleQueue", Told)
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        with zklock.Lock(zklock_client, zklock_path):
+            task = app.task(singleton(lock=zklock_path, wait=3600.0)(ran), name="missed")
+            with pytest.raises(Late):
+                task()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert missed[0] <= 1.0
 
 
 def test_a_task_that_has_lost_its_lock_fails(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zklock
@@ -70,7 +71,7 @@ class Elections:
                 raise
             return
 
-        def lead(leadership: Any) -> None:
+        def lead(exposed: Exposed, leadership: Any) -> None:
             world.say(f"{name} leads with {leadership.token}")
             if rng.random() < 0.2:
                 raise Planned("lead fails")
@@ -86,7 +87,8 @@ class Elections:
                 with world.system.exposed() as exposed:
                     if rng.random() < 0.5:
                         self._ask(election, member, name, rng)
-                    election.run(lead, world.calm)
+                    # A second interrupt does not wait for the end of the term.
+                    election.run(partial(lead, exposed), world.calm)
             except KeyboardInterrupt:
                 world.say(f"{name} is interrupted")
                 assert exposed.struck is not None

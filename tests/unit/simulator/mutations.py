@@ -10,17 +10,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from tests.unit.bends import Bend, bent
-from tests.unit.simulator.plans import FAULTS, INTERRUPT, Plan, plan_of
+from tests.unit.simulator.plans import AGAIN, FAULTS, INTERRUPT, Plan, plan_of
 from tests.unit.simulator.system import Violation
 from tests.unit.simulator.world import World
+from zklock._election import base as election_base
 from zklock._election.threads import LeaderElection, Leadership
+from zklock._engine import grant
 from zklock._engine.attempt import Attempt
 from zklock._engine.callers import Callers
-from zklock._engine.grant import GrantBase
 from zklock._engine.lease import Lease
 from zklock._engine.session import Session
 from zklock._kazoo import store
-from zklock._locks import base, kinds
+from zklock._locks import base, kinds, multi_base
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock._pool import nodes as pool_nodes
 from zklock._pool.member import Membership
@@ -28,6 +29,7 @@ from zklock._pool.own_threads import OwnThreads
 from zklock._pool.rebalancer import Rebalancer
 from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
+from zklock._pool.threads import WorkerPool
 from zklock._recipes import lock, names, semaphore, steps, together
 from zklock._recipes.candidate import Candidacy
 
@@ -313,7 +315,7 @@ MUTATIONS = {
             Bend(
                 MultiBase,
                 "_acquire",
-                "self._drop(grants)\n        except",
+                "self._drop(grants, left)\n        except",
                 "pass\n        except",
             ),
         ),
@@ -321,7 +323,16 @@ MUTATIONS = {
         found="has not got all",
     ),
     "an error of a MultiLock leaves it with what it has": Mutation(
-        (Bend(MultiBase, "_acquire", "self._drop(grants)\n            raise", "raise"),),
+        (
+            Bend(
+                MultiBase,
+                "_acquire",
+                "try:\n                self._drop(grants, left)\n"
+                "            finally:  # a second interrupt may have struck in it\n"
+                "                self._drop(grants, left)\n            raise",
+                "raise",
+            ),
+        ),
         kind="several",
         faults=("cancel",),
         found="has not got all",
@@ -527,12 +538,12 @@ MUTATIONS = {
         found="no behaviour of the model",
     ),
     "an interrupted acquire leaves its contender": Mutation(
-        (Bend(base.LockBase, "_acquire", "attempt.give_up()", "True"),),
+        (Bend(base, "undo", "attempt.give_up()", "True"),),
         faults=(INTERRUPT,),
         found="holds",
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
-        (Bend(base.LockBase, "_acquire", "partial(abandon_result, attempt)", "bool"),),
+        (Bend(base, "undo", "partial(abandon_result, attempt)", "bool"),),
         faults=(INTERRUPT,),
         found="holds",
     ),
@@ -542,7 +553,7 @@ MUTATIONS = {
         found="left",
     ),
     "an interrupted release is not carried out": Mutation(
-        (Bend(GrantBase, "_end", "self._keeper.let_go_later(self)", "pass"),),
+        (Bend(grant, "_let_go_later", "grant._keeper.let_go_later(grant)", "pass"),),
         faults=(INTERRUPT,),
         found="left",
     ),
@@ -571,10 +582,39 @@ MUTATIONS = {
         found="members() says",
         quick=False,
     ),
+    "a second interrupt leaves a MultiLock with a part": Mutation(
+        (
+            Bend(
+                MultiBase,
+                "_acquire",
+                "finally:  # a second interrupt may have struck in it\n"
+                "                self._drop(grants, left)",
+                "finally:\n                pass",
+            ),
+        ),
+        kind="several",
+        faults=(AGAIN,),
+        found="holds",
+    ),
+    "a second interrupt has a worker join that has not started": Mutation(
+        (
+            Bend(
+                WorkerPool,
+                "_start_by",
+                "finally:  # a second interrupt may have struck in it\n"
+                "            self._give_up_start(call)",
+                "finally:\n            pass",
+            ),
+        ),
+        kind="pool",
+        faults=(AGAIN,),
+        found="members() says",
+        quick=False,
+    ),
 }
 """What is wrong in each is said by its name."""
 
-_HOMES = (steps, lock, together, semaphore, store, pool_nodes)
+_HOMES = (steps, lock, together, semaphore, store, pool_nodes, multi_base, election_base)
 
 
 @dataclass(frozen=True)
@@ -601,7 +641,7 @@ def detect(mutation: Mutation, most: int) -> Detected | None:
 
 
 def _plan(mutation: Mutation, seed: int) -> Plan:
-    assert set(mutation.faults) <= {*FAULTS, INTERRUPT}
+    assert set(mutation.faults) <= {*FAULTS, INTERRUPT, AGAIN}
     return replace(
         plan_of(seed, (mutation.kind,)),
         faults=mutation.faults,

@@ -60,6 +60,9 @@ FAULTS = (
 INTERRUPT = "interrupt"
 """A fault for a while: exceptions out of nowhere strike calls of users, each at most once."""
 
+AGAIN = "interrupt twice"
+"""The same, and a second one may strike a call while it sees to the first."""
+
 ONE_SERVER = {"cut", "isolate", "pause server"}
 """Faults of one server: the client has to find the other one in time."""
 
@@ -138,8 +141,8 @@ def plan_of(seed: int, kinds: tuple[str, ...] = KINDS) -> Plan:
     )
 
 
-def with_interrupts(plan: Plan) -> Plan:
+def with_interrupts(plan: Plan, what: str = INTERRUPT) -> Plan:
     """Return the plan with interrupts among its faults; in a burst, nothing goes wrong."""
     if plan.kind == "burst":
         return plan
-    return replace(plan, faults=(*plan.faults, INTERRUPT), troubles=max(2, plan.troubles))
+    return replace(plan, faults=(*plan.faults, what), troubles=max(2, plan.troubles))

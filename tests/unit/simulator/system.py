@@ -50,10 +50,13 @@ class Process:
 
 
 class Exposed:
-    """A stretch of a thread that one interrupt at most can strike. ``struck``: when it has."""
+    """A stretch of a thread that an interrupt can strike, and perhaps a second one.
+
+    ``struck``: when the first one has.
+    """
 
     def __init__(self) -> None:
-        self.due = False  # it strikes at the next point
+        self.due = False  # one strikes at the next point
         self.struck: float | None = None
 
 
@@ -92,7 +95,9 @@ class System:
         self.over = False
         self.noise = 0.0  # how often others run where a thread need not wait
         self.interrupts = 0.0  # how often one strikes a thread where it can
-        self.struck = 0  # by interrupts, so many threads
+        self.again = 0.0  # how often a second one strikes who is seeing to the first
+        self.struck = 0  # by interrupts, so many calls
+        self.struck_again = 0  # so many of them by a second one
         self.history = 0  # a digest of who ran when
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
@@ -180,7 +185,7 @@ class System:
 
     @contextmanager
     def exposed(self) -> Iterator[Exposed]:
-        """Let one interrupt at most strike this thread."""
+        """Let an interrupt strike this thread, and a second one if there are such."""
         me, exposed = self._me(), Exposed()
         me.exposed = exposed
         try:
@@ -198,9 +203,16 @@ class System:
         exposed = me.exposed
         if exposed is None:
             return
-        if exposed.due or (self.interrupts and self.strikes.random() < self.interrupts):
-            me.exposed, exposed.struck = None, self.now
-            self.struck += 1
+        first = exposed.struck is None
+        often = self.interrupts if first else self.again
+        if exposed.due or (often and self.strikes.random() < often):
+            exposed.due = False
+            if first:
+                self.struck, exposed.struck = self.struck + 1, self.now
+            else:
+                self.struck_again += 1
+            if not (first and self.again):
+                me.exposed = None
             raise KeyboardInterrupt
 
     def freeze(self, process: Process, seconds: float) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.modes import strict
 from tests.unit.simulator.coverage import Seen
-from tests.unit.simulator.plans import plan_of, with_interrupts
+from tests.unit.simulator.plans import AGAIN, INTERRUPT, plan_of, with_interrupts
 from tests.unit.simulator.shrinking import fails, shrink
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +38,10 @@ def seed_of_sources() -> int:
 def test_new_seeds(
     riders: str, told_in_the_end: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each third plan has interrupts. Which states have met which events is told in the end."""
+    """Each third plan has interrupts, and every other one of these has second ones, too.
+
+    Which states have met which events is told in the end.
+    """
     monkeypatch.setenv("ZKLOCK_RIDER", riders)
     seed = first = seed_of_sources() if strict() else random.SystemRandom().randrange(10**9)
     print(f"seeds from {first} on")
@@ -46,7 +49,8 @@ def test_new_seeds(
     while (spent := time.process_time() - begin) < SECONDS / 2 and time.monotonic() < clock:
         plan = plan_of(seed)
         with seen.watching():
-            failure = fails(seed, plan if seed % 3 else with_interrupts(plan))
+            kind = INTERRUPT if seed % 2 else AGAIN
+            failure = fails(seed, plan if seed % 3 else with_interrupts(plan, kind))
         if failure is not None:
             print(f"cut down: {shrink(failure)}")
             pytest.fail(str(failure))

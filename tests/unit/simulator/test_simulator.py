@@ -22,6 +22,7 @@ from tests.unit.simulator.coverage import (
 )
 from tests.unit.simulator.mutations import MUTATIONS, detect
 from tests.unit.simulator.plans import (
+    AGAIN,
     FAULTS,
     KINDS,
     Plan,
@@ -142,6 +143,15 @@ def test_interrupts_leave_nothing(first: int, riders: str, monkeypatch: pytest.M
     for seed in range(first, first + EACH):
         struck += play(seed, with_interrupts(plan_of(seed))).system.struck
     assert struck > EACH
+
+
+@pytest.mark.parametrize("first", FIRSTS)
+def test_second_interrupts_leave_nothing(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    struck = 0
+    for seed in range(first, first + EACH):
+        monkeypatch.setenv("ZKLOCK_RIDER", "on" if seed % 2 else "off")
+        struck += play(seed, with_interrupts(plan_of(seed), AGAIN)).system.struck_again
+    assert struck > EACH / 2
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ from tests.unit.simulator.elections import Elections
 from tests.unit.simulator.ensemble import HOSTS, Ensemble
 from tests.unit.simulator.network import Network
 from tests.unit.simulator.plans import (
+    AGAIN,
     INTERRUPT,
     MOMENT,
     PATHS,
@@ -133,7 +134,9 @@ class World:
                 f"{member.process.name} main", partial(self._main, member), member.process
             )
             self.left += 1
-        if INTERRUPT in plan.faults:
+        if AGAIN in plan.faults:
+            self.system.again = rng.choice((0.1, 0.3))
+        if INTERRUPT in plan.faults or AGAIN in plan.faults:
             self._interrupt(rng.uniform(0.0, 2.0))  # what users begin with, too
         for _ in range(plan.troubles):
             simulated.sleep(rng.uniform(0.1, 1.5) * plan.timeout)
@@ -326,7 +329,8 @@ class World:
             ),
             **dict.fromkeys(("restart", "restart shorter"), self._restart),
             **dict.fromkeys(
-                ("freeze", "stall", "no threads", "kill", INTERRUPT), self._trouble_of_process
+                ("freeze", "stall", "no threads", "kill", INTERRUPT, AGAIN),
+                self._trouble_of_process,
             ),
         }.get(what, self._trouble_of_session)
         home(what, member, follower, long)
@@ -384,7 +388,7 @@ class World:
                 for each in self.members:
                     each.process.threads_fail = True
                 self.system.after(long, self._let_start)
-            case "interrupt":
+            case "interrupt" | "interrupt twice":
                 self._interrupt(long)
             case "kill":
                 if not any(each.process.dead for each in self.members):

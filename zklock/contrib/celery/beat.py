@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +17,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 import zklock
 from zklock.contrib import wsgi
+from zklock.contrib._running import Running
 from zklock.contrib.celery.settings import settings
 from zklock.telemetry import log_fields
 
@@ -27,9 +27,6 @@ log = logging.getLogger("zklock")
 
 _TURN = 1.0
 """The longest sleep between two ticks, in seconds: so soon a new leader begins."""
-
-_LOOK = 0.02
-"""Seconds between two looks whether a tick has ended."""
 
 _Trouble = (KazooException, KazooTimeoutError)
 
@@ -58,7 +55,7 @@ class LeaderScheduler(Scheduler):
         self._background = wsgi.Background(
             wanted.hosts, path, self._lead, timeout=wanted.timeout, **wanted.options
         )
-        self._ticker: int | None = None  # the thread of the tick that runs
+        self._ticking = Running()  # the threads of ticks
         self._leadership: zklock.Leadership | None = None
         self._loaded: zklock.Leadership | None = None
         super().__init__(app, *args, lazy=lazy, **kwargs)
@@ -67,14 +64,15 @@ class LeaderScheduler(Scheduler):
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due, if this beat leads; return the seconds until the next tick."""
-        # No lock: on Python 3.14, a signal handler that raises could leave it taken.
-        self._ticker = threading.get_ident()
+        ticker = threading.get_ident()
         try:
+            self._ticking.pieces[ticker] = None
             if not self._may_send():
                 return _TURN
             return float(min(super().tick(*args, **kwargs), _TURN))
         finally:
-            self._ticker = None
+            self._ticking.pieces.pop(ticker, None)
+            self._ticking.tell()
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
         """Record the run, then send the entry; it is not sent if it cannot be recorded."""
@@ -97,7 +95,7 @@ class LeaderScheduler(Scheduler):
 
     def close(self) -> None:
         """Hand the leadership over."""
-        if self._ticker == threading.get_ident():
+        if threading.get_ident() in self._ticking.pieces:
             return  # beat's signal handler has interrupted a tick, and closes again after it
         self._background.stop()
         super().close()
@@ -106,8 +104,7 @@ class LeaderScheduler(Scheduler):
         self._leadership = leadership
         leadership.should_stop.wait()
         self._leadership = None  # first: a tick that begins from now on sends nothing
-        while self._ticker is not None:  # a tick that has begun ends before another beat leads
-            time.sleep(_LOOK)
+        self._ticking.wait()  # a tick that has begun ends before another beat leads
 
     def _may_send(self) -> bool:
         """Tell whether this beat leads, and knows when each entry was sent last."""

@@ -10,7 +10,7 @@ import socket
 import time
 from _thread import start_new_thread
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from celery import Task, current_task
@@ -27,10 +27,18 @@ __all__ = ["current_grant", "singleton"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 Busy = Literal["retry", "reject", "skip"]
 
 log = logging.getLogger("zklock")
+
+_TURN = 1.0
+"""The longest single wait of a task's thread, in seconds: Python misses a signal that arrives just
+before the thread begins to wait."""
+
+_LOOK = 0.01
+"""Seconds between two calls of ``cancel()``, which an acquire may miss as it begins."""
 
 _clients = ProcessClients()
 
@@ -49,7 +57,8 @@ def singleton(
 
     ``lock``: the path of the lock, or a function that makes it of the task's arguments (without
     ``self``): ``lambda customer: f"/locks/customers/{customer}"``. ``wait``: seconds to queue for
-    the lock if another one has it; this process of the worker runs nothing else meanwhile.
+    the lock if another one has it; this process of the worker runs nothing else meanwhile, and its
+    warm shutdown waits. A soft time limit ends the wait.
 
     ``busy``: what happens if another one has the lock. ``"retry"``: the task is sent again, by its
     own ``default_retry_delay`` and ``max_retries``; it fails with ``AcquireTimeout`` when these are
@@ -133,6 +142,7 @@ class _Tenure:
         self.over: SimpleQueue[None] = SimpleQueue()
         self._begun: SimpleQueue[zklock.Grant | BaseException] = SimpleQueue()
         self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._through: SimpleQueue[None] = SimpleQueue()  # the wait for the lock is over
         self._granted = False
         self._lock: zklock.Lock | None = None
 
@@ -142,7 +152,7 @@ class _Tenure:
         ``AcquireTimeout``: another one has it. ``NoAnswer``: that is not known.
         """
         start_new_thread(self._hold, ())  # a struck start() of threading raises something else
-        grant = self._begun.get()
+        grant = _take(self._begun)
         if isinstance(grant, BaseException):
             raise grant
         self._granted = True
@@ -150,18 +160,22 @@ class _Tenure:
 
     def finish(self) -> None:
         """Wait for the release; raise ``LockLost`` if the lock was lost before."""
-        error = self._ended.get()
+        error = _take(self._ended)
         if error is not None:
             raise error
 
     def note_loss(self, error: BaseException) -> None:
         """Wait for the release, or end the wait for the lock; note a loss on the task's error."""
         if self._granted:
-            lost = self._ended.get()
+            lost = _take(self._ended)
             if isinstance(lost, LockLost):
                 error.add_note(f"moreover the lock was lost meanwhile: {lost}")
-        elif self._lock is not None:
+            return
+        while self._lock is not None and self._through.empty():
             self._lock.cancel()
+            with contextlib.suppress(Empty):
+                self._through.get(timeout=_LOOK)
+                return
 
     def _hold(self) -> None:
         tell: Callable[[Any], None] = self._begun.put
@@ -170,10 +184,14 @@ class _Tenure:
             client = _clients.get(self._app, wanted.connect)
             lock = zklock.Lock(client, self._path, identity=self._identity, timeout=self._wait)
             self._lock = lock
+            if not self.over.empty():
+                self._through.put(None)
+                return  # the task has ended, perhaps before there was a lock to cancel
             until = time.monotonic() + wanted.timeout
             while True:
                 try:
                     with lock as grant:
+                        self._through.put(None)
                         tell(grant)
                         tell = self._ended.put
                         self.over.get()
@@ -188,9 +206,17 @@ class _Tenure:
                             path=self._path,
                         ) from error
         except BaseException as error:
+            self._through.put(None)
             tell(error)
         else:
             tell(None)
+
+
+def _take(told: SimpleQueue[T]) -> T:
+    """Return what is told, once it is."""
+    while True:
+        with contextlib.suppress(Empty):
+            return told.get(timeout=_TURN)
 
 
 @worker_process_shutdown.connect  # type: ignore[untyped-decorator]

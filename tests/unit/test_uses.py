@@ -1,0 +1,153 @@
+"""Interrupts of who holds something already: what it has is counted and kept as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.struck import Moments, Struck
+from tests.contract.support import SOON, granted
+from zklock import aio
+from zklock.testing import simulated, wait_for
+
+PATH = "/locks/report"
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    with simulated() as sim:
+        yield sim.client(10.0)
+
+
+def uses(lock: Any) -> int:
+    """Return how often this thread has acquired the lock."""
+    return len(lock._holdings().grants)
+
+
+def test_a_re_entrant_acquire_counts_if_and_only_if_it_returns(client: Any) -> None:
+    lock = zklock.RLock(client, PATH)
+    grant = lock.acquire()
+    assert grant is not None
+    moments = Moments()
+    at = 1
+    while moments.strike(lock.acquire, at):
+        assert uses(lock) == 1
+        at += 1
+    assert at > 15
+    assert uses(lock) == 2
+    lock.release()
+    assert grant.held
+    lock.release()
+    assert not grant.held
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_use_is_given_up_once_however_often_that_is_repeated(client: Any, left: int) -> None:
+    lock = zklock.RLock(client, PATH)
+    grant, *_ = [granted(lock) for _ in range(left + 1)]
+    moments = Moments()
+    noted: dict[object, int] = {}
+    at = 1
+    while moments.strike(lambda: lock._give_up_use(grant, noted), at):
+        at += 1
+    assert at > 10
+    assert uses(lock) == left
+    assert grant.held == (left > 0)
+
+
+def test_a_struck_acquire_is_not_the_newest(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else release() would take it for what was acquired last, and the one before stayed held."""
+    lock = zklock.ReadLock(client, PATH)
+    grant = lock.acquire()
+    assert grant is not None
+    keep = lock._keep
+
+    def struck(grant: Any) -> None:
+        keep(grant)
+        raise Struck
+
+    monkeypatch.setattr(lock, "_keep", struck)
+    with pytest.raises(Struck):
+        lock.acquire()
+    lock.release()
+    assert grant.released
+
+
+def test_an_interrupt_of_a_release_of_several_arrives(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another of the locks was lost. The rest is given back without waiting."""
+    locks = [zklock.RLock(client, f"{PATH}/{name}") for name in "abc"]
+    before = locks[0].acquire()
+    assert before is not None
+    several = zklock.MultiLock(locks)
+    grant = several.acquire()
+    assert grant is not None
+
+    def gives_back(error: BaseException) -> Any:
+        async def give_back(_: Any) -> None:
+            raise error
+
+        return give_back
+
+    monkeypatch.setattr(locks[2], "_give_back", gives_back(zklock.LockLost("lost")))
+    monkeypatch.setattr(locks[1], "_give_back", gives_back(Struck()))
+    for each in grant.grants:
+        monkeypatch.setattr(each, "_alone", False)
+    with pytest.raises(Struck):
+        several.release()
+    assert [each.held for each in grant.grants] == [True, False, False]
+    locks[0].release()
+    assert before.released
+
+
+def test_an_election_runs_again_after_an_interrupt_as_it_ended(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    election = zklock.LeaderElection(client, PATH)
+    stop = threading.Event()
+    stop.set()
+    ends, end = iter([Struck]), election._end_run
+
+    def struck(call: object) -> None:
+        for error in ends:
+            raise error
+        end(call)
+
+    monkeypatch.setattr(election, "_end_run", struck)
+    with pytest.raises(Struck):
+        election.run(lambda leadership: None, stop)
+    election.run(lambda leadership: None, stop)
+
+
+def test_several_locks_of_a_closed_loop_are_given_back(client: Any) -> None:
+    """Their coroutine is closed where no loop runs, and no task."""
+    loop = asyncio.new_event_loop()
+    paths = [f"{PATH}/{name}" for name in "abc"]
+    holder = zklock.Lock(client, paths[-1]).acquire()
+    assert holder is not None
+    asked = [aio.Lock(client, paths[0]), aio.RLock(client, paths[1]), aio.Lock(client, paths[2])]
+
+    async def begin() -> asyncio.Task[Any]:
+        task = loop.create_task(aio.MultiLock(asked).acquire())
+        while not (asked[0].held and asked[1].held):
+            await asyncio.sleep(0)
+        return task
+
+    task = loop.run_until_complete(begin())
+    loop.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    del task
+    holder.release()  # what is granted now is heard by nobody
+
+    def given_back() -> bool:
+        gc.collect()
+        return all(zklock.Lock(client, path).contenders() == [] for path in paths)
+
+    wait_for(given_back, SOON, "all is given back")
