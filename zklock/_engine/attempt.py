@@ -249,12 +249,15 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         assert reader is not None
         self.when_done(lambda: None if threading.get_ident() == me else reader.ring())
         try:
-            while not self._outcome and (left := end - time.monotonic()) > 0:
-                flight = self._flight
-                if flight is None or not reader.reads(flight, left):
-                    return
+            self._read_on(reader, end)
         finally:
             self._read_no_more()
+
+    def _read_on(self, reader: Reader, end: float) -> None:
+        while not self._outcome and (left := end - time.monotonic()) > 0:
+            flight = self._flight
+            if flight is None or not reader.reads(flight, left):
+                return
 
     @property
     def _flight(self) -> Flight | None:
@@ -507,10 +510,17 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._clean_up()
         self._stage = over
 
-    def _torn(self, error: BaseException) -> None:
-        if self._outcome is None:  # nobody gets what was made for it
+    def _abandon_made(self) -> None:
+        """Give back what was made for it, unless somebody gets it. Repeatable."""
+        if self._outcome is None:
             for grant in self.made:
                 grant.abandon()
+
+    def _torn(self, error: BaseException) -> None:
+        try:
+            self._abandon_made()
+        finally:  # a second interrupt may have struck in it
+            self._abandon_made()
         self._end(News.TORN, None, error)
 
     def _clean_up(self) -> None:

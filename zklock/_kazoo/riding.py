@@ -495,37 +495,48 @@ class RidingHandler(Handler):
         number = -1 if line is None else line.fileno()
         if not isinstance(line, RidingSocket) or wake is None or number < 0:
             return False
-        me, turn, rest = threading.get_ident(), line.turn, False
-        replies: Sequence[tuple[Rider, int, bytes]] = ()
-        awaited = turn.reading
+        awaited = line.turn.reading
         if awaited is None or awaited.flight is not flight:
             return False
-        taking: Awaited | None = None
+        taking: list[Awaited] = []
         try:
             wake.bell.wait(number, seconds)
-            for taken in map(turn.acquire, TRY):
-                try:
-                    if not taken or turn.reading is not awaited or turn.struck or not line.rides:
-                        return False
-                    turn.owner = me
-                    taking = awaited
-                    replies, rest = line.read_here(awaited)
-                finally:
-                    if taken:
-                        turn.owner = 0
-                        turn.release()
-                        if turn.struck or turn.given_up:
-                            self._came_back(line)
+            taken = self._replies(line, awaited, taking)
+            if taken is None:
+                return False
+            replies, rest = taken
             if rest:
                 self._wake_up()
             for rider, error, body in replies:
                 rider.land(error, body)
         except BaseException:
-            if taking is not None:
-                self._orphans.append(taking)
-                self._wake_up()
+            self._orphans.extend(taking)
+            self._wake_up()
             raise
         return True
+
+    def _replies(
+        self, line: RidingSocket, awaited: Awaited, taking: list[Awaited]
+    ) -> tuple[list[tuple[Rider, int, bytes]], bool] | None:
+        """Take the replies that have come; ``None`` if they are not for this thread to take.
+
+        ``taking`` gets the landing before the first of them is taken.
+        """
+        me, turn = threading.get_ident(), line.turn
+        for taken in map(turn.acquire, TRY):
+            try:
+                if not taken or turn.reading is not awaited or turn.struck or not line.rides:
+                    return None
+                turn.owner = me
+                taking.append(awaited)
+                return line.read_here(awaited)
+            finally:
+                if taken:
+                    turn.owner = 0
+                    turn.release()
+                    if turn.struck or turn.given_up:
+                        self._came_back(line)
+        return None
 
     def read_no_more(self, flight: Flight) -> None:
         """Have the connection thread hear the replies to a flight, if they are read here."""
