@@ -20,6 +20,11 @@ def quick() -> bool:
     return _on("ZKLOCK_TEST_QUICK") and not full()
 
 
+def simulated() -> bool:
+    """Whether the clients of the contract tests are those of a simulation."""
+    return _on("ZKLOCK_TEST_SIMULATED")
+
+
 def examples(most: int) -> int:
     """Return how many random examples are tried.
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import LASTING, SOON, Child, children, freeze, gone
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, Child, children, freeze, gone
 from zklock._pool.nodes import PoolPaths, WorkerRecord
 from zklock._pool.returning import Place
 from zklock.testing import wait_for
