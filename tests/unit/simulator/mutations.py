@@ -489,6 +489,7 @@ MUTATIONS = {
         (Bend(lock, "_take_turn", "me.kind is names.Kind.READ", "True"),),
         kind="read and write",
         found="stands before it",
+        quick=False,
     ),
     "a request to release reaches whoever leads": Mutation(
         (Bend(Candidacy, "asked_by", "if name in asked", "if asked"),),
@@ -512,6 +513,7 @@ MUTATIONS = {
         (Bend(Rebalancer, "_writes", "away = self._away()", "away = []"),),
         kind="pool",
         found="a shard has moved",
+        quick=False,
     ),
     "a worker does not say what is to be kept for it": Mutation(
         (Bend(Membership, "_heed", "self._place.say(bytes(place))", "pass"),),
@@ -522,6 +524,7 @@ MUTATIONS = {
         (Bend(Absences, "look", "now + places[identity].delay", "now"),),
         kind="pool",
         found="a shard has moved",
+        quick=False,
     ),
     "telemetry is not told of a release": Mutation(
         (Bend(Session, "let_go", "telling.released(grant, self._clock())", "pass"),),
@@ -552,6 +555,7 @@ MUTATIONS = {
         kind="read and write",
         faults=(INTERRUPT,),
         found="this thread holds",
+        quick=False,
     ),
     "a term that an interrupt has kept from its thread is not given back": Mutation(
         (Bend(LeaderElection, "_undo", "term.give_back()", "pass"),),
