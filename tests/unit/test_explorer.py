@@ -243,7 +243,7 @@ def going_on(bounds: Bounds) -> tuple[int, dict[bytes, set[frozenset[tuple[Step,
         pytest.param(Bounds(2, 0, made=False), id="2 contenders and no parent"),
         pytest.param(Bounds(1, 1), id="1 contender and a fault"),
         pytest.param(
-            Bounds(2, 1, ("connection",)), id="2 contenders, a lost connection", marks=LENGTHY
+            Bounds(2, 1, ("connection",)), id="2 contenders, a lost connection", marks=LONG
         ),
         pytest.param(Bounds(1, 2), id="1 contender and 2 faults", marks=LONG),
         pytest.param(Bounds(2, 1), id="2 contenders and a fault", marks=LONG),
