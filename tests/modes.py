@@ -31,9 +31,9 @@ def simulated() -> bool:
 def examples(most: int) -> int:
     """Return how many random examples are tried.
 
-    All of so many where nothing is left to CI, else half of them; a quick run tries a fifth.
+    All of so many where nothing is left to CI, else a third of them; a quick run tries a fifth.
     """
-    return max(1, most // 5) if quick() else repeated(most, max(1, most // 2))
+    return max(1, most // 5) if quick() else repeated(most, max(1, most // 3))
 
 
 def repeated(most: int, enough: int) -> int:

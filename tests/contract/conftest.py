@@ -38,8 +38,7 @@ SPARE_DESCRIPTORS = 8
 
 
 ON_BOTH_HANDLERS = re.compile(
-    r"/test_(lock|loss|permits|pool)\.py"
-    r"|/test_both_fronts\.py::(?!TestBadInput).*\[\w+-Lock-"
+    r"/test_(lock|loss)\.py|/test_both_fronts\.py::(?!TestBadInput).*\[\w+-Lock-"
 )
 """What every run tries on a client with kazoo's handler, too: how locks are got, waited for, given
 up, verified and lost, on either front. Kinds, elections, bad input and tasks stand above that."""
