@@ -63,8 +63,20 @@ def expired(client: Any, path: str, identity: str) -> None:
     wait_for(lambda: identity not in [one.identity for one in pool.members()], SOON)
 
 
-@pytest.mark.parametrize("leads", [True, False], ids=["the leader", "another"])
-@pytest.mark.parametrize("when", ["before", "after"])
+OTHERS = pytest.mark.thorough(
+    "workers that come back: the leader before its session has ended, and another one after it, run"
+)
+
+
+@pytest.mark.parametrize(
+    ("when", "leads"),
+    [
+        pytest.param("before", True, id="before-the leader"),
+        pytest.param("before", False, id="before-another", marks=OTHERS),
+        pytest.param("after", True, id="after-the leader", marks=OTHERS),
+        pytest.param("after", False, id="after-another"),
+    ],
+)
 def test_one_that_is_killed_gets_its_shards_again(
     start: Callable[..., Child], zklock_connect: Connect, zklock_path: str, leads: bool, when: str
 ) -> None:

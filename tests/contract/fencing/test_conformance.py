@@ -68,7 +68,7 @@ NOT_PROMISED = {
 }
 
 
-FEWER = Effort(interleavings=10, races=1, writes=15, kills=3, stops=repeated(25, 10))
+FEWER = Effort(interleavings=10, races=1, writes=15, kills=3, stops=repeated(25, 5))
 
 
 def effort(kind: str) -> Effort:

@@ -364,6 +364,7 @@ MUTATIONS = {
         (Bend(together, "_take_turns", "if behind:", "if False:"),),
         kind="several",
         found="left",
+        quick=False,
     ),
     "a ticket whose answer is lost is taken for not carried out": Mutation(
         (Bend(together, "_enter", "if made.why in _NOTHING_DONE:", "if True:"),),
@@ -390,6 +391,7 @@ MUTATIONS = {
         (Bend(Session, "let_go", "if len(grants) > 1:", "if False:"),),
         kind="several",
         found="left",
+        quick=False,
     ),
     "a ticket passes who stands before it": Mutation(
         (
@@ -539,11 +541,13 @@ MUTATIONS = {
         (Bend(base.LockBase, "_acquire", "abandon_result(attempt)", "None"),),
         faults=(INTERRUPT,),
         found="holds",
+        quick=False,
     ),
     "a step that an interrupt has torn apart is not cleaned up": Mutation(
         (Bend(Attempt, "_clean_up", "self._recover is None", "True"),),
         faults=(INTERRUPT,),
         found="left",
+        quick=False,
     ),
     "an interrupted release is not carried out": Mutation(
         (Bend(GrantBase, "_end", "self._keeper.let_go_later(self)", "pass"),),
