@@ -264,7 +264,7 @@ class TestChildCounter:
             client.create("/locks/b", b"")
             client.create("/negative", b"")
             assert client.create("/locks/a/x-", sequence=True) == "/locks/a/x-0000000000"
-        server.stop()
+        server.kill()
         server.set_child_counter("/locks/a", 2**31 - 2)
         server.set_child_counter("/negative", -5)
         with pytest.raises(KeyError, match="/nowhere"):
