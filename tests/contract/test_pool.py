@@ -39,18 +39,6 @@ SHARDS = 24
 Front = Threads | Loop
 
 
-def on_one_front(why: str) -> pytest.MarkDecorator:
-    """Have a test run with threads; on the other front, it is left to CI."""
-    other = pytest.param(Loop, marks=pytest.mark.thorough(why))
-    return pytest.mark.parametrize(
-        "front", [Threads, other], ids=lambda front: front.name, indirect=True
-    )
-
-
-PROCESSES = on_one_front("processes for the shards of a pool for asyncio: the same executors")
-OWN_SERVER = on_one_front("a pool for asyncio whose server goes: a server for each test")
-
-
 @pytest.fixture
 def join(
     front: Front, zklock_connect: Callable[..., Any], zklock_path: str
@@ -572,7 +560,6 @@ def test_a_loop_of_the_user(zklock_connect: Callable[..., Any], zklock_path: str
     assert sorted(ended) == list(range(SHARDS))
 
 
-@PROCESSES
 @pytest.mark.parametrize("own", [True, False])
 def test_processes(join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
@@ -590,7 +577,6 @@ def test_processes(join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, o
         executor.shutdown()
 
 
-@PROCESSES
 def test_processes_hear_of_the_loss(
     join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zklock_client: Any
 ) -> None:
@@ -602,7 +588,6 @@ def test_processes_hear_of_the_loss(
     wait_for(lambda: len(list(tmp_path.glob("*-began"))) == 2, SOON, "handled again")
 
 
-@PROCESSES
 def test_a_killed_process_is_replaced(
     join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -862,7 +847,6 @@ ONE_OF = repeated(1, 2)
 
 
 @pytest.mark.slow
-@on_one_front("each frame of the way into a pool for asyncio, and out, lost: the same frames")
 @pytest.mark.parametrize("way", ["drop_before_request", "drop_before_reply"])
 def test_every_frame_of_the_way_in_and_out_is_lost_once(
     way: str, front: Front, zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str
@@ -891,7 +875,6 @@ def test_every_frame_of_the_way_in_and_out_is_lost_once(
     assert sum(struck) > len(struck) // 2
 
 
-@OWN_SERVER
 def test_start_needs_zookeeper(front: Front, zklock_own_server: Any, zklock_connect: Any) -> None:
     client = zklock_connect(zklock_own_server.hosts)
     pool = front.pool(client, "/pool")
@@ -901,7 +884,6 @@ def test_start_needs_zookeeper(front: Front, zklock_own_server: Any, zklock_conn
     pool.stop()
 
 
-@OWN_SERVER
 def test_zookeeper_goes_and_comes_back(
     front: Front, zklock_own_server: Any, zklock_connect: Any
 ) -> None:
@@ -914,7 +896,6 @@ def test_zookeeper_goes_and_comes_back(
         shared(pool)
 
 
-@OWN_SERVER
 def test_stop_without_zookeeper(front: Front, zklock_own_server: Any, zklock_connect: Any) -> None:
     client = zklock_connect(zklock_own_server.hosts)
     pool = front.pool(client, "/pool", shards=SHARDS)

@@ -90,7 +90,7 @@ def cases(checks: Sequence[Check]) -> list[Any]:
             kind,
             check,
             id=f"{kind}-{check}",
-            marks=[mark] * (kind in VARIANTS and check.name in LONG),
+            marks=[mark] * (kind in VARIANTS and check.name in {*LONG, "edges"}),
         )
         for kind in KINDS
         for check in checks
