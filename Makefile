@@ -30,10 +30,9 @@ export ZKLOCK_TEST_FULL := $(FULL)
 endif
 
 # All are wanted, none of them left to CI.
-ALL := $(filter-out 0,$(ZKLOCK_TEST_FULL)$(ZKLOCK_TEST_STRICT))
-# The tests against a server wait for most of their time. Those that are left to CI compute more, and keep to
-# margins.
-SHARED := -n $(or $(WORKERS),$(shell echo $$(($(CORES) + $(if $(ALL),4,8))))) --dist loadscope --no-loadscope-reorder
+ALL := $(filter-out 0,$(or $(ZKLOCK_TEST_FULL),$(ZKLOCK_TEST_STRICT)))
+# The tests against a server wait for some of their time. Each process collects all tests, and has a server.
+SHARED := -n $(or $(WORKERS),$(shell echo $$(($(CORES) + 4)))) --dist loadscope --no-loadscope-reorder
 # Tests of narrow margins between many holders and an ensemble run by themselves, after all others, where
 # nothing is left to CI.
 ALONE := tests/cluster/test_partitions.py
@@ -68,7 +67,11 @@ zookeeper: $(READY)  ## find a ZooKeeper, or install Debian's as root
 unit: $(READY)
 	ZKLOCK_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(or $(WORKERS),$(CORES)) --dist worksteal tests/unit $(ARGS)
 
-pytest: zookeeper  ## the tests alone
+# In a fresh clone, one process compiles all tests. Else each of those that share them would.
+tests/__pycache__: | $(READY)
+	@$(BIN)/python -m pytest -q --collect-only >/dev/null || true
+
+pytest: zookeeper | tests/__pycache__  ## the tests alone
 ifeq ($(filter tests/%,$(ARGS)),)
 ifeq ($(ALL),)
 	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)

@@ -11,8 +11,11 @@ def strict() -> bool:
 
 
 def full() -> bool:
-    """Whether tests marked ``thorough`` run, too: those whose ratio of time to news is for CI."""
-    return strict() or _on("ZKLOCK_TEST_FULL")
+    """Whether tests marked ``thorough`` run, too: those whose ratio of time to news is for CI.
+
+    Strict runs are full, unless ``ZKLOCK_TEST_FULL`` is 0.
+    """
+    return _on("ZKLOCK_TEST_FULL") if "ZKLOCK_TEST_FULL" in os.environ else strict()
 
 
 def quick() -> bool:
@@ -20,12 +23,17 @@ def quick() -> bool:
     return _on("ZKLOCK_TEST_QUICK") and not full()
 
 
+def simulated() -> bool:
+    """Whether the clients of the contract tests are those of a simulation."""
+    return _on("ZKLOCK_TEST_SIMULATED")
+
+
 def examples(most: int) -> int:
     """Return how many random examples are tried.
 
-    All of so many where nothing is left to CI, else half of them; a quick run tries a fifth.
+    All of so many where nothing is left to CI, else a third of them; a quick run tries a fifth.
     """
-    return max(1, most // 5) if quick() else repeated(most, max(1, most // 2))
+    return max(1, most // 5) if quick() else repeated(most, max(1, most // 3))
 
 
 def repeated(most: int, enough: int) -> int:

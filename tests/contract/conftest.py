@@ -38,11 +38,16 @@ SPARE_DESCRIPTORS = 8
 
 
 ON_BOTH_HANDLERS = re.compile(
-    r"/test_(lock|loss|permits|pool)\.py"
-    r"|/test_both_fronts\.py::(?!TestBadInput).*\[\w+-Lock-"
+    r"/test_(lock|loss)\.py|/test_both_fronts\.py::(?!TestBadInput).*\[\w+-Lock-"
 )
 """What every run tries on a client with kazoo's handler, too: how locks are got, waited for, given
 up, verified and lost, on either front. Kinds, elections, bad input and tasks stand above that."""
+
+ON_ONE_FRONT = re.compile(
+    r"/test_(family|pool|pool_names|pool_returning|pool_stuck|pool_troubles)\.py"
+)
+"""What is tried with threads in every run, and for asyncio in CI. There, every run has each kind of
+lock in ``test_both_fronts.py`` and ``test_aio_family.py``, and pools in ``test_aio_pool.py``."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,12 +55,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out := lacking.left_out(items):
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-    mark = pytest.mark.thorough(
+    handler = pytest.mark.thorough(
         "what is tried with both handlers: above the store, none of it sees which one it is"
     )
+    asyncio = pytest.mark.thorough(
+        "kinds and pools on both fronts: one recipe drives them; test_both_fronts.py, "
+        "test_aio_family.py and test_aio_pool.py run"
+    )
     for item in items:
+        callspec = getattr(item, "callspec", None)
         if KAZOOS in item.name and not ON_BOTH_HANDLERS.search(item.nodeid):
-            item.add_marker(mark)
+            item.add_marker(handler)
+        elif (
+            callspec is not None
+            and callspec.params.get("front") is Loop
+            and ON_ONE_FRONT.search(item.nodeid)
+        ):
+            item.add_marker(asyncio)
     lacking.mark(items)
 
 

@@ -20,12 +20,13 @@ from typing import Any
 
 import zklock
 from tests.contract.support import SOON, children, gone, granted
+from tests.modes import repeated
 from tests.stopwatch import Stopwatch
 from zklock import telemetry
 from zklock.testing import wait_for
 
 LIBRARY = str(Path(zklock.__file__).parent)
-STRIDE = 4
+STRIDE = repeated(4, 8)
 """Every so many lines a signal arrives, so that a run is over in seconds."""
 
 

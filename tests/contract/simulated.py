@@ -6,7 +6,6 @@ the tests need not know of it, and every wait and every timeout goes through the
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -15,11 +14,12 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from unittest import mock
 
+from tests import modes
 from tests.stopwatch import Stopwatch
 from zklock.testing import Simulation, simulated, waiting
 from zklock.testing.simulation import world
 
-SIMULATED = os.environ.get("ZKLOCK_TEST_SIMULATED", "0") not in {"", "0"}
+SIMULATED = modes.simulated()
 
 _STEP = 0.01
 """Real seconds between two moves of the clock."""

@@ -1,4 +1,7 @@
-"""What the contract tests share: looks at ZooKeeper past zklock, threads, and child processes."""
+"""What the contract tests share: looks at ZooKeeper past zklock, threads, and child processes.
+
+Hundreds of child processes import this module: it imports neither pytest nor the simulation.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 import zklock
-from tests.contract.simulated import SIMULATED
+from tests.modes import simulated
 from zklock._engine.session import Session
 from zklock._locks.threads import ThreadLock
 from zklock.testing import wait_for
@@ -29,15 +31,12 @@ from zklock.testing import wait_for
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
-SOON = 300.0 if SIMULATED else 60.0
+SOON = 300.0 if simulated() else 60.0
 """Seconds within which what must happen happens, on a busy machine too.
 
 What waits by the real clock for something that needs time of a simulation waits for a clock that
 may be five times as slow.
 """
-
-LASTING = pytest.mark.parametrize("session_seconds", [30.0], ids=["lasting"])
-"""Marks a test whose sessions must outlast whatever keeps the processors busy."""
 
 
 def children(client: Any, path: str) -> list[str]:

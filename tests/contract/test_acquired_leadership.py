@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import LASTING, SOON, Child, Losses, children, gone, queued, run
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, Child, Losses, children, gone, queued, run
 from tests.contract.test_aio import aside, forever, on_loop
 from zklock import aio
 from zklock.testing import wait_for

@@ -16,6 +16,7 @@ from tests.contract.conftest import left_threads
 from tests.contract.support import SOON, children, gone
 from tests.contract.test_aio import aside, on_loop
 from tests.contract.test_aio_election import until
+from tests.modes import repeated
 from zklock import aio
 from zklock.testing import FaultProxy, wait_for
 
@@ -486,6 +487,8 @@ class TestTheEndOfTheLoop:
 
 
 FRAMES = 40
+ONE_OF = repeated(1, 2)
+"""Of so many frames one is lost."""
 
 
 @pytest.mark.slow
@@ -516,5 +519,5 @@ def test_cancelled_at_every_frame(
             return struck
 
     with ThreadPoolExecutor(6) as cases:
-        struck = list(cases.map(case, range(1, FRAMES)))
-    assert sum(struck) > FRAMES // 2
+        struck = list(cases.map(case, range(1, FRAMES, ONE_OF)))
+    assert sum(struck) > len(struck) // 2

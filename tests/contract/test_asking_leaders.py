@@ -10,7 +10,8 @@ import pytest
 from kazoo.security import make_acl, make_digest_acl
 
 import zklock
-from tests.contract.support import LASTING, SOON, gone, queued, run
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, gone, queued, run
 from tests.contract.test_acquired_leadership import acquired, latch
 from zklock._recipes import notes
 from zklock.testing import FaultProxy, wait_for

@@ -15,7 +15,17 @@ from tests.contract.test_cli import PATIENCE, Commands
 from tests.terminal import COLUMNS, Terminal
 
 AGE = re.compile(r"\b[0-9]+[dhms]([0-9]+[hms])?\b *|\b[0-9.]+ m?s\b")
-LINES = ["show", "ls", "graph", "top --once", "doctor", "show --json", "ls --json"]
+OTHERS = pytest.mark.thorough(
+    "what each command prints to terminals and in ASCII: two of them run, by the same way out"
+)
+LINES = [
+    "show",
+    "top --once",
+    *(
+        pytest.param(line, marks=OTHERS)
+        for line in ("ls", "graph", "doctor", "show --json", "ls --json")
+    ),
+]
 
 
 @pytest.fixture

@@ -31,7 +31,15 @@ PROMPT = 8.0
 """Seconds within which a command that was told to end has ended, whatever ZooKeeper does. Its
 session timeout is longer by far."""
 
-COMMANDS = ["run", "elect"]
+COMMANDS = [
+    "run",
+    pytest.param(
+        "elect",
+        marks=pytest.mark.thorough(
+            "the ends of `zklock elect` in each phase: one supervisor ends it and `zklock run`"
+        ),
+    ),
+]
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 

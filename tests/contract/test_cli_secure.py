@@ -21,10 +21,22 @@ from tests.contract.test_cli import Commands
 from zklock.cli.view import servers
 from zklock.testing import ZooKeeperServer
 
+OTHERS = pytest.mark.thorough(
+    "commands that connect in each way by settings from each place: each way and each place is "
+    "tried once"
+)
 CASES = [
-    *((way, "options") for way in ("TLS", "mutual TLS", "SASL", "SASL over TLS", "digest")),
-    *((way, "environment") for way in ("SASL over TLS", "digest")),
-    *((way, "file") for way in ("SASL over TLS", "mutual TLS")),
+    ("SASL over TLS", "options"),
+    ("digest", "environment"),
+    ("mutual TLS", "file"),
+    *(
+        pytest.param(way, place, marks=OTHERS)
+        for way, place in (
+            *((way, "options") for way in ("TLS", "mutual TLS", "SASL", "digest")),
+            ("SASL over TLS", "environment"),
+            ("SASL over TLS", "file"),
+        )
+    ),
 ]
 LONG = 100.0
 ZKLOCK = [sys.executable, "-m", "zklock.cli"]

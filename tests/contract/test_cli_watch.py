@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 import zklock
 from tests.contract.support import SOON, queued, run
 from tests.contract.test_cli import PATIENCE, Commands
+from tests.modes import repeated
 from zklock.testing import wait_for
 from zklock.testing.proxy import FaultProxy
 
@@ -121,7 +122,7 @@ def test_a_signal_ends_it_in_the_middle_of_what_happens(
 
     turns = run(take_turns)
     try:
-        for _ in range(3):
+        for _ in range(repeated(3, 1)):
             watching = [zk.start("watch", zklock_path) for _ in range(4)]
             for process in watching:
                 assert process.stdout is not None

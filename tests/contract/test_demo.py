@@ -215,17 +215,13 @@ def test_a_given_zookeeper_is_left_as_it_was(
 
 
 ONE_IS_ENOUGH = pytest.mark.thorough(
-    "the signals that end the demo: all take the same way, and each plays half a demo"
+    "the ends of a demo that has begun: each plays half of one; that it ends while it sets up runs"
 )
 
 
+@ONE_IS_ENOUGH
 @pytest.mark.parametrize(
-    ("number", "status"),
-    [
-        pytest.param(signal.SIGINT, 130, marks=ONE_IS_ENOUGH),
-        (signal.SIGTERM, 143),
-        pytest.param(signal.SIGHUP, 129, marks=ONE_IS_ENOUGH),
-    ],
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_signal_ends_it_and_all_it_started(
     start: Any, number: signal.Signals, status: int
@@ -258,6 +254,7 @@ def test_nothing_outlives_a_killed_demo(start: Any) -> None:
     assert_gone(demo)
 
 
+@ONE_IS_ENOUGH
 def test_a_worker_that_dies_fails_it(start: Any) -> None:
     demo = start()
     demo.await_event("opening")

@@ -21,6 +21,7 @@ import pytest
 
 import zklock
 from tests.contract.support import SOON, Losses, children, gone, granted, queued, run
+from tests.modes import full
 from tests.stopwatch import Stopwatch
 from zklock import telemetry
 from zklock._ground.clock import clock
@@ -421,6 +422,11 @@ def play_all(
     return stages
 
 
+def sampled(cases: list[Loss]) -> list[Loss]:
+    """Return all cases; each frame lost in one way, not both, where something is left to CI."""
+    return cases if full() else [case for at, case in enumerate(cases) if at % 4 in {0, 3}]
+
+
 def struck_what_was_meant(loss: Loss, fault: Fault) -> bool:
     return not loss.what or (fault.frame is not None and fault.frame.op == loss.what)
 
@@ -451,7 +457,7 @@ TWICE = pytest.mark.thorough(
 )
 def test_every_request_is_lost_and_one_of_the_recovery(cast: Cast, scenario: Scenario) -> None:
     ways = (BEFORE_REQUEST, AFTER_REQUEST)
-    firsts = [loss for loss in cast.record(scenario) if loss.arm in ways]
+    firsts = sampled([loss for loss in cast.record(scenario) if loss.arm in ways])
     seconds = [Loss(arm, n) for n in range(1, 4) for arm in ways]
     cases: list[tuple[Loss, ...]] = list(itertools.product(firsts, seconds))
     stages = play_all(cast, scenario, cases)

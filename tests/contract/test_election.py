@@ -15,8 +15,8 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 import zklock
+from tests.contract.lasting import LASTING
 from tests.contract.support import (
-    LASTING,
     SOON,
     Child,
     Losses,

@@ -53,6 +53,18 @@ SAYS = {
     "web_background.py": ["it is killed", "another one works: True"],
 }
 
+OF_ADAPTERS = {
+    "celery_beats.py",
+    "celery_singleton.py",
+    "django_singleton.py",
+    "scheduler.py",
+    "tooz_leader.py",
+    "web_background.py",
+}
+FRAMEWORKS = pytest.mark.thorough(
+    "examples of adapters: the tests of each adapter play the same, with processes that are killed"
+)
+
 
 def test_every_example_is_run_and_listed() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAYS)
@@ -60,7 +72,10 @@ def test_every_example_is_run_and_listed() -> None:
     assert all(f"({name})" in listed for name in SAYS)
 
 
-@pytest.mark.parametrize("name", sorted(SAYS))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[FRAMEWORKS] * (name in OF_ADAPTERS)) for name in sorted(SAYS)],
+)
 def test_an_example_says_what_it_should(
     name: str, zklock_hosts: str, zklock_client: Client, zklock_path: str
 ) -> None:

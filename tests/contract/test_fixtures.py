@@ -14,6 +14,7 @@ from zklock.testing import Ensemble, FaultProxy, ServerError, ZooKeeperServer, e
 pytest_plugins = ["pytester"]
 
 DEADLINE = 60.0
+ENSEMBLES = pytest.mark.thorough("ensembles: several servers for each test")
 
 
 def lost(client: Any) -> threading.Event:
@@ -128,6 +129,7 @@ def test_an_own_server_is_not_the_shared_one(
     assert not zklock_own_server.running
 
 
+@ENSEMBLES
 @pytest.mark.cluster
 def test_the_ensemble_is_mended_after_a_test(zklock_ensemble: Ensemble) -> None:
     leader = zklock_ensemble.leader()
@@ -137,6 +139,7 @@ def test_the_ensemble_is_mended_after_a_test(zklock_ensemble: Ensemble) -> None:
     second.pause()
 
 
+@ENSEMBLES
 @pytest.mark.cluster
 def test_the_ensemble_has_been_mended(zklock_ensemble: Ensemble) -> None:
     assert zklock_ensemble.leader().status().mode == "leader"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.support import LASTING, SOON, children
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, children
 from zklock import Grant
 from zklock._engine.grant import GrantOptions
 from zklock._engine.session import Session

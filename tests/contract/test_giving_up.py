@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import zklock
+from tests.contract.lasting import LASTING
 from tests.contract.support import (
-    LASTING,
     SOON,
     Child,
     children,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.handled import STRIDE
 from tests.contract.refusing import DELETE, Refusing
 from tests.contract.support import ROOT, gone, granted, passes_on
 from tests.modes import repeated
@@ -59,7 +60,7 @@ def test_a_signal_handler_at_every_line(
     with capsys.disabled():
         print(f"\n{what}: {tally}", end=" ")
     assert set(tally) <= {"total", "longest", "lost", "done", "refused", "cancelled"}, tally
-    assert tally["done"] > tally["total"] / 8
+    assert tally["done"] > tally["total"] / STRIDE / 2
     assert tally["longest"] < 2.0
     assert not tally["lost"]
     assert (tally.get("refused", 0) > 0) == (what in {"ask", "acquire"})

@@ -26,8 +26,8 @@ from kazoo.exceptions import CancelledError, LockTimeout, NoNodeError
 from kazoo.recipe.lock import Lock as KazooLock
 
 import zklock
+from tests.contract.lasting import LASTING
 from tests.contract.support import (
-    LASTING,
     ROOT,
     SOON,
     Losses,

@@ -19,8 +19,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
 import zklock
+from tests.contract.lasting import LASTING
 from tests.contract.support import (
-    LASTING,
     SOON,
     Losses,
     children,

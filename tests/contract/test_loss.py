@@ -35,6 +35,7 @@ from tests.contract.support import (
     queued,
     run,
 )
+from tests.modes import repeated
 from tests.stopwatch import Stopwatch
 from zklock import LossReason
 from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
@@ -434,8 +435,8 @@ def test_a_busy_holder_is_told_before_the_next_grant_h7(
 def test_a_paused_holder_knows_at_its_first_look(
     zklock_hosts: str, zklock_path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ten processes, five times each: stopped past the lease, and looking when they go on."""
-    timeout, processes, rounds = 1.0, 10, 5
+    """Some processes, some times each: stopped past the lease, and looking when they go on."""
+    timeout, processes, rounds = 1.0, repeated(10, 5), repeated(5, 4)
     told = []
     with ExitStack() as stack:
         paused = [
@@ -531,7 +532,7 @@ def test_a_holder_of_many_locks_is_told_at_once_of_a_deleted_node(
     zklock_connect: Connect, other: Any, zklock_path: str
 ) -> None:
     """Connected anew, it watches all of its nodes again within two heartbeats."""
-    timeout, count = 10.0, 1500
+    timeout, count = 10.0, repeated(1500, 500)
     client = zklock_connect(timeout=timeout)
     told: dict[str, float] = {}
     watch = Stopwatch()

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import LASTING, SOON, Child, gone, run
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, Child, gone, run
 from tests.contract.test_aio import aside, on_loop
 from tests.contract.test_aio_election import until
 from tests.contract.test_election import crew

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import LASTING, SOON, gone, queued, run
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, gone, queued, run
 from zklock.fencing import verify_owner
 from zklock.testing import FaultProxy, wait_for
 

@@ -21,6 +21,7 @@ import zklock
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract.fronts import Loop, Steps, Threads
 from tests.contract.support import SOON, children, delete, freeze, gone, run, tree
+from tests.modes import repeated
 from zklock import aio
 from zklock._engine import blocking
 from zklock._engine.session import Session
@@ -841,20 +842,11 @@ def test_a_leader_that_stands_still_is_replaced(processes: Any) -> None:
 
 
 FRAMES = 60
-
-
-ON_ONE_FRONT = pytest.mark.thorough(
-    "each frame of a pool's way in and out, lost on the other front: the frames are the same"
-)
+ONE_OF = repeated(1, 2)
+"""Of so many frames one is lost."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "front",
-    [Threads, pytest.param(Loop, marks=ON_ONE_FRONT)],
-    ids=lambda front: front.name,
-    indirect=True,
-)
 @pytest.mark.parametrize("way", ["drop_before_request", "drop_before_reply"])
 def test_every_frame_of_the_way_in_and_out_is_lost_once(
     way: str, front: Front, zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str
@@ -879,8 +871,8 @@ def test_every_frame_of_the_way_in_and_out_is_lost_once(
             return bool(fault.fired.is_set())
 
     with ThreadPoolExecutor(6) as cases:
-        struck = list(cases.map(case, range(1, FRAMES)))
-    assert sum(struck) > FRAMES // 2
+        struck = list(cases.map(case, range(1, FRAMES, ONE_OF)))
+    assert sum(struck) > len(struck) // 2
 
 
 def test_start_needs_zookeeper(front: Front, zklock_own_server: Any, zklock_connect: Any) -> None:

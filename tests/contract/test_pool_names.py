@@ -11,7 +11,8 @@ import pytest
 
 import zklock
 from tests.contract.handlers import Named
-from tests.contract.support import LASTING, SOON, children
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, children
 from tests.contract.workers import Front, Join, joining, owns
 from zklock._pool import nodes
 from zklock._pool.nodes import PoolPaths

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import LASTING, SOON, Child, children, freeze, gone
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, Child, children, freeze, gone
 from zklock._pool.nodes import PoolPaths, WorkerRecord
 from zklock._pool.returning import Place
 from zklock.testing import wait_for
@@ -62,8 +63,20 @@ def expired(client: Any, path: str, identity: str) -> None:
     wait_for(lambda: identity not in [one.identity for one in pool.members()], SOON)
 
 
-@pytest.mark.parametrize("leads", [True, False], ids=["the leader", "another"])
-@pytest.mark.parametrize("when", ["before", "after"])
+OTHERS = pytest.mark.thorough(
+    "workers that come back: the leader before its session has ended, and another one after it, run"
+)
+
+
+@pytest.mark.parametrize(
+    ("when", "leads"),
+    [
+        pytest.param("before", True, id="before-the leader"),
+        pytest.param("before", False, id="before-another", marks=OTHERS),
+        pytest.param("after", True, id="after-the leader", marks=OTHERS),
+        pytest.param("after", False, id="after-another"),
+    ],
+)
 def test_one_that_is_killed_gets_its_shards_again(
     start: Callable[..., Child], zklock_connect: Connect, zklock_path: str, leads: bool, when: str
 ) -> None:

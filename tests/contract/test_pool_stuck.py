@@ -12,7 +12,8 @@ import pytest
 
 import zklock
 from tests.contract.handlers import Handle, alive, noted
-from tests.contract.support import LASTING, SOON
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON
 from tests.contract.workers import Front, Join, joining, owns
 from zklock._pool import processes
 from zklock.testing import wait_for

@@ -24,7 +24,7 @@ from zklock.testing import Capability, ZooKeeperServer
 pytestmark = pytest.mark.hazard("H2")
 
 PROCESSES = repeated(8, 4)
-EACH = repeated(25, 15)
+EACH = repeated(25, 8)
 LAST = 2**31 - 1
 
 COUNTERS = {

@@ -262,34 +262,23 @@ class TestChildCounter:
         with connected(server) as client:
             client.create("/locks/a", b"", makepath=True)
             client.create("/locks/b", b"")
+            client.create("/negative", b"")
             assert client.create("/locks/a/x-", sequence=True) == "/locks/a/x-0000000000"
-        server.stop()
+        server.kill()
         server.set_child_counter("/locks/a", 2**31 - 2)
+        server.set_child_counter("/negative", -5)
+        with pytest.raises(KeyError, match="/nowhere"):
+            server.set_child_counter("/nowhere", 1)
         server.start()
         with connected(server) as client:
             last = [client.create("/locks/a/x-", sequence=True) for _ in range(2)]
             assert last == ["/locks/a/x-2147483646", "/locks/a/x-2147483647"]
             assert client.create("/locks/b/x-", sequence=True) == "/locks/b/x-0000000000"
+            assert client.create("/negative/x-", sequence=True) == "/negative/x--000000005"
             assert sorted(client.get_children("/locks/a"))[0] == "x-0000000000"
         server.restart()
         with connected(server) as client:
             assert len(client.get_children("/locks/a")) == 3
-
-    def test_a_negative_counter(self, server: ZooKeeperServer) -> None:
-        with connected(server) as client:
-            client.create("/n", b"")
-        server.kill()
-        server.set_child_counter("/n", -5)
-        server.start()
-        with connected(server) as client:
-            assert client.create("/n/x-", sequence=True) == "/n/x--000000005"
-
-    def test_only_of_a_znode_that_exists(self, server: ZooKeeperServer) -> None:
-        server.stop()
-        with pytest.raises(KeyError, match="/nowhere"):
-            server.set_child_counter("/nowhere", 1)
-        server.start()
-        assert server.mode() == "standalone"
 
     def test_only_while_it_is_down(self, server: ZooKeeperServer) -> None:
         with pytest.raises(ServerError, match="stop it first"):

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 import zklock
-from tests.contract.support import LASTING, SOON, granted, queued, run
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, granted, queued, run
 from zklock import LossReason, aio, telemetry
 from zklock.telemetry import (
     EpochChanged,

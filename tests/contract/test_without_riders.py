@@ -42,7 +42,18 @@ def no_riders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", [free_lock, hand_over, release], ids=lambda scenario: scenario.__name__
+    "scenario",
+    [
+        free_lock,
+        pytest.param(
+            hand_over,
+            marks=pytest.mark.thorough(
+                "a hand-over without riders, each frame lost: what it sends, the others send, too"
+            ),
+        ),
+        release,
+    ],
+    ids=lambda scenario: scenario.__name__,
 )
 def test_every_frame_is_lost_once(cast: Cast, scenario: Scenario) -> None:
     test_drops.test_every_frame_is_lost_once(cast, scenario)

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.hazard("H2")]
 
 LAST = 2**31 - 1
 TRIES = 60
-HOLDS = repeated(400, 160)
+HOLDS = repeated(400, 80)
 COUNTERS = {"/renewed": RENEW_AT, "/exhausted": EXHAUSTED_AT - HOLDS // 4, "/worn": LAST}
 
 

@@ -201,8 +201,8 @@ LONG = pytest.mark.thorough(
         pytest.param(
             Bounds(2, 1, ("node",)), 2_258, id="2 contenders and a node's deletion", marks=LENGTHY
         ),
-        pytest.param(Bounds(1, 2), 3_430, id="1 contender and 2 faults", marks=LENGTHY),
-        pytest.param(Bounds(3, 0), 2_552, id="3 contenders", marks=LENGTHY),
+        pytest.param(Bounds(1, 2), 3_430, id="1 contender and 2 faults", marks=LONG),
+        pytest.param(Bounds(3, 0), 2_552, id="3 contenders", marks=LONG),
         pytest.param(Bounds(2, 1), 17_128, id="2 contenders and a fault", marks=LONG),
         pytest.param(Bounds(2, 2, ("lease",)), 1_814, id="2 contenders, 2 dead leases", marks=LONG),
         pytest.param(
@@ -243,7 +243,7 @@ def going_on(bounds: Bounds) -> tuple[int, dict[bytes, set[frozenset[tuple[Step,
         pytest.param(Bounds(2, 0, made=False), id="2 contenders and no parent"),
         pytest.param(Bounds(1, 1), id="1 contender and a fault"),
         pytest.param(
-            Bounds(2, 1, ("connection",)), id="2 contenders, a lost connection", marks=LENGTHY
+            Bounds(2, 1, ("connection",)), id="2 contenders, a lost connection", marks=LONG
         ),
         pytest.param(Bounds(1, 2), id="1 contender and 2 faults", marks=LONG),
         pytest.param(Bounds(2, 1), id="2 contenders and a fault", marks=LONG),

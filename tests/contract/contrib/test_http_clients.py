@@ -14,7 +14,8 @@ import pytest
 import requests
 
 import zklock
-from tests.contract.support import LASTING, SOON, granted
+from tests.contract.lasting import LASTING
+from tests.contract.support import SOON, granted
 from zklock import aio
 from zklock.contrib.httpx import AsyncFencedTransport, FencedTransport
 from zklock.contrib.requests import FencedAdapter

@@ -84,7 +84,15 @@ class Service:
         self.process.wait()
 
 
-@pytest.fixture(params=COMMANDS)
+@pytest.fixture(
+    params=[
+        pytest.param(
+            "gunicorn",
+            marks=pytest.mark.thorough("gunicorn's workers: the same service as uvicorn's"),
+        ),
+        "uvicorn",
+    ]
+)
 def serve(
     request: pytest.FixtureRequest, zklock_path: str, tmp_path: Path
 ) -> Iterator[Callable[[str], Service]]:

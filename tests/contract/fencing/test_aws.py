@@ -31,7 +31,7 @@ from zklock.token import FencingToken
 A, B = FencingToken(7, 33), FencingToken(7, 34)
 
 # The stand-in of AWS answers in about 10 ms.
-EFFORT = Effort(interleavings=25, races=2, writes=15, kills=4, stops=repeated(30, 10))
+EFFORT = Effort(interleavings=25, races=2, writes=15, kills=4, stops=repeated(30, 5))
 
 
 @dataclass

@@ -68,7 +68,7 @@ NOT_PROMISED = {
 }
 
 
-FEWER = Effort(interleavings=10, races=1, writes=15, kills=3, stops=repeated(25, 10))
+FEWER = Effort(interleavings=10, races=1, writes=15, kills=3, stops=repeated(25, 5))
 
 
 def effort(kind: str) -> Effort:
@@ -90,7 +90,7 @@ def cases(checks: Sequence[Check]) -> list[Any]:
             kind,
             check,
             id=f"{kind}-{check}",
-            marks=[mark] * (kind in VARIANTS and check.name in LONG),
+            marks=[mark] * (kind in VARIANTS and check.name in {*LONG, "edges"}),
         )
         for kind in KINDS
         for check in checks

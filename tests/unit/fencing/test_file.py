@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests.modes import repeated
 from tests.unit.fencing.strikes import strikes
 from zklock.errors import GuardUnusable, StaleToken
 from zklock.fencing import FileGuard, Guard
@@ -390,7 +391,7 @@ def test_an_exception_at_any_bytecode_leaves_the_guard_usable(quick_path: Path, 
     # On a busy machine an interpreter needs a minute for its start.
     assert orders.recv() == "ready"
     with ThreadPoolExecutor(1) as thread:
-        for step in strikes(call):
+        for step in strikes(call, stride=repeated(1, 3)):
             if what == "create":
                 guard.create()
             mark = guard.highest()
@@ -408,7 +409,7 @@ def test_an_exception_at_any_bytecode_leaves_the_guard_usable(quick_path: Path, 
             assert orders.poll(30)
             assert orders.recv() == "", step
             assert names(quick_path.parent) == ["report.json", "report.json.fence"], step
-            if step % 50 == 0:
+            if step % 50 == 1:
                 before = FencingToken(7, next(numbers))
                 thread.submit(guard.claim, before).result(10)
     orders.send(None)

@@ -374,6 +374,7 @@ MUTATIONS = {
         (Bend(together, "_take_turns", "if behind:", "if False:"),),
         kind="several",
         found="left",
+        quick=False,
     ),
     "a ticket whose answer is lost is taken for not carried out": Mutation(
         (Bend(together, "_enter", "if made.why in _NOTHING_DONE:", "if True:"),),
@@ -400,6 +401,7 @@ MUTATIONS = {
         (Bend(Session, "let_go", "if len(grants) > 1:", "if False:"),),
         kind="several",
         found="left",
+        quick=False,
     ),
     "a ticket passes who stands before it": Mutation(
         (
@@ -499,6 +501,7 @@ MUTATIONS = {
         (Bend(lock, "_take_turn", "me.kind is names.Kind.READ", "True"),),
         kind="read and write",
         found="stands before it",
+        quick=False,
     ),
     "a request to release reaches whoever leads": Mutation(
         (Bend(Candidacy, "asked_by", "if name in asked", "if asked"),),
@@ -522,6 +525,7 @@ MUTATIONS = {
         (Bend(Rebalancer, "_writes", "away = self._away()", "away = []"),),
         kind="pool",
         found="a shard has moved",
+        quick=False,
     ),
     "a worker does not say what is to be kept for it": Mutation(
         (Bend(Membership, "_heed", "self._place.say(bytes(place))", "pass"),),
@@ -532,6 +536,7 @@ MUTATIONS = {
         (Bend(Absences, "look", "now + places[identity].delay", "now"),),
         kind="pool",
         found="a shard has moved",
+        quick=False,
     ),
     "telemetry is not told of a release": Mutation(
         (Bend(Session, "let_go", "telling.released(grant, self._clock())", "pass"),),
@@ -546,11 +551,13 @@ MUTATIONS = {
         (Bend(base, "undo", "partial(abandon_result, attempt)", "bool"),),
         faults=(INTERRUPT,),
         found="holds",
+        quick=False,
     ),
     "a step that an interrupt has torn apart is not cleaned up": Mutation(
         (Bend(Attempt, "_clean_up", "self._recover is None", "True"),),
         faults=(INTERRUPT,),
         found="left",
+        quick=False,
     ),
     "an interrupted release is not carried out": Mutation(
         (Bend(grant, "_let_go_later", "grant._keeper.let_go_later(grant)", "pass"),),
@@ -562,6 +569,7 @@ MUTATIONS = {
         kind="read and write",
         faults=(INTERRUPT,),
         found="this thread holds",
+        quick=False,
     ),
     "a term that an interrupt has kept from its thread is not given back": Mutation(
         (Bend(LeaderElection, "_undo", "term.give_back()", "pass"),),

@@ -40,8 +40,8 @@ ROOT = Path(__file__).parents[3]
 SEEDS = 48
 EACH = 8
 """Seeds for each test."""
-FEW = 2 * EACH
-"""Seeds before each commit."""
+FEW = EACH
+"""Seeds of each sort before each commit; ``test_new_seeds.py`` plays hundreds of others."""
 MORE = 300
 """More seeds, for changes of the core."""
 FOUND = [
@@ -100,7 +100,7 @@ def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> No
         play(seed)
 
 
-@pytest.mark.lengthy("seeds of the simulator beyond the first: for changes of the core")
+@SLOW
 def test_it_holds_and_states_meet_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZKLOCK_RIDER", "off")
     seen = Seen()
@@ -172,7 +172,7 @@ def test_what_has_found_a_fault(seed: int, plan: Plan, monkeypatch: pytest.Monke
     play(seed, plan)
 
 
-@pytest.mark.lengthy("a failure of the simulator cut down: it plays dozens of plans")
+@pytest.mark.thorough("a failure of the simulator cut down: it changes with the simulator alone")
 def test_a_failure_is_cut_down_and_replays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZKLOCK_RIDER", "off")
     plan = Plan("semaphore", 6.0, 3, 2, ("cancel", "freeze", "stall"), 2, 0.1)
