@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from kazoo import exceptions
 
@@ -61,6 +61,7 @@ from zklock._recipes.effects import (
 )
 
 log = logging.getLogger("zklock")
+T = TypeVar("T")
 
 _PATIENCE = 10.0
 """The session timeout, in seconds, until it is known."""
@@ -181,12 +182,18 @@ class RidingSocket(_Socket):
         turn.struck = False
         return going, over and not self._held
 
-    def read_here(self, awaited: Awaited) -> tuple[list[tuple[Rider, int, bytes]], bool]:
+    def read_here(
+        self, awaited: Awaited, taking: list[Awaited]
+    ) -> tuple[list[tuple[Rider, int, bytes]], bool] | None:
         """Receive, and take the replies to the riders of a landing.
 
-        Return them, and whether there is something else for the connection thread.
+        Return them, and whether there is something else for the connection thread. ``None``: they
+        are not for this caller any more. ``taking`` gets the landing before a reply is taken.
         """
         turn = self.turn
+        if turn.reading is not awaited or turn.struck or not self.rides:
+            return None
+        taking.append(awaited)
         turn.struck = True
         self.arrived()
         replies = self._sorted.replies_to(awaited)
@@ -195,6 +202,12 @@ class RidingSocket(_Socket):
             turn.stop_reading(self.fileno())
         turn.struck = False
         return replies, rest
+
+    def leave_to_others(self, flight: Flight) -> None:
+        """Read no more, if it is the replies to this flight."""
+        reading = self.turn.reading
+        if reading is not None and reading.flight is flight:
+            self.turn.stop_reading(self.fileno())
 
     def stop_reading(self) -> None:
         """Have the connection thread hear what arrives, and the reader that it need not wait."""
@@ -458,21 +471,36 @@ class RidingHandler(Handler):
         line, wake = self.line, self._riders
         if line is None or wake is None or self._is_asked():
             return False
-        me, turn, going, over = threading.get_ident(), line.turn, False, True
-        for taken in map(turn.acquire, TRY):
-            try:
-                if taken:
-                    turn.owner = me
-                    going, over = line.write_here(wake, riders, awaited)
-            finally:
-                if taken:
-                    turn.owner = 0
-                    turn.release()
-                    if turn.struck or turn.given_up:
-                        self._came_back(line)
+        done = self._in_turn(line, partial(line.write_here, wake, riders, awaited))
+        if done is None:
+            return False
+        going, over = done
         if not over:
             self._wake_up()
         return going
+
+    def _in_turn(self, line: RidingSocket, use: Callable[[], T]) -> T | None:
+        """Use a connection if its turn can be had at once; ``None``: it cannot be had, or used."""
+        me, turn = threading.get_ident(), line.turn
+        if me in turn.callers:
+            return None  # a signal handler, which has interrupted this
+        try:
+            turn.callers.add(me)
+            return self._use(line, use)
+        finally:
+            turn.callers.discard(me)
+
+    def _use(self, line: RidingSocket, use: Callable[[], T]) -> T | None:
+        turn = line.turn
+        for taken in map(turn.acquire, TRY):
+            try:
+                return use() if taken else None
+            finally:
+                if taken:
+                    turn.release()
+                    if turn.struck or turn.given_up:
+                        self._came_back(line)
+        return None
 
     def _came_back(self, line: RidingSocket) -> None:
         """See to a connection whose caller was struck, or has come back late."""
@@ -501,7 +529,7 @@ class RidingHandler(Handler):
         taking: list[Awaited] = []
         try:
             wake.bell.wait(number, seconds)
-            taken = self._replies(line, awaited, taking)
+            taken = self._in_turn(line, partial(line.read_here, awaited, taking))
             if taken is None:
                 return False
             replies, rest = taken
@@ -515,42 +543,12 @@ class RidingHandler(Handler):
             raise
         return True
 
-    def _replies(
-        self, line: RidingSocket, awaited: Awaited, taking: list[Awaited]
-    ) -> tuple[list[tuple[Rider, int, bytes]], bool] | None:
-        """Take the replies that have come; ``None`` if they are not for this thread to take.
-
-        ``taking`` gets the landing before the first of them is taken.
-        """
-        me, turn = threading.get_ident(), line.turn
-        for taken in map(turn.acquire, TRY):
-            try:
-                if not taken or turn.reading is not awaited or turn.struck or not line.rides:
-                    return None
-                turn.owner = me
-                taking.append(awaited)
-                return line.read_here(awaited)
-            finally:
-                if taken:
-                    turn.owner = 0
-                    turn.release()
-                    if turn.struck or turn.given_up:
-                        self._came_back(line)
-        return None
-
     def read_no_more(self, flight: Flight) -> None:
         """Have the connection thread hear the replies to a flight, if they are read here."""
         line = self._socket
         if not isinstance(line, RidingSocket) or line.turn.reading is None:
             return
-        turn = line.turn
-        for taken in map(turn.acquire, TRY):
-            try:
-                if taken and turn.reading is not None and turn.reading.flight is flight:
-                    turn.stop_reading(line.fileno())
-            finally:
-                if taken:
-                    turn.release()
+        self._in_turn(line, partial(line.leave_to_others, flight))
 
     def ring(self) -> None:
         """Wake a caller that reads."""
@@ -560,7 +558,7 @@ class RidingHandler(Handler):
     def in_turn(self) -> bool:
         """Whether this is a signal handler that has interrupted a caller in its turn."""
         line: Any = self._socket
-        return line is not None and line.turn.owner == threading.get_ident() != 0
+        return line is not None and threading.get_ident() in line.turn.callers
 
     def async_result(self) -> Any:
         """Return an asynchronous result (``IAsyncResult``), and note it until it is there."""

@@ -22,7 +22,7 @@ the connection thread does not hear what arrives. So nobody is woken who does no
    their landing to the connection thread (``orphans``), which completes it. What was not heard
    counts as dropped. A landing may be completed twice, with the same results.
 4. *A signal handler cannot wait for what it has interrupted.* It is told so if it asks zklock for
-   something in the turn of its own thread (``owner``). A handler that waits for something else, or
+   something in the turn of its own thread (``callers``). One that waits for something else, or
    sleeps, keeps the connection thread from its turn. After a third of the session timeout, the
    connection thread gives the connection up. It does not close it under the caller: the caller
    closes it when it comes back.
@@ -58,7 +58,7 @@ READS = hasattr(select, "epoll")
 class Turn:
     """The turn of one connection. It is the connection thread's to begin with.
 
-    ``owner``: the thread of the caller that has it, by its ident; 0: no caller has it. ``reading``:
+    ``callers``: the threads, by their idents, that have it or are about to ask for it. ``reading``:
     what a caller reads the replies to. Only who has the turn changes this.
     """
 
@@ -66,8 +66,8 @@ class Turn:
         "_armed",
         "_poller",
         "acquire",
+        "callers",
         "given_up",
-        "owner",
         "reading",
         "release",
         "struck",
@@ -78,7 +78,7 @@ class Turn:
         lock.acquire()
         self.acquire = lock.acquire
         self.release = lock.release
-        self.owner = 0
+        self.callers: set[int] = set()
         self.struck = False
         self.given_up = (
             False  # by the connection thread: whoever has the turn closes the connection

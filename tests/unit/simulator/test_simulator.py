@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,9 +124,9 @@ def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> No
     read: list[Awaited] = []
     read_here = RidingSocket.read_here
 
-    def noted(self: RidingSocket, awaited: Awaited) -> tuple[list[tuple[Rider, int, bytes]], bool]:
+    def noted(self: RidingSocket, awaited: Awaited, taking: list[Awaited]) -> Any:
         read.append(awaited)
-        return read_here(self, awaited)
+        return read_here(self, awaited, taking)
 
     monkeypatch.setattr(RidingSocket, "_take", counted)
     monkeypatch.setattr(RidingSocket, "read_here", noted)
