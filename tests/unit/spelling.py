@@ -178,6 +178,17 @@ def _attributes(kind: Any) -> tuple[str, ...]:
 
 
 @functools.cache
+def _defaults(kind: Any) -> frozenset[str]:
+    """Return the attributes that an object has from its class until it gets its own."""
+    return frozenset(
+        name
+        for each in kind.__mro__
+        for name, value in vars(each).items()
+        if not name.startswith("__") and not callable(value) and not isinstance(value, property)
+    )
+
+
+@functools.cache
 def _is_value(kind: Any) -> bool:
     """Whether which one it is does not matter, but only what is in it."""
     params = getattr(kind, "__dataclass_params__", None)
@@ -366,7 +377,11 @@ class _Merging(_Spelling):
         for name in live(frame.f_code)[frame.f_lasti]:
             self.words.append(name in variables)
             if name in variables:
-                self.add(variables[name])
+                value = variables[name]
+                if name == "epoch":
+                    self.words.append((name, value))
+                else:
+                    self.add(value)
         self.add(generator.gi_yieldfrom)
 
     def error(self, error: BaseException) -> None:
@@ -418,9 +433,10 @@ class _Merging(_Spelling):
         if attempt._stage is Stage.OVER:
             self.add(outcome(attempt))
             return
-        for name, value in vars(attempt).items():
-            if name not in _FOR_TELEMETRY:
-                self.add(value)
+        # What few attempts have is an attribute of those only: each is spelled with its name.
+        for name in sorted({*_defaults(type(attempt)), *vars(attempt)} - _FOR_TELEMETRY):
+            self.words.append(name)
+            self.add(getattr(attempt, name))
 
     def entry(self, entry: Entry) -> None:
         self.add(("entry", entry.patient, entry.tidy, entry.alone, entry.granted))
