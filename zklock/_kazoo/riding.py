@@ -508,12 +508,6 @@ class RidingHandler(Handler):
             line.bury()
         self._wake_up()
 
-    def reads(self, flight: Flight) -> bool:
-        """Whether the replies to a flight are for a caller to read."""
-        line = self._socket
-        awaited = line.turn.reading if isinstance(line, RidingSocket) else None
-        return awaited is not None and awaited.flight is flight
-
     def read(self, flight: Flight, seconds: float) -> bool:
         """Wait once, and have the replies to a flight heard that have come; see ``turn``.
 
