@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 
-from apscheduler.schedulers.blocking import BlockingScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
 
 from zklock.contrib.apscheduler import LeaderJobs
 
 
 def main(hosts: str, path: str, record: str) -> None:
-    scheduler = BlockingScheduler(timezone="UTC")
+    scheduler = BackgroundScheduler(timezone="UTC")
     jobs = LeaderJobs(scheduler, hosts, path, timeout=4.0)
 
     @jobs.only
@@ -24,11 +24,11 @@ def main(hosts: str, path: str, record: str) -> None:
             os.close(descriptor)
 
     scheduler.add_job(job, "interval", seconds=0.05)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    try:
-        scheduler.start()
-    except SystemExit:
-        scheduler.shutdown()
+    # Waited for, and not an exception out of a handler: the scheduler's loop logs any that it meets, and goes on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    scheduler.start()
+    signal.sigwait({signal.SIGTERM})
+    scheduler.shutdown()
 
 
 if __name__ == "__main__":
