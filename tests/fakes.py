@@ -341,6 +341,9 @@ class Server:
         return failure(why, path) if why else None
 
 
+_READS = (List, WatchList, Watch, WatchExists, Read, Exists, Sync)
+
+
 class Link:
     """One connection of a session, to a server that has applied the log up to ``zxid``."""
 
@@ -358,6 +361,11 @@ class Link:
     @property
     def lag(self) -> int:
         return len(self.server.log) - self.tree.zxid
+
+    @property
+    def writes(self) -> list[Request]:
+        """What it was asked for and is not carried out, but for what changes nothing."""
+        return [request for request in self.asked if not isinstance(request, _READS)]
 
     def advance(self, count: int) -> None:
         """Have the server apply some more of the log."""
@@ -483,6 +491,10 @@ class Client:
         self._awaiting: list[Attempt[Any]] = []
         self._jobs: deque[Callable[[], object]] = deque()
         self._own: set[str] = set()
+        # What another server still has of a connection that is lost, and may carry out.
+        self._late: deque[tuple[int, Request]] = deque()
+        self._slow = False  # whether there has been any
+        self._disowned: list[tuple[str, str]] = []
 
     # attempt.Host
 
@@ -564,6 +576,11 @@ class Client:
     def sweep(self, node: str) -> None:
         self.later(lambda: self.delete(node))
 
+    def disown(self, path: str, uuid: str) -> None:
+        if self._slow:
+            self._disowned.append((path, uuid))
+            self._settle_disowned()
+
     def later(self, job: Callable[[], object]) -> None:
         self._jobs.append(job)
 
@@ -582,7 +599,7 @@ class Client:
             link is None
             or link.closed
             or bool(link.asked or link.inbox or link.lag)
-            or bool(self._jobs or self._awaiting)
+            or bool(self._jobs or self._awaiting or self._late)
             or not self.alive
         )
 
@@ -599,7 +616,12 @@ class Client:
     def pending(self) -> tuple[object, ...]:
         """All that it has not finished, for a comparison of states."""
         waits = self._puts, self._unsent, self._parked, self._awaiting
-        return *waits, self._attempts, self._watching, self._jobs
+        return *waits, self._attempts, self._watching, self._jobs, self._slow, self._disowned
+
+    @property
+    def late(self) -> list[tuple[int, Request]]:
+        """The sessions and requests of lost connections that may still be carried out."""
+        return list(self._late)
 
     @property
     def jobs(self) -> int:
@@ -659,15 +681,21 @@ class Client:
             for attempt in waiting:
                 attempt.lease_live()
 
-    def lose_connection(self, *, carried_out: int = 0, state_first: bool = True) -> None:
+    def lose_connection(
+        self, *, carried_out: int = 0, state_first: bool = True, late: bool = False
+    ) -> None:
         """Lose the connection; some of the requests under way are carried out nevertheless.
 
         ``state_first``: whether the client shows as disconnected when its requests fail, or only
-        afterwards, so that what is asked meanwhile waits in its queue.
+        afterwards, so that what is asked meanwhile waits in its queue. ``late``: whether the rest
+        is carried out later (``land()``).
         """
         if self.link is None:
             return
         self.serve(carried_out)
+        if late:
+            self._slow = True
+            self._late.extend((self.session, request) for request in self.link.writes)
         self.link = None
         self.connected = not state_first
         puts, self._puts = self._puts, deque()
@@ -676,6 +704,26 @@ class Client:
         self.connected = False
         for attempt in list(self._watching):
             attempt.watched(None, deleted=False)
+
+    def land(self) -> None:
+        """Have a request of a lost connection carried out, though its client is elsewhere by now.
+
+        A client looks for what it has disowned for longer than a request can be late. So here it
+        looks when nothing can be late any more.
+        """
+        session, request = self._late.popleft()
+        self.server.write(session, request)
+        self._settle_disowned()
+
+    def _settle_disowned(self) -> None:
+        if not self._late:
+            disowned, self._disowned = self._disowned, []
+            for path, uuid in disowned:
+                self.later(partial(self._settle, path, uuid))
+
+    def _settle(self, path: str, uuid: str) -> Attempt[None]:
+        make = partial(steps.settle, path, uuid, lambda: steps.FIRST_LOOK)
+        return Attempt(self, make(), recover=make).start()
 
     def reconnect(self, *, lag: int = 0) -> None:
         """Connect to a server, as far behind as this client can meet; a lost session is heard."""
@@ -709,6 +757,8 @@ class Client:
             self.server.bury()
             self.lose_connection()
         self.reconnect()
+        while self._late:
+            self.land()
         assert self.link is not None
         self.link.advance(self.link.lag)
         self.serve(len(self.link.asked))

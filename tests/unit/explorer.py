@@ -50,9 +50,9 @@ EVERYTHING = 10**9
 Step: TypeAlias = tuple[str, int]
 """What is done, and to which client or node."""
 
-FAULTS = ("connection", "late state", "session", "give up", "node", "tree", "lease")
+FAULTS = ("connection", "late state", "late", "session", "give up", "node", "tree", "lease")
 """The kinds of faults. "late state": the connection is lost, and its client shows it later than its
-requests fail. "node", "tree": an operator deletes one node, or all and the parent. "lease": the
+requests fail. "late": the connection is lost, and its server carries out later what it has of it. "node", "tree": an operator deletes one node, or all and the parent. "lease": the
 lease is not live when the lock is claimed."""
 
 
@@ -158,6 +158,8 @@ class World:
             yield "renew", number
         if self.grant(number) is not None:
             yield "release", number
+        if client.late:
+            yield "land", number
 
     def _faults(self) -> Iterator[Step]:
         kinds = self.bounds.kinds
@@ -168,6 +170,8 @@ class World:
                     yield "lose", number
                 if "late state" in kinds and client.unanswered:
                     yield "lose_late", number
+                if "late" in kinds and client.link.writes:
+                    yield "lose_slow", number
             if "session" in kinds and client.alive:
                 yield "expire", number
             if "give up" in kinds and waits:
@@ -306,11 +310,13 @@ _FREE: dict[str, Callable[[World, int], object]] = {
     "job": lambda world, number: world.clients[number].run_job(),
     "renew": _renew,
     "release": _release,
+    "land": lambda world, number: world.clients[number].land(),
     "bury": lambda world, number: world.server.bury(),
 }
 _FAULTS: dict[str, Callable[[World, int], object]] = {
     "lose": lambda world, number: world.clients[number].lose_connection(),
     "lose_late": lambda world, number: world.clients[number].lose_connection(state_first=False),
+    "lose_slow": lambda world, number: world.clients[number].lose_connection(late=True),
     "expire": lambda world, number: world.server.expire(
         world.clients[number].session, lingering=True
     ),

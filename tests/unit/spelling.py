@@ -249,7 +249,7 @@ class _Merging(_Spelling):
         wire: tuple[int, ...] = ()
         if link is not None:
             wire = link.tree.zxid, len(link.inbox), len(link.asked), link.closed
-        put_off = client.unanswered, client.jobs, client.refusals
+        put_off = client.unanswered, client.jobs, client.refusals, len(client.late)
         seen = client.seen if client in self._looking_back else 0
         return stage, own, client.alive, client.connected, wire, put_off, seen
 
@@ -419,6 +419,9 @@ class _Merging(_Spelling):
             self.words.append(client.seen - self._base)
         self.add(client.link)
         self.add(client.pending)
+        for session, request in client.late:
+            self.session(session)
+            self.add(request)
 
     def grant(self, grant: FakeGrant) -> None:
         self.words += ("grant", grant.over)

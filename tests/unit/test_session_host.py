@@ -18,7 +18,7 @@ from zklock import AccessDenied, ClientClosed, Grant, Loss, LossReason, WouldDea
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
 from zklock._engine.lease import LeaseSettings
-from zklock._engine.session import Session
+from zklock._engine.session import LATE_TIMEOUTS, LATENESS, Session
 from zklock._kazoo import states
 from zklock._recipes import lock as lock_recipe, names, semaphore, together
 from zklock._recipes.effects import (
@@ -37,6 +37,7 @@ from zklock._recipes.nodedata import NodeData
 BEAT = TIMEOUT / 10
 LEASE = 2 / 3 * TIMEOUT
 PATHS = "/one", "/two"
+UUID = "0" * 32
 
 
 @pytest.fixture
@@ -624,6 +625,45 @@ def test_a_node_that_nobody_uses_is_deleted(world: World) -> None:
     world.run()
     assert nodes(world) == [grant.path]
     assert nodes(world, "/other") == []
+
+
+@pytest.mark.parametrize("late", [0.0, 0.5, 4.0, 50.0])
+def test_a_disowned_create_that_is_late_is_deleted(world: World, late: float) -> None:
+    world.server.make_path(PATH)
+    world.session.disown(PATH, UUID)
+    world.run(late)
+    assert world.client.client_id is not None
+    world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", world.client.client_id[0])
+    assert len(nodes(world)) == 1
+    world.run(0.2 + late / 4)
+    assert nodes(world) == []
+    assert not world.session._attempts
+
+
+def test_a_disowned_create_is_looked_for_in_vain_for_a_time(world: World) -> None:
+    world.server.make_path(PATH)
+    world.session.disown(PATH, UUID)
+    world.run(max(LATENESS, LATE_TIMEOUTS * TIMEOUT))
+    assert world.session._attempts
+    world.run(LATENESS / 2)
+    assert not world.session._attempts
+
+
+def test_a_disowned_create_is_forgotten_with_its_session(world: World) -> None:
+    world.server.make_path(PATH)
+    world.session.disown(PATH, UUID)
+    world.run(1.0)
+    world.server.expire(world.session._id or 0)
+    world.disconnect()
+    world.connect()
+    assert not world.session._attempts
+
+
+def test_a_disowned_create_is_forgotten_with_its_client(world: World) -> None:
+    world.session.disown(PATH, UUID)
+    world.run(1.0)
+    world.stop()
+    assert not world.session._attempts
 
 
 # Grants that are given back.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from zklock._recipes import names, steps
 from zklock._recipes.effects import (
     Delete,
     Depart,
+    Disown,
     Event,
     Exists,
     Failure,
@@ -99,6 +103,83 @@ def test_a_search_that_may_not_see_whose_the_node_is_says_so() -> None:
 
 
 # To delete a node.
+
+
+@pytest.mark.parametrize("looked", [(None, Listing([], EPOCH)), (None, MISSING)])
+def test_what_is_not_found_is_disowned(looked: Any) -> None:
+    search: Any = steps.find(PATH, "u")
+    next(search)
+    assert search.send(looked) == Disown(PATH, "u")
+    assert end(search, None) is None
+
+
+def test_a_node_of_another_session_is_disowned_too() -> None:
+    search: Any = steps.find(PATH, "u")
+    next(search)
+    search.send((None, listing(3)))
+    assert search.send((node(3, mine=False),)) == Disown(PATH, "u")
+    assert end(search, None) is None
+
+
+# A create that is late.
+
+
+def settled(seconds: float, at: float) -> tuple[list[float], bool]:
+    """Return the ages at which it is looked for, and whether the node of this age is deleted."""
+    recipe: Any = steps.settle(PATH, "u", lambda: seconds)
+    ages, age = list[float](), 0.0
+    asked = next(recipe)
+    with contextlib.suppress(StopIteration):
+        while True:
+            assert isinstance(asked, Pause)
+            age += asked.seconds
+            assert recipe.send(None) == SOUGHT
+            ages.append(age)
+            if age < at:
+                asked = recipe.send((None, listing()))
+            else:
+                recipe.send((None, listing(7)))
+                assert recipe.send((node(7),)) == (Delete(node(7).path),)
+                end(recipe, (None,))
+                return ages, True
+    return ages, False
+
+
+def test_a_late_create_is_looked_for_soon_and_then_at_growing_ages() -> None:
+    ages, found = settled(60.0, math.inf)
+    assert not found
+    assert ages[0] == steps.FIRST_LOOK
+    assert ages[-1] >= 60.0
+    assert all(after <= max(before + 0.1001, 1.2501 * before) for before, after in pairwise(ages))
+    assert len(ages) < 30
+
+
+@pytest.mark.parametrize("at", [0.0, 0.05, 0.5, 3.0, 20.0, 59.0])
+def test_a_late_create_is_deleted_at_the_next_look(at: float) -> None:
+    ages, found = settled(60.0, at)
+    assert found
+    assert ages[-1] <= max(at + 0.1001, 1.2501 * at)
+
+
+@pytest.mark.parametrize("answer", [(OTHER, listing()), (None, DENIED)])
+def test_a_look_for_a_late_create_that_is_refused_is_not_the_last(answer: Any) -> None:
+    recipe: Any = steps.settle(PATH, "u", lambda: 60.0)
+    next(recipe)
+    recipe.send(None)
+    assert isinstance(recipe.send(answer), Pause)
+
+
+def test_a_timeout_that_grows_meanwhile_has_a_late_create_looked_for_longer() -> None:
+    seconds = [1.0]
+    recipe: Any = steps.settle(PATH, "u", lambda: seconds[0])
+    asked, age = next(recipe), 0.0
+    while age < 4.0:
+        seconds[0] = 4.0
+        age += asked.seconds
+        recipe.send(None)
+        if age < 4.0:
+            asked = recipe.send((None, listing()))
+    end(recipe, (None, listing()))
 
 
 def test_a_deletion_that_is_refused_is_tried_again_alone_after_growing_pauses() -> None:

@@ -18,6 +18,7 @@ from zklock._recipes.effects import (
     CreateAll,
     Delete,
     DeleteAll,
+    Disown,
     Exists,
     Failure,
     GiveUp,
@@ -390,7 +391,7 @@ def test_it_never_waits_for_anybody_and_watches_nothing() -> None:
         if len(choices) < 4:
             todo.extend((*choices, number) for number in range(count))
     assert played > 5000
-    assert asked_for == {CreateAll, List, ClaimAll, DeleteAll, Delete, Sync, Exists, Pause}
+    assert asked_for == {CreateAll, List, ClaimAll, DeleteAll, Delete, Sync, Exists, Pause, Disown}
 
 
 def plays(choices: tuple[int, ...]) -> Iterator[tuple[Any, int]]:
@@ -419,7 +420,7 @@ def answers_to(asked: Any) -> list[Any]:
     ends: list[Any] = [GiveUp(), SessionReplaced(None), SessionReplaced(ClientClosed("closed"))]
     if isinstance(asked, ClaimAll):
         return [None, asked.claims]  # as grants
-    if isinstance(asked, Pause):
+    if isinstance(asked, Pause | Disown):
         return [None, *ends]
     failed = [tuple(failure(why, "/") for _ in asked) for why in Failure]
     free, queued = (tuple(result_of(each, before) for each in asked) for before in (False, True))

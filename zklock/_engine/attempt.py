@@ -29,6 +29,7 @@ from zklock._recipes.effects import (
     ClaimAll,
     Create,
     CreateAll,
+    Disown,
     Event,
     Failed,
     Flight,
@@ -48,7 +49,7 @@ from zklock.errors import ZkLockError
 log = logging.getLogger("zklock")
 T = TypeVar("T")
 
-Asked: TypeAlias = Flight | Claim | ClaimAll | Wait | Pause
+Asked: TypeAlias = Flight | Claim | ClaimAll | Wait | Pause | Disown
 Advance: TypeAlias = Callable[[], Asked]
 """Advances the recipe; returns what it asks for next."""
 
@@ -167,6 +168,9 @@ class Host(MailHost, Protocol):
 
     def sweep(self, node: str) -> None:
         """Delete a node that nobody uses."""
+
+    def disown(self, path: str, uuid: str) -> None:
+        """Delete the contender with this name, should it be made later; see ``Disown``."""
 
 
 class Attempt(Mailbox, Outcome[T], Generic[T]):
@@ -383,6 +387,9 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                     answer, news = self._host.claim(self, asked), News.CLAIMS
                 case ClaimAll(claims):
                     return partial(self._recipe.send, self._host.claim_all(self, claims))
+                case Disown(path, uuid):
+                    self._host.disown(path, uuid)
+                    return partial(self._recipe.send, None)
                 case Pause():
                     stay.call_off = self._host.pause(
                         asked.seconds, lambda: self._tell(partial(self._elapsed, stay, None))

@@ -88,6 +88,14 @@ ASSUMED_TIMEOUT = 4.0
 MOMENT = 1.0
 """How long a non-blocking call may wait for ZooKeeper's answer, in seconds."""
 
+LATENESS, LATE_TIMEOUTS = 60.0, 10
+"""For how long a lost create may be carried out late: these seconds, or so many session timeouts.
+
+The leader gives up a follower that is silent for ``syncLimit`` ticks (5 or 10, as a rule), and with
+it what the follower has not delivered. The leader itself may be silent for as long. The shortest
+session timeout that a server grants by default is two ticks.
+"""
+
 # Made once: `A | B` makes an object whenever it is evaluated.
 _FINDS = (Create, CreateAll, Exists)
 _LEAVES = (Delete, DeleteAll, DeleteIf, Depart)
@@ -477,6 +485,13 @@ class Session(Uncopied, WireObserver):
     def sweep(self, node: str) -> None:
         """Delete a node that nobody uses."""
         self.later(lambda: self._delete(node))
+
+    def disown(self, path: str, uuid: str) -> None:
+        """Delete the contender with this name, should it be made later; see ``Disown``."""
+        self.later(lambda: self._run(lambda: steps.settle(path, uuid, self._lateness)))
+
+    def _lateness(self) -> float:
+        return max(LATENESS, LATE_TIMEOUTS * self.timeout)
 
     def later(self, job: Callable[[], object]) -> None:
         """Run the job soon, on the session's own thread."""

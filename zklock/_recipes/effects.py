@@ -9,6 +9,7 @@ A recipe is a generator. It yields one of
   for several at once.
 - ``Wait``: sleep until something happens to one of the watched nodes; the answer is an ``Event``.
 - ``Pause``: sleep for some seconds.
+- ``Disown``: leave a contender that may still come to the host; the answer is ``None``, at once.
 
 At each of them an exception may be thrown into the recipe. It is ``GiveUp`` (before the request is
 carried out), ``SessionReplaced``, or the error that the host raised instead of beginning it.
@@ -256,6 +257,21 @@ class Pause:
     """Sleep for ``seconds`` → ``None``."""
 
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disown:
+    """Have the host delete the contender with this name, should it be made later → ``None``.
+
+    A create whose reply was lost may be carried out late, even after a look on a new connection
+    that began with a sync and did not find it. A server that is cut off from the leader keeps the
+    create, and behind it a handshake that the client has given up. When it reaches the leader
+    again, the handshake makes it the session's server once more, and the leader may check the owner
+    of the create only after that (ZOOKEEPER-710 tells of such a handshake).
+    """
+
+    path: str
+    uuid: str
 
 
 class Event(Enum):

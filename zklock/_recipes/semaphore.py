@@ -265,13 +265,20 @@ def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
 
 
 def set_limit(root: str, limit: int) -> Recipe[None]:
-    """Write the limit, whatever it was."""
+    """Write the limit, whatever it was.
+
+    The write is for the version that was read. So one whose reply is lost, and which comes late,
+    cannot undo a later one.
+    """
     while True:
-        (written,) = yield (Write(root, str(limit).encode()),)
-        steps.check(written, Failure.DROPPED, Failure.MISSING)
-        if written is None:
-            return
-        if written.why is Failure.MISSING:
+        (node,) = yield (Read(root),)
+        steps.check(node, Failure.DROPPED, Failure.MISSING)
+        if isinstance(node, Node):
+            (written,) = yield (Write(root, str(limit).encode(), node.version),)
+            steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
+            if written is None:
+                return
+        elif node.why is Failure.MISSING:
             (made,) = yield (MakePath(root),)
             steps.check(made, Failure.DROPPED)
 

@@ -11,6 +11,7 @@ from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
     Delete,
     Depart,
+    Disown,
     Event,
     Exists,
     Failed,
@@ -34,6 +35,9 @@ from zklock.errors import AccessDenied, MixedNames, SequenceExhausted, ZkLockErr
 _PASSING = set(Failure) - {Failure.MISSING, Failure.DENIED}
 """A deletion that failed in one of these ways is tried again."""
 
+FIRST_LOOK = 0.1
+"""When a disowned create is looked for first, in seconds."""
+
 ABSENT = Listing([], -1)
 """The listing of a parent that does not exist."""
 
@@ -50,7 +54,34 @@ def look(path: str) -> Recipe[Listing]:
 
 
 def find(path: str, uuid: str) -> Recipe[str | None]:
-    """Return the node of a create whose reply was lost, if it exists and this session owns it."""
+    """Return the node of a create whose reply was lost, if it exists and this session owns it.
+
+    If there is none, it is disowned: the uuid must not be used again.
+    """
+    node = yield from _find(path, uuid)
+    if node is None:
+        yield Disown(path, uuid)
+    return node
+
+
+def settle(path: str, uuid: str, seconds: Callable[[], float]) -> Recipe[None]:
+    """Delete the node of a create that was disowned, if it is made late.
+
+    This looks for it for ``seconds()``: soon at first, then at ages that grow by a quarter.
+    """
+    age, pause = 0.0, FIRST_LOOK
+    while age < seconds():
+        yield Pause(pause)
+        age += pause
+        pause = max(pause, age / 4)
+        with contextlib.suppress(ZkLockError):  # it may pass until the next look
+            node = yield from _find(path, uuid)
+            if node is not None:
+                yield from delete(path, node)
+                return
+
+
+def _find(path: str, uuid: str) -> Recipe[str | None]:
     while True:
         synced, listing = yield (Sync(path), List(path))
         check(synced, Failure.DROPPED)
