@@ -52,8 +52,9 @@ Step: TypeAlias = tuple[str, int]
 
 FAULTS = ("connection", "late state", "late", "session", "give up", "node", "tree", "lease")
 """The kinds of faults. "late state": the connection is lost, and its client shows it later than its
-requests fail. "late": the connection is lost, and its server carries out later what it has of it. "node", "tree": an operator deletes one node, or all and the parent. "lease": the
-lease is not live when the lock is claimed."""
+requests fail. "late": the connection is lost, and its server carries out later what it has of it.
+"node", "tree": an operator deletes one node, or all and the parent. "lease": the lease is not live
+when the lock is claimed."""
 
 
 @dataclass(frozen=True)

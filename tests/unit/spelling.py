@@ -437,7 +437,8 @@ class _Merging(_Spelling):
             self.add(outcome(attempt))
             return
         # What few attempts have is an attribute of those only: each is spelled with its name.
-        for name in sorted({*_defaults(type(attempt)), *vars(attempt)} - _FOR_TELEMETRY):
+        kind: Any = type(attempt)
+        for name in sorted({*_defaults(kind), *vars(attempt)} - _FOR_TELEMETRY):
             self.words.append(name)
             self.add(getattr(attempt, name))
 

@@ -61,6 +61,7 @@ class Host:
         self.flights: list[Call] = []
         self.pauses: list[Call] = []
         self.swept: list[str] = []
+        self.disowned: list[tuple[str, str]] = []
         self.jobs: list[Callable[[], object]] = []
         self.meanwhile: Callable[[], object] | None = None
 
@@ -114,6 +115,9 @@ class Host:
 
     def sweep(self, node: str) -> None:
         self.swept.append(node)
+
+    def disown(self, path: str, uuid: str) -> None:
+        self.disowned.append((path, uuid))
 
     def later(self, job: Callable[[], object]) -> None:
         self.jobs.append(job)

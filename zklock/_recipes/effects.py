@@ -381,4 +381,4 @@ Request: TypeAlias = (
 )
 Flight: TypeAlias = tuple[Request, ...]
 T = TypeVar("T")
-Recipe: TypeAlias = Generator[Flight | Claim | ClaimAll | Wait | Pause, Any, T]
+Recipe: TypeAlias = Generator[Flight | Claim | ClaimAll | Wait | Pause | Disown, Any, T]

@@ -24,7 +24,7 @@ def main(hosts: str, path: str, record: str) -> None:
             os.close(descriptor)
 
     scheduler.add_job(job, "interval", seconds=0.05)
-    # Waited for, and not an exception out of a handler: the scheduler's loop logs any that it meets, and goes on.
+    # An exception out of a handler would be logged by the loop of the scheduler, and no more.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     scheduler.start()
     signal.sigwait({signal.SIGTERM})
