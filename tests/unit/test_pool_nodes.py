@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from zklock._pool import nodes
 from zklock._pool.keys import MAX_SHARDS, Key, parse_shards
 from zklock._pool.nodes import WorkerRecord
-from zklock._recipes.effects import Failed, Failure, WriteAll
+from zklock._recipes.effects import Failed, Failure, Node, Read, Write, WriteAll
 from zklock.errors import AccessDenied
 from zklock.token import FencingToken
 
@@ -177,3 +177,37 @@ def test_a_forbidden_plan_raises() -> None:
     next(recipe)
     with pytest.raises(AccessDenied):
         recipe.send((Failed(Failure.DENIED, AccessDenied("/p/1: forbidden")),))
+
+
+@pytest.mark.hazard("H56")
+def test_a_worker_writes_for_the_version_that_was_read() -> None:
+    """So what comes late undoes nothing."""
+    recipe = nodes.write("/p/x", b"now")
+    assert next(recipe) == (Read("/p/x"),)
+    assert recipe.send((Node("/p/x", b"", 1, True, 7),)) == (Write("/p/x", b"now", 7),)
+    with pytest.raises(StopIteration):
+        recipe.send((None,))
+
+
+@pytest.mark.parametrize("why", [Failure.DROPPED, Failure.CHANGED, Failure.MISSING])
+def test_a_worker_that_does_not_know_what_was_written_reads_again(why: Failure) -> None:
+    recipe = nodes.write("/p/x", b"now")
+    next(recipe)
+    recipe.send((Node("/p/x", b"", 1, True, 7),))
+    assert recipe.send((Failed(why, Exception("?")),)) == (Read("/p/x"),)
+    assert recipe.send((Failed(Failure.DROPPED, Exception("?")),)) == (Read("/p/x"),)
+    with pytest.raises(StopIteration):
+        recipe.send((Failed(Failure.MISSING, Exception("gone")),))
+
+
+def test_a_worker_that_may_not_write_says_so() -> None:
+    denied = Failed(Failure.DENIED, AccessDenied("/p/x: forbidden"))
+    recipe = nodes.write("/p/x", b"now")
+    next(recipe)
+    with pytest.raises(AccessDenied):
+        recipe.send((denied,))
+    recipe = nodes.write("/p/x", b"now")
+    next(recipe)
+    recipe.send((Node("/p/x", b"", 1, True, 7),))
+    with pytest.raises(AccessDenied):
+        recipe.send((denied,))

@@ -680,6 +680,24 @@ def test_a_limit_is_set_where_nothing_is(world: World) -> None:
     assert world.kept == b"7"
 
 
+@pytest.mark.hazard("H56")
+def test_a_limit_that_is_written_late_undoes_no_later_one(world: World) -> None:
+    world.keep(b"4")
+    world.settle()
+    one, other = world.clients[:2]
+    Attempt(one, semaphore.set_limit(ROOT, 5)).start()
+    one.serve()
+    one.deliver()
+    assert sent(one) == [Read, Write]
+    one.lose_connection(late=True)
+    assert world.server.tree.nodes[ROOT].data == b"4"
+    Attempt(other, semaphore.set_limit(ROOT, 6)).start()
+    settle([other])
+    assert world.kept == b"6"
+    one.land()
+    assert world.kept == b"6"
+
+
 @pytest.mark.parametrize(
     "make", [lambda: semaphore.limit_of(ROOT), lambda: semaphore.set_limit(ROOT, 4)]
 )
@@ -918,6 +936,7 @@ def test_a_lost_turn_that_finds_another_limit_gives_its_permits_back(version: in
         (lambda: limited(entry(patient=True)).turn(FencingToken(7, 1)), [node(ROOT), OTHER]),
         (lambda: semaphore.set_limit(ROOT, 2), [OTHER]),
         (lambda: semaphore.set_limit(ROOT, 2), [MISSING, OTHER]),
+        (lambda: semaphore.set_limit(ROOT, 2), [node(ROOT), OTHER]),
         (lambda: semaphore.limit_of(ROOT), [OTHER]),
     ],
 )

@@ -627,6 +627,7 @@ def test_a_node_that_nobody_uses_is_deleted(world: World) -> None:
     assert nodes(world, "/other") == []
 
 
+@pytest.mark.hazard("H56")
 @pytest.mark.parametrize("late", [0.0, 0.5, 4.0, 50.0])
 def test_a_disowned_create_that_is_late_is_deleted(world: World, late: float) -> None:
     world.server.make_path(PATH)
