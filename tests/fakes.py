@@ -722,7 +722,7 @@ class Client:
                 self.later(partial(self._settle, path, uuid))
 
     def _settle(self, path: str, uuid: str) -> Attempt[None]:
-        make = partial(steps.settle, path, uuid, lambda: steps.FIRST_LOOK)
+        make = partial(steps.settle, path, lambda: [uuid], lambda: steps.FIRST_LOOK)
         return Attempt(self, make(), recover=make).start()
 
     def reconnect(self, *, lag: int = 0) -> None:

@@ -116,7 +116,8 @@ class _Spelling:
         if frame is None:
             self.words.append("over")
             return
-        variables = dict(frame.f_locals)  # since Python 3.13 it is a view
+        # Their order there depends on when somebody has looked before.
+        variables = dict(sorted(frame.f_locals.items()))
         self.all(generator.__qualname__, (frame.f_lasti, variables, generator.gi_yieldfrom))
 
     def function(self, function: Any) -> None:

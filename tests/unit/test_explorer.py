@@ -109,7 +109,7 @@ SEEDED = {
         Bounds(2, 0),
     ),
     "forgets a create that was lost, and may come late": Seeded(
-        (Bend(steps, "find", "if node is None:", "if False:"),),
+        (Bend(steps, "find", "if not found:", "if False:"),),
         "left (behind|waiting)",
         Bounds(1, 1, ("late",)),
     ),

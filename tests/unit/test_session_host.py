@@ -30,6 +30,7 @@ from zklock._recipes.effects import (
     DeleteAll,
     Exists,
     Failure,
+    List,
     Watch,
 )
 from zklock._recipes.nodedata import NodeData
@@ -639,6 +640,27 @@ def test_a_disowned_create_that_is_late_is_deleted(world: World, late: float) ->
     world.run(0.2 + late / 4)
     assert nodes(world) == []
     assert not world.session._attempts
+
+
+def test_creates_that_are_lost_at_the_same_time_are_looked_for_together(world: World) -> None:
+    world.server.make_path(PATH)
+    uuids = [f"{number:032}" for number in range(100)]
+    for uuid in uuids[:50]:
+        world.session.disown(PATH, uuid)
+    world.run(0.05)
+    for uuid in uuids[50:]:
+        world.session.disown(PATH, uuid)
+    world.run(0.1)
+    assert len(world.session._attempts) == 1
+    assert len(world.requests(List)) == 1
+    assert world.client.client_id is not None
+    for uuid in uuids[::3]:
+        world.server.create(f"{PATH}/_c_{uuid}-lock-", b"", world.client.client_id[0])
+    world.session.disown(PATH, UUID)  # later: it is looked for soon, too
+    world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", world.client.client_id[0])
+    world.run(0.2)
+    assert nodes(world) == []
+    assert len(world.session._attempts) == 1
 
 
 def test_a_disowned_create_is_looked_for_in_vain_for_a_time(world: World) -> None:

@@ -126,7 +126,7 @@ def test_a_node_of_another_session_is_disowned_too() -> None:
 
 def settled(seconds: float, at: float) -> tuple[list[float], bool]:
     """Return the ages at which it is looked for, and whether the node of this age is deleted."""
-    recipe: Any = steps.settle(PATH, "u", lambda: seconds)
+    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: seconds)
     ages, age = list[float](), 0.0
     asked = next(recipe)
     with contextlib.suppress(StopIteration):
@@ -163,7 +163,7 @@ def test_a_late_create_is_deleted_at_the_next_look(at: float) -> None:
 
 @pytest.mark.parametrize("answer", [(OTHER, listing()), (None, DENIED)])
 def test_a_look_for_a_late_create_that_is_refused_is_not_the_last(answer: Any) -> None:
-    recipe: Any = steps.settle(PATH, "u", lambda: 60.0)
+    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: 60.0)
     next(recipe)
     recipe.send(None)
     assert isinstance(recipe.send(answer), Pause)
@@ -171,7 +171,7 @@ def test_a_look_for_a_late_create_that_is_refused_is_not_the_last(answer: Any) -
 
 def test_a_timeout_that_grows_meanwhile_has_a_late_create_looked_for_longer() -> None:
     seconds = [1.0]
-    recipe: Any = steps.settle(PATH, "u", lambda: seconds[0])
+    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: seconds[0])
     asked, age = next(recipe), 0.0
     while age < 4.0:
         seconds[0] = 4.0

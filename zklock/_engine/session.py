@@ -134,6 +134,7 @@ class Session(Uncopied, WireObserver):
         self._attempts: dict[Attempt[Any], None] = {}
         self._parked: dict[Attempt[Any], None] = {}
         self._awaiting_lease: dict[Attempt[Any], str] = {}  # to the node that each claims
+        self._disowned: dict[str, list[str]] = {}  # by path: those that nobody looks for yet
         # Whether heartbeats can work: they need read permission on the session's own nodes.
         self._readable = not client.default_acl
         self._epochs = telling.Epochs()
@@ -488,7 +489,24 @@ class Session(Uncopied, WireObserver):
 
     def disown(self, path: str, uuid: str) -> None:
         """Delete the contender with this name, should it be made later; see ``Disown``."""
-        self.later(lambda: self._run(lambda: steps.settle(path, uuid, self._lateness)))
+        self.later(partial(self._settle, path, uuid))
+
+    def _settle(self, path: str, uuid: str) -> None:
+        with self.guard:
+            disowned = self._disowned.get(path)
+            if disowned is not None:
+                disowned.append(uuid)  # one look for all that are lost at the same time
+                return
+            disowned = self._disowned[path] = [uuid]
+        take = partial(self._take_disowned, path, disowned)
+        self._run(lambda: steps.settle(path, take, self._lateness))
+
+    def _take_disowned(self, path: str, disowned: list[str]) -> list[str]:
+        """Return them; from now on, others are looked for by others. Repeatable."""
+        with self.guard:
+            if self._disowned.get(path) is disowned:
+                del self._disowned[path]
+        return disowned
 
     def _lateness(self) -> float:
         return max(LATENESS, LATE_TIMEOUTS * self.timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Set as AbstractSet
 from functools import partial
 from typing import Protocol
 
@@ -58,47 +58,65 @@ def find(path: str, uuid: str) -> Recipe[str | None]:
 
     If there is none, it is disowned: the uuid must not be used again.
     """
-    node = yield from _find(path, uuid)
-    if node is None:
+    found = yield from _find(path, {uuid})
+    if not found:
         yield Disown(path, uuid)
-    return node
+    return next(iter(found.values()), None)
 
 
-def settle(path: str, uuid: str, seconds: Callable[[], float]) -> Recipe[None]:
-    """Delete the node of a create that was disowned, if it is made late.
+def settle(
+    path: str, disowned: Callable[[], Iterable[str]], seconds: Callable[[], float]
+) -> Recipe[None]:
+    """Delete the nodes of creates that were disowned, if they are made late.
 
-    This looks for it for ``seconds()``: soon at first, then at ages that grow by a quarter.
+    This looks for ``seconds()``: soon at first, then at ages that grow by a quarter. It looks for
+    those that were ``disowned()`` before its first look.
     """
-    age, pause = 0.0, FIRST_LOOK
-    while age < seconds():
+    yield Pause(FIRST_LOOK)
+    age, uuids = FIRST_LOOK, set(disowned())
+    while True:
+        with contextlib.suppress(ZkLockError):  # it may pass until the next look
+            found = yield from _find(path, uuids)
+            for uuid, node in found.items():
+                yield from delete(path, node)
+                uuids.discard(uuid)
+        if not uuids or age >= seconds():
+            return
+        pause = max(FIRST_LOOK, age / 4)
         yield Pause(pause)
         age += pause
-        pause = max(pause, age / 4)
-        with contextlib.suppress(ZkLockError):  # it may pass until the next look
-            node = yield from _find(path, uuid)
-            if node is not None:
-                yield from delete(path, node)
-                return
 
 
-def _find(path: str, uuid: str) -> Recipe[str | None]:
+def _find(path: str, uuids: AbstractSet[str]) -> Recipe[dict[str, str]]:
+    """Return the nodes of contenders of this session, by the uuid."""
     while True:
         synced, listing = yield (Sync(path), List(path))
         check(synced, Failure.DROPPED)
         check(listing, Failure.DROPPED, Failure.MISSING)
         if is_(synced, Failure.DROPPED) or is_(listing, Failure.DROPPED):
             continue
-        found = listing.names if isinstance(listing, Listing) else []
-        alike = [name for name in found if name.startswith(f"_c_{uuid}-")]
+        alike = _alike(listing.names if isinstance(listing, Listing) else [], uuids)
         if not alike:
-            return None
-        nodes = yield tuple(Exists(f"{path}/{name}") for name in alike)
+            return {}
+        nodes = yield tuple([Exists(f"{path}/{name}") for name in alike])
         for node in nodes:
             check(node, Failure.DROPPED, Failure.MISSING)
         if any(isinstance(node, Failed) for node in nodes):
             continue
         # A node of an earlier session is about to vanish: we cannot use it.
-        return next((node.path for node in nodes if node.mine), None)
+        there = zip(alike.values(), nodes, strict=True)
+        return {uuid: node.path for uuid, node in there if node.mine}
+
+
+def _alike(there: Iterable[str], uuids: AbstractSet[str]) -> dict[str, str]:
+    """Return the names that begin with one of the uuids, and with which. In one pass."""
+    lengths = {len(uuid) for uuid in uuids}
+    return {
+        name: name[3 : 3 + length]
+        for name in there
+        for length in lengths
+        if name[3 : 3 + length] in uuids and name.startswith("_c_")
+    }
 
 
 def delete(
