@@ -19,6 +19,10 @@ believes until it is told (`LossReason.NODE_DELETED`). The same holds if an oper
 session, which tests do and ZooKeeper does not, while the lease ran. (Whether a session that expires
 by itself ends after the lease is judged in the histories of chaos, by `zklock.testing.checker`.)
 
+A late create tells no event: its node takes a number, as any node does, and goes.
+If it stays, no event says so. The servers' log does (`tests.chaos.server_log`), and so do the tests
+that look for what is left behind.
+
 A history is that of one process, in the order in which the events were told. All times are of one
 clock. A path on another server is another lock: `Elsewhere` says so. Readers do not block each
 other, nor does a writer a reader that came later, as it may have become a reader, too; permits of a

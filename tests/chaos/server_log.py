@@ -3,7 +3,8 @@
 The servers write down each change in the order in which it is made: which session created which
 znode, when, and which transaction deleted it. So the log knows, without zklock, who stood in which
 queue. `disagreements` holds the grants of a history against it: was the holder's znode there, was
-it the first, was it still there at the last moment of belief?
+it the first, was it still there at the last moment of belief? And did any znode stand for long that
+nobody used?
 
 Only servers on local Java are read: `gather` returns nothing for others. The format of the files:
 https://github.com/apache/zookeeper/blob/master/zookeeper-jute/src/main/resources/zookeeper.jute
@@ -37,6 +38,13 @@ CLOSE_SESSION = -11
 
 SLACK = 0.002
 """Seconds by which a time of the log may be off: it is in milliseconds."""
+
+UNUSED = 20.0
+"""For how long a znode may stand after its ask was answered, in seconds.
+
+A create whose reply was lost may be carried out a minute late. Its session looks for it again at
+ages that grow by a quarter, so within 15 s. The rest is for faults: no server may be in reach.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +218,8 @@ def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Ag
     - When it was granted, every znode with a lower number had been deleted.
     - When the servers deleted it, its holder believed no more. If an operator deleted it, belief
       ends there, as in the history itself.
+    - A znode that was never granted is gone ``UNUSED`` seconds after its ask was answered, or with
+      its session. See `_unused` for what is known of that.
     - In the end there are no znodes.
     """
     record = Record(events)
@@ -244,6 +254,9 @@ def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Ag
         if grant.broken == math.inf:
             how = f"{grant.ended_by}, the session ended" if node.expired else grant.ended_by
             result.margins[how] = min(result.margins.get(how, math.inf), margin)
+    for node, source, begin, end in _unused(record, log, slack):
+        what = f"{source} {node.path} of session {node.session:#x} stood for {end - begin:.3f} s"
+        object_(Rule.SERVICE, begin, f"{what} and nobody used it")
     for node in log.nodes.values():
         if node.until == math.inf:
             object_(Rule.SERVICE, node.since, f"{node.path} is still there")
@@ -268,6 +281,40 @@ def decide(events: Sequence[Event], bounds: Bounds | None = None) -> Decision:
     changes = kept(events)
     agreement = compare(events, ServerLog(changes)) if changes else Agreement()
     return Decision(check(events, bounds), agreement)
+
+
+def _unused(
+    record: Record, log: ServerLog, slack: float
+) -> Iterator[tuple[Standing, str, float, float]]:
+    """Yield the znodes that nobody used for too long: whose they were, from when to when.
+
+    A process notes an ask before it creates a znode for it. So nobody uses the znode any more when
+    all asks of its process for this lock that had begun by then are answered.
+
+    Left out are znodes that were granted; sessions that were granted nothing, for nothing says
+    whose they are; and shards, which are had without an ask.
+    """
+    sources = {event["session"]: event.source for event in record.by_kind["grant"]}
+    answered = {
+        event["ask"]: event.at
+        for event in (*record.by_kind["grant"], *record.by_kind["answer"])
+        if "ask" in event.data
+    }
+    spans: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for ask in record.by_kind["ask"]:
+        span = ask.at, answered.get(ask["ask"], math.inf)
+        spans[ask.source, ask["lock"]].append(span)
+    asking = {source for source, _ in spans}
+    over = max((event.at for events in record.by_kind.values() for event in events), default=0.0)
+    for node in log.nodes.values():
+        source = sources.get(node.session)
+        if source not in asking or node.path in record.grants:
+            continue
+        mine = spans[source, node.path.rpartition("/")[0]]
+        ends = [end for begin, end in mine if begin <= node.since + slack]
+        begin, end = max([node.since, *ends]), min(node.until, over)
+        if end - begin - record.paused(source, begin, end) > UNUSED:
+            yield node, source, begin, end
 
 
 def _cleared(log: ServerLog) -> dict[str, float]:

@@ -24,9 +24,10 @@ RIGHT = {
     "LeaseStall": 262_105,
     "LeaseDrift": 1_931_731,
     "Recipe": 59_745,
-    "RecipeFaults": 558_147,
+    "RecipeFaults": 589_240,
+    "RecipeLate": 791_982,
     "RecipeRounds": 114_831,
-    "RecipeLive": 62_770,
+    "RecipeLive": 116_476,
 }
 """Configuration: how many states it has."""
 
@@ -43,6 +44,7 @@ WRONG = {
     "RecipeWrongLook": ("LooksAgain", "OneBeliever"),
     "RecipeWrongAdopt": ("ByUuidOnly", "OneBeliever"),
     "RecipeWrongSync": ("Syncs", "NoOrphan"),
+    "RecipeWrongLate": ("Settles", "NoOrphan"),
     "RecipeWrongFence": ("Fenced", "ResourceInOrder"),
 }
 """Configuration: the constant that is wrong in it, and the invariant that refutes it."""

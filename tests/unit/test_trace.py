@@ -74,6 +74,10 @@ class Story:
     def lose(self, who: dict[str, Any], end: LossReason) -> None:
         self.tell(Lost, reason=end, lease_end=self.now + STEP / 2, lasted=None, **who)
 
+    def lost_create(self) -> None:
+        """A create comes late, and is deleted: it takes a number, and nothing is told of it."""
+        self.number += 1
+
     def renew(self) -> None:
         self.tell(EpochChanged, path=PATH, before=self.epoch, now=self.epoch + 1)
         self.epoch, self.number = self.epoch + 1, -1
@@ -85,7 +89,9 @@ ENDS = [None, *LossReason]
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(ENDS), st.sampled_from(["go", "give up", "renew"]), st.booleans()
+            st.sampled_from(ENDS),
+            st.sampled_from(["go", "give up", "renew", "late"]),
+            st.booleans(),
         ),
         max_size=8,
     )
@@ -95,6 +101,8 @@ def test_what_the_model_allows_is_accepted(turns: list[tuple[Any, str, bool]]) -
     for end, what, broken in turns:
         if what == "renew":
             story.renew()
+        elif what == "late":
+            story.lost_create()
         who = story.enter()
         if what == "give up":
             story.tell(Withdrawn, path=PATH, kind="exclusive", identity="w", waited=1.0, error=None)

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.server_log import Change, ServerLog, changes, compare, decide, gather, keep, kept
+from tests.chaos.server_log import (
+    UNUSED,
+    Change,
+    ServerLog,
+    changes,
+    compare,
+    decide,
+    gather,
+    keep,
+    kept,
+)
 from zklock import FencingToken
 from zklock.testing.checker import Rule
 from zklock.testing.history import Event, History, load
@@ -211,3 +221,97 @@ class TestComparing:
             Change(10, 9.9, 4, node(3)),
         ]
         assert found([*HISTORY, *granted(3, 9.2, 9.5, epoch=8)], [*LOG, *again]) == {}
+
+
+def asked(number: int, at: float, *, timeout: float = 60.0, lock: str = LOCK) -> Event:
+    """Return the first ask of the one whose session is that of node ``number``."""
+    data = {"ask": f"w{number}-1", "lock": lock, "timeout": timeout}
+    return Event(at, f"w{number}", "ask", data)
+
+
+def answered(number: int, at: float) -> Event:
+    return Event(at, f"w{number}", "answer", {"ask": f"w{number}-1", "outcome": "none"})
+
+
+class TestUnused:
+    """``HISTORY``, in which the second has asked for a lock whose first try comes late.
+
+    It is node 5, made by session 2 and gone at ``until``. The session lives for long.
+    """
+
+    CAME = 4.0
+    OVER = Event(1000.0, "run", "end", {})
+
+    @classmethod
+    def unused(
+        cls,
+        *more: Event,
+        until: float,
+        expires: bool = False,
+        lock: str = LOCK,
+        came: float = CAME,
+        session: int = 2,
+    ) -> str | None:
+        late = node(5).replace(LOCK, lock)
+        made = [Change(1, 0.0, 99, lock, created=True)] if lock != LOCK else []
+        gone = Change(20, until, session, None if expires else late)
+        log = [*LOG[:-1], *made, Change(7, came, session, late, created=True)]
+        log += [Change(8, 8.0, 2, node(1)), gone]
+        log.sort(key=lambda change: change.at)
+        return found([*HISTORY, *more, cls.OVER], log).get(Rule.SERVICE)
+
+    @staticmethod
+    def granted(at: float = 3.1) -> Event:
+        """The second's ask is answered by its grant of node 1."""
+        return Event(at, "w1", "answer", {"ask": "w1-1", "outcome": "granted"})
+
+    def test_a_create_that_came_after_its_ask_was_answered_by_another(self) -> None:
+        said = self.unused(asked(1, 1.0), self.granted(), until=self.CAME + UNUSED + 5)
+        assert said == (
+            f"w1 {node(5)} of session 0x2 stood for 25.000 s and nobody used it, "
+            "by the log of the servers"
+        )
+
+    def test_until_its_session_ends(self) -> None:
+        late = self.CAME + UNUSED
+        assert self.unused(asked(1, 1.0), self.granted(), until=late + 1, expires=True)
+        assert not self.unused(asked(1, 1.0), self.granted(), until=late - 1, expires=True)
+
+    def test_deleted_in_time(self) -> None:
+        assert not self.unused(asked(1, 1.0), self.granted(), until=self.CAME + UNUSED - 1)
+
+    def test_counts_from_the_answer_of_an_ask_that_had_begun(self) -> None:
+        given_up = asked(1, 1.0), answered(1, 30.0)
+        assert not self.unused(*given_up, until=30.0 + UNUSED - 1)
+        assert self.unused(*given_up, until=30.0 + UNUSED + 1)
+
+    def test_of_one_who_still_waits(self) -> None:
+        assert not self.unused(asked(1, 1.0), until=900.0)
+
+    @pytest.mark.parametrize("lock", [LOCK, "/locks/b"])
+    def test_an_ask_that_came_later_or_for_another_lock_does_not_count(self, lock: str) -> None:
+        late = asked(1, self.CAME + 1, lock=LOCK)
+        assert self.unused(late, until=self.CAME + UNUSED + 1, lock=lock)
+
+    def test_by_the_grant_with_the_ask(self) -> None:
+        (grant, _) = granted(1, 3.1, 3.2)
+        told = replace(grant, at=3.2, data={**grant.data, "ask": "w1-1"})
+        assert self.unused(asked(1, 1.0), told, until=self.CAME + UNUSED + 1)
+
+    def test_of_a_process_that_was_paused(self) -> None:
+        pause = Event(10.0, "w1", "pause", {"worker": "w1", "until": 20.0})
+        until = self.CAME + UNUSED
+        assert not self.unused(asked(1, 1.0), self.granted(), pause, until=until + 9)
+        assert self.unused(asked(1, 1.0), self.granted(), pause, until=until + 11)
+
+    def test_of_one_who_does_not_ask(self) -> None:
+        assert not self.unused(until=900.0)
+
+    def test_of_a_session_that_nobody_is_known_by(self) -> None:
+        assert not self.unused(asked(1, 1.0), self.granted(), until=900.0, session=7)
+
+    def test_that_is_still_there(self) -> None:
+        history = [*HISTORY, asked(1, 1.0), self.granted(), self.OVER]
+        log = [*LOG[:-1], Change(7, self.CAME, 2, node(5), created=True)]
+        (said, *_) = compare(history, ServerLog(log)).violations
+        assert "stood for 996.000 s" in said.what
