@@ -2,7 +2,7 @@
 
 The servers write down each change in the order in which it is made: which session created which
 znode, when, and which transaction deleted it. So the log knows, without zklock, who stood in which
-queue. `disagreements` holds the grants of a history against it: was the holder's znode there, was
+queue. `compare` holds the grants of a history against it: was the holder's znode there, was
 it the first, was it still there at the last moment of belief? And did any znode stand for long that
 nobody used?
 
@@ -172,7 +172,10 @@ class ServerLog:
     def __init__(self, changes: Iterable[Change]) -> None:
         self.nodes: dict[str, Standing] = {}
         self.created_twice: list[str] = []
+        self.given_twice: list[tuple[Standing, Standing]] = []
+        """Two znodes below one path that have the same number: the servers forgot the first."""
         parents: dict[str, int] = {}
+        numbers: dict[tuple[str, int, str], Standing] = {}
         of_session: dict[int, list[Standing]] = defaultdict(list)
         for change in changes:
             if change.path is None:
@@ -188,6 +191,10 @@ class ServerLog:
                     if change.path in self.nodes:
                         self.created_twice.append(change.path)
                     node = Standing(change.path, change.session, parents[lock], change.at)
+                    number = lock, node.parent, name[-10:]
+                    first = numbers.setdefault(number, node)
+                    if first.path != node.path:
+                        self.given_twice.append((first, node))
                     self.nodes[change.path] = node
                     of_session[change.session].append(node)
 
@@ -221,6 +228,9 @@ def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Ag
     - A znode that was never granted is gone ``UNUSED`` seconds after its ask was answered, or with
       its session. See `_unused` for what is known of that.
     - In the end there are no znodes.
+
+    If the servers give a number twice, they have lost transactions that most of them had written
+    down. Then they have broken the other promises, and not their clients.
     """
     record = Record(events)
     result = Agreement(nodes=len(log.nodes))
@@ -228,8 +238,8 @@ def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Ag
     def object_(rule: Rule, at: float, what: str) -> None:
         result.violations.append(Violation(rule, at, f"{what}, by the log of the servers"))
 
-    for path in log.created_twice:
-        object_(Rule.TOKENS, log.nodes[path].since, f"{path} was created twice")
+    for at, what in _twice(log):
+        object_(Rule.TOKENS, at, what)
     cleared = _cleared(log)
     sessions = {event["node"]: event["session"] for event in record.by_kind["grant"]}
     for grant in record.grants.values():
@@ -281,6 +291,17 @@ def decide(events: Sequence[Event], bounds: Bounds | None = None) -> Decision:
     changes = kept(events)
     agreement = compare(events, ServerLog(changes)) if changes else Agreement()
     return Decision(check(events, bounds), agreement)
+
+
+def _twice(log: ServerLog) -> Iterator[tuple[float, str]]:
+    """Yield what the servers have made twice, and when."""
+    if log.given_twice:
+        first, second = log.given_twice[0]
+        count = f"{len(log.given_twice)} numbers were given twice"
+        what = f"{count}: the servers have forgotten {first.path} when they make {second.path}"
+        yield second.since, what
+    for path in log.created_twice:
+        yield log.nodes[path].since, f"{path} was created twice"
 
 
 def _unused(

@@ -208,6 +208,20 @@ class TestComparing:
         history = [*granted(0, 2.0, 2.9), *granted(1, 3.1, 6.5, epoch=1)]
         assert "has no epoch 0x2" in found(history, LOG)[Rule.TOKENS]
 
+    def test_a_number_that_is_given_twice(self) -> None:
+        """The servers have lost what they had written down: it is said first."""
+        other = node(1).replace("00000000-", "11111111-")
+        log = [*LOG, Change(7, 8.5, 3, other, created=True), Change(8, 9.0, 3, other)]
+        said = [each.what for each in compare(HISTORY, ServerLog(log)).violations]
+        what = f"1 numbers were given twice: the servers have forgotten {node(1)} when they make"
+        assert said == [f"{what} {other}, by the log of the servers"]
+
+    def test_the_number_of_a_path_that_is_made_again_is_not_given_twice(self) -> None:
+        again = [Change(7, 9.0, 99, LOCK), Change(8, 9.0, 99, LOCK, created=True)]
+        other = node(1).replace("00000000-", "11111111-")
+        log = [*LOG, *again, Change(9, 9.1, 4, other, created=True), Change(10, 9.9, 4, other)]
+        assert ServerLog(log).given_twice == []
+
     def test_what_is_left(self) -> None:
         assert found(HISTORY, LOG[:-1]) == {
             Rule.SERVICE: f"{node(1)} is still there, by the log of the servers"
