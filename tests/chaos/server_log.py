@@ -36,6 +36,9 @@ DELETES = {2, 20}
 MULTI = 14
 CLOSE_SESSION = -11
 
+SILENCE = 1.0
+"""Seconds without a change after which the servers count as silent: they are always asked."""
+
 SLACK = 0.002
 """Seconds by which a time of the log may be off: it is in milliseconds."""
 
@@ -171,13 +174,18 @@ class ServerLog:
 
     def __init__(self, changes: Iterable[Change]) -> None:
         self.nodes: dict[str, Standing] = {}
+        self._silences: list[tuple[float, float]] = []
         self.created_twice: list[str] = []
         self.given_twice: list[tuple[Standing, Standing]] = []
         """Two znodes below one path that have the same number: the servers forgot the first."""
         parents: dict[str, int] = {}
         numbers: dict[tuple[str, int, str], Standing] = {}
         of_session: dict[int, list[Standing]] = defaultdict(list)
+        last = math.inf
         for change in changes:
+            if change.at - last > SILENCE:
+                self._silences.append((last, change.at))
+            last = change.at
             if change.path is None:
                 for node in of_session.pop(change.session, ()):
                     self._delete(node, change)
@@ -197,6 +205,10 @@ class ServerLog:
                         self.given_twice.append((first, node))
                     self.nodes[change.path] = node
                     of_session[change.session].append(node)
+
+    def silent(self, begin: float, end: float) -> float:
+        """Return for how many seconds between these times the servers carried out nothing."""
+        return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in self._silences)
 
     @staticmethod
     def _delete(node: Standing, change: Change) -> None:
@@ -312,8 +324,9 @@ def _unused(
     A process notes an ask before it creates a znode for it. So nobody uses the znode any more when
     all asks of its process for this lock that had begun by then are answered.
 
-    Left out are znodes that were granted; sessions that were granted nothing, for nothing says
-    whose they are; and shards, which are had without an ask.
+    Pauses of the process do not count, and times in which the servers carried out nothing: they had
+    no leader. Left out are znodes that were granted; sessions that were granted nothing, for
+    nothing says whose they are; and shards, which are had without an ask.
     """
     sources = {event["session"]: event.source for event in record.by_kind["grant"]}
     answered = {
@@ -334,7 +347,8 @@ def _unused(
         mine = spans[source, node.path.rpartition("/")[0]]
         ends = [end for begin, end in mine if begin <= node.since + slack]
         begin, end = max([node.since, *ends]), min(node.until, over)
-        if end - begin - record.paused(source, begin, end) > UNUSED:
+        quiet = record.paused(source, begin, end) + log.silent(begin, end)
+        if end - begin - quiet > UNUSED:
             yield node, source, begin, end
 
 

@@ -265,12 +265,15 @@ class TestUnused:
         lock: str = LOCK,
         came: float = CAME,
         session: int = 2,
+        silent: tuple[float, float] = (0.0, 0.0),
     ) -> str | None:
         late = node(5).replace(LOCK, lock)
         made = [Change(1, 0.0, 99, lock, created=True)] if lock != LOCK else []
         gone = Change(20, until, session, None if expires else late)
         log = [*LOG[:-1], *made, Change(7, came, session, late, created=True)]
         log += [Change(8, 8.0, 2, node(1)), gone]
+        others = (n / 2 for n in range(int(2 * until)) if not silent[0] < n / 2 < silent[1])
+        log += [Change(30, at, 99, f"/others/{at}", created=True) for at in others]
         log.sort(key=lambda change: change.at)
         return found([*HISTORY, *more, cls.OVER], log).get(Rule.SERVICE)
 
@@ -317,6 +320,12 @@ class TestUnused:
         until = self.CAME + UNUSED
         assert not self.unused(asked(1, 1.0), self.granted(), pause, until=until + 9)
         assert self.unused(asked(1, 1.0), self.granted(), pause, until=until + 11)
+
+    def test_while_the_servers_had_no_leader(self) -> None:
+        until, silent = self.CAME + UNUSED, (10.0, 20.0)
+        mine = asked(1, 1.0), self.granted()
+        assert not self.unused(*mine, until=until + 9, silent=silent)
+        assert self.unused(*mine, until=until + 11, silent=silent)
 
     def test_of_one_who_does_not_ask(self) -> None:
         assert not self.unused(until=900.0)
