@@ -153,6 +153,24 @@ MUTATIONS = {
         found="left",
         quick=False,
     ),
+    "a create that may come late is not looked for again": Mutation(
+        (Bend(steps, "find", "yield Disown(path, uuid)", "pass"),),
+        faults=("isolate",),
+        found="left",
+        quick=False,
+    ),
+    "a create that may come late is looked for once more": Mutation(
+        (Bend(steps, "settle", "while age < seconds():", "for _ in range(1):"),),
+        faults=("isolate",),
+        found="left",
+        quick=False,
+    ),
+    "a create that has come late is not deleted": Mutation(
+        (Bend(steps, "settle", "yield from delete(path, node)", "pass"),),
+        faults=("isolate",),
+        found="left",
+        quick=False,
+    ),
     "who gives up leaves its node": Mutation(
         (Bend(lock, "acquire", "yield from leave(entry)\n            raise", "raise"),),
         faults=("cancel",),
@@ -496,6 +514,13 @@ MUTATIONS = {
         (Bend(Slot, "_end", "self._revoke()", "pass"),),
         kind="pool",
         found="was not revoked",
+    ),
+    "a worker's late write undoes a later one": Mutation(
+        (Bend(pool_nodes, "write", "Write(path, data, found.version)", "Write(path, data)"),),
+        kind="pool",
+        faults=("isolate",),
+        found="come to rest",
+        quick=False,
     ),
     "a writer is let in by one that has become a reader": Mutation(
         (Bend(lock, "_take_turn", "me.kind is names.Kind.READ", "True"),),
