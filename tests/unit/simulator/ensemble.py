@@ -2,7 +2,20 @@
 
 Each follower notes whom it has heard of. The leader asks for that every half tick, counts a whole
 timeout from then, and ends sessions at its ticks. A follower that is cut off from the leader
-answers pings, and nothing else. After ``SYNC_LIMIT`` ticks it gives up, and closes its connections.
+answers pings, and nothing else. It keeps requests and handshakes, also those of connections that
+have ended since. When it hears of the leader again, the leader gets them in order. After one of
+``SYNC_LIMITS``, in ticks, it gives up, and closes its connections.
+
+The leader carries out a write only if the session lives, and *belongs* to the follower that sends
+the write: this follower was the last whose handshake of the session has reached the leader. Any
+other write is refused, and ends its connection without an answer. A handshake whose connection is
+over counts, too. A thread of the leader's takes handshakes, and another one checks writes. So a
+handshake can let writes pass that stand before it: the seed decides from which one on. Whoever
+closes a session need not own it. A follower's ``sync`` is not checked.
+
+Source: ``LearnerHandler``, ``LeaderZooKeeperServer``, ``SessionTrackerImpl``,
+``PrepRequestProcessor``, ``ProposalRequestProcessor`` and ``FinalRequestProcessor`` of Apache
+ZooKeeper 3.9.
 """
 
 from __future__ import annotations
@@ -21,7 +34,8 @@ from zklock.testing.zookeeper.tree import Transaction
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 HOSTS = ",".join(f"{address}:2181" for address in ADDRESSES)
-SYNC_LIMITS = (5, 10)
+SYNC_LIMITS = (5, 12)
+"""For how many ticks a follower waits for the leader; one of them for each seed."""
 
 
 class Touches(Sessions[Link]):
@@ -149,7 +163,7 @@ class Ensemble:
         self._home: dict[Link, Follower] = {}
         self._timeouts: dict[Link, int] = {}
         self._owners: dict[int, Follower] = {}  # whose writes of a session pass
-        self.sync_limit = self._rng.choice(SYNC_LIMITS)
+        self.sync_limit = random.Random(f"sync limit {system.seed}").choice(SYNC_LIMITS)
         self.throttles = 0.0  # how often a request is throttled
         self.loses = 0.0  # how often a request, or its reply, is lost with the connection
         for follower in self.followers:
@@ -173,7 +187,6 @@ class Ensemble:
         self._timeouts[link] = self.machine.rules.timeout(request.timeout)
         self.machine.connect(link, request, self._now(), "10.0.0.9")
         follower.known[link] = self.machine.linked(link)
-        self._owners[follower.known[link]] = follower
         self._post()
 
     def own(self, follower: Follower, frame: bytes) -> None:

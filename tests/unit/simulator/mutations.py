@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from tests.unit.bends import Bend, bent
-from tests.unit.simulator.plans import AGAIN, FAULTS, INTERRUPT, Plan, plan_of
+from tests.unit.simulator.plans import AGAIN, FAULTS, INTERRUPT, LATE, Plan, plan_of
 from tests.unit.simulator.system import Violation
 from tests.unit.simulator.world import World
 from zklock._election import base as election_base
@@ -155,19 +155,22 @@ MUTATIONS = {
     ),
     "a create that may come late is not looked for again": Mutation(
         (Bend(steps, "find", "yield Disown(path, uuid)", "pass"),),
-        faults=("isolate",),
+        faults=LATE,
+        troubles=5,
         found="left",
         quick=False,
     ),
     "a create that may come late is looked for once more": Mutation(
         (Bend(steps, "settle", "while age < seconds():", "for _ in range(1):"),),
-        faults=("isolate",),
+        faults=LATE,
+        troubles=5,
         found="left",
         quick=False,
     ),
     "a create that has come late is not deleted": Mutation(
         (Bend(steps, "settle", "yield from delete(path, node)", "pass"),),
-        faults=("isolate",),
+        faults=LATE,
+        troubles=5,
         found="left",
         quick=False,
     ),
@@ -514,13 +517,6 @@ MUTATIONS = {
         (Bend(Slot, "_end", "self._revoke()", "pass"),),
         kind="pool",
         found="was not revoked",
-    ),
-    "a worker's late write undoes a later one": Mutation(
-        (Bend(pool_nodes, "write", "Write(path, data, found.version)", "Write(path, data)"),),
-        kind="pool",
-        faults=("isolate",),
-        found="come to rest",
-        quick=False,
     ),
     "a writer is let in by one that has become a reader": Mutation(
         (Bend(lock, "_take_turn", "me.kind is names.Kind.READ", "True"),),

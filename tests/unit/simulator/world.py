@@ -320,7 +320,7 @@ class World:
         self.struck[what] += 1
         member = rng.choice(self.members)
         follower = rng.choice(self.ensemble.followers)
-        long = rng.choice((0.2, 0.5, 0.75, 0.9, 1.5, 1.5)) * self.plan.timeout
+        long = rng.choice((0.2, 0.5, 0.9, 1.5, 1.5)) * self.plan.timeout
         self.say(f"{what}: {member.process.name} {follower.address} {long:.2f} s")
         home = {
             **dict.fromkeys(("cut", "cut off", "slow"), self._trouble_of_network),
