@@ -2,7 +2,20 @@
 
 Each follower notes whom it has heard of. The leader asks for that every half tick, counts a whole
 timeout from then, and ends sessions at its ticks. A follower that is cut off from the leader
-answers pings, and nothing else. After ``SYNC_LIMIT`` ticks it gives up, and closes its connections.
+answers pings, and nothing else. It keeps requests and handshakes, also those of connections that
+have ended since. When it hears of the leader again, the leader gets them in order. After one of
+``SYNC_LIMITS``, in ticks, it gives up, and closes its connections.
+
+The leader carries out a write only if the session lives, and *belongs* to the follower that sends
+the write: this follower was the last whose handshake of the session has reached the leader. Any
+other write is refused, and ends its connection without an answer. A handshake whose connection is
+over counts, too. A thread of the leader's takes handshakes, and another one checks writes. So a
+handshake can let writes pass that stand before it: the seed decides from which one on. Whoever
+closes a session need not own it. A follower's ``sync`` is not checked.
+
+Source: ``LearnerHandler``, ``LeaderZooKeeperServer``, ``SessionTrackerImpl``,
+``PrepRequestProcessor``, ``ProposalRequestProcessor`` and ``FinalRequestProcessor`` of Apache
+ZooKeeper 3.9.
 """
 
 from __future__ import annotations
@@ -14,14 +27,15 @@ from functools import partial
 from tests.unit.simulator.network import Link, Network
 from tests.unit.simulator.system import System
 from zklock.testing.zookeeper import jute, words
-from zklock.testing.zookeeper.machine import Machine, Rules
-from zklock.testing.zookeeper.messages import Answer, HangUp, Message, Ping, Request
+from zklock.testing.zookeeper.machine import _WRITES, Machine, Rules, _Link
+from zklock.testing.zookeeper.messages import Answer, Close, HangUp, Message, Ping, Request
 from zklock.testing.zookeeper.sessions import Session, Sessions
 from zklock.testing.zookeeper.tree import Transaction
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 HOSTS = ",".join(f"{address}:2181" for address in ADDRESSES)
-SYNC_LIMIT = 5
+SYNC_LIMITS = (5, 12)
+"""For how many ticks a follower waits for the leader; one of them for each seed."""
 
 
 class Touches(Sessions[Link]):
@@ -90,14 +104,16 @@ class Follower:
     def _take(self, link: Link, frame: bytes) -> None:
         if link not in self.known:
             self.known[link] = 0
-            self._ask(lambda: self._ensemble.connect(self, link, frame))
+            self._ensemble.race(self, frame)
+            self._ask(partial(self._ensemble.connect, self, link, frame))
             return
         xid, request = jute.read_request(frame)
         if isinstance(request, Ping) and self.known[link] and self.isolated is not None:
             self.touched[self.known[link]] = self._ensemble.timeout_of(link)
             link.down.send(jute.frame(Answer(-2, self._ensemble.machine.zxid, 0, None)))
         else:
-            self._ask(lambda: self._ensemble.request(self, link, xid, request))
+            session = self.known[link]
+            self._ask(partial(self._ensemble.request, self, link, session, xid, request))
 
     def _ask(self, call: Callable[[], object]) -> None:
         if self.isolated is None:
@@ -146,6 +162,8 @@ class Ensemble:
         self.followers = [Follower(self, address) for address in ADDRESSES]
         self._home: dict[Link, Follower] = {}
         self._timeouts: dict[Link, int] = {}
+        self._owners: dict[int, Follower] = {}  # whose writes of a session pass
+        self.sync_limit = random.Random(f"sync limit {system.seed}").choice(SYNC_LIMITS)
         self.throttles = 0.0  # how often a request is throttled
         self.loses = 0.0  # how often a request, or its reply, is lost with the connection
         for follower in self.followers:
@@ -161,6 +179,7 @@ class Ensemble:
     # What arrives.
 
     def connect(self, follower: Follower, link: Link, frame: bytes) -> None:
+        self.own(follower, frame)
         if link not in follower.known:
             return
         request = jute.read_connect(frame)
@@ -170,8 +189,32 @@ class Ensemble:
         follower.known[link] = self.machine.linked(link)
         self._post()
 
-    def request(self, follower: Follower, link: Link, xid: int, request: Request) -> None:
-        if link not in follower.known:
+    def own(self, follower: Follower, frame: bytes) -> None:
+        """Make a follower the owner of the session of a handshake, if it lives."""
+        request = jute.read_connect(frame)
+        session = self._sessions.find(request.session)
+        if session is not None and session.password == request.password:
+            self._owners[session.id] = follower
+            timeout = self.machine.rules.timeout(request.timeout)
+            self._sessions.touch(session, timeout, self._now())
+
+    def race(self, follower: Follower, frame: bytes) -> None:
+        """Let a handshake that has to wait make its follower the owner before some requests."""
+        if follower.isolated is not None:
+            index = self._rng.choice((0, self._rng.randint(0, len(follower.waiting))))
+            follower.waiting.insert(index, partial(self.own, follower, frame))
+
+    def request(
+        self, follower: Follower, link: Link, session: int, xid: int, request: Request
+    ) -> None:
+        writes = isinstance(request, _WRITES)
+        owned = self._owners.setdefault(session, follower) is follower
+        if not self.machine.linked(link):
+            self._request_late(link, session, request, passes=writes and owned)
+            return
+        if writes and not owned:
+            link.down.send(None)
+            follower.end(link)
             return
         rolled = self._rng.random()
         self._sessions.noting = follower.touched
@@ -190,6 +233,17 @@ class Ensemble:
         finally:
             self._sessions.noting = None
         self._post()
+
+    def _request_late(self, link: Link, session_id: int, request: Request, passes: bool) -> None:
+        """Carry out a request of a connection that is over; nobody is answered."""
+        session = self._sessions.find(session_id)
+        if session is None:
+            return
+        if isinstance(request, Close):
+            self.machine.expire(session_id, self._now())
+        elif passes:
+            self.machine._serve(link, _Link(session, session.timeout), 0, request, self._now())
+        self._post(silent=link)
 
     def lost(self, link: Link) -> None:
         self.machine.lost(link)
@@ -231,7 +285,7 @@ class Ensemble:
 
     def _waits_too_long(self, follower: Follower) -> bool:
         since = follower.isolated
-        limit = SYNC_LIMIT * self.machine.rules.tick_time
+        limit = self.sync_limit * self.machine.rules.tick_time
         return since is not None and self._now() - since >= limit
 
     def _learn(self, follower: Follower, now: int) -> None:
@@ -276,7 +330,9 @@ class Ensemble:
 
         def begin() -> None:
             self.machine.restart(rules, self._now())
+            self._owners.clear()
             for follower in self.followers:
+                follower.close_all()  # another restart may have ended meanwhile
                 follower.up = True
 
         self._system.after(seconds, begin)

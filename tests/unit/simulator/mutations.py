@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from tests.unit.bends import Bend, bent
-from tests.unit.simulator.plans import AGAIN, FAULTS, INTERRUPT, Plan, plan_of
+from tests.unit.simulator.plans import AGAIN, FAULTS, INTERRUPT, LATE, Plan, plan_of
 from tests.unit.simulator.system import Violation
 from tests.unit.simulator.world import World
 from zklock._election import base as election_base
@@ -150,6 +150,27 @@ MUTATIONS = {
     "an unanswered create is taken for not done": Mutation(
         (Bend(lock, "enter", "entry.node = yield from find(entry.path, entry.uuid)", "pass"),),
         faults=("lose",),
+        found="left",
+        quick=False,
+    ),
+    "a create that may come late is not looked for again": Mutation(
+        (Bend(steps, "find", "yield Disown(path, uuid)", "pass"),),
+        faults=LATE,
+        troubles=5,
+        found="left",
+        quick=False,
+    ),
+    "a create that may come late is looked for once more": Mutation(
+        (Bend(steps, "settle", "while age < seconds():", "for _ in range(1):"),),
+        faults=LATE,
+        troubles=5,
+        found="left",
+        quick=False,
+    ),
+    "a create that has come late is not deleted": Mutation(
+        (Bend(steps, "settle", "yield from delete(path, node)", "pass"),),
+        faults=LATE,
+        troubles=5,
         found="left",
         quick=False,
     ),

@@ -66,6 +66,9 @@ AGAIN = "interrupt twice"
 ONE_SERVER = {"cut", "isolate", "pause server"}
 """Faults of one server: the client has to find the other one in time."""
 
+LATE = ("isolate",)
+"""What makes requests come late: a server keeps them until it is back. Five times in a plan."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -121,13 +124,17 @@ def plan_of(seed: int, kinds: tuple[str, ...] = KINDS) -> Plan:
     faults = tuple(rng.sample(FAULTS, rng.choice((0, 1, 1, 2, 2, 3, 5))))
     if kind == "burst":
         faults = ()
-    elif rng.random() < 0.1:
+    elif (drawn := rng.random()) < 0.1:
         faults = tuple(sorted(ONE_SERVER))
+    elif drawn < 0.2:
+        faults = LATE
     timeout = rng.choice((4.0, 4.0, 6.0))
     processes = rng.choice((2, 2, 3))
     users = rng.choice((1, 1, 2))
     troubles = rng.choice((1, 2, 4)) if faults else 0
-    if faults and ONE_SERVER.issuperset(faults):
+    if faults is LATE:
+        troubles = 5
+    elif faults and ONE_SERVER.issuperset(faults):
         troubles = 1
     return Plan(
         kind=kind,
