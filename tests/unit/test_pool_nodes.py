@@ -16,8 +16,20 @@ from hypothesis import given, strategies as st
 from zklock._pool import nodes
 from zklock._pool.keys import MAX_SHARDS, Key, parse_shards
 from zklock._pool.nodes import WorkerRecord
-from zklock._recipes.effects import Failed, Failure, Node, Read, Write, WriteAll
-from zklock.errors import AccessDenied
+from zklock._recipes.effects import (
+    Delete,
+    DeleteIf,
+    Exists,
+    Failed,
+    Failure,
+    GiveUp,
+    Node,
+    Read,
+    SessionReplaced,
+    Write,
+    WriteAll,
+)
+from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
 
 LIMIT = 1024 * 1024 - 1
@@ -211,3 +223,65 @@ def test_a_worker_that_may_not_write_says_so() -> None:
     recipe.send((Node("/p/x", b"", 1, True, 7),))
     with pytest.raises(AccessDenied):
         recipe.send((denied,))
+
+
+PLACES = nodes.PoolPaths("/p")
+PLACE = PLACES.place("me")
+MEMBER = "/p/members/_c_u-member-0000000007"
+FAILED = {why: Failed(why, ZkLockError(str(why))) for why in Failure}
+
+
+def leaving(member: str | None = MEMBER) -> Any:
+    """Return the recipe of a worker that gives up its place."""
+    desk = nodes.WorkerNodes(PLACES, WorkerRecord("me", 1.0, rejoin_delay=5.0))
+    desk.member = member
+    return nodes._give_up_place(desk)
+
+
+def over(recipe: Any, answer: Any) -> None:
+    with pytest.raises(StopIteration):
+        recipe.send(answer)
+
+
+@pytest.mark.hazard("H56")
+def test_a_place_is_deleted_for_the_worker_that_leaves() -> None:
+    """The worker that comes back has another node: a request that is late spares its place."""
+    recipe = leaving()
+    assert next(recipe) == (DeleteIf(PLACE, MEMBER, -1),)
+    over(recipe, (None,))
+
+
+def test_a_place_that_may_have_been_deleted_is_asked_for_again() -> None:
+    recipe = leaving()
+    first = next(recipe)
+    assert recipe.send((FAILED[Failure.DROPPED],)) == first
+    assert recipe.send((FAILED[Failure.MISSING],)) == (Exists(MEMBER),)
+    assert recipe.send((FAILED[Failure.DROPPED],)) == first
+    assert recipe.send((FAILED[Failure.MISSING],)) == (Exists(MEMBER),)
+    over(recipe, (Node(MEMBER, b"", 1, True),))
+
+
+def test_a_worker_whose_node_is_gone_deletes_its_place_all_the_same() -> None:
+    recipe = leaving()
+    next(recipe)
+    recipe.send((FAILED[Failure.MISSING],))
+    assert recipe.send((FAILED[Failure.MISSING],)) == (Delete(PLACE),)
+    over(recipe, (None,))
+    assert next(leaving(None)) == (Delete(PLACE),)
+
+
+def test_a_place_whose_deletion_is_refused_is_deleted_with_as_many_tries_as_it_takes() -> None:
+    recipe = leaving()
+    next(recipe)
+    assert recipe.send((FAILED[Failure.OTHER],)) == (Delete(PLACE),)
+
+
+def test_a_place_is_left_with_the_session() -> None:
+    recipe = leaving()
+    next(recipe)
+    with pytest.raises(StopIteration):
+        recipe.throw(SessionReplaced(None))
+    recipe = leaving()
+    next(recipe)
+    with pytest.raises(GiveUp):
+        recipe.throw(GiveUp())

@@ -45,6 +45,8 @@ from zklock._recipes import steps
 from zklock._recipes.effects import (
     Create,
     Delete,
+    DeleteIf,
+    Exists,
     Failed,
     Failure,
     GiveUp,
@@ -413,8 +415,7 @@ def _clear(desk: WorkerNodes) -> Recipe[None]:
         if node is not None:
             yield from _through(lambda: steps.delete(parent, node))
     if desk.profile.rejoin_delay:
-        place = desk.places.place(desk.profile.identity)
-        yield from _through(lambda: steps.delete(desk.places.returning, place))
+        yield from _through(lambda: _give_up_place(desk))
     member = desk.member
     if member is not None:
         yield from _through(lambda: _sign_off(member, profile_data(desk, leaving=True)))
@@ -422,6 +423,28 @@ def _clear(desk: WorkerNodes) -> Recipe[None]:
         if path is not None:
             yield from _through(lambda path=path: steps.delete(path.rpartition("/")[0], path))  # type: ignore[misc]
     desk.forget()
+
+
+def _give_up_place(desk: WorkerNodes) -> Recipe[None]:
+    """Delete the worker's place.
+
+    The path is used again when the worker comes back. So the request is for this worker's node,
+    which never comes back: one that is carried out late spares a place that was made anew.
+    """
+    place = desk.places.place(desk.profile.identity)
+    with contextlib.suppress(SessionReplaced):
+        while desk.member is not None:
+            (done,) = yield (DeleteIf(place, desk.member, -1),)
+            if done is None:
+                return
+            if done.why is Failure.MISSING:
+                (there,) = yield (Exists(desk.member),)
+                if isinstance(there, Node):
+                    return
+                done = there
+            if done.why is not Failure.DROPPED:
+                break
+        yield from steps.delete(desk.places.returning, place)
 
 
 def _sign_off(member: str, data: bytes) -> Recipe[None]:

@@ -161,7 +161,7 @@ MUTATIONS = {
         quick=False,
     ),
     "a create that may come late is looked for once more": Mutation(
-        (Bend(steps, "settle", "while age < seconds():", "for _ in range(1):"),),
+        (Bend(steps, "settle", "if not uuids or age >= seconds():", "if True:"),),
         faults=LATE,
         troubles=5,
         found="left",
