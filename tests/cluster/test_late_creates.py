@@ -37,8 +37,8 @@ SECONDS = 60.0
 SETTLED = 10.0
 """Seconds after the end of the cut in which every late node is gone."""
 
-MULTIS, CHECKS = 10, 100
-"""The requests of somebody else: 18 kB, so that the sockets hold all that the follower sends."""
+MULTIS, CHECKS = 20, 100
+"""The requests of somebody else: 36 kB, so that the sockets hold all that the follower sends."""
 
 
 @pytest.fixture(scope="module")
