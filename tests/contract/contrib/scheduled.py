@@ -24,7 +24,8 @@ def main(hosts: str, path: str, record: str) -> None:
             os.close(descriptor)
 
     scheduler.add_job(job, "interval", seconds=0.05)
-    # Waited for, and not an exception out of a handler: the scheduler's loop logs any that it meets, and goes on.
+    # Waited for, and not an exception out of a handler: the scheduler's loop logs any that it
+    # meets, and goes on.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     scheduler.start()
     signal.sigwait({signal.SIGTERM})
