@@ -84,7 +84,10 @@ class Moments:
             return False
         if event == "call" and code.co_name == "<genexpr>":
             return False
-        return not any(it.f_code.co_name == "__del__" for it, _ in traceback.walk_stack(frame))
+        within: FrameType | None = frame
+        while within is not None and within.f_code.co_name != "__del__":
+            within = within.f_back
+        return within is None
 
     def run(self, call: Callable[[], object], at: int = -1, then: int = 0) -> bool:
         """Call; return whether it was struck and that arrived."""

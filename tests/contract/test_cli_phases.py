@@ -40,6 +40,9 @@ COMMANDS = [
         ),
     ),
 ]
+ERRORS = pytest.mark.thorough(
+    "errors of an acquire, of each sort: one of them and an interrupt end a command"
+)
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
@@ -71,10 +74,12 @@ def doctored(zk: Commands, prelude: str, *arguments: str, **options: Any) -> sub
 @pytest.mark.parametrize(
     ("error", "status", "sentence"),
     [
-        ("RuntimeError('something else')", 125, "something else"),
+        pytest.param("RuntimeError('something else')", 125, "something else", marks=ERRORS),
         ('RuntimeError("can\'t start new thread")', 125, "can't start new thread"),
-        ("MemoryError()", 125, "MemoryError"),
-        ("OSError(24, 'Too many open files')", 125, "Too many open files"),
+        pytest.param("MemoryError()", 125, "MemoryError", marks=ERRORS),
+        pytest.param(
+            "OSError(24, 'Too many open files')", 125, "Too many open files", marks=ERRORS
+        ),
         ("KeyboardInterrupt()", 130, ""),
     ],
 )

@@ -162,11 +162,19 @@ THEN: dict[str, Callable[[Stage], Iterator[int]]] = {"held": then_passed_on}
 The next step waits for these: two changes between two looks would be told in another order."""
 
 
+OTHERS = pytest.mark.thorough(
+    "examples of pages of commands: the first one in each scene of a page runs"
+)
+
+
 def examples() -> Iterator[Any]:
     for page in PAGES:
+        scenes = set(ELSEWHERE)
         for number, (scene, block) in enumerate(BLOCK.findall(page.read_text())):
             if scene not in ELSEWHERE:
-                yield pytest.param(scene, block, id=f"{page.stem}-{number}-{scene}")
+                marks = [OTHERS] * (scene in scenes)
+                yield pytest.param(scene, block, id=f"{page.stem}-{number}-{scene}", marks=marks)
+            scenes.add(scene)
 
 
 def formed(text: str) -> str:

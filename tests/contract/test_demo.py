@@ -204,7 +204,7 @@ def test_where_nothing_runs_zookeeper_it_is_played_on_the_embedded_server_and_sa
     assert {check for check, it in demo.verdicts().items() if it["held"]} == set(CHECKS)
 
 
-@pytest.mark.thorough("whole demos: the pool's is played on a given ZooKeeper, too")
+@pytest.mark.thorough("whole demos: that of the locks is played once")
 def test_a_given_zookeeper_is_left_as_it_was(
     start: Any, zklock_hosts: str, zklock_client: KazooClient
 ) -> None:
@@ -214,6 +214,9 @@ def test_a_given_zookeeper_is_left_as_it_was(
     assert sorted(zklock_client.get_children("/")) == before
 
 
+POOL = pytest.mark.thorough(
+    "the demo of the pool: it changes with the demo; that of the locks, and pools, are tried"
+)
 ONE_IS_ENOUGH = pytest.mark.thorough(
     "the ends of a demo that has begun: each plays half of one; that it ends while it sets up runs"
 )
@@ -291,12 +294,14 @@ def assert_fits_a_terminal(end: str, *arguments: str) -> None:
     assert [line for line in terminal.lines if len(line) >= COLUMNS] == []
 
 
+@POOL
 def test_the_pool_fits_a_terminal(pool_record: Events, tmp_path: Path) -> None:
     record = tmp_path / "events.jsonl"
     assert replay(pool_record, record, "--pool").returncode == 0
     assert_fits_a_terminal("All of it held. 7 checks", "--pool", "--replay", str(record))
 
 
+@POOL
 def test_the_pool(pool_demo: Demo) -> None:
     demo = pool_demo
     assert demo.errors == ""
@@ -310,7 +315,7 @@ def test_the_pool(pool_demo: Demo) -> None:
     assert list(demo.folder.iterdir()) == []
 
 
-@pytest.mark.thorough("whole demos: the pool's is played on a given ZooKeeper, too")
+@pytest.mark.thorough("whole demos: that of the locks is played once")
 def test_the_pool_on_a_zookeeper_of_its_own(start: Any) -> None:
     demo = start("--pool", "--shards", "14", *STEADY)
     demo.await_event("killed")
@@ -330,6 +335,7 @@ def test_a_signal_ends_the_pool_and_all_it_started(start: Any) -> None:
     assert list(demo.folder.iterdir()) == []
 
 
+@POOL
 @pytest.mark.parametrize(
     ("doctor", "failing"),
     [
@@ -450,6 +456,7 @@ def test_the_page_shows_what_the_demo_prints(lock_record: Events, tmp_path: Path
         assert lines - suspended == printed[title] - suspended
 
 
+@POOL
 def test_the_page_shows_what_the_demo_of_the_pool_prints(
     pool_record: Events, tmp_path: Path
 ) -> None:

@@ -31,6 +31,9 @@ from zklock.testing import (
     wait_for,
 )
 
+ENDS = pytest.mark.thorough(
+    "ends of servers, each in each way: they change with zklock.testing alone; one of each way runs"
+)
 CONTAINERS = pytest.mark.thorough("servers in containers, which take seconds to start and to stop")
 
 
@@ -151,7 +154,9 @@ def test_paused_it_is_silent_and_goes_on_afterwards(server: ZooKeeperServer) -> 
     assert server.mode() == "standalone"
 
 
-@pytest.mark.parametrize("verb", ["stop", "kill", "close"])
+@pytest.mark.parametrize(
+    "verb", ["stop", pytest.param("kill", marks=ENDS), pytest.param("close", marks=ENDS)]
+)
 def test_a_paused_server_can_be_ended(backend: Backend, verb: str) -> None:
     with ZooKeeperServer(backend=backend) as server:
         server.pause()
@@ -351,8 +356,10 @@ class TestNothingIsLeft:
         process.wait(30)
         self.assert_gone(backend, port, folder)
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-    @pytest.mark.parametrize("how", ["waits", "with"])
+    @pytest.mark.parametrize(
+        "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=ENDS), signal.SIGKILL]
+    )
+    @pytest.mark.parametrize("how", [pytest.param("waits", marks=ENDS), "with"])
     def test_a_process_that_is_killed(
         self, backend: Backend, start: Start, how: str, number: signal.Signals
     ) -> None:

@@ -28,6 +28,10 @@ from zklock.contrib.celery import current_grant, singleton
 from zklock.errors import AcquireTimeout, LockLost
 from zklock.testing import FaultProxy, wait_for
 
+POOLS = pytest.mark.thorough(
+    "Celery's pools of threads and of one task: prefork's, which forks its clients, runs"
+)
+
 
 class Noted(NamedTuple):
     """A line of the record."""
@@ -143,7 +147,11 @@ def workers(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pool", "count"), [("prefork", 1), ("threads", 1), ("solo", 2)], ids=str)
+@pytest.mark.parametrize(
+    ("pool", "count"),
+    [("prefork", 1), pytest.param("threads", 1, marks=POOLS), pytest.param("solo", 2, marks=POOLS)],
+    ids=str,
+)
 def test_one_runs_at_a_time(
     pool: str, count: int, workers: Workers, zklock_client: Any, zklock_path: str
 ) -> None:

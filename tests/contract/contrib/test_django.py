@@ -75,6 +75,7 @@ def test_fenced_transactions_on_sqlite(manage: Manage) -> None:
     check(manage)
 
 
+@pytest.mark.thorough("Django's transactions on PostgreSQL: those on SQLite run, and its guard")
 @pytest.mark.slow
 def test_fenced_transactions_on_postgresql(manage: Manage) -> None:
     with PostgreSql() as server:

@@ -168,7 +168,7 @@ class DynamoHandle(Handle):
         self.table.meta.client.close()
 
 
-LONG = {"interleavings", "races", "rising", "crashes"}
+LONG = {"interleavings", "races", "rising", "crashes", "edges", "order", "stopped"}
 THOROUGH = pytest.mark.thorough(
     "the long conformance checks of the guards for S3 and DynamoDB: AWS's stand-in takes a core"
 )
