@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,15 @@ def test_the_module_and_its_tests_are_there(name: str) -> None:
     assert source(name)
     assert MODULES[name]["tests"]
     assert all((ROOT / test).is_file() for test in MODULES[name]["tests"])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_one_of_its_tests_imports_the_module(name: str) -> None:
+    """A file may be there, and be about something else by now."""
+    room, _, module = MODULES[name]["module"].rpartition(".")
+    imported = "FencingToken" if module == "token" else module  # the name that users import
+    imports = re.compile(rf"from {room} import .*\b{imported}\b|from {room}\.{module} import ")
+    assert any(imports.search((ROOT / test).read_text()) for test in MODULES[name]["tests"])
 
 
 @pytest.mark.parametrize("name", sorted(EXPLAINED.keys() - {"everywhere"}))

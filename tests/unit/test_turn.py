@@ -1,488 +1,138 @@
-"""Whose turn it is to use a connection: callers that write and read while kazoo's loop waits.
-
-``zklock/_kazoo/turn.py`` says what must hold, and why it does.
-"""
+"""The decision of the lock recipe: its truth table, and its proof by all small queues."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import threading
 from collections.abc import Iterator
-from types import FrameType
+from itertools import chain, combinations, product
 
 import pytest
 
-from tests.contract.struck import Moments, Struck
-from tests.unit.test_riders import Kazoo, Rides, answers, asks, names, numbers, split
-from tests.unit.testing.wire import event
-from zklock._kazoo import turn as turn_module
-from zklock._kazoo.riders import Rider
-from zklock._kazoo.riding import RidingSocket
-from zklock._recipes.effects import Flight, Read
-from zklock.testing import wait_for
+from zklock._recipes.effects import Event
+from zklock._recipes.names import Kind, Name, Standing, blocks
+from zklock._recipes.turn import Decision, decide
 
-pytestmark = pytest.mark.skipif(not turn_module.READS, reason="callers read on Linux alone")
-
-SOON = 60.0
-DELETED = 2
-
-
-class Landing:
-    """A flight of one request for each name, and what was heard of it."""
-
-    def __init__(self, kazoo: Kazoo, *names: str) -> None:
-        self.flight: Flight = tuple(map(Read, names))
-        self.heard: list[tuple[int | None, bytes]] = []
-        self.completed = 0
-        rides = Rides(kazoo)
-        self.riders = [self._awaited(rides.rider(name)) for name in names]
-
-    def _awaited(self, rider: Rider) -> Rider:
-        return Rider(rider.line, rider.body, self.hear, None, self)
-
-    def hear(self, error: int | None, body: bytes) -> None:
-        self.heard.append((error, body))
-
-    def complete(self) -> None:
-        self.completed += 1
+TAKE, LOOK = Decision.TAKE_TURN, Decision.LOOK
+PASS, LEAVE, ANEW = Decision.PASS, Decision.LEAVE, Decision.QUEUE_AGAIN
+OTHERS = set(Kind) - {Kind.READ, Kind.WRITE}
+COLUMNS: list[tuple[set[Kind], bool]] = [
+    ({Kind.READ}, True),
+    ({Kind.READ}, False),
+    ({Kind.WRITE}, True),
+    ({Kind.WRITE}, False),
+    (OTHERS, True),
+    (OTHERS, False),
+]
+TABLE: dict[Event | None, list[Decision]] = {
+    # nearest: a reader    a writer    of any other kind
+    #   sole: yes   no     yes   no     yes   no
+    None: [LOOK, LOOK, LOOK, LOOK, LOOK, LOOK],
+    Event.BLOCKER_GONE: [TAKE, LOOK, LOOK, LOOK, TAKE, LOOK],
+    Event.HOLDER_GONE: [TAKE, LOOK, TAKE, TAKE, TAKE, TAKE],
+    Event.LETS_IN: [PASS, PASS, PASS, PASS, PASS, PASS],
+    Event.OWN_GONE: [ANEW, ANEW, ANEW, ANEW, ANEW, ANEW],
+    Event.UNWATCHED: [LEAVE, LEAVE, LEAVE, LEAVE, LEAVE, LEAVE],
+}
+EVENTS: list[Event | None] = [None, *Event]
 
 
-@pytest.fixture
-def kazoo() -> Iterator[Kazoo]:
-    kazoo = Kazoo()
-    kazoo.run()
-    yield kazoo
-    kazoo.close()
+def name(kind: Kind, number: int) -> Name:
+    return Name(f"{kind.value}-{number}", kind, number)
 
 
-@contextlib.contextmanager
-def asleep(kazoo: Kazoo) -> Iterator[None]:
-    """Have the connection thread wait in its loop."""
-    kazoo.reader.flush()
-    kazoo.connection.turn.release()
-    try:
-        yield
-    finally:
-        kazoo.connection._take_back()
-        kazoo.reader.awake()
+def test_the_table_has_every_case_once() -> None:
+    assert set(TABLE) == set(EVENTS)
+    cases = [(kind, sole) for kinds, sole in COLUMNS for kind in kinds]
+    assert sorted(cases, key=str) == sorted(product(Kind, [True, False]), key=str)
 
 
-def received(kazoo: Kazoo) -> list[bytes]:
-    """Return what the server has received, without a step of kazoo's loop."""
-    data = b""
-    kazoo.far.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while chunk := kazoo.far.recv(65536):
-            data += chunk
-    return split(data)
+@pytest.mark.parametrize("sole", [True, False])
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_event_behind_every_blocker(event: Event | None, kind: Kind, sole: bool) -> None:
+    (column,) = (at for at, (kinds, alone) in enumerate(COLUMNS) if kind in kinds and alone is sole)
+    assert decide(Standing(name(kind, 0), sole, ahead=1), event) is TABLE[event][column]
 
 
-def hears(kazoo: Kazoo) -> bool:
-    """Whether the connection thread would hear what has arrived."""
-    here = kazoo.connection.fileno()
-    return here in dict(kazoo.connection.turn.wait(0.0))
+@pytest.mark.parametrize("event", EVENTS)
+def test_without_a_blocker_it_takes_its_turn(event: Event | None) -> None:
+    assert decide(Standing(None, sole=True, ahead=0), event) is TAKE
 
 
-def is_free(kazoo: Kazoo) -> bool:
-    """Whether nobody has the turn."""
-    turn = kazoo.connection.turn
-    if turn.acquire(False):
-        turn.release()
-        return True
-    return False
+# The proof, by all queues of up to three contenders before this one.
+
+Queue = tuple[Name, ...]
 
 
-def sent(kazoo: Kazoo, *names: str) -> Landing:
-    """Have a caller send a flight that it waits for."""
-    landing = Landing(kazoo, *names)
-    kazoo.handler.depart(landing.riders)
-    return landing
+def queues(me: Kind) -> Iterator[tuple[Queue, list[Name]]]:
+    """Yield all that may stand before a contender, and which of them block it, nearest first."""
+    for count in range(1, 4):
+        for kinds in product([Kind.EXCLUSIVE, Kind.READ, Kind.WRITE], repeat=count):
+            queue = tuple(name(kind, number) for number, kind in enumerate(kinds))
+            blockers = [each for each in reversed(queue) if blocks(each.kind, me)]
+            if blockers:
+                yield queue, blockers
 
 
-class TestWriting:
-    def test_a_caller_writes_while_the_connection_thread_waits(self, kazoo: Kazoo) -> None:
-        rides = Rides(kazoo)
-        with asleep(kazoo):
-            rides.ride("/a")
-            rides.ride("/b")
-            frames = received(kazoo)
-            assert names(frames) == ["/a", "/b"]
-            assert len(set(numbers(frames))) == 2
-            assert is_free(kazoo)
-        kazoo.far.sendall(b"".join(map(answers, numbers(frames))))
-        kazoo.run()
-        assert [name for name, *_ in rides.heard] == ["/a", "/b"]
-
-    def test_it_sends_what_others_have_put_in_line_first(self, kazoo: Kazoo) -> None:
-        rides = Rides(kazoo)
-        with asleep(kazoo):
-            kazoo.handler.board(rides.rider("/others"))
-            rides.ride("/mine")
-            assert names(received(kazoo)) == ["/others", "/mine"]
-
-    def test_it_drops_nobody_elses(self, kazoo: Kazoo) -> None:
-        """A signal handler could strike just then, and who waits for it would wait for ever."""
-        rides = Rides(kazoo)
-        of_an_earlier_line = rides.rider("/earlier")
-        of_an_earlier_line.line = RidingSocket(kazoo.pair(), kazoo.handler)
-        with asleep(kazoo):
-            kazoo.handler.board(rides.rider("/others"))
-            kazoo.reader.board(of_an_earlier_line)
-            rides.ride("/mine")
-            assert rides.heard == []
-        kazoo.run()
-        assert rides.heard == [("/earlier", None, b"")]
-        of_an_earlier_line.line.close()
-        assert kazoo.handler.waiting == 0
-
-    def test_it_does_not_while_kazoo_may_have_a_request_in_its_queue(self, kazoo: Kazoo) -> None:
-        rides = Rides(kazoo)
-        result = kazoo.handler.async_result()
-        with asleep(kazoo):
-            rides.ride("/late")
-            assert received(kazoo) == []
-        assert names(kazoo.sent()) == ["/late"]
-        result.set(None)
-        with asleep(kazoo):
-            rides.ride("/soon")
-            assert names(received(kazoo)) == ["/soon"]
-
-    def test_a_result_that_nobody_has_any_more_counts_no_longer(self, kazoo: Kazoo) -> None:
-        result = kazoo.handler.async_result()
-        assert kazoo.handler._is_asked()
-        del result
-        assert not kazoo.handler._is_asked()
-
-    def test_of_many_results_those_that_are_there_are_forgotten(self, kazoo: Kazoo) -> None:
-        results = [kazoo.handler.async_result() for _ in range(100)]
-        for each in results:
-            each.set(None)
-        assert not kazoo.handler._is_asked()
-        assert not kazoo.handler._open
-
-    def test_it_does_not_while_wake_ups_stand_in_line(self, kazoo: Kazoo) -> None:
-        rides = Rides(kazoo)
-        kazoo.ask(asks(1, "/users"))
-        with asleep(kazoo):
-            rides.ride("/mine")
-            assert received(kazoo) == []
-        assert names(kazoo.sent()) == ["/users", "/mine"]
-
-    def test_what_the_system_does_not_take_is_left_to_the_connection_thread(self) -> None:
-        kazoo = Kazoo()
-        kazoo.connection.close()
-        kazoo.connect(near_buffer=4096)
-        kazoo.run()
-        rides = Rides(kazoo)
-        with asleep(kazoo):
-            for number in range(8):
-                name = f"/{number}" + "x" * 40_000
-                kazoo.handler.board(rides.rider(name))
-            kazoo.handler.rouse()
-            assert kazoo.connection._held
-        data = bytearray()
-
-        def receive() -> None:
-            while len(data) < 8 * 40_000:
-                data.extend(kazoo.far.recv(1 << 20))
-
-        server = threading.Thread(target=receive)
-        server.start()
-        kazoo.run()
-        server.join(SOON)
-        got = split(bytes(data))
-        assert [name[:2] for name in names(got)] == [f"/{number}" for number in range(8)]
-        kazoo.close()
-
-    def test_a_connection_that_fails_is_ended_by_the_connection_thread(self, kazoo: Kazoo) -> None:
-        kazoo.far.close()
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            landing_2 = sent(kazoo, "/b")
-        kazoo.run()
-        assert kazoo.dropped is not None
-        assert landing.heard == landing_2.heard == [(None, b"")]
+def subsets(queue: Queue) -> Iterator[set[Name]]:
+    return map(set, chain.from_iterable(combinations(queue, n) for n in range(len(queue) + 1)))
 
 
-class TestReading:
-    def test_a_caller_hears_its_replies_and_the_connection_thread_does_not(
-        self, kazoo: Kazoo
-    ) -> None:
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a", "/b")
-            first, second = numbers(received(kazoo))
-            kazoo.far.sendall(answers(first, rest=b"1"))
-            assert not hears(kazoo)
-            assert kazoo.handler.read(landing.flight, SOON)
-            assert landing.heard == [(0, b"1")]
-            kazoo.far.sendall(answers(second, error=-101, rest=b"2"))
-            assert not hears(kazoo)
-            assert kazoo.handler.read(landing.flight, SOON)
-            assert landing.heard == [(0, b"1"), (-101, b"2")]
-            assert not kazoo.handler.read(landing.flight, SOON)
-            kazoo.far.sendall(event(DELETED, "/x"))
-            wait_for(lambda: hears(kazoo), SOON, "the event")
+def left_after(event: Event, queue: Queue, nearest: Name) -> Iterator[list[Kind]]:
+    """Yield the kinds of who may be left of a queue when the nearest blocker is known to be gone.
 
-    @pytest.mark.parametrize("pieces", [1, 3, 20])
-    def test_replies_may_come_in_pieces(self, kazoo: Kazoo, pieces: int) -> None:
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            (number,) = numbers(received(kazoo))
-            data = answers(number, rest=b"body")
-            while data:
-                kazoo.far.sendall(data[:pieces])
-                data = data[pieces:]
-                assert kazoo.handler.read(landing.flight, SOON)
-            assert landing.heard == [(0, b"body")]
-
-    def test_what_is_not_for_it_is_left_to_the_connection_thread(self, kazoo: Kazoo) -> None:
-        rides = Rides(kazoo)
-        rides.ride("/watched", rides.watch("/watched"))
-        (number,) = numbers(kazoo.sent())
-        kazoo.far.sendall(answers(number))
-        kazoo.run()
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            (number,) = numbers(received(kazoo))
-            kazoo.far.sendall(event(DELETED, "/watched") + answers(number))
-            assert kazoo.handler.read(landing.flight, SOON)
-            assert landing.heard == []
-            assert not kazoo.handler.read(landing.flight, SOON)
-        kazoo.run()
-        assert landing.heard == [(0, b"")]
-        assert rides.heard[-1] == ("DELETED", "/watched")
-
-    def test_nobody_reads_while_something_else_is_under_way(self, kazoo: Kazoo) -> None:
-        rides = Rides(kazoo)
-        with asleep(kazoo):
-            rides.ride("/before")
-            landing = sent(kazoo, "/a")
-            assert not kazoo.handler.read(landing.flight, SOON)
-            before, mine = numbers(received(kazoo))
-        kazoo.far.sendall(answers(before) + answers(mine))
-        kazoo.run()
-        assert landing.heard == [(0, b"")]
-
-    def test_another_who_sends_ends_it(self, kazoo: Kazoo) -> None:
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            done: list[bool] = []
-            reader = threading.Thread(
-                target=lambda: done.append(kazoo.handler.read(landing.flight, SOON))
-            )
-            reader.start()
-            Rides(kazoo).ride("/other")
-            reader.join()
-            assert done == [False]
-            mine, other = numbers(received(kazoo))
-            kazoo.far.sendall(answers(mine) + answers(other))
-            wait_for(lambda: hears(kazoo), SOON, "the replies")
-        kazoo.run()
-        assert landing.heard == [(0, b"")]
-
-    def test_the_connection_thread_that_wakes_ends_it(self, kazoo: Kazoo) -> None:
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-        (number,) = numbers(received(kazoo))
-        kazoo.far.sendall(answers(number))
-        kazoo.step(0.01)
-        kazoo.run()
-        assert landing.heard == [(0, b"")]
-        assert not kazoo.handler.read(landing.flight, SOON)
-
-    def test_a_caller_that_stops_leaves_it_to_the_connection_thread(self, kazoo: Kazoo) -> None:
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            assert kazoo.handler.read(landing.flight, 0.0)
-            kazoo.handler.read_no_more(landing.flight)
-            (number,) = numbers(received(kazoo))
-            kazoo.far.sendall(answers(number))
-            wait_for(lambda: hears(kazoo), SOON, "the reply")
-            assert not kazoo.handler.read(landing.flight, SOON)
-        kazoo.run()
-        assert landing.heard == [(0, b"")]
-
-    def test_a_ring_wakes_it(self, kazoo: Kazoo) -> None:
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            kazoo.handler.ring()
-            assert kazoo.handler.read(landing.flight, SOON)
-            assert landing.heard == []
-
-    def test_the_end_of_the_connection_is_told_by_the_connection_thread(self, kazoo: Kazoo) -> None:
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            kazoo.far.close()
-            kazoo.handler.read(landing.flight, SOON)
-            assert landing.heard == []
-        kazoo.run()
-        assert kazoo.dropped is not None
-        assert landing.heard == [(None, b"")]
-
-    def test_after_the_end_nobody_reads(self, kazoo: Kazoo) -> None:
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-        kazoo.connection.close()
-        assert not kazoo.handler.read(landing.flight, SOON)
-        assert landing.heard == [(None, b"")]
-
-    def test_a_zxid_that_a_caller_has_seen_is_noted(self, kazoo: Kazoo) -> None:
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            (number,) = numbers(received(kazoo))
-            kazoo.far.sendall(answers(number, zxid=4711))
-            kazoo.handler.read(landing.flight, SOON)
-        assert kazoo.handler.seen(0) == 4711
+    Anybody else may be gone, too. A writer that has gone may have left a reader in its place, if it
+    was Curator's; the holder was not. Nobody who blocks the holder was left when it was granted.
+    """
+    held = event is Event.HOLDER_GONE
+    for gone in subsets(queue):
+        before = [each for each in queue if each.sequence < nearest.sequence]
+        if nearest not in gone:
+            continue
+        if held and any(blocks(each.kind, nearest.kind) and each not in gone for each in before):
+            continue
+        writers = tuple(each for each in gone if each.kind is Kind.WRITE)
+        for curators in subsets(writers):
+            if not (held and (nearest in curators or _granted_despite(curators, nearest))):
+                yield [each.kind for each in queue if each not in gone] + [Kind.READ] * len(
+                    curators
+                )
 
 
-class TestAnInterrupt:
-    @pytest.mark.parametrize("waits", [False, True])
-    def test_at_every_moment_leaves_the_turn_free_and_nothing_unheard(self, waits: bool) -> None:
-        at = 0
-        moments = Moments()
-        struck = True
-        while struck:
-            at += 1
-            kazoo = Kazoo()
-            kazoo.run()
-            landing = Landing(kazoo, "/a")
-
-            def use(kazoo: Kazoo = kazoo, landing: Landing = landing) -> None:
-                if not waits:
-                    kazoo.handler.board(landing.riders[0])
-                    kazoo.handler.rouse()
-                    return
-                kazoo.handler.depart(landing.riders)
-                kazoo.far.sendall(b"".join(map(answers, numbers(received(kazoo)))))
-                kazoo.handler.read(landing.flight, SOON)
-
-            with asleep(kazoo):
-                struck = moments.run(use, at)
-                assert is_free(kazoo), moments.where
-            kazoo.reader.wake()
-            kazoo.run()
-            if kazoo.dropped is None:
-                left = numbers(received(kazoo))
-                kazoo.far.sendall(b"".join(map(answers, left)))
-                kazoo.run()
-            # Who is struck before the flight departs cleans up after it.
-            gone = landing.riders[0].over
-            heard = landing.heard or landing.completed
-            assert heard or (struck and not gone), moments.where
-            kazoo.close()
-        assert at > 20
-
-    def test_in_a_turn_ends_the_connection(
-        self, kazoo: Kazoo, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def struck(self: RidingSocket) -> None:
-            raise Struck
-
-        other = Rides(kazoo)
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            with monkeypatch.context() as patch:
-                patch.setattr(RidingSocket, "arrived", struck)
-                with pytest.raises(Struck):
-                    kazoo.handler.read(landing.flight, 0.0)
-            assert kazoo.connection.turn.struck
-            other.ride("/b")
-            assert len(received(kazoo)) == 1
-        kazoo.run()
-        assert kazoo.dropped is not None
-        assert landing.completed == 1
-        assert other.heard == [("/b", None, b"")]
-
-    def test_as_a_reply_is_heard_has_it_completed(
-        self, kazoo: Kazoo, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def struck(self: Rider, error: int | None, body: bytes) -> None:
-            raise Struck
-
-        with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            (number,) = numbers(received(kazoo))
-            kazoo.far.sendall(answers(number))
-            with monkeypatch.context() as patch:
-                patch.setattr(Rider, "land", struck)
-                with pytest.raises(Struck):
-                    kazoo.handler.read(landing.flight, SOON)
-            assert not kazoo.connection.turn.struck
-        kazoo.run()
-        assert kazoo.dropped is None
-        assert landing.completed == 1
-
-    def test_in_a_turn_is_known_to_its_signal_handler(
-        self, kazoo: Kazoo, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        told: list[bool] = []
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            told.append(kazoo.handler.in_turn())
-
-        arrived = RidingSocket.arrived
-
-        def interrupted(self: RidingSocket) -> None:
-            os.kill(os.getpid(), signal.SIGUSR1)
-            arrived(self)
-
-        before = signal.signal(signal.SIGUSR1, handle)
-        try:
-            with asleep(kazoo):
-                landing = sent(kazoo, "/a")
-                monkeypatch.setattr(RidingSocket, "arrived", interrupted)
-                assert kazoo.handler.read(landing.flight, 0.0)
-                assert not kazoo.handler.in_turn()
-        finally:
-            signal.signal(signal.SIGUSR1, before)
-        assert told == [True]
+def _granted_despite(curators: set[Name], holder: Name) -> bool:
+    """Whether the holder was granted behind what writers have left: only a reader can be."""
+    return holder.kind is not Kind.READ and any(
+        each.sequence < holder.sequence for each in curators
+    )
 
 
-class TestACallerThatDoesNotComeBack:
-    def test_costs_the_connection_which_it_closes_itself(
-        self, kazoo: Kazoo, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A signal handler has interrupted it in its turn, and waits."""
-        kazoo.handler.session_timeout = 0.3
-        near = kazoo.connection
-        come, go = threading.Event(), threading.Event()
-        take = RidingSocket._take
-
-        def stuck(self: RidingSocket, rider: Rider) -> bool:
-            come.set()
-            assert go.wait(SOON)
-            return take(self, rider)
-
-        monkeypatch.setattr(RidingSocket, "_take", stuck)
-        landing = Landing(kazoo, "/a")
-        kazoo.handler.board(Rides(kazoo).rider("/in-line"))
-        near.turn.release()
-        caller = threading.Thread(target=kazoo.handler.depart, args=(landing.riders,))
-        caller.start()
-        assert come.wait(SOON)
-        near._take_back()
-        assert near.turn.given_up
-        kazoo.run()
-        assert isinstance(kazoo.dropped, TimeoutError)
-        assert near.fileno() >= 0
-        go.set()
-        caller.join()
-        assert near.fileno() == -1
-        assert landing.heard == [(None, b"")]
+GONE = [Event.BLOCKER_GONE, Event.HOLDER_GONE]
 
 
-def test_a_forked_child_reads_and_sends_nothing(kazoo: Kazoo) -> None:
-    with asleep(kazoo):
-        landing = sent(kazoo, "/a")
-        (number,) = numbers(received(kazoo))
-        kazoo.far.sendall(answers(number))
-        child = os.fork()
-        if not child:
-            kazoo.handler.after_fork()
-            quiet = not kazoo.handler.read(landing.flight, SOON) and kazoo.handler.line is None
-            os._exit(0 if quiet else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert kazoo.handler.read(landing.flight, SOON)
-        assert landing.heard == [(0, b"")]
+@pytest.mark.parametrize("me", [Kind.EXCLUSIVE, Kind.READ, Kind.WRITE])
+@pytest.mark.parametrize("event", GONE)
+def test_whoever_takes_its_turn_is_blocked_by_nobody(event: Event, me: Kind) -> None:
+    turns = 0
+    for queue, blockers in queues(me):
+        standing = Standing(blockers[0], sole=len(blockers) == 1, ahead=len(blockers))
+        if decide(standing, event) is TAKE:
+            turns += 1
+            for left in left_after(event, queue, blockers[0]):
+                assert not any(blocks(kind, me) for kind in left), (queue, left)
+    assert turns
+
+
+@pytest.mark.parametrize("event", GONE)
+def test_it_looks_only_where_somebody_may_be_left(event: Event) -> None:
+    looks: dict[tuple[Kind, bool], bool] = {}
+    for me in Kind:
+        for queue, blockers in queues(me):
+            case = blockers[0].kind, len(blockers) == 1
+            if decide(Standing(blockers[0], case[1], ahead=len(blockers)), event) is LOOK:
+                needed = any(
+                    blocks(kind, me)
+                    for left in left_after(event, queue, blockers[0])
+                    for kind in left
+                )
+                looks[case] = looks.get(case, False) or needed
+    assert looks
+    assert all(looks.values()), looks

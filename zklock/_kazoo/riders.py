@@ -12,8 +12,8 @@ reads, completes and fails riders. That is the connection thread, or for a momen
 that cannot have the turn at once puts its rider into the deque of kazoo's wake-ups, which is one
 step, and wakes the connection thread. A forked child touches nothing of the connection.
 
-Why it is right, and the tests (``tests/unit/test_riders.py`` and ``test_turn.py`` where no other
-file is named):
+Why it is right, and the tests (``tests/unit/test_riders.py`` and ``test_riders_turn.py`` where no
+other file is named):
 
 1. *No rider overtakes what the user has queued in kazoo before it.* A caller writes while no result
    of kazoo's is open (``turn``). A rider in the deque is written when kazoo, asked after the rider
