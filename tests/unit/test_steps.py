@@ -169,6 +169,21 @@ def test_a_look_for_a_late_create_that_is_refused_is_not_the_last(answer: Any) -
     assert isinstance(recipe.send(answer), Pause)
 
 
+def test_a_late_create_is_looked_for_once_if_it_is_late_for_no_longer() -> None:
+    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: steps.FIRST_LOOK)
+    next(recipe)
+    assert recipe.send(None) == SOUGHT
+    end(recipe, (None, listing()))
+
+
+@pytest.mark.parametrize("there", [name(7, "v"), name(7)[3:], f"_x_{name(7)[3:]}"])
+def test_nothing_but_what_was_disowned_is_deleted(there: str) -> None:
+    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: 60.0)
+    next(recipe)
+    recipe.send(None)
+    assert isinstance(recipe.send((None, Listing([there], EPOCH))), Pause)
+
+
 def test_a_timeout_that_grows_meanwhile_has_a_late_create_looked_for_longer() -> None:
     seconds = [1.0]
     recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: seconds[0])
@@ -180,6 +195,12 @@ def test_a_timeout_that_grows_meanwhile_has_a_late_create_looked_for_longer() ->
         if age < 4.0:
             asked = recipe.send((None, listing()))
     end(recipe, (None, listing()))
+
+
+def test_a_node_that_is_all_there_is_is_removed() -> None:
+    recipe: Any = steps.remove(node(1).path)
+    assert next(recipe) == (Delete(node(1).path),)
+    assert end(recipe, (None,)) is None
 
 
 def test_a_deletion_that_is_refused_is_tried_again_alone_after_growing_pauses() -> None:
