@@ -433,18 +433,23 @@ def _give_up_place(desk: WorkerNodes) -> Recipe[None]:
     """
     place = desk.places.place(desk.profile.identity)
     with contextlib.suppress(SessionReplaced):
-        while desk.member is not None:
-            (done,) = yield (DeleteIf(place, desk.member, -1),)
-            if done is None:
-                return
-            if done.why is Failure.MISSING:
-                (there,) = yield (Exists(desk.member),)
-                if isinstance(there, Node):
-                    return
-                done = there
-            if done.why is not Failure.DROPPED:
-                break
-        yield from steps.delete(desk.places.returning, place)
+        if not (yield from _delete_beside(place, desk.member)):
+            yield from steps.delete(desk.places.returning, place)
+
+
+def _delete_beside(node: str, other: str | None) -> Recipe[bool]:
+    """Delete a node if the other one exists → whether it is gone. No other error is tried again."""
+    while other is not None:
+        (done,) = yield (DeleteIf(node, other, -1),)
+        if done is None:
+            return True
+        if done.why is Failure.MISSING:
+            (done,) = yield (Exists(other),)
+            if isinstance(done, Node):
+                return True
+        if done.why is not Failure.DROPPED:
+            break
+    return False
 
 
 def _sign_off(member: str, data: bytes) -> Recipe[None]:

@@ -608,7 +608,7 @@ MUTATIONS = {
         (Bend(Membership, "_give_up_start", "self._depart()", "pass"),),
         kind="pool",
         faults=(INTERRUPT,),
-        found="members() says",
+        found="does not come to rest",
         quick=False,
     ),
     "a second interrupt leaves a MultiLock with a part": Mutation(
