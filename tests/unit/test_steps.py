@@ -23,6 +23,7 @@ from zklock._recipes.effects import (
     Node,
     Pause,
     Request,
+    SessionReplaced,
     Sync,
     Wait,
     Watch,
@@ -201,6 +202,13 @@ def test_a_node_that_is_all_there_is_is_removed() -> None:
     recipe: Any = steps.remove(node(1).path)
     assert next(recipe) == (Delete(node(1).path),)
     assert end(recipe, (None,)) is None
+
+
+def test_what_is_left_with_the_session_is_not_left_again() -> None:
+    leaving: Any = steps.persist(lambda: steps.find(PATH, "u"))
+    next(leaving)
+    with pytest.raises(StopIteration):
+        leaving.throw(SessionReplaced(None))
 
 
 def test_a_deletion_that_is_refused_is_tried_again_alone_after_growing_pauses() -> None:
