@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -205,7 +206,8 @@ def test_a_node_that_is_all_there_is_is_removed() -> None:
 
 
 def test_what_is_left_with_the_session_is_not_left_again() -> None:
-    leaving: Any = steps.persist(lambda: steps.find(PATH, "u"))
+    search: Any = partial(steps.find, PATH, "u")
+    leaving: Any = steps.persist(search)
     next(leaving)
     with pytest.raises(StopIteration):
         leaving.throw(SessionReplaced(None))
