@@ -104,9 +104,6 @@ def test_a_search_that_may_not_see_whose_the_node_is_says_so() -> None:
         search.send((OTHER,))
 
 
-# To delete a node.
-
-
 @pytest.mark.parametrize("looked", [(None, Listing([], EPOCH)), (None, MISSING)])
 def test_what_is_not_found_is_disowned(looked: Any) -> None:
     search: Any = steps.find(PATH, "u")
@@ -197,6 +194,9 @@ def test_a_timeout_that_grows_meanwhile_has_a_late_create_looked_for_longer() ->
         if age < 4.0:
             asked = recipe.send((None, listing()))
     end(recipe, (None, listing()))
+
+
+# To delete a node.
 
 
 def test_a_node_that_is_all_there_is_is_removed() -> None:

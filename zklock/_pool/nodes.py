@@ -289,21 +289,8 @@ def check_kind(path: str, there: Keys, shards: Keys) -> None:
 
 
 def write(path: str, data: bytes) -> Recipe[None]:
-    """Write a node, again until there is an answer. A node that is gone is left alone.
-
-    The write is for the version that was read. So one whose reply is lost, and which comes late,
-    cannot undo a later one.
-    """
-    while True:
-        (found,) = yield (Read(path),)
-        steps.check(found, Failure.DROPPED, Failure.MISSING)
-        if isinstance(found, Node):
-            (written,) = yield (Write(path, data, found.version),)
-            steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
-            if written is None:
-                return
-        elif found.why is Failure.MISSING:
-            return
+    """Write a node, again until there is an answer. A node that is gone is left alone."""
+    yield from steps.overwrite(path, data)
 
 
 def attend(

@@ -265,22 +265,10 @@ def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
 
 
 def set_limit(root: str, limit: int) -> Recipe[None]:
-    """Write the limit, whatever it was.
-
-    The write is for the version that was read. So one whose reply is lost, and which comes late,
-    cannot undo a later one.
-    """
-    while True:
-        (node,) = yield (Read(root),)
-        steps.check(node, Failure.DROPPED, Failure.MISSING)
-        if isinstance(node, Node):
-            (written,) = yield (Write(root, str(limit).encode(), node.version),)
-            steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
-            if written is None:
-                return
-        elif node.why is Failure.MISSING:
-            (made,) = yield (MakePath(root),)
-            steps.check(made, Failure.DROPPED)
+    """Write the limit, whatever it was."""
+    while not (yield from steps.overwrite(root, str(limit).encode())):
+        (made,) = yield (MakePath(root),)
+        steps.check(made, Failure.DROPPED)
 
 
 def limit_of(root: str) -> Recipe[int | None]:

@@ -21,6 +21,7 @@ from zklock._recipes.effects import (
     Listing,
     Node,
     Pause,
+    Read,
     Recipe,
     Request,
     SessionReplaced,
@@ -28,6 +29,7 @@ from zklock._recipes.effects import (
     Wait,
     Watch,
     WatchList,
+    Write,
     backoff,
 )
 from zklock.errors import AccessDenied, MixedNames, SequenceExhausted, ZkLockError
@@ -110,12 +112,13 @@ def _find(path: str, uuids: AbstractSet[str]) -> Recipe[dict[str, str]]:
 
 def _alike(there: Iterable[str], uuids: AbstractSet[str]) -> dict[str, str]:
     """Return the names that begin with one of the uuids, and with which. In one pass."""
-    lengths = {len(uuid) for uuid in uuids}
+    prefixes = {f"_c_{uuid}-": uuid for uuid in uuids}
+    lengths = {len(prefix) for prefix in prefixes}
     return {
-        name: name[3 : 3 + length]
+        name: prefixes[name[:length]]
         for name in there
         for length in lengths
-        if name[3 : 3 + length] in uuids and name.startswith("_c_")
+        if name[:length] in prefixes
     }
 
 
@@ -143,6 +146,24 @@ def delete(
                 tries += 1
     except SessionReplaced:
         return
+
+
+def overwrite(path: str, data: bytes) -> Recipe[bool]:
+    """Write a node, again until there is an answer → whether it was there.
+
+    The write is for the version that was read. So one whose reply is lost, and which comes late,
+    cannot undo a later one.
+    """
+    while True:
+        (found,) = yield (Read(path),)
+        check(found, Failure.DROPPED, Failure.MISSING)
+        if isinstance(found, Node):
+            (written,) = yield (Write(path, data, found.version),)
+            check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
+            if written is None:
+                return True
+        elif found.why is Failure.MISSING:
+            return False
 
 
 def remove(node: str) -> Recipe[None]:
