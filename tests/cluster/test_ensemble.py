@@ -29,13 +29,6 @@ def shared(backend: Backend) -> Iterator[Ensemble]:
 
 
 @pytest.fixture
-def ensemble(shared: Ensemble) -> Iterator[Ensemble]:
-    yield shared
-    shared.heal_all()
-    shared.start()
-
-
-@pytest.fixture
 def clients() -> Iterator[list[KazooClient]]:
     made: list[KazooClient] = []
     yield made

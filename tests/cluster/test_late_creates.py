@@ -49,13 +49,6 @@ def shared() -> Iterator[Ensemble]:
 
 
 @pytest.fixture
-def ensemble(shared: Ensemble) -> Iterator[Ensemble]:
-    yield shared
-    shared.heal_all()
-    shared.start()
-
-
-@pytest.fixture
 def stage(ensemble: Ensemble) -> Iterator[Stage]:
     with ExitStack() as stack:
         yield Stage(ensemble, stack)
