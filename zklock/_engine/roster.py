@@ -121,7 +121,7 @@ class Roster(Generic[M]):
         there = self._members(folder.names)
         if self._first is None:
             self._first = set(there)
-        for name in self._following.keys() - set(there):
+        for name in sorted(self._following.keys() - set(there)):
             self._following.pop(name).give_up()
             self._forget(name)
         self._first.intersection_update(there)

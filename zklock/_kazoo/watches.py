@@ -56,8 +56,9 @@ class Watches:
     """The watches of a connection."""
 
     def __init__(self) -> None:
-        self._data: dict[bytes, set[tuple[Told, str] | None]] = {}
-        self._children: dict[bytes, set[tuple[Told, str] | None]] = {}
+        # By path, in the order in which they asked.
+        self._data: dict[bytes, dict[tuple[Told, str] | None, None]] = {}
+        self._children: dict[bytes, dict[tuple[Told, str] | None, None]] = {}
         self._kazoo_sees_all = False
 
     def of_kazoo(self, opcode: int, body: bytes) -> Watch | None:
@@ -77,15 +78,15 @@ class Watches:
             return
         on_children = watch.opcode in {GET_CHILDREN, GET_CHILDREN_2}
         table = self._children if on_children else self._data
-        table.setdefault(watch.path, set()).add(watch.who)
+        table.setdefault(watch.path, {})[watch.who] = None
 
     def fire(self, kind: int, path: bytes) -> bool:
         """Tell of an event those who watch; return whether kazoo is to see it, too."""
-        told: set[tuple[Told, str] | None] = set()
+        told: dict[tuple[Told, str] | None, None] = {}
         if kind in _ON_DATA:
-            told |= self._data.pop(path, set())
+            told |= self._data.pop(path, {})
         if kind in _ON_CHILDREN:
-            told |= self._children.pop(path, set())
+            told |= self._children.pop(path, {})
         for who in told:
             if who is not KAZOO:
                 tell, known = who

@@ -148,13 +148,13 @@ class Rebalancer:
 
     def _take_members(self, names: set[str]) -> None:
         self._names = names
-        for name in self._following.keys() - names - {"", "/"}:
+        for name in sorted(self._following.keys() - names - {"", "/"}):
             self._following.pop(name).give_up()
             self._profiles.pop(name, None)
             self._assigned.pop(name, None)
             self._broken.pop(f"{self._places.members}/{name}", None)
             self._newcomers.left(name, False, self._session.now(), self._session.timeout)
-        for name in names - self._following.keys():
+        for name in sorted(names - self._following.keys()):
             path = f"{self._places.members}/{name}"
             self._follow(name, follow.follow(path, partial(self._on_profile, name)))
 

@@ -5,6 +5,7 @@ The seeds are the same in each run. ``test_new_seeds.py`` plays others.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -230,6 +231,29 @@ def test_a_seed_replays_exactly(kind: str) -> None:
     there = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert there.stdout.splitlines() == [str(world.system.history), *world.story]
     assert "granted" in there.stdout
+
+
+@SLOW
+def test_a_seeded_fault_is_found_alike_whatever_the_hashes() -> None:
+    """With these two, several workers were read in another order: hashes of strings decided."""
+    program = (
+        "from tests.unit.simulator.mutations import MUTATIONS, detect\n"
+        "fault = 'a second interrupt has a worker join that has not started'\n"
+        "print(detect(MUTATIONS[fault], 5))\n"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hashes, "ZKLOCK_RIDER": "off"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hashes in ("1", "4")
+    ]
+    assert found[0] == found[1]
+    assert "Violation" in found[0]
 
 
 def test_the_table_lists_every_seeded_fault() -> None:
