@@ -66,7 +66,10 @@ class FakeClient:
 
 
 class World:
-    """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds."""
+    """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds.
+
+    ``reads``: whether callers may read the replies to what they wait for.
+    """
 
     def __init__(
         self,
@@ -75,7 +78,9 @@ class World:
         settings: LeaseSettings | None = None,
         wired: bool = True,
         default_acl: object = None,
+        reads: bool = False,
     ) -> None:
+        self.reads = reads
         self.now = 1000.0
         self.latency = 0.0
         self.timeout = timeout
@@ -294,13 +299,41 @@ class FakeCallers:
         """They end in the background."""
 
 
+class FakeReader:
+    """Sends for callers that read, as the store does, and notes what; ``inside``: in its turn."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+        self.flown: list[Flight] = []
+        self.inside = False
+        self.forked = False
+
+    def interrupted(self) -> bool:
+        return self.inside
+
+    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        self.flown.append(flight)
+        self._store.fly(flight, done)
+
+    def reads(self, flight: Flight, seconds: float) -> bool:
+        return False
+
+    def read_no_more(self, flight: Flight) -> None:
+        """Nobody reads."""
+
+    def ring(self) -> None:
+        """Nobody reads."""
+
+    def after_fork(self) -> None:
+        self.forked = True
+
+
 class FakeStore:
     """Sends to the world's server."""
 
-    reader = None
-
     def __init__(self, world: World) -> None:
         self._world = world
+        self.reader = FakeReader(self) if world.reads else None
 
     def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
         self._world.check_free()

@@ -13,7 +13,7 @@ import pytest
 from kazoo.protocol.states import KazooState, KeeperState
 
 from tests.fakes import Counted, Written, failure
-from tests.unit.sessions import PATH, TIMEOUT, World
+from tests.unit.sessions import PATH, TIMEOUT, FakeReader, World
 from zklock import AccessDenied, ClientClosed, Grant, Loss, LossReason, WouldDeadlock, ZkLockError
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
@@ -31,6 +31,7 @@ from zklock._recipes.effects import (
     Exists,
     Failure,
     List,
+    Node,
     Watch,
 )
 from zklock._recipes.nodedata import NodeData
@@ -852,6 +853,140 @@ def test_a_timeout_that_is_not_negotiated_is_given_or_taken_for_four_seconds(
     assert ("4.0 s are taken for the timeout" in caplog.text) == (given is None)
     assert world.session.timeout == timeout
     assert world.acquire().remaining() == pytest.approx(lease)
+
+
+# Callers that wait, and those who are told.
+
+
+@pytest.fixture
+def reading() -> World:
+    """A world where callers may read the replies to what they wait for."""
+    world = World(reads=True)
+    world.connect()
+    return world
+
+
+def reader_of(world: World) -> FakeReader:
+    reader = world.session.reader
+    assert isinstance(reader, FakeReader)
+    return reader
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_who_waits_for_a_release_reads_the_reply_and_nobody_else(
+    reading: World, awaited: bool
+) -> None:
+    grant = reading.acquire()
+    assert reader_of(reading).flown == []
+    reading.session.let_go(grant, **({"awaited": True} if awaited else {}))
+    assert reader_of(reading).flown == [(Delete(grant.path),)] * awaited
+    reading.run()
+    assert nodes(reading) == []
+
+
+def test_a_release_that_is_put_off_is_read_by_nobody(reading: World) -> None:
+    grant = reading.acquire()
+    reading.free = False
+    with reading.session.guard:
+        reading.session.let_go(grant, awaited=True)
+        reading.run()
+    assert nodes(reading) == []
+    assert reader_of(reading).flown == []
+
+
+def test_it_is_interrupted_where_its_reader_is(reading: World) -> None:
+    assert not reading.session.interrupted
+    reader_of(reading).inside = True
+    assert reading.session.interrupted
+
+
+def test_a_forked_child_leaves_the_connection_to_its_parent(reading: World) -> None:
+    assert not reader_of(reading).forked
+    reading.session.after_fork()
+    assert reader_of(reading).forked
+
+
+def test_all_nodes_that_a_flight_finds_are_its_own(world: World) -> None:
+    world.server.make_path(PATH)
+    made(world)
+    made(world)
+    world.run()
+    mine = nodes(world)
+    world.session._nodes.forget(mine)
+    world.session.fly(tuple([Exists(node) for node in mine]), lambda _: None)
+    world.run()
+    assert sorted(world.session._nodes) == mine
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_node_that_lands_on_a_later_session_stays_one_of_its_own(
+    world: World, other: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session was replaced between the reply and its landing."""
+    landings: list[Callable[[Any], None]] = []
+    monkeypatch.setattr(world.session._store, "fly", lambda _, done: landings.append(done))
+    made(world)
+    assert world.client.client_id is not None
+    owner, _ = world.client.client_id
+    world.session._id = owner + other
+    landings[0]((Node(f"{PATH}/c-0", b"", owner, mine=True),))
+    own = world.session._nodes.get(f"{PATH}/c-0")
+    assert own is not None
+    assert own.owner == owner
+
+
+def test_grants_are_told_by_the_path_of_their_lock(world: World) -> None:
+    grant = world.acquire()
+    world.acquire("/other")
+    assert world.session.grants_at(PATH) == [grant]
+
+
+def claiming_for_long(world: World) -> Attempt[Any]:
+    """Return an attempt that waits for a lease: a proof that is sent now would give it one."""
+    attempt = claiming(world)
+    world.latency = math.inf
+    world.run(0.25 * TIMEOUT)
+    assert list(world.session._awaiting_lease) == [attempt]
+    world.latency = 0.0
+    world.sent.clear()
+    return attempt
+
+
+def test_a_proof_is_told_at_once_to_who_claims(world: World) -> None:
+    attempt = claiming_for_long(world)
+    with ThreadPoolExecutor(1) as kazoo:
+        kazoo.submit(world.session._proved, world.now).result(60.0)
+    assert world.session._awaiting_lease == {}
+    assert world.requests(List) == [world.now]  # it looks once more before it claims
+    world.disconnect()
+    world.connect()
+    assert attempt.result().held
+
+
+def test_a_proof_on_the_main_thread_is_told_by_the_sessions_own(world: World) -> None:
+    """There an interrupt could tear those who claim, and they are not the caller's."""
+    attempt = claiming_for_long(world)
+    world.session._proved(world.now)
+    assert world.session._awaiting_lease == {}
+    assert world.requests(List) == []
+    world.run()
+    assert world.requests(List) == [world.now]
+    world.disconnect()
+    world.connect()
+    assert attempt.result().held
+
+
+def test_when_a_node_was_read_is_noted_for_those_who_are_asked_beside_it_alone(
+    world: World,
+) -> None:
+    grant, leadership = world.acquire(), world.stand("/election")
+    world.run(2 * BEAT)
+    read_at = [
+        own.read_at
+        for path in (grant.path, leadership.result().path)
+        if (own := world.session._nodes.get(path))
+    ]
+    assert read_at[0] < 0.0 < read_at[1] <= world.now
 
 
 # Limits, and what comes in between.
