@@ -27,10 +27,9 @@ from functools import partial
 from tests.unit.simulator.network import Link, Network
 from tests.unit.simulator.system import System
 from zklock.testing.zookeeper import jute, words
-from zklock.testing.zookeeper.machine import _WRITES, Machine, Rules, _Link
+from zklock.testing.zookeeper.machine import Machine, Rules, writes
 from zklock.testing.zookeeper.messages import Answer, Close, HangUp, Message, Ping, Request
 from zklock.testing.zookeeper.sessions import Session, Sessions
-from zklock.testing.zookeeper.tree import Transaction
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 HOSTS = ",".join(f"{address}:2181" for address in ADDRESSES)
@@ -207,12 +206,13 @@ class Ensemble:
     def request(
         self, follower: Follower, link: Link, session: int, xid: int, request: Request
     ) -> None:
-        writes = isinstance(request, _WRITES)
         owned = self._owners.setdefault(session, follower) is follower
         if not self.machine.linked(link):
-            self._request_late(link, session, request, passes=writes and owned)
+            if isinstance(request, Close) or (writes(request) and owned):
+                self.machine.request_late(link, session, request, self._now())
+                self._post(silent=link)
             return
-        if writes and not owned:
+        if writes(request) and not owned:
             link.down.send(None)
             follower.end(link)
             return
@@ -233,17 +233,6 @@ class Ensemble:
         finally:
             self._sessions.noting = None
         self._post()
-
-    def _request_late(self, link: Link, session_id: int, request: Request, passes: bool) -> None:
-        """Carry out a request of a connection that is over; nobody is answered."""
-        session = self._sessions.find(session_id)
-        if session is None:
-            return
-        if isinstance(request, Close):
-            self.machine.expire(session_id, self._now())
-        elif passes:
-            self.machine._serve(link, _Link(session, session.timeout), 0, request, self._now())
-        self._post(silent=link)
 
     def lost(self, link: Link) -> None:
         self.machine.lost(link)
@@ -344,7 +333,7 @@ class Ensemble:
 
     def delete(self, path: str) -> None:
         """Delete a node, as an operator does."""
-        self.machine._transact(self._now(), partial(Transaction.remove, path=path))
+        self.machine.remove(path, self._now())
         self._post()
 
     def names(self, path: str) -> list[str]:

@@ -134,6 +134,11 @@ class _Link(Generic[C]):
     who: list[Identity] = field(default_factory=list)
 
 
+def writes(request: Request) -> bool:
+    """Whether the request takes a transaction."""
+    return isinstance(request, _WRITES)
+
+
 class Machine(Generic[C]):
     """A standalone server. Not thread-safe.
 
@@ -213,6 +218,19 @@ class Machine(Generic[C]):
         else:
             self._serve(connection, link, xid, request, now)
 
+    def request_late(self, connection: C, session_id: int, request: Request, now: int) -> None:
+        """Carry out a request that was under way when its connection ended.
+
+        The session lives on, on another connection. The answer goes to the one that has ended.
+        """
+        session = self.sessions.find(session_id)
+        if session is None:
+            return
+        if isinstance(request, Close):
+            self.expire(session_id, now)
+        else:
+            self._serve(connection, _Link(session, session.timeout), 0, request, now)
+
     def throttle(self, connection: C, xid: int, now: int) -> None:
         """Answer a request by ThrottledOp instead of carrying it out."""
         link = self._links.get(connection)
@@ -243,7 +261,7 @@ class Machine(Generic[C]):
             for path in list(self.tree.containers):
                 node = self.tree.nodes[path]
                 if node.counter > 0 and not node.children:
-                    self._transact(now, partial(Transaction.remove, path=path))
+                    self.remove(path, now)
 
     def expire(self, session_id: int, now: int) -> bool:
         """End a session at once; whether it lived."""
@@ -264,6 +282,10 @@ class Machine(Generic[C]):
         self._links.clear()
         self._containers_due = now + rules.container_check
         self.sessions.restart(rules.tick_time, now)
+
+    def remove(self, path: str, now: int) -> None:
+        """Delete a node without children, as one whom no ACL stops."""
+        self._transact(now, partial(Transaction.remove, path=path))
 
     def set_child_counter(self, path: str, value: int) -> None:
         """Make the next sequential child of ``path`` get this number; `KeyError` without a node."""
