@@ -21,6 +21,8 @@ from zklock._recipes.effects import (
     Wait,
 )
 
+pytestmark = pytest.mark.timeout(60)  # a wait without its limit never ends
+
 ME = 5
 FIRST, SECOND = (Sync("/first"),), (Sync("/second"),)
 BEGIN = 100.0
