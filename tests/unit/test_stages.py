@@ -9,7 +9,7 @@ import pytest
 
 from tests.tables import Shown, written
 from zklock._engine.machine import IllegalStep
-from zklock._engine.stages import TABLE, News, Stage, after
+from zklock._engine.stages import TABLE, News, Stage
 
 ROWS = """
                  NEW      RUNNING  PARKED   FLIGHT   REST     CLAIM    WAIT     PAUSE    OVER
@@ -45,9 +45,9 @@ def test_every_stage_and_news(stage: Stage, news: News) -> None:
     then = CASES[stage, news]
     if then is None:
         with pytest.raises(IllegalStep, match=stage.value):
-            after(stage, news)
+            TABLE[stage, news]
     else:
-        assert after(stage, news) is then
+        assert TABLE[stage, news] is then
 
 
 def test_the_table_cannot_be_changed() -> None:

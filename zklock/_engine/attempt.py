@@ -18,11 +18,12 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from zklock._engine import stages
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.machine import IllegalStep
 from zklock._engine.mailbox import Mailbox, MailHost
 from zklock._engine.outcome import Outcome
-from zklock._engine.stages import News, Stage, after
+from zklock._engine.stages import News, Stage
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import (
     Claim,
@@ -339,7 +340,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
 
     def _wake(self, news: News, advance: Advance, final: Exception | None = None) -> None:
         """Go on with the recipe, if the news has it go on."""
-        then = after(self._stage, news)
+        then = stages.TABLE[self._stage, news]
         if then is not Stage.RUNNING:
             return
         self._stage = then
@@ -400,7 +401,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             return partial(self._recipe.throw, error)
         if answer is not None:
             return partial(self._recipe.send, answer)
-        self._stage, self._stay = after(self._stage, news), stay
+        self._stage, self._stay = stages.TABLE[self._stage, news], stay
         return None
 
     def _send(self, flight: Flight, stay: _Stay) -> News:
@@ -431,9 +432,9 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
 
     def _landed(self, stay: _Stay, flight: Flight, results: tuple[Any, ...]) -> None:
         if stay.answered:
-            after(self._stage, News.ANSWERED_LATE)
+            self._stage = stages.TABLE[self._stage, News.ANSWERED_LATE]
         elif stay is not self._stay:
-            after(self._stage, News.ANSWERED_LATE)
+            self._stage = stages.TABLE[self._stage, News.ANSWERED_LATE]
             # Nobody uses a node that was created by a flight which was given up.
             for request, result in zip(flight, results, strict=True):
                 if isinstance(request, Create) and isinstance(result, Node):
@@ -442,7 +443,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                     for path in result:
                         self._host.sweep(path)
         elif any(isinstance(result, Failed) and result.busy for result in results):
-            self._stage = after(self._stage, News.BUSY)
+            self._stage = stages.TABLE[self._stage, News.BUSY]
             stay.call_off = self._host.pause(
                 backoff(self._rests), lambda: self._tell(partial(self._elapsed, stay, results))
             )
@@ -459,7 +460,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
     def _connected(self) -> None:
         stay = self._stay
         if stay is None:
-            after(self._stage, News.CONNECTED)
+            self._stage = stages.TABLE[self._stage, News.CONNECTED]
         else:
             self._wake(News.CONNECTED, lambda: stay.asked)
 
@@ -474,7 +475,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
     def _happened(self, fired: _Fired) -> None:
         asked = self._stay.asked if self._stay is not None else None
         if not isinstance(asked, Wait):
-            after(self._stage, News.WATCHED)
+            self._stage = stages.TABLE[self._stage, News.WATCHED]
             self._events = (*self._events, fired)
         elif event := self._meaning(asked, fired):
             self._wake(News.WATCHED, partial(self._recipe.send, event))
@@ -504,7 +505,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
 
     def _end(self, news: News, value: Any, error: BaseException | None) -> None:
         """End with the recipe's outcome, unless it was given up. Repeatable until it is over."""
-        over = after(self._stage, news)
+        over = stages.TABLE[self._stage, news]
         if self._stage is over:
             return
         begun = self._stage is not Stage.NEW

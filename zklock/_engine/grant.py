@@ -134,7 +134,7 @@ class GrantBase(Bodied):
         self._departs = None if claim.alone else claim.release
         self._keeper = keeper
         self._terms = terms
-        self._given = lifecycle.after(State.CONTENDING, Step.GRANT)
+        self._given = lifecycle.TABLE[State.CONTENDING, Step.GRANT]
 
     @property
     def tokens(self) -> tuple[FencingToken, ...]:
@@ -278,7 +278,7 @@ class GrantBase(Bodied):
         return self.__dict__.setdefault("_ended", end) is end
 
     def _end(self, *, awaited: bool = False) -> Answer:
-        end = _End(lifecycle.after(self._given, Step.RELEASE))
+        end = _End(lifecycle.TABLE[self._given, Step.RELEASE])
         try:
             if not self.held or not self._end_with(end):
                 raise self._why_not()
@@ -300,7 +300,7 @@ class GrantBase(Bodied):
     def _note_loss(self, reason: LossReason, *, noticed: float, lease_end: float) -> bool:
         """Lose the grant if it is held; return whether this call lost it. Tells nobody yet."""
         loss = Loss(reason, self, noticed, lease_end)
-        end = _End(lifecycle.after(self._given, Step.LOSE), loss)
+        end = _End(lifecycle.TABLE[self._given, Step.LOSE], loss)
         return self._end_with(end)
 
     def _tell_loss(self) -> None:
@@ -371,7 +371,7 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
 
     If one of them is over, the others are released, and then ``LockLost`` or ``NotHeld`` is raised.
     """
-    ends = {grant: _End(lifecycle.after(grant._given, Step.RELEASE)) for grant in grants}
+    ends = {grant: _End(lifecycle.TABLE[grant._given, Step.RELEASE]) for grant in grants}
     try:
         _set_ends(ends)
         mine = _ended_by(ends)

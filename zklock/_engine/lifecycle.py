@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import StrEnum
 from types import MappingProxyType
 
-from zklock._engine.machine import step
+from zklock._engine.machine import Steps
 
 
 class State(StrEnum):  # hashed faster than an Enum
@@ -37,14 +37,12 @@ class Step(StrEnum):
 
 
 TABLE = MappingProxyType(
-    {
-        (State.CONTENDING, Step.GRANT): State.HELD,
-        (State.HELD, Step.RELEASE): State.RELEASED,
-        (State.HELD, Step.LOSE): State.LOST,
-    }
+    Steps(
+        {
+            (State.CONTENDING, Step.GRANT): State.HELD,
+            (State.HELD, Step.RELEASE): State.RELEASED,
+            (State.HELD, Step.LOSE): State.LOST,
+        }
+    )
 )
-
-
-def after(state: State, event: Step) -> State:
-    """Return the state that ``event`` leads to; ``IllegalStep`` if it is not allowed."""
-    return step(TABLE, state, event)
+"""The state that a step leads to; ``IllegalStep`` if it is not allowed."""

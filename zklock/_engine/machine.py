@@ -1,10 +1,9 @@
-"""A step of a state machine that is written as one table: state × event → state."""
+"""A state machine that is written as one table: state × event → state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)
@@ -14,9 +13,9 @@ class IllegalStep(Exception):
     """A step that the present state does not allow; nothing was changed."""
 
 
-def step(table: Mapping[tuple[S, E], S], state: S, event: E) -> S:
-    """Return the state that ``event`` leads to; ``IllegalStep`` if the table has no such step."""
-    try:
-        return table[state, event]
-    except KeyError:
-        raise IllegalStep(f"{event.value!r} is not allowed: the state is {state.value!r}") from None
+class Steps(dict[tuple[S, E], S]):
+    """The state that each event leads to; ``IllegalStep`` if there is no such step."""
+
+    def __missing__(self, step: tuple[S, E]) -> NoReturn:
+        state, event = step
+        raise IllegalStep(f"{event.value!r} is not allowed: the state is {state.value!r}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import StrEnum
 from types import MappingProxyType
 
-from zklock._engine.machine import step
+from zklock._engine.machine import Steps
 
 
 class Stage(StrEnum):  # a StrEnum is hashed faster than an Enum, and every step looks one up
@@ -115,9 +115,5 @@ def _table() -> dict[tuple[Stage, News], Stage]:
     }
 
 
-TABLE = MappingProxyType(_table())
-
-
-def after(stage: Stage, news: News) -> Stage:
-    """Return the stage that ``news`` leads to; ``IllegalStep`` if it is not allowed."""
-    return step(TABLE, stage, news)
+TABLE = MappingProxyType(Steps(_table()))
+"""The stage that news leads to; ``IllegalStep`` if it is not allowed."""

@@ -23,11 +23,12 @@ from zklock._ground.happened import ShardMoved
 from zklock._ground.records import Fields, log_fields
 from zklock._kazoo.client import Kazoo
 from zklock._locks import kinds
+from zklock._pool import slot_states
 from zklock._pool.agenda import Agenda
 from zklock._pool.keys import Key, in_order
 from zklock._pool.own_threads import Calling
 from zklock._pool.runners import CannotRun, Runner, Task
-from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState, after
+from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState
 from zklock.errors import LockLost, NotHeld
 
 log = logging.getLogger("zklock")
@@ -265,7 +266,7 @@ class Slot:
 
     def _happens(self, event: SlotEvent, grant: Any = None) -> None:
         """Go where the event leads, and do what is done first there. ``grant`` is new."""
-        then = after(self.state, event)
+        then = slot_states.TABLE[self.state, event]
         if then is self.state:
             return
         self.state = then

@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import StrEnum
 from types import MappingProxyType
 
-from zklock._engine.machine import step
+from zklock._engine.machine import Steps
 
 
 class SlotState(StrEnum):
@@ -115,9 +115,5 @@ def _table() -> dict[tuple[SlotState, SlotEvent], SlotState]:
     }
 
 
-TABLE = MappingProxyType(_table())
-
-
-def after(state: SlotState, event: SlotEvent) -> SlotState:
-    """Return the state that ``event`` leads to; ``IllegalStep`` if it is not allowed."""
-    return step(TABLE, state, event)
+TABLE = MappingProxyType(Steps(_table()))
+"""The state that an event leads to; ``IllegalStep`` if it is not allowed."""
