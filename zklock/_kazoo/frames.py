@@ -53,6 +53,8 @@ class Frames:
     """Takes what is received, in pieces of any size; see the module.
 
     ``broken``: nothing more is taken from this stream, as a frame cannot be what it should be.
+    ``due``: the replies that are to come, in order, each with the number of its request, kazoo's
+    own number of it, the rider if it is one, and the watch that it asks for.
     """
 
     def __init__(self, hears: Hears) -> None:
@@ -64,19 +66,11 @@ class Frames:
         self._zxid = 0  # the highest one of a reply to a rider
         self._data: bytes | bytearray = b""
         self._at = 0
-        self._due: deque[tuple[int, int, Rider | None, Watch | None]] = deque()
-
-    def due(self, number: int, kazoos: int, watch: Watch | None) -> None:
-        """Note that a request of kazoo's goes out under this number."""
-        self._due.append((number, kazoos, None, watch))
-
-    def due_to(self, rider: Rider, number: int) -> None:
-        """Note that a rider goes out under this number."""
-        self._due.append((number, 0, rider, rider.watch))
+        self.due: deque[tuple[int, int, Rider | None, Watch | None]] = deque()
 
     def left(self) -> list[Rider]:
         """Return the riders without a reply."""
-        return [rider for _, _, rider, _ in self._due if rider is not None]
+        return [rider for _, _, rider, _ in self.due if rider is not None]
 
     def feed(self, chunk: bytes) -> None:
         """Take what was received."""
@@ -132,11 +126,11 @@ class Frames:
     @property
     def idle(self) -> bool:
         """Whether no reply is due, and nothing is left of what was received."""
-        return not self._due and self._at == len(self._data) and not self.broken
+        return not self.due and self._at == len(self._data) and not self.broken
 
     def others(self, landing: object) -> bool:
         """Whether what comes next, as far as it is there, is no reply to a rider of the landing."""
-        data, at, due = self._data, self._at, self._due
+        data, at, due = self._data, self._at, self.due
         if not due:
             return at < len(data)
         number, _, rider, _ = due[0]
@@ -150,7 +144,7 @@ class Frames:
         Nothing else is looked at.
         """
         taken = []
-        data, size, due = self._data, len(self._data), self._due
+        data, size, due = self._data, len(self._data), self.due
         while due and size - self._at >= _REPLY.size:
             at = self._at
             length, xid, zxid, error = _reply(data, at)
@@ -178,8 +172,8 @@ class Frames:
     def _answer(self, data: bytes | bytearray, at: int, end: int) -> bytes:
         """Take a reply; return it, under kazoo's number, if it is kazoo's."""
         length, xid, zxid, error = _reply(data, at)
-        if not self._due or self._due[0][0] != xid:
-            due = self._due[0][0] if self._due else "none"
+        if not self.due or self.due[0][0] != xid:
+            due = self.due[0][0] if self.due else "none"
             log.warning(
                 "reply to request %s where %s was due: connection dropped",
                 xid,
@@ -187,7 +181,7 @@ class Frames:
                 extra=log_fields(),
             )
             return self._break()
-        _, kazoos, rider, watch = self._due.popleft()
+        _, kazoos, rider, watch = self.due.popleft()
         if rider is not None:
             rider.land(self._heard(zxid, error, watch), bytes(data[at + _REPLY.size : end]))
             return b""

@@ -92,10 +92,11 @@ class Rider:
 
     ``body`` is the opcode and the request. ``watch`` is set when the reply says so (see
     ``watches``). ``line`` is the connection that it is meant for: it is written to no other.
-    ``landing`` is that of its flight, if a caller waits for it (see ``turn``).
+    ``landing`` is that of its flight, if a caller waits for it (see ``turn``). ``hear`` is who hears
+    the reply; it is empty once the rider is completed, so that it need not be sent any more.
     """
 
-    __slots__ = ("_hear", "body", "landing", "line", "watch")
+    __slots__ = ("body", "hear", "landing", "line", "watch")
 
     def __init__(
         self,
@@ -109,12 +110,7 @@ class Rider:
         self.body = body
         self.watch = watch
         self.landing = landing
-        self._hear = [hear]  # popped by whoever completes it: one step, and it is done once
-
-    @property
-    def over(self) -> bool:
-        """Whether it is completed: it need not be sent any more."""
-        return not self._hear
+        self.hear = [hear]  # popped by whoever completes it: one step, and it is done once
 
     def land(self, error: int | None, body: bytes) -> None:
         """Complete; an error of ours does not end kazoo's connection thread.
@@ -123,7 +119,7 @@ class Rider:
         have raised the error: there it goes on.
         """
         try:
-            hear = self._hear.pop()
+            hear = self.hear.pop()
         except IndexError:
             return
         try:

@@ -135,17 +135,17 @@ class RidingSocket(_Socket):
 
     def _take(self, rider: Rider) -> bool:
         """Put a rider behind what is to be sent, with a number; drop it if it cannot go."""
-        if rider.over or rider.line is not self or not self.rides:
+        if not rider.hear or rider.line is not self or not self.rides:
             rider.drop()
         else:
             body, number = rider.body, self._carrier.next_xid()
-            self._sorted.due_to(rider, number)
+            self._sorted.due.append((number, 0, rider, rider.watch))
             self._held += _NUMBER.pack(len(body) + 4, number) + body
         return True
 
     def _take_here(self, rider: Rider) -> bool:
         """Do so on a caller's thread, where no rider of others is dropped: it could be lost."""
-        return (rider.over or rider.line is self) and self._take(rider)
+        return (not rider.hear or rider.line is self) and self._take(rider)
 
     # For callers that have the turn.
 
@@ -308,7 +308,7 @@ class RidingSocket(_Socket):
             return frame
         number = self._carrier.next_xid()
         watch = self._sorted.watches.of_kazoo(opcode, bytes(frame[_HEAD.size :]))
-        self._sorted.due(number, xid, watch)
+        self._sorted.due.append((number, xid, None, watch))
         return _NUMBER.pack(length, number) + frame[_NUMBER.size :]
 
     def _handshake(self, frame: bytes) -> bytes:
@@ -763,26 +763,36 @@ class RidingStore(Store):
         if self._makings.under_way:
             return None
         landing, riders = AwaitedLanding(flight, done), []
+        chroot, acl = self._client.chroot, self._client.default_acl
         for slot, request in enumerate(flight):
-            encoder = wire.encoder(request)
-            if encoder is None or (isinstance(request, List) and self._listings.shares(request)):
+            encode = wire.ENCODERS.get(type(request))
+            shares = isinstance(request, List) and request.path in self._listings.under_way
+            if encode is None or shares:
                 return None
-            body = encoder(request, self._client.chroot, self._client.default_acl)
+            body = encode(request, chroot, acl)
             if len(body) > _SMALL:
                 return None
-            riders.append(self._rider(line, request, body, partial(landing.put, slot), landing))
+            hear = partial(self._heard, request, partial(landing.put, slot))
+            watch = self._watch(request) if isinstance(request, _WATCHING) else None
+            riders.append(Rider(line, body, hear, watch, landing))
         return riders
 
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
-        line, encoder = self._carrier.line, wire.encoder(request)
-        if line is None or encoder is None:
+        line, encode = self._carrier.line, wire.ENCODERS.get(type(request))
+        if line is None or encode is None:
             super()._ask(request, partial(self._answered, put))
             return
-        body = encoder(request, self._client.chroot, self._client.default_acl)
+        body = encode(request, self._client.chroot, self._client.default_acl)
         if len(body) > _SMALL and (size := self._size(request)) > MAX_REQUEST:
             put(_too_large(request, size))
         else:
-            self._carrier.board(self._rider(line, request, body, put))
+            # Once it stands in line, the connection thread must be woken for it, or this thread
+            # must send it. ``fly`` does that at its end, once for the whole flight. So does
+            # whatever kazoo answers (see ``_answered``). Replies to riders are heard on the
+            # connection thread, which looks at the line before it waits.
+            hear = partial(self._heard, request, put)
+            watch = self._watch(request) if isinstance(request, _WATCHING) else None
+            self._carrier.board(Rider(line, body, hear, watch))
 
     def _answered(self, put: Callable[[Any], None], result: Any) -> None:
         """Take kazoo's answer, on whichever thread, and wake for the riders that waited for it."""
@@ -791,26 +801,10 @@ class RidingStore(Store):
         finally:
             self._carrier.rouse()
 
-    def _rider(
-        self,
-        line: RidingSocket,
-        request: Request,
-        body: bytes,
-        put: Callable[[Any], None],
-        landing: AwaitedLanding | None = None,
-    ) -> Rider:
-        """Return the rider for a request.
-
-        Once it stands in line, the connection thread must be woken for it, or this thread must send
-        it. ``fly`` does that at its end, once for the whole flight. So does whatever kazoo answers
-        (see ``_answered``). Replies to riders are heard on the connection thread, which looks at
-        the line before it waits.
-        """
-        watch = None
-        if isinstance(request, _WATCHING):
-            path = wire.full_path(request.path, self._client.chroot)
-            watch = SetWatch(wire.opcode(request), path, (self._told, request.path))
-        return Rider(line, body, partial(self._heard, request, put), watch, landing)
+    def _watch(self, request: Watch | WatchList | WatchExists) -> SetWatch:
+        """Return the watch that a request asks for."""
+        path = wire.full_path(request.path, self._client.chroot)
+        return SetWatch(wire.WATCHING[type(request)], path, (self._told, request.path))
 
     def _heard(
         self, request: Request, put: Callable[[Any], None], code: int | None, body: bytes

@@ -384,7 +384,7 @@ class _Listings:
     """Lists a node once for all attempts that ask while an earlier listing of it is under way.
 
     Each attempt gets a listing whose request was sent after the attempt asked for it, and after the
-    attempt's earlier requests.
+    attempt's earlier requests. ``under_way``: the listings that others may share, by their paths.
     """
 
     def __init__(
@@ -394,21 +394,17 @@ class _Listings:
     ) -> None:
         self._ask = ask
         self._lock = lock
-        self._under_way: dict[str, _Shared] = {}
-
-    def shares(self, request: List) -> bool:
-        """Whether a listing of this node is under way, which others may share."""
-        return request.path in self._under_way
+        self.under_way: dict[str, _Shared] = {}
 
     def want(self, request: List, put: Callable[[Any], None]) -> None:
         """Call ``put`` with the answer, when it comes."""
         with self._lock:
-            before = self._under_way.get(request.path)
+            before = self.under_way.get(request.path)
             # A request that was interrupted while it was sent may never be answered.
             if before is not None and before.sent:
                 before.next.append(put)
                 return
-            shared = self._under_way[request.path] = _Shared([put])
+            shared = self.under_way[request.path] = _Shared([put])
         self._send(request, shared)
 
     def _send(self, request: List, shared: _Shared) -> None:
@@ -421,9 +417,9 @@ class _Listings:
             later, shared.next = shared.next, []
             following = _Shared(later) if later else None
             if following is not None:
-                self._under_way[request.path] = following
-            elif self._under_way.get(request.path) is shared:
-                del self._under_way[request.path]
+                self.under_way[request.path] = following
+            elif self.under_way.get(request.path) is shared:
+                del self.under_way[request.path]
         if following is not None:
             self._send(request, following)
         for put in puts:
@@ -458,6 +454,7 @@ class _Makings:
 
     An attempt that asked before the node existed found it missing, and hears so before the node is
     made. Later attempts are held until the node is made; otherwise they would overtake.
+    ``under_way``: the nodes that are being made, by their paths.
     """
 
     def __init__(
@@ -467,23 +464,18 @@ class _Makings:
     ) -> None:
         self._ask = ask
         self._lock = lock
-        self._under_way: dict[str, _Making] = {}
-
-    @property
-    def under_way(self) -> bool:
-        """Whether any node is being made."""
-        return bool(self._under_way)
+        self.under_way: dict[str, _Making] = {}
 
     def make(self, request: MakePath, follower: _Follower) -> None:
         """Make the node, and let the follower go."""
         mine = _Making(threading.get_ident(), [follower])
         try:
             with self._lock:
-                making = self._under_way.get(request.path)
+                making = self.under_way.get(request.path)
                 if making is not None and making.goes_on():
                     making.followers.append(follower)
                     return
-                self._under_way[request.path] = mine
+                self.under_way[request.path] = mine
             self._ask(request, partial(self._made, request.path, mine))
             mine.sent = True
         except BaseException:
@@ -497,7 +489,7 @@ class _Makings:
     def follow(self, follower: _Follower) -> None:
         """Let the follower go; if its parent is being made, after the others."""
         with self._lock:
-            making = self._under_way.get(follower.path)
+            making = self.under_way.get(follower.path)
             if making is not None and making.goes_on():
                 making.followers.append(follower)
                 return
@@ -509,15 +501,15 @@ class _Makings:
             return None
         parents = (each.prefix.rpartition("/")[0] for each in request.creates)
         with self._lock:
-            return next((path for path in parents if path in self._under_way), None)
+            return next((path for path in parents if path in self.under_way), None)
 
     def _made(self, path: str, making: _Making, result: Any) -> None:
         while True:
             with self._lock:
                 some, making.followers = making.followers, []
                 if not some:
-                    if self._under_way.get(path) is making:
-                        del self._under_way[path]
+                    if self.under_way.get(path) is making:
+                        del self.under_way[path]
                     return
             some.sort(key=lambda follower: -follower.asked)
             try:

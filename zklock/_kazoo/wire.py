@@ -59,16 +59,6 @@ _int_at = _INT.unpack_from
 _END = _PART.pack(-1, True, -1)
 
 
-def encoder(request: Request) -> Encoder | None:
-    """Return what makes the bytes of this kind of request; ``None``: it is several requests."""
-    return _ENCODERS.get(type(request))
-
-
-def opcode(request: Watch | WatchList | WatchExists) -> int:
-    """Return the opcode of a request that sets a watch."""
-    return _WATCHING[type(request)]
-
-
 def decode(request: Request, body: bytes) -> Any:
     """Return the value of a reply without an error."""
     decoder = _DECODERS.get(type(request))
@@ -77,11 +67,11 @@ def decode(request: Request, body: bytes) -> Any:
 
 def full_path(path: str, chroot: str) -> bytes:
     """Return the path as the servers know it."""
-    return (chroot + path if path != "/" else chroot or path).encode()
+    return _path(path, chroot)[_INT.size :]
 
 
 def _path(path: str, chroot: str) -> bytes:
-    data = full_path(path, chroot)
+    data = (chroot + path if path != "/" else chroot or path).encode()
     return _int(len(data)) + data
 
 
@@ -192,7 +182,7 @@ def _hand_over(it: HandOver, chroot: str, _: Any) -> bytes:
     return _multi((CHECK, _naming(it.successor, _ANY_VERSION, chroot)), *deletions)
 
 
-_ENCODERS: dict[type, Encoder] = {
+ENCODERS: dict[type, Encoder] = {
     Create: _create,
     CreateAll: _create_all,
     List: _reading(GET_CHILDREN_2, watches=False),
@@ -212,9 +202,10 @@ _ENCODERS: dict[type, Encoder] = {
     DeleteIf: _delete_if,
     HandOver: _hand_over,
 }
+"""What makes the bytes of each kind of request. A kind that is missing is several requests."""
 
-
-_WATCHING = {Watch: GET_DATA, WatchList: GET_CHILDREN_2, WatchExists: EXISTS}
+WATCHING = {Watch: GET_DATA, WatchList: GET_CHILDREN_2, WatchExists: EXISTS}
+"""The opcodes of the requests that set a watch."""
 
 
 def _stat_at(body: bytes, at: int = 0) -> ZnodeStat:
