@@ -41,7 +41,7 @@ class Wire:
                 raise KeyboardInterrupt
             self.sent.append(number)
 
-        landing = _Landing(len(flight), lambda results: self.landed.update({number: results}))
+        landing = _Landing(flight, lambda results: self.landed.update({number: results}))
         return _Follower(flight, landing, send)
 
     def makes(self, number: int) -> None:

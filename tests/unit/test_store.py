@@ -33,6 +33,7 @@ from zklock._recipes.effects import (
     MakePath,
     Mark,
     Request,
+    Sync,
     Write,
     WriteAll,
 )
@@ -137,7 +138,7 @@ def test_the_longest_path_fits_into_every_request() -> None:
 def test_a_flight_lands_once_whichever_threads_bring_its_answers() -> None:
     for _ in range(200):
         landed: list[tuple[Any, ...]] = []
-        landing = _Landing(8, landed.append)
+        landing = _Landing((Sync("/"),) * 8, landed.append)
         barrier = threading.Barrier(8)
 
         def bring(slot: int, landing: _Landing = landing, go: threading.Barrier = barrier) -> None:
@@ -159,8 +160,9 @@ CREATE = Create("/a/b/x-", b"", 0)
 def test_a_flight_lands_at_once_where_the_parent_is_missing() -> None:
     missing = Failed(Failure.MISSING, ZkLockError("no parent"))
     landed: list[tuple[object, ...]] = []
-    landing = _Landing(2, landed.append)
-    landing.created(0, CREATE, (CREATE, List("/a/b")), missing)
+    flight = (CREATE, List("/a/b"))
+    landing = _Landing(flight, landed.append)
+    landing.created(0, CREATE, flight, missing)
     assert landed == [(missing, missing)]
     landing.put(1, missing)  # the listing is answered later
     assert len(landed) == 1
@@ -171,7 +173,7 @@ def test_other_listings_are_waited_for() -> None:
     landed: list[tuple[object, ...]] = []
     flight = (CREATE, List("/a"), List("/a/b"))
     assert _listings_beside(CREATE, (MakePath("/a/b"), *flight)) == [3]
-    landing = _Landing(3, landed.append)
+    landing = _Landing(flight, landed.append)
     landing.created(0, CREATE, flight, missing)
     assert landed == []
     landing.put(1, listing)
@@ -182,8 +184,9 @@ def test_other_listings_are_waited_for() -> None:
 def test_a_flight_waits_for_all_its_answers(why: Failure) -> None:
     failed, listing = Failed(why, ZkLockError("it failed")), object()
     landed: list[tuple[object, ...]] = []
-    landing = _Landing(2, landed.append)
-    landing.created(0, CREATE, (CREATE, List("/a/b")), failed)
+    flight = (CREATE, List("/a/b"))
+    landing = _Landing(flight, landed.append)
+    landing.created(0, CREATE, flight, failed)
     assert landed == []
     landing.put(1, listing)
     assert landed == [(failed, listing)]

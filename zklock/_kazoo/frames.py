@@ -34,6 +34,7 @@ _HEAD = struct.Struct(">ii")  # length; xid
 
 _length = _LENGTH.unpack_from
 _reply = _REPLY.unpack_from
+_head = _HEAD.unpack_from
 
 
 class Hears(Protocol):
@@ -45,7 +46,7 @@ class Hears(Protocol):
     def pinged_back(self) -> None:
         """Note the answer to a ping."""
 
-    def saw(self, zxid: int) -> None:
+    def saw(self, zxid: int) -> object:
         """Note the zxid of a reply to a rider: it is higher than those before it."""
 
 
@@ -128,37 +129,32 @@ class Frames:
         """Whether no reply is due, and nothing is left of what was received."""
         return not self.due and self._at == len(self._data) and not self.broken
 
-    def others(self, landing: object) -> bool:
-        """Whether what comes next, as far as it is there, is no reply to a rider of the landing."""
-        data, at, due = self._data, self._at, self.due
-        if not due:
-            return at < len(data)
-        number, _, rider, _ = due[0]
-        if rider is None or rider.landing is not landing:
-            return True
-        return len(data) - at >= _HEAD.size and _HEAD.unpack_from(data, at)[1] != number
-
-    def replies_to(self, landing: object) -> list[tuple[Rider, int, bytes]]:
+    def replies_to(self, landing: object) -> tuple[list[tuple[Rider, int, bytes]], bool]:
         """Take the replies to the riders of a landing that come next: rider, error code, body.
 
-        Nothing else is looked at.
+        Return them, and whether what comes next, as far as it is there, is no such reply. Nothing
+        of that is looked at.
         """
-        taken = []
+        taken: list[tuple[Rider, int, bytes]] = []
         data, size, due = self._data, len(self._data), self.due
-        while due and size - self._at >= _REPLY.size:
-            at = self._at
-            length, xid, zxid, error = _reply(data, at)
+        while due:
             number, _, rider, watch = due[0]
+            if rider is None or rider.landing is not landing:
+                return taken, True
+            at = self._at
+            if size - at < _REPLY.size:
+                return taken, size - at >= _HEAD.size and _head(data, at)[1] != number
+            length, xid, zxid, error = _reply(data, at)
             end = at + _LENGTH.size + length
-            mine = rider is not None and rider.landing is landing and xid == number
-            if rider is None or not mine or length < _REPLY.size - _LENGTH.size or end > size:
-                break
+            if xid != number or length < _REPLY.size - _LENGTH.size:
+                return taken, True
+            if end > size:
+                return taken, False
             self._at = end
             due.popleft()
-            taken.append(
-                (rider, self._heard(zxid, error, watch), bytes(data[at + _REPLY.size : end]))
-            )
-        return taken
+            body = bytes(data[at + _REPLY.size : end])
+            taken.append((rider, self._heard(zxid, error, watch), body))
+        return taken, self._at < size
 
     def _heard(self, zxid: int, error: int, watch: Watch | None) -> int:
         """Note what the head of a reply to a rider says; return the error code to pass on."""

@@ -92,8 +92,8 @@ class Rider:
 
     ``body`` is the opcode and the request. ``watch`` is set when the reply says so (see
     ``watches``). ``line`` is the connection that it is meant for: it is written to no other.
-    ``landing`` is that of its flight, if a caller waits for it (see ``turn``). ``hear`` is who hears
-    the reply; it is empty once the rider is completed, so that it need not be sent any more.
+    ``landing`` is that of its flight, if a caller waits for it (see ``turn``). ``hear`` has who
+    hears the reply. It is empty once the rider is completed, which need not be sent any more then.
     """
 
     __slots__ = ("body", "hear", "landing", "line", "watch")

@@ -114,6 +114,7 @@ class RidingSocket(_Socket):
         self._may_ride = False
         self.turn = Turn()
         self._carrier = handler
+        self.saw = handler.seen
         self._sorted = Frames(self)
         self._end: OSError | bool = False  # of what is received
         self._arrived_at = -math.inf
@@ -196,9 +197,9 @@ class RidingSocket(_Socket):
         taking.append(awaited)
         turn.struck = True
         self.arrived()
-        replies = self._sorted.replies_to(awaited)
-        rest = self._end is not False or self._sorted.others(awaited)
-        if rest or self._sorted.idle:
+        replies, others = self._sorted.replies_to(awaited)
+        rest = others or self._end is not False
+        if rest or not self._sorted.due:
             turn.stop_reading(self.fileno())
         turn.struck = False
         return replies, rest
@@ -388,9 +389,6 @@ class RidingSocket(_Socket):
 
     def pinged_back(self) -> None:
         self._pinged_back()
-
-    def saw(self, zxid: int) -> None:
-        self._carrier.seen(zxid)
 
 
 def _drop(rider: Rider) -> bool:
@@ -701,10 +699,6 @@ class RidingHandler(Handler):
 class AwaitedLanding(_Landing):
     """The landing of a flight that a caller waits for, and may read the replies to."""
 
-    def __init__(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        super().__init__(len(flight), done)
-        self.flight = flight
-
     def complete(self) -> None:
         """Complete it: what was not heard counts as dropped."""
         for slot, request in enumerate(self.flight):
@@ -810,31 +804,30 @@ class RidingStore(Store):
         self, request: Request, put: Callable[[Any], None], code: int | None, body: bytes
     ) -> None:
         """Take the reply to a request; see ``riders.Hear``."""
+        kind = type(request)
+        decode = wire.DECODERS.get(kind)
+        result: Any = None
         if code is None:
-            put(failed(request, exceptions.ConnectionLoss()))
+            result = failed(request, exceptions.ConnectionLoss())
         elif code:
-            put(failed(request, wire.error_of(code)))
-        else:
-            put(self._value(request, body))
-
-    def _value(self, request: Request, body: bytes) -> Any:
-        """Return the result of a request, from a reply without an error."""
-        value = self._values.get(type(request))
-        try:
-            answer = wire.decode(request, body)
-            if isinstance(request, Create):
-                path, stat = answer
-                answer = self._client.unchroot(path), stat
-            elif isinstance(request, CreateAll):
-                answer = [
-                    self._client.unchroot(each) if isinstance(each, str) else each
-                    for each in answer
-                ]
-            return None if value is None else value(request, answer)
-        except Exception as error:
-            if may_strike():  # a signal handler's
-                raise
-            return failed(request, error)  # the reply cannot be read
+            result = failed(request, wire.error_of(code))
+        elif decode is not None:
+            try:
+                answer = decode(body)
+                if isinstance(request, Create):
+                    path, stat = answer
+                    answer = self._client.unchroot(path), stat
+                elif isinstance(request, CreateAll):
+                    answer = [
+                        self._client.unchroot(each) if isinstance(each, str) else each
+                        for each in answer
+                    ]
+                result = self._values[kind](request, answer)
+            except Exception as error:
+                if may_strike():  # a signal handler's
+                    raise
+                result = failed(request, error)  # the reply cannot be read
+        put(result)
 
 
 class Reader:

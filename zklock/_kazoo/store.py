@@ -248,7 +248,7 @@ class Store:
 
         ``done`` runs on any thread. With zklock's handler, this does not block.
         """
-        landing = _Landing(len(flight), done)
+        landing = _Landing(flight, done)
         first = flight[0]
         if isinstance(first, MakePath) and any(isinstance(each, Create) for each in flight):
             self._makings.make(first, _Follower(flight, landing, partial(self._send, flight, 1)))
@@ -352,8 +352,8 @@ def _listings_beside(create: Create, flight: Flight) -> list[int]:
 class _Landing:
     """Collects the results of a flight, from any threads."""
 
-    def __init__(self, count: int, done: Callable[[Results], None]) -> None:
-        self._count = count
+    def __init__(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        self.flight = flight
         self._results: dict[int, Any] = {}  # each is set once, by setdefault(), which is one step
         self._told: dict[None, object] = {}
         self._done = done
@@ -361,12 +361,13 @@ class _Landing:
     def put(self, slot: int, result: Any) -> None:
         """Take one result; kazoo may complete a request twice while it stops."""
         self._results.setdefault(slot, result)
-        me = object()
-        if len(self._results) == self._count and self._told.setdefault(None, me) is me:
-            self._finish()
+        if len(self._results) == len(self.flight):
+            me = object()
+            if self._told.setdefault(None, me) is me:
+                self._finish()
 
     def _finish(self) -> None:
-        self._done(tuple(map(self._results.__getitem__, range(self._count))))
+        self._done(tuple(map(self._results.__getitem__, range(len(self.flight)))))
 
     def created(self, slot: int, create: Create, flight: Flight, result: Any) -> None:
         """Take the result of a create of the flight.

@@ -59,12 +59,6 @@ _int_at = _INT.unpack_from
 _END = _PART.pack(-1, True, -1)
 
 
-def decode(request: Request, body: bytes) -> Any:
-    """Return the value of a reply without an error."""
-    decoder = _DECODERS.get(type(request))
-    return None if decoder is None else decoder(body)
-
-
 def full_path(path: str, chroot: str) -> bytes:
     """Return the path as the servers know it."""
     return _path(path, chroot)[_INT.size :]
@@ -209,7 +203,8 @@ WATCHING = {Watch: GET_DATA, WatchList: GET_CHILDREN_2, WatchExists: EXISTS}
 
 
 def _stat_at(body: bytes, at: int = 0) -> ZnodeStat:
-    return ZnodeStat._make(_STAT.unpack_from(body, at))
+    stat: ZnodeStat = tuple.__new__(ZnodeStat, _STAT.unpack_from(body, at))
+    return stat
 
 
 def _text_at(body: bytes, at: int) -> tuple[str, int]:
@@ -272,7 +267,7 @@ def _together(decoder: Callable[[bytes], Any], kinds: Iterable[type]) -> dict[ty
     return dict.fromkeys(kinds, decoder)
 
 
-_DECODERS: dict[type, Callable[[bytes], Any]] = {
+DECODERS: dict[type, Callable[[bytes], Any]] = {
     Create: _created,
     **_together(_listed, (List, WatchList)),
     **_together(_read, (Watch, Read)),
@@ -281,3 +276,4 @@ _DECODERS: dict[type, Callable[[bytes], Any]] = {
         _carried_out, (CreateAll, Check, Mark, WriteAll, DeleteAll, Depart, DeleteIf, HandOver)
     ),
 }
+"""What makes the value of a reply without an error. A kind that is missing has no value."""
