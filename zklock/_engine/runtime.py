@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -46,7 +46,13 @@ class Calling(Protocol):
 
 
 class Reader(Protocol):
-    """Has callers read the replies to what they wait for, where they can."""
+    """Has callers read the replies to what they wait for, where they can.
+
+    ``callers`` has those who send or read at this moment: empty, ``interrupted()`` is false.
+    """
+
+    @property
+    def callers(self) -> Collection[object]: ...
 
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted the sending or the reading."""

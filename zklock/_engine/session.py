@@ -298,7 +298,10 @@ class Session(Uncopied, WireObserver):
     @property
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted a change on its own thread."""
-        return self._has_guard() or (self.reader is not None and self.reader.interrupted())
+        if self._has_guard():
+            return True
+        reader = self.reader
+        return reader is not None and bool(reader.callers) and reader.interrupted()
 
     @property
     def connected(self) -> bool:

@@ -397,7 +397,11 @@ def _drop(rider: Rider) -> bool:
 
 
 class RidingHandler(Handler):
-    """zklock's handler, with sockets that carry riders."""
+    """zklock's handler, with sockets that carry riders.
+
+    ``callers``: the threads, by their idents, that have the turn of a connection or are about to
+    ask for it; each with the connection.
+    """
 
     _connection = RidingSocket
 
@@ -407,6 +411,7 @@ class RidingHandler(Handler):
         self._riders: WakeReader | None = None
         self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
         self._orphans: deque[Awaited] = deque()
+        self.callers: set[tuple[int, Any]] = set()
 
     def seen(self, zxid: int) -> int:
         """Note a zxid that the client has seen; return the highest one of this session.
@@ -441,12 +446,14 @@ class RidingHandler(Handler):
 
     def rouse(self) -> None:
         """Have the riders that were put in line sent: on this thread, if it can have the turn."""
-        if self._riders is not None and not self._sent_here((), None):
+        line = self.line
+        if self._riders is not None and (line is None or not self._sent_here(line, (), None)):
             self._wake_up()
 
     def depart(self, riders: Sequence[Rider]) -> None:
         """Send the riders of a flight that the caller waits for."""
-        if not self._sent_here(riders, riders[0].landing):
+        line: Any = riders[0].line
+        if not self._sent_here(line, riders, riders[0].landing):
             for rider in riders:
                 self.board(rider)
             self._wake_up()
@@ -460,16 +467,18 @@ class RidingHandler(Handler):
                 if not is_closed(error):
                     raise
 
-    def _sent_here(self, riders: Sequence[Rider], awaited: Awaited | None) -> bool:
+    def _sent_here(
+        self, line: RidingSocket, riders: Sequence[Rider], awaited: Awaited | None
+    ) -> bool:
         """Send what stands in line, and these riders behind it, if this thread can have the turn.
 
         Return whether these riders go out. No request of kazoo's may be in its queue, which zklock
         does not see. kazoo asks for a result before it queues a request, and keeps it there.
         """
-        line, wake = self.line, self._riders
-        if line is None or wake is None or self._is_asked():
+        wake = self._riders
+        if wake is None or (self._open and self._is_asked()):
             return False
-        done = self._in_turn(line, partial(line.write_here, wake, riders, awaited))
+        done = self._in_turn(line, line.write_here, wake, riders, awaited)
         if done is None:
             return False
         going, over = done
@@ -477,28 +486,26 @@ class RidingHandler(Handler):
             self._wake_up()
         return going
 
-    def _in_turn(self, line: RidingSocket, use: Callable[[], T]) -> T | None:
+    def _in_turn(self, line: RidingSocket, use: Callable[..., T], *what: object) -> T | None:
         """Use a connection if its turn can be had at once; ``None``: it cannot be had, or used."""
-        me, turn = threading.get_ident(), line.turn
-        if me in turn.callers:
+        me, turn = (threading.get_ident(), line), line.turn
+        if me in self.callers:
             return None  # a signal handler, which has interrupted this
         try:
-            turn.callers.add(me)
-            return self._use(line, use)
-        finally:
-            turn.callers.discard(me)
-
-    def _use(self, line: RidingSocket, use: Callable[[], T]) -> T | None:
-        turn = line.turn
-        for taken in map(turn.acquire, TRY):
-            try:
-                return use() if taken else None
-            finally:
-                if taken:
+            self.callers.add(me)
+            for taken in map(turn.acquire, TRY):
+                if not taken:
+                    return None
+                try:
+                    used = use(*what)
+                finally:
                     turn.release()
                     if turn.struck or turn.given_up:
                         self._came_back(line)
-        return None
+                return used
+            return None
+        finally:
+            self.callers.discard(me)
 
     def _came_back(self, line: RidingSocket) -> None:
         """See to a connection whose caller was struck, or has come back late."""
@@ -521,7 +528,7 @@ class RidingHandler(Handler):
         taking: list[Awaited] = []
         try:
             wake.bell.wait(number, seconds)
-            taken = self._in_turn(line, partial(line.read_here, awaited, taking))
+            taken = self._in_turn(line, line.read_here, awaited, taking)
             if taken is None:
                 return False
             replies, rest = taken
@@ -540,7 +547,7 @@ class RidingHandler(Handler):
         line = self._socket
         if not isinstance(line, RidingSocket) or line.turn.reading is None:
             return
-        self._in_turn(line, partial(line.leave_to_others, flight))
+        self._in_turn(line, line.leave_to_others, flight)
 
     def ring(self) -> None:
         """Wake a caller that reads."""
@@ -549,8 +556,7 @@ class RidingHandler(Handler):
 
     def in_turn(self) -> bool:
         """Whether this is a signal handler that has interrupted a caller in its turn."""
-        line: Any = self._socket
-        return line is not None and threading.get_ident() in line.turn.callers
+        return (threading.get_ident(), self._socket) in self.callers
 
     def async_result(self) -> Any:
         """Return an asynchronous result (``IAsyncResult``), and note it until it is there."""
@@ -839,4 +845,5 @@ class Reader:
         self.read_no_more = handler.read_no_more
         self.ring = handler.ring
         self.after_fork = handler.after_fork
+        self.callers = handler.callers
         self.interrupted = handler.in_turn

@@ -22,9 +22,9 @@ the connection thread does not hear what arrives. So nobody is woken who does no
    their landing to the connection thread (``orphans``), which completes it. What was not heard
    counts as dropped. A landing may be completed twice, with the same results.
 4. *A signal handler cannot wait for what it has interrupted.* It is told so if it asks zklock for
-   something in the turn of its own thread (``callers``). One that waits for something else, or
-   sleeps, keeps the connection thread from its turn. After a third of the session timeout, the
-   connection thread gives the connection up. It does not close it under the caller: the caller
+   something in the turn of its own thread (``RidingHandler.callers``). One that waits for something
+   else, or sleeps, keeps the connection thread from its turn. After a third of the session timeout,
+   the connection thread gives the connection up. It does not close it under the caller: the caller
    closes it when it comes back.
 5. *A reader that does not come back keeps nobody.* A signal handler may have interrupted it where
    it waits, when it does not have the turn. Whoever has something to do with the connection ends
@@ -58,15 +58,13 @@ READS = hasattr(select, "epoll")
 class Turn:
     """The turn of one connection. It is the connection thread's to begin with.
 
-    ``callers``: the threads, by their idents, that have it or are about to ask for it. ``reading``:
-    what a caller reads the replies to. Only who has the turn changes this.
+    ``reading``: what a caller reads the replies to. Only who has the turn changes this.
     """
 
     __slots__ = (
         "_armed",
         "_poller",
         "acquire",
-        "callers",
         "given_up",
         "reading",
         "release",
@@ -78,7 +76,6 @@ class Turn:
         lock.acquire()
         self.acquire = lock.acquire
         self.release = lock.release
-        self.callers: set[int] = set()
         self.struck = False
         self.given_up = (
             False  # by the connection thread: whoever has the turn closes the connection

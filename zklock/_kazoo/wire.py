@@ -28,7 +28,6 @@ from zklock._recipes.effects import (
     List,
     Mark,
     Read,
-    Request,
     Sync,
     Watch,
     WatchExists,
