@@ -193,7 +193,7 @@ def test_giving_up_again_goes_on_with_what_was_interrupted() -> None:
     settle([other, client])
     tell = attempt._tell
 
-    def interrupted(news: Callable[[], object]) -> None:
+    def interrupted(handle: Callable[..., object], *news: object) -> None:
         raise KeyboardInterrupt
 
     attempt._tell = interrupted  # type: ignore[method-assign]

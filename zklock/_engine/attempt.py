@@ -110,11 +110,14 @@ class _Stay:
 class Reader(Protocol):
     """Has threads read the replies to flights that they wait for."""
 
-    def reads(self, flight: Flight, seconds: float) -> bool:
-        """Wait for replies to the flight, and hear them; return whether to call again."""
+    def reads(self, flight: object, seconds: float) -> bool:
+        """Wait for replies to the flight, and hear them; return whether to call again.
 
-    def read_no_more(self, flight: Flight) -> None:
-        """Leave the replies to the flight to another thread."""
+        Anything but a flight that is read here is not waited for.
+        """
+
+    def read_no_more(self, flight: object) -> None:
+        """Leave the replies to the flight to another thread, if they are read here."""
 
     def ring(self) -> None:
         """Wake a thread in ``reads``."""
@@ -235,7 +238,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         except IllegalStep:
             raise
         except BaseException as error:
-            self._tell(partial(self._torn, error))
+            self._tell(self._torn, error)
             raise
         return self
 
@@ -246,7 +249,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._read(end)
             if timeout is not None:
                 timeout = max(0.0, end - time.monotonic())
-        return super().wait(timeout)
+        return bool(self._outcome) or super().wait(timeout)
 
     def _read(self, end: float) -> None:
         """Read the replies to its flights, as long as they are read on this thread."""
@@ -260,23 +263,17 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
 
     def _read_on(self, reader: Reader, end: float) -> None:
         while not self._outcome and (left := end - time.monotonic()) > 0:
-            flight = self._flight
-            if flight is None or not reader.reads(flight, left):
+            stay = self._stay
+            if stay is None or not reader.reads(stay.asked, left):
                 return
-
-    @property
-    def _flight(self) -> Flight | None:
-        """The flight that is under way, or was a moment ago."""
-        stay = self._stay
-        return stay.asked if stay is not None and isinstance(stay.asked, tuple) else None
 
     def _read_no_more(self) -> None:
         """Leave replies to other threads. Repeatable."""
         if not self._awaited:
             return
-        reader, flight = self._host.reader, self._flight
-        if reader is not None and flight is not None:
-            reader.read_no_more(flight)
+        reader, stay = self._host.reader, self._stay
+        if reader is not None and stay is not None:
+            reader.read_no_more(stay.asked)
         self._awaited = 0
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
@@ -309,15 +306,15 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
 
     def lease_live(self) -> None:
         """Go on with the claim: the lease is live."""
-        self._tell(partial(self._wake, News.LEASE_LIVE, partial(self._recipe.send, None)))
+        self._tell(self._wake, News.LEASE_LIVE, partial(self._recipe.send, None))
 
     def refused(self, error: Exception) -> None:
         """Fail if suspended at a claim: there can be no lease."""
-        self._tell(partial(self._wake, News.REFUSED, partial(self._recipe.throw, error)))
+        self._tell(self._wake, News.REFUSED, partial(self._recipe.throw, error))
 
     def session_replaced(self, final: Exception | None = None) -> None:
         """Hear that the session is gone. ``final`` is the error if no other session will come."""
-        self._tell(partial(self._replaced, final))
+        self._tell(self._replaced, final)
 
     def watched(
         self,
@@ -334,12 +331,15 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         has heard yet, may have taken it, and this attempt's own node with it. ``at``: when the host
         heard of it.
         """
-        self._tell(partial(self._happened, _Fired(path, deleted, held, taken, at)))
+        self._tell(self._happened, _Fired(path, deleted, held, taken, at))
 
     # From here on, only one thread runs at a time.
 
     def _wake(self, news: News, advance: Advance, final: Exception | None = None) -> None:
-        """Go on with the recipe, if the news has it go on."""
+        """Advance the recipe until it is suspended or over, if the news has it go on.
+
+        ``final``: no other session will come, and nothing that it asks for can be had.
+        """
         then = stages.TABLE[self._stage, news]
         if then is not Stage.RUNNING:
             return
@@ -347,18 +347,12 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         stay, self._stay = self._stay, None
         if stay is not None and stay.call_off is not None:
             stay.call_off()
-        self._run(advance, final)
-
-    def _run(self, advance: Advance, final: Exception | None) -> None:
-        """Advance the recipe until it is suspended or over.
-
-        ``final``: no other session will come, and nothing that it asks for can be had.
-        """
         try:
             going: Advance | None = advance
             while going is not None:
                 asked = going()
-                if self._given_up:
+                decided = self._decided
+                if decided is not None and decided.fate is _Fate.GIVEN_UP:
                     going = self._throw_give_up
                 elif final is not None:
                     going = partial(self._recipe.throw, SessionReplaced(final))
@@ -393,7 +387,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                     return partial(self._recipe.send, None)
                 case Pause():
                     stay.call_off = self._host.pause(
-                        asked.seconds, lambda: self._tell(partial(self._elapsed, stay, None))
+                        asked.seconds, partial(self._tell, self._elapsed, stay, None)
                     )
                     news = News.PAUSES
         except Exception as error:  # it is not known what was sent: what still comes is late
@@ -412,23 +406,17 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         if watched:
             self._events = ()
             self._host.watch(self, watched)
-        done = partial(self._answer, stay, flight)
+        done = partial(self._tell, self._landed, stay, flight)
         if self._awaited and self._awaited == threading.get_ident():
             self._host.fly_awaited(flight, done)
         else:
             self._host.fly(flight, done)
         return News.SENDS
 
-    def _answer(self, stay: _Stay, flight: Flight, results: tuple[Any, ...]) -> None:
-        self._tell(partial(self._landed, stay, flight, results))
-
     def _started(self) -> None:
-        self._wake(News.START, self._first)
+        self._wake(News.START, self._recipe.__next__)
         if self._stage is Stage.OVER:
             self._host.leave(self)  # it was over before it began
-
-    def _first(self) -> Asked:
-        return next(self._recipe)
 
     def _landed(self, stay: _Stay, flight: Flight, results: tuple[Any, ...]) -> None:
         if stay.answered:
@@ -442,10 +430,10 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                 elif isinstance(request, CreateAll) and not isinstance(result, Failed):
                     for path in result:
                         self._host.sweep(path)
-        elif any(isinstance(result, Failed) and result.busy for result in results):
+        elif [result for result in results if isinstance(result, Failed) and result.busy]:
             self._stage = stages.TABLE[self._stage, News.BUSY]
             stay.call_off = self._host.pause(
-                backoff(self._rests), lambda: self._tell(partial(self._elapsed, stay, results))
+                backoff(self._rests), partial(self._tell, self._elapsed, stay, results)
             )
             self._rests += 1
         else:
@@ -470,7 +458,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._wake(News.SESSION_GONE, lost)
         else:
             new = self._stage is Stage.NEW
-            self._wake(News.CLIENT_OVER, self._first if new else lost, final)
+            self._wake(News.CLIENT_OVER, self._recipe.__next__ if new else lost, final)
 
     def _happened(self, fired: _Fired) -> None:
         asked = self._stay.asked if self._stay is not None else None
@@ -487,15 +475,9 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         return _event(wait, fired)
 
     def _withdraw(self) -> None:
-        if self._given_up:
+        if self._decided is not None and self._decided.fate is _Fate.GIVEN_UP:
             new = self._stage is Stage.NEW
-            self._wake(News.GIVEN_UP, self._first if new else self._throw_give_up)
-
-    @property
-    def _given_up(self) -> bool:
-        """Whether it was given up, and the recipe is still to be told."""
-        decision = self._decided
-        return decision is not None and decision.fate is _Fate.GIVEN_UP
+            self._wake(News.GIVEN_UP, self._recipe.__next__ if new else self._throw_give_up)
 
     def _throw_give_up(self) -> Asked:
         """Tell the recipe to give up. It is told once."""

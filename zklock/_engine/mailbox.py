@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 from zklock._engine.machine import IllegalStep
@@ -43,7 +42,7 @@ class Mailbox:
     def __init__(self, host: MailHost) -> None:
         self.__host = host
         # A list, as it takes a tenth of a deque's memory, and is hardly ever long.
-        self.__news: list[Callable[[], object]] = []
+        self.__news: list[tuple[Callable[..., object], tuple[object, ...]]] = []
         # The thread that handles news. setdefault() is one step: nothing can come in between.
         self.__handling: dict[None, object] = {}
 
@@ -51,9 +50,9 @@ class Mailbox:
         """Go on after an exception out of nowhere. Must be repeatable."""
         raise NotImplementedError
 
-    def _tell(self, news: Callable[[], object]) -> None:
-        """Have the news handled."""
-        self.__news.append(news)
+    def _tell(self, handle: Callable[..., object], *news: object) -> None:
+        """Have the news handled: ``handle(*news)`` is called."""
+        self.__news.append((handle, news))
         if self.__host.interrupted:
             self.__host.later(self.__handle)
         else:
@@ -73,7 +72,7 @@ class Mailbox:
             finally:
                 # A second exception may have struck before the first was handled.
                 if self.__handling.get(None) is me:
-                    self.__news.insert(0, partial(self._torn, error))
+                    self.__news.insert(0, (self._torn, (error,)))
                 self.__stop(me)
             if not isinstance(error, Exception) or may_strike():
                 raise
@@ -83,7 +82,8 @@ class Mailbox:
         # If another thread handles news, it looks again when it ends.
         while self.__news and self.__handling.setdefault(None, me) is me:
             while self.__news:
-                self.__news.pop(0)()
+                handle, news = self.__news.pop(0)
+                handle(*news)
             self.__handling.clear()  # unlike del, it keeps no table for what comes next
 
     def __stop(self, me: object) -> None:

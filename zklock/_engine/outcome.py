@@ -83,7 +83,8 @@ class Outcome(Generic[T]):
 
     def result(self) -> T:
         """Return the value, or raise the error; there must be an outcome."""
-        value, error = self.settled()
+        assert self._outcome is not None
+        value, error = self._outcome
         if error is not None:
             raise error
         result: T = value

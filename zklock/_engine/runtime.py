@@ -64,11 +64,14 @@ class Reader(Protocol):
         results.
         """
 
-    def reads(self, flight: Flight, seconds: float) -> bool:
-        """Wait for replies to the flight, and hear them; return whether to call again."""
+    def reads(self, flight: object, seconds: float) -> bool:
+        """Wait for replies to the flight, and hear them; return whether to call again.
 
-    def read_no_more(self, flight: Flight) -> None:
-        """Leave the replies to the flight to another thread."""
+        Anything but a flight that is read here is not waited for.
+        """
+
+    def read_no_more(self, flight: object) -> None:
+        """Leave the replies to the flight to another thread, if they are read here."""
 
     def ring(self) -> None:
         """Wake a thread in ``reads``."""

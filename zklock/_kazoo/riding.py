@@ -204,7 +204,7 @@ class RidingSocket(_Socket):
         turn.struck = False
         return replies, rest
 
-    def leave_to_others(self, flight: Flight) -> None:
+    def leave_to_others(self, flight: object) -> None:
         """Read no more, if it is the replies to this flight."""
         reading = self.turn.reading
         if reading is not None and reading.flight is flight:
@@ -513,7 +513,7 @@ class RidingHandler(Handler):
             line.bury()
         self._wake_up()
 
-    def read(self, flight: Flight, seconds: float) -> bool:
+    def read(self, flight: object, seconds: float) -> bool:
         """Wait once, and have the replies to a flight heard that have come; see ``turn``.
 
         Return whether any were heard, or may still be read here.
@@ -542,7 +542,7 @@ class RidingHandler(Handler):
             raise
         return True
 
-    def read_no_more(self, flight: Flight) -> None:
+    def read_no_more(self, flight: object) -> None:
         """Have the connection thread hear the replies to a flight, if they are read here."""
         line = self._socket
         if not isinstance(line, RidingSocket) or line.turn.reading is None:

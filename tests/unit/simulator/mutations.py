@@ -126,7 +126,7 @@ MUTATIONS = {
             Bend(
                 Attempt,
                 "_landed",
-                "any(isinstance(result, Failed) and result.busy for result in results)",
+                "isinstance(result, Failed) and result.busy",
                 "False",
             ),
         ),
