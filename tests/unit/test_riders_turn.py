@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import struct
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -253,6 +254,17 @@ class TestReading:
         kazoo.run()
         assert landing.heard == [(0, b"")]
         assert rides.heard[-1] == ("DELETED", "/watched")
+
+    def test_a_reply_that_is_too_short_ends_the_connection(self, kazoo: Kazoo) -> None:
+        with asleep(kazoo):
+            landing = sent(kazoo, "/a")
+            (number,) = numbers(received(kazoo))
+            kazoo.far.sendall(struct.pack(">iii", 8, number, 0))
+            assert kazoo.handler.read(landing.flight, SOON)
+            assert not kazoo.handler.read(landing.flight, 0.0)
+        kazoo.run()
+        assert kazoo.dropped is not None
+        assert landing.heard == [(None, b"")]
 
     def test_nobody_reads_while_something_else_is_under_way(self, kazoo: Kazoo) -> None:
         rides = Rides(kazoo)

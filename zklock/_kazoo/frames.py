@@ -142,14 +142,15 @@ class Frames:
             if rider is None or rider.landing is not landing:
                 return taken, True
             at = self._at
-            if size - at < _REPLY.size:
-                return taken, size - at >= _HEAD.size and _head(data, at)[1] != number
-            length, xid, zxid, error = _reply(data, at)
-            end = at + _LENGTH.size + length
+            if size - at < _HEAD.size:
+                return taken, False
+            length, xid = _head(data, at)
             if xid != number or length < _REPLY.size - _LENGTH.size:
                 return taken, True
+            end = at + _LENGTH.size + length
             if end > size:
                 return taken, False
+            _, _, zxid, error = _reply(data, at)
             self._at = end
             due.popleft()
             body = bytes(data[at + _REPLY.size : end])
