@@ -168,7 +168,7 @@ class GrantBase(Bodied):
         process. Time passes between this answer and its use: only a resource that checks the token
         closes that gap.
         """
-        return self.remaining() > 0
+        return not self._ended and self.remaining() > 0
 
     def remaining(self) -> float:
         """Return the seconds of lease left if nothing more is heard; 0 once the grant is over."""

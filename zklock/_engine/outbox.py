@@ -48,7 +48,7 @@ class Outbox:
 
     def send(self) -> None:
         """Do everything; call this without the lock. An error of one duty stops no other."""
-        if not self or self._sending.on:
+        if not (self._duties or self._messages) or self._sending.on:
             return
         try:
             self._sending.on = True

@@ -192,7 +192,7 @@ class Session(Uncopied, WireObserver):
     @property
     def moment(self) -> float:
         """How long a non-blocking call may wait for an answer, in seconds."""
-        return min(MOMENT, self.timeout / 3)
+        return min(MOMENT, self._lease.timeout / 3)
 
     def check_usable(self) -> None:
         """Raise ``ForkedClient`` or ``ClientClosed`` if ZooKeeper cannot be asked.
@@ -470,9 +470,10 @@ class Session(Uncopied, WireObserver):
         return grant
 
     def _may_grant(self, paths: Iterable[str]) -> bool:
-        own = map(self._nodes.get, paths)
-        mine = all(each is not None and each.owner == self._id for each in own)
-        return mine and self._live() and self._readable
+        for own in map(self._nodes.get, paths):
+            if own is None or own.owner != self._id:
+                return False
+        return self._live() and self._readable
 
     def grants(self, lock_path: str) -> list[GrantBase]:
         """Return the grants of a lock that are held on this session."""

@@ -37,9 +37,10 @@ class Watchers:
 
     def drop(self, attempt: Attempt[Any]) -> None:
         """Tell the attempt of nothing any more."""
-        self.rouse(attempt)
-        for path in self._paths.pop(attempt, ()):
-            self._attempts.discard(path, attempt)
+        if attempt in self._paths:
+            self.rouse(attempt)
+            for path in self._paths.pop(attempt, ()):
+                self._attempts.discard(path, attempt)
 
     def rest(self, attempt: Attempt[Any], own: str) -> None:
         """Note that the turn of the node ``own``, which the attempt watches, is far."""
