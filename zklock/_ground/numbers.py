@@ -8,11 +8,12 @@ from typing import Any
 
 def check_int(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
     """Return an integer in this range, both ends included; else ``TypeError``, ``ValueError``."""
-    number: int = _checked(name, value, int, "an int")
-    if (least is not None and number < least) or (most is not None and number > most):
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(name, value, "an int")
+    if (least is not None and value < least) or (most is not None and value > most):
         which = f"at least {least}" if most is None else f"{least} to {most}"
-        raise ValueError(f"{name} must be {which}, not {number}")
-    return number
+        raise ValueError(f"{name} must be {which}, not {value}")
+    return value
 
 
 def check_number(
@@ -23,7 +24,9 @@ def check_number(
     ``what`` and ``which`` say in the message of each error what it must be. NaN fits nothing, so
     write ``fits`` without a negation.
     """
-    number = _checked(name, value, int | float, what)
+    if not is_number(value):
+        raise _wrong(name, value, what)
+    number: Any = value
     if not fits(number):
         raise ValueError(f"{name} must be {which}, not {number}")
     return float(number)
@@ -34,7 +37,5 @@ def is_number(value: object, kind: Any = int | float) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _checked(name: str, value: object, kind: Any, what: str) -> Any:
-    if not is_number(value, kind):
-        raise TypeError(f"{name} must be {what}, not {type(value).__name__}")
-    return value
+def _wrong(name: str, value: object, what: str) -> TypeError:
+    return TypeError(f"{name} must be {what}, not {type(value).__name__}")
