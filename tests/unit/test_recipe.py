@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar
+from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import strategies as st
@@ -974,3 +975,12 @@ class FaultsAmongKazoosNames(Faults):
 
 TestFaults = Faults.TestCase
 TestFaultsAmongKazoosNames = FaultsAmongKazoosNames.TestCase
+
+
+def test_a_contender_is_named_by_a_random_uuid() -> None:
+    texts = [lock_recipe.random_uuid() for _ in range(256)]
+    assert len(set(texts)) == len(texts)
+    for text in texts:
+        found = UUID(text)
+        assert (str(found), found.version, found.variant) == (text, 4, RFC_4122)
+    assert {text[19] for text in texts} == set("89ab")

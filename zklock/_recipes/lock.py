@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from os import urandom
 from typing import Any
-from uuid import uuid4
 
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
@@ -50,6 +50,13 @@ AGAIN = object()
 """The result of a turn after which the contender must look at the queue again."""
 
 
+def random_uuid() -> str:
+    """Return what ``str(uuid4())`` returns: each acquire asks for one, and ``UUID`` takes long."""
+    digits = urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) % 4]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
 @dataclass(slots=True)
 class Entry:
     """One contender: where it queues, and its node when that is known.
@@ -70,7 +77,7 @@ class Entry:
     tidy: bool = False
     alone: bool = False
     naming: names.Naming = names.Naming.CURATOR
-    new_uuid: Callable[[], str] = lambda: str(uuid4())
+    new_uuid: Callable[[], str] = random_uuid
     asked: int = field(default_factory=count(1).__next__)
     uuid: str = ""
     node: str | None = None

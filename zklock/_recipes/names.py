@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from operator import attrgetter
 
 from zklock._ground.kept import kept
 
@@ -97,7 +98,7 @@ class Queue:
     """The contenders among some node names, oldest first."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.contenders = sorted(filter(None, map(parse, names)), key=lambda name: name.order)
+        self.contenders = sorted(filter(None, map(parse, names)), key=attrgetter("order"))
 
     @kept
     def _places(self) -> dict[str, int]:

@@ -267,7 +267,7 @@ def given(event: Event) -> Recipe[Event]:
 def worn_out(me: names.Name, listing: Listing) -> bool:
     """Whether this sequence number, or the youngest one, is worn out: no grant may use it."""
     youngest = listing.queue.contenders[-1:]  # a low number beside a wrapped one has wrapped too
-    return any(not 0 <= name.sequence < names.EXHAUSTED_AT for name in (me, *youngest))
+    return bool([it for it in (me, *youngest) if not 0 <= it.sequence < names.EXHAUSTED_AT])
 
 
 def refuse_unseen(path: str, queue: names.Queue) -> None:

@@ -24,6 +24,7 @@ import gc
 import importlib
 import logging
 import math
+import os
 import queue
 import random
 import select
@@ -709,6 +710,7 @@ def _substituted(world: World) -> Iterator[None]:
         (clock, simulated.now),
         (mutexes.Mutex, simulated.Lock),
         (mutexes.ReentrantMutex, simulated.RLock),
+        (os.urandom, chance.randbytes),
         (uuid.uuid4, lambda: uuid.UUID(int=chance.getrandbits(128), version=4)),
     ]
     by_id = {id(real): fake for real, fake in replaced}
