@@ -305,6 +305,7 @@ class FakeReader:
     def __init__(self, store: FakeStore) -> None:
         self._store = store
         self.flown: list[Flight] = []
+        self.callers = ["somebody"]
         self.inside = False
         self.forked = False
 
@@ -315,10 +316,10 @@ class FakeReader:
         self.flown.append(flight)
         self._store.fly(flight, done)
 
-    def reads(self, flight: Flight, seconds: float) -> bool:
+    def reads(self, flight: object, seconds: float) -> bool:
         return False
 
-    def read_no_more(self, flight: Flight) -> None:
+    def read_no_more(self, flight: object) -> None:
         """Nobody reads."""
 
     def ring(self) -> None:

@@ -45,12 +45,15 @@ class Reading(Noting):
         super().fly(flight, done)
         self.sent.pop()
 
-    def reads(self, flight: Flight, seconds: float) -> bool:
+    def reads(self, flight: object, seconds: float) -> bool:
+        if not isinstance(flight, tuple):
+            return False
         self.seen.append((flight, seconds))
         return self.happens.pop(0)()
 
-    def read_no_more(self, flight: Flight) -> None:
-        self.left.append(flight)
+    def read_no_more(self, flight: object) -> None:
+        if isinstance(flight, tuple):
+            self.left.append(flight)
 
     def ring(self) -> None:
         self.rings += 1

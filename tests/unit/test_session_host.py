@@ -895,9 +895,14 @@ def test_a_release_that_is_put_off_is_read_by_nobody(reading: World) -> None:
 
 
 def test_it_is_interrupted_where_its_reader_is(reading: World) -> None:
-    assert not reading.session.interrupted
-    reader_of(reading).inside = True
-    assert reading.session.interrupted
+    """The reader is asked only while somebody sends or reads."""
+    reader, seen = reader_of(reading), list[bool]()
+    seen.append(reading.session.interrupted)
+    reader.inside = True
+    seen.append(reading.session.interrupted)
+    reader.callers.clear()
+    seen.append(reading.session.interrupted)
+    assert seen == [False, True, False]
 
 
 def test_a_forked_child_leaves_the_connection_to_its_parent(reading: World) -> None:
