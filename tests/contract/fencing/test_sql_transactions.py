@@ -230,6 +230,30 @@ def test_a_session_does_not_commit_a_change_whose_transaction_has_ended(
     assert guard_of(store).highest() == B
 
 
+@pytest.mark.hazard("H46")
+@pytest.mark.parametrize("ending", [commit, rollback], ids=["commit", "rollback"])
+@pytest.mark.parametrize("kind", ALCHEMY)
+def test_a_block_in_which_a_session_ends_its_transaction(
+    kind: str, ending: Ending, stores: Stores
+) -> None:
+    """The session goes on with another connection, which knows nothing of the check."""
+    subject = stores[kind]
+    assert isinstance(subject, Sql)
+    store = subject.fresh()
+    with session_on(store) as session:
+        with pytest.raises(TransactionEnded), guard_of(store).advance(session, A):
+            stale_change(store, ending)(session)
+        with pytest.raises(TransactionEnded):
+            session.commit()
+        with contextlib.suppress(Exception):
+            session.commit()
+    assert read(store) == (b"first" if ending is commit else b"")
+    with pytest.raises(TransactionEnded):
+        SqlGuard(lambda: session_on(store), store.resource).run(
+            B, lambda session: ending(store, session)
+        )
+
+
 @pytest.mark.hazard("H47")
 @pytest.mark.parametrize("kind", ALCHEMY)
 def test_a_session_does_not_commit_after_a_savepoint_took_the_check_back(

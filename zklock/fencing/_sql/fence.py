@@ -42,7 +42,11 @@ class SqlFence:
             self._session.refuse(over)
             if kind is not None:
                 return
-            if codes.no_savepoint(failure) or codes.failed_transaction(failure):
+            if (
+                self._session.over
+                or codes.no_savepoint(failure)
+                or codes.failed_transaction(failure)
+            ):
                 raise over from failure
             raise
 

@@ -56,6 +56,11 @@ class Session(ABC):
         self.run(BEGIN[self.dialect])
         self._begun = True
 
+    @property
+    def over(self) -> bool:
+        """Whether the transaction is known to be over without asking the database."""
+        return False
+
     @abstractmethod
     def flush(self) -> None:
         """Send what is kept back until the commit."""
@@ -239,6 +244,15 @@ class AlchemySession(Session):
 
     def refuse(self, error: Exception) -> None:
         self.watch.refuse(error)
+        # After a commit or rollback, a session goes on with another connection.
+        if self.connection is not self._target and self.connection.in_transaction():
+            with contextlib.suppress(Exception):
+                Watch.of(self.connection.connection()).refuse(error)
+
+    @property
+    def over(self) -> bool:
+        # A session gives its connection back when it commits or rolls back.
+        return bool(self._target.closed)
 
     def awaited(self, make: Callable[[], Awaitable[Result]]) -> Result:
         """Await something in the middle of what SQLAlchemy runs for asyncio; return its result."""
