@@ -246,13 +246,15 @@ _private = functools.partial(os.open, mode=0o600)
 def _beside(temporary: Path, target: Path) -> io.FileIO:
     """Make the file that will replace ``target``, with the permissions of ``target``."""
     try:
-        mode = stat.S_IMODE(target.lstat().st_mode)
+        mode = target.lstat().st_mode
     except FileNotFoundError:
+        return io.FileIO(temporary, "x")
+    if not stat.S_ISREG(mode):  # such as a link: everybody may do everything with it
         return io.FileIO(temporary, "x")
     # At no time may more users open it than may open the target.
     fresh = io.FileIO(temporary, "x", opener=_private)
     try:
-        os.fchmod(fresh.fileno(), mode)
+        os.fchmod(fresh.fileno(), stat.S_IMODE(mode))
     except BaseException:
         fresh.close()
         raise

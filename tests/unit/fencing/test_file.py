@@ -253,6 +253,19 @@ def test_the_content_of_a_link_in_the_way_is_not_the_targets(
     assert path.read_bytes() == b"a"
 
 
+@pytest.mark.parametrize("target", ["target", "nothing"])
+def test_what_replaces_a_link_is_not_open_to_all(
+    guard: FileGuard, path: Path, tmp_path: Path, target: str
+) -> None:
+    """The permission bits of a link are 0777 on Linux, and mean nothing."""
+    (tmp_path / "target").write_bytes(b"theirs")
+    path.symlink_to(tmp_path / target)
+    plain = tmp_path / "plain"
+    plain.touch()
+    guard.write(b"a", A)
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_a_mark_that_is_no_file_is_refused(guard: FileGuard, path: Path, kind: str) -> None:
     mark = Path(f"{path}.fence")
