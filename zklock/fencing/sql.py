@@ -95,7 +95,8 @@ class SqlGuard(SqlMark):
 
         Raises ``TransactionEnded``, and commits nothing, if the transaction in which ``change``
         began is over when ``change`` returns. After an error of the commit itself it may be
-        unknown whether the transaction happened; the caller decides whether to repeat it.
+        unknown whether the transaction happened; the caller decides whether to repeat it. It has
+        happened if closing the connection fails after it; that error is raised, too.
         """
 
         def work(session: Session, _: Any) -> Result:
@@ -108,13 +109,14 @@ class SqlGuard(SqlMark):
         return blocking.run(self._highest).result()
 
     async def _attempt(self, work: Work[Result]) -> Tried[Result]:
+        tried: Tried[Result] = Tried()
         try:
             with self._session() as session:
                 tried = self._try(session, session.connection, work)
                 if tried.error is not None:
                     raise tried.error
         except BaseException as error:
-            return Tried(error=error)
+            return Tried(error=error, done=tried.done)
         return tried
 
     async def _pause(self, seconds: float) -> None:

@@ -263,3 +263,22 @@ def test_a_context_manager_that_swallows_errors_does_not_hide_a_refusal(
 
     with pytest.raises(StaleToken):
         SqlGuard(swallowing, "report").claim(A)
+
+
+def test_what_is_committed_is_not_repeated_for_an_error_of_the_closing(database: Database) -> None:
+    """The same error, before the commit, is a lost race."""
+    calls = []
+
+    @contextlib.contextmanager
+    def busy_at_the_end() -> Iterator[sqlite3.Connection]:
+        with database.open() as connection:
+            yield connection
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        raise error
+
+    with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
+        SqlGuard(busy_at_the_end, "report").run(A, calls.append)
+    assert is_retryable(caught.value)
+    assert len(calls) == 1
+    assert database.guard.highest() == A

@@ -29,12 +29,20 @@ class Tried(Generic[Result]):
     """How an attempt has ended.
 
     It carries an error past the end of a coroutine, which would turn a ``StopIteration`` of the
-    user's function into a ``RuntimeError``.
+    user's function into a ``RuntimeError``. ``done``: the work was done all the same, and must not
+    be done again.
     """
 
-    def __init__(self, value: Result | None = None, error: BaseException | None = None) -> None:
+    def __init__(
+        self,
+        value: Result | None = None,
+        error: BaseException | None = None,
+        *,
+        done: bool = False,
+    ) -> None:
         self._value = value
         self.error = error
+        self.done = done
 
     def result(self) -> Result:
         """Return the value, or raise the error."""
@@ -93,7 +101,7 @@ class SqlMark(ABC):
 
     def _try(self, session: Session, connection: Any, work: Work[Result]) -> Tried[Result]:
         try:
-            return Tried(work(session, connection))
+            return Tried(work(session, connection), done=True)
         except BaseException as error:
             # Whatever prevents the rollback from being sent ends the transaction, too.
             with contextlib.suppress(Exception):
@@ -108,7 +116,9 @@ class SqlMark(ABC):
     ) -> Tried[Result]:
         for attempt in range(1, attempts):
             tried = await self._attempt(work)
-            if tried.error is None or not (is_retryable(tried.error) or also(tried.error)):
+            if tried.error is None or tried.done:
+                return tried
+            if not (is_retryable(tried.error) or also(tried.error)):
                 return tried
             await self._pause(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
         return await self._attempt(work)

@@ -103,15 +103,16 @@ class SqlGuard(SqlMark):
         return (await self._highest()).result()
 
     async def _attempt(self, work: Work[Result]) -> Tried[Result]:
+        tried: Tried[Result] = Tried()
         try:
             async with _entered(self._connect()) as opened:
-                tried: Tried[Result] = await _alchemy(opened).run_sync(
+                tried = await _alchemy(opened).run_sync(
                     lambda inner: self._try(self._on(inner), opened, work)
                 )
                 if tried.error is not None:
                     raise tried.error
         except BaseException as error:
-            return Tried(error=error)
+            return Tried(error=error, done=tried.done)
         return tried
 
     async def _pause(self, seconds: float) -> None:
