@@ -5,6 +5,8 @@ For services with ``zklock.fencing.WsgiFencing`` or ``AsgiFencing``. Needs the e
 
 from __future__ import annotations
 
+import contextlib
+
 import httpx
 
 import zklock
@@ -55,11 +57,14 @@ class FencedTransport(httpx.BaseTransport):
         fenced = _fenced(request, self._grant, self._header)
         response = self._transport.handle_request(fenced)
         if _http.refuses(response.status_code, request.headers):
+            said = ""  # it is refused, whether the rest of the answer comes or not
             try:
-                response.read()
+                with contextlib.suppress(httpx.HTTPError):
+                    response.read()
+                    said = response.text
             finally:
                 response.close()
-            raise _stale(self._grant, request, response)
+            raise _stale(self._grant, request, said)
         return response
 
     def close(self) -> None:
@@ -89,11 +94,14 @@ class AsyncFencedTransport(httpx.AsyncBaseTransport):
         fenced = _fenced(request, self._grant, self._header)
         response = await self._transport.handle_async_request(fenced)
         if _http.refuses(response.status_code, request.headers):
+            said = ""
             try:
-                await response.aread()
+                with contextlib.suppress(httpx.HTTPError):
+                    await response.aread()
+                    said = response.text
             finally:
                 await response.aclose()
-            raise _stale(self._grant, request, response)
+            raise _stale(self._grant, request, said)
         return response
 
     async def aclose(self) -> None:
@@ -114,8 +122,6 @@ def _fenced(request: httpx.Request, grant: zklock.Grant | aio.Grant, header: str
     )
 
 
-def _stale(
-    grant: zklock.Grant | aio.Grant, request: httpx.Request, response: httpx.Response
-) -> zklock.StaleToken:
+def _stale(grant: zklock.Grant | aio.Grant, request: httpx.Request, said: str) -> zklock.StaleToken:
     url = request.url
-    return _http.stale(grant, request.method, url.netloc.decode(), url.path, response.text)
+    return _http.stale(grant, request.method, url.netloc.decode(), url.path, said)

@@ -5,10 +5,12 @@ For services with ``zklock.fencing.WsgiFencing`` or ``AsgiFencing``. Needs the e
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from urllib.parse import urlsplit
 
 from requests.adapters import HTTPAdapter
+from requests.exceptions import RequestException
 
 import zklock
 from zklock import aio
@@ -53,11 +55,11 @@ class FencedAdapter(HTTPAdapter):
         fenced.headers.update(_http.bearing(self._grant, self._header))
         response = super().send(fenced, *args, **options)
         if _http.refuses(response.status_code, fenced.headers):
-            with response:
-                address = urlsplit(fenced.url)
-                raise _http.stale(
-                    self._grant, fenced.method, _host(address.netloc), address.path, response.text
-                )
+            said = ""  # it is refused, whether the rest of the answer comes or not
+            with response, contextlib.suppress(RequestException):
+                said = response.text
+            address = urlsplit(fenced.url)
+            raise _http.stale(self._grant, fenced.method, _host(address.netloc), address.path, said)
         return response
 
 

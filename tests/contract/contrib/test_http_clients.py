@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -53,8 +53,10 @@ class Service:
         status, headers = {
             "/away": ("307 Temporary Redirect", [("Location", f"{self.elsewhere}/there")]),
             "/changed": ("412 Precondition Failed", []),
+            "/cut": ("412 Precondition Failed", []),
         }.get(environ["PATH_INFO"], ("200 OK", []))
-        start_response(status, [*headers, ("Content-Length", str(len(body)))])
+        missing = 9 if environ["PATH_INFO"] == "/cut" else 0
+        start_response(status, [*headers, ("Content-Length", str(len(body) + missing))])
         return [body]
 
 
@@ -158,6 +160,16 @@ def test_a_refused_token_is_told(
 
 
 @BOTH
+def test_a_refusal_is_told_though_the_rest_of_the_answer_does_not_come(
+    library: Any, service: Service, make_lock: Callable[..., zklock.Lock]
+) -> None:
+    with make_lock() as grant, library(grant, service.url) as ask:
+        with pytest.raises(StaleToken, match="/cut refused token"):
+            ask("PUT", "/cut", b"text")
+        assert ask("PUT", "/report", b"text") == (200, b"text")
+
+
+@BOTH
 def test_nothing_is_sent_without_the_lease(
     library: Any, service: Service, make_lock: Callable[..., zklock.Lock]
 ) -> None:
@@ -182,6 +194,14 @@ def test_the_same_for_asyncio(zklock_hosts: str, zklock_path: str, session_secon
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
 
+    class Broken(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"refu"
+            raise httpx.ReadError("the connection is cut")
+
+    async def cut(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(412, stream=Broken())
+
     async def main() -> None:
         guards = MemoryGuards(capacity=10)
         service = AsgiFencing(answer, lambda scope: "report", guards)
@@ -195,6 +215,10 @@ def test_the_same_for_asyncio(zklock_hosts: str, zklock_path: str, session_secon
                 assert asked == [grant.token]
                 later = zklock.FencingToken(grant.token.epoch, grant.token.sequence + 1)
                 await asyncio.to_thread(guards["report"].claim, later)
+                with pytest.raises(StaleToken, match="store/report refused"):
+                    await http.put("/report", content=b"late")
+            transport = AsyncFencedTransport(grant, httpx.MockTransport(cut))
+            async with httpx.AsyncClient(transport=transport, base_url="http://store") as http:
                 with pytest.raises(StaleToken, match="store/report refused"):
                     await http.put("/report", content=b"late")
         assert asked == [grant.token]

@@ -267,7 +267,7 @@ def test_a_context_manager_that_swallows_errors_does_not_hide_a_refusal(
 
 def test_what_is_committed_is_not_repeated_for_an_error_of_the_closing(database: Database) -> None:
     """The same error, before the commit, is a lost race."""
-    calls = []
+    calls: list[sqlite3.Connection] = []
 
     @contextlib.contextmanager
     def busy_at_the_end() -> Iterator[sqlite3.Connection]:
