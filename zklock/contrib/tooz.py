@@ -129,11 +129,16 @@ class ZkLockLock(locking.Lock):
             return False
         with _as_tooz():
             try:
-                with _unanswered():
-                    grant.verify(_RELEASE_SECONDS)
-                grant.release()
+                try:
+                    with _unanswered():
+                        grant.verify(_RELEASE_SECONDS)
+                finally:
+                    grant.release()
             except (LockLost, NotHeld):
                 return False
+            except WouldDeadlock:  # not on this thread: it is still held
+                self._grants.append(grant)
+                raise
         return True
 
     def break_(self) -> bool:
@@ -420,6 +425,9 @@ class ZkLockDriver(
                 grant.release()
             except (LockLost, NotHeld):
                 return False
+            except WouldDeadlock:
+                self._leading[_name(group_id)] = grant
+                raise
         return True
 
     def get_leader(self, group_id: bytes) -> coordination.CoordAsyncResult[bytes | None]:

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -221,6 +222,49 @@ def test_standing_by_writes_nothing(start: Start, zklock_client: Any, zklock_pat
         each.run_watchers()
     assert zklock_client.exists(election).cversion == before
     assert second.get_leader(b"all").get() == b"first"
+
+
+def test_an_interrupted_release_leaves_nothing_held(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def struck(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    lock, others = start(b"first").get_lock(b"report"), start(b"second").get_lock(b"report")
+    assert lock.acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(zklock.Grant, "verify", struck)
+        with pytest.raises(KeyboardInterrupt):
+            lock.release()
+    assert others.acquire(timeout=SOON)
+
+
+def test_what_cannot_be_given_back_on_a_thread_is_still_held(start: Start) -> None:
+    """A thread of kazoo's cannot wait for the answer; another one gives it back."""
+    first, second = start(b"first"), start(b"second")
+    first.create_group(b"all").get()
+    first.watch_elected_as_leader(b"all", lambda event: None)
+    first.run_watchers()
+    lock = first.get_lock(b"report")
+    assert lock.acquire()
+    refused: SimpleQueue[BaseException | None] = SimpleQueue()
+    for call in (lock.release, lambda: first.stand_down_group_leader(b"all")):
+
+        def give_back(_: object, call: Callable[[], bool] = call) -> None:
+            try:
+                call()
+            except BaseException as error:
+                refused.put(error)
+            else:
+                refused.put(None)
+
+        first._client.exists_async("/").rawlink(give_back)
+        assert "WouldDeadlock" in str(refused.get(timeout=SOON))
+    assert lock.acquired
+    assert first.leadership(b"all") is not None
+    assert lock.release()
+    assert first.stand_down_group_leader(b"all")
+    assert second.get_lock(b"report").acquire(timeout=SOON)
 
 
 def test_stopping_gives_everything_back_at_once(start: Start) -> None:
