@@ -287,6 +287,17 @@ class TestPrometheus:
         assert sample("sessions", state="connected") is None
         LockMetrics(registry).close()
 
+    def test_a_scrape_may_come_as_soon_as_it_is_registered(self) -> None:
+        scraped: list[Any] = []
+
+        class Hurried(CollectorRegistry):
+            def register(self, collector: Any) -> None:
+                super().register(collector)
+                scraped.extend(self.collect())
+
+        LockMetrics(Hurried()).close()
+        assert "zklock_client_events_dropped" in {family.name for family in scraped}
+
     def test_two_in_one_registry_are_refused(
         self, made: LockMetrics, registry: CollectorRegistry
     ) -> None:

@@ -114,11 +114,12 @@ class LockMetrics(Collector):
             self._moves,
             self._leaders,
         )
-        self._registry.register(self)
+        # First: a scrape may come as soon as it is registered.
+        self._subscription = subscribe(self._note)
         try:
-            self._subscription = subscribe(self._note)
+            self._registry.register(self)
         except BaseException:
-            self._registry.unregister(self)
+            self._subscription.close()
             raise
 
     def close(self) -> None:
