@@ -53,7 +53,7 @@ class Reporter:
         self.identity: str | None = None
         self.leader: str | None = None
         self.leadership: zklock.Leadership | aio.Leadership | None = None
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self.standing = False
 
     def heard(self, change: zklock.LeaderChange) -> None:
@@ -121,7 +121,7 @@ class BackgroundBase(Generic[Work]):
         """Note and log the error with which standing for election ends."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() would end a thread without a word
             report.failure = error
             log.exception(
                 "%s: nothing is led here any more: replace this process",

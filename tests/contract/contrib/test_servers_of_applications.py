@@ -200,6 +200,22 @@ def test_work_that_outlives_its_lease_is_not_live(
         zklock_proxy.restore()
 
 
+def test_work_that_exits_is_not_live(zklock_hosts: str, zklock_path: str) -> None:
+    """``sys.exit()`` ends a thread, not the process: nobody else would notice."""
+
+    def work(leadership: zklock.Leadership) -> None:
+        sys.exit("there is no configuration")
+
+    background = wsgi.Background(zklock_hosts, zklock_path, work, timeout=10.0, grace=SOON)
+    background.start()
+    try:
+        wait_for(lambda: not background.health.live, SOON, "the end of the work")
+        answer = background({"REQUEST_METHOD": "GET", "PATH_INFO": "/live"}, lambda *_: None)
+        assert json.loads(b"".join(answer))["failure"] == "there is no configuration"
+    finally:
+        assert background.stop()
+
+
 def test_the_same_for_asyncio(zklock_proxy: FaultProxy, zklock_path: str) -> None:
     async def main() -> None:
         began = asyncio.Event()
