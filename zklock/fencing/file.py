@@ -16,6 +16,7 @@ import weakref
 from pathlib import Path
 from typing import TypeAlias
 
+from zklock._ground.numbers import check_number
 from zklock._ground.strikes import of_the_call
 from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, token_of, unreadable
 from zklock.token import FencingToken
@@ -66,7 +67,9 @@ class FileGuard:
         if not self._path.name:
             raise ValueError(f"not the path of a file: {path!r}")
         self._mark = self._path.with_name(self._path.name + ".fence")
-        self._timeout = timeout
+        self._timeout = check_number(
+            "timeout", timeout, "seconds", lambda it: it >= 0, "0 seconds or more"
+        )
         digest = hashlib.blake2b(os.fsencode(self._path.name), digest_size=8).hexdigest()
         self._prefix = f".zklock-{digest}-"
         # The mark as the last call left it; None after a call that did not complete.
@@ -207,7 +210,7 @@ class FileGuard:
                 raise
             if time.monotonic() >= end:
                 raise TimeoutError(
-                    f"{self.resource}: another process has been writing for {self._timeout} s"
+                    f"{self.resource}: another process has been writing for {self._timeout:g} s"
                 )
             time.sleep(_POLL)
 

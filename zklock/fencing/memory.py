@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from zklock._ground.clock import check_timeout
 from zklock._ground.news import News
 from zklock._ground.numbers import check_int
 from zklock.errors import GuardUnusable
@@ -56,7 +57,7 @@ class MemoryGuard:
         first: Callable[[FencingToken], object] | None = None,
     ) -> None:
         self._resource = resource_name(resource)
-        self._timeout = timeout
+        self._timeout = check_timeout(timeout)
         self._first = first
         self._mark: FencingToken | None = None
         self._line = _Line()
@@ -106,7 +107,7 @@ class MemoryGuard:
 
     def _too_late(self) -> TimeoutError:
         return TimeoutError(
-            f"{self._resource}: earlier changes have been running for {self._timeout} s"
+            f"{self._resource}: earlier changes have been running for {self._timeout:g} s"
         )
 
 
@@ -222,7 +223,7 @@ class MemoryGuards:
         first: Callable[[str, FencingToken], object] | None = None,
     ) -> None:
         self._capacity = check_int("capacity", capacity, 1)
-        self._timeout = timeout
+        self._timeout = check_timeout(timeout)
         self._first = first
         # Not a lock of threading: an exception in the wrong place could leave it locked.
         self._mutex = MemoryGuard("the guards of a service")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 
+from zklock._ground.numbers import check_number
 from zklock._kazoo.loops import check_thread
 from zklock.errors import GuardUnusable, NoAnswer, StaleToken
 from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, refused, token_of
@@ -31,7 +33,7 @@ class Deadline:
 
     def __init__(self, client: KazooClient, timeout: float, path: str) -> None:
         check_thread("a call of zklock.fencing")
-        _check_timeout(timeout)
+        timeout = _check_timeout(timeout)
         self._too_late = client.handler.timeout_exception
         self._end = time.monotonic() + timeout
         self._path = path
@@ -40,11 +42,12 @@ class Deadline:
     def wait(self, answer: IAsyncResult) -> Any:
         """Return the answer, or raise kazoo's error; ``NoAnswer`` if it does not come in time."""
         try:
-            return answer.get(timeout=max(0.001, self._end - time.monotonic()))
+            left = max(0.001, self._end - time.monotonic())
+            return answer.get(timeout=min(left, threading.TIMEOUT_MAX))
         except self._too_late:
             raise NoAnswer(
-                f"{self._path}: ZooKeeper did not answer within {self._timeout} s: what was asked "
-                "may still happen, ask again",
+                f"{self._path}: ZooKeeper did not answer within {self._timeout:g} s: what was "
+                "asked may still happen, ask again",
                 path=self._path,
             ) from None
 
@@ -290,9 +293,7 @@ class FencedTransaction:
 
 
 def _check_timeout(timeout: float) -> float:
-    if not timeout > 0:
-        raise ValueError(f"timeout must be positive, not {timeout}")
-    return timeout
+    return check_number("timeout", timeout, "seconds", lambda it: it > 0, "positive")
 
 
 def _raise_failure(results: Sequence[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -256,6 +257,16 @@ def test_a_server_that_is_gone_is_not_waited_for_longer_than_said(
             guard.highest()
     finally:
         zookeeper.start()
+
+
+def test_a_call_may_wait_without_limit(client: KazooClient, path: str) -> None:
+    """A wait for infinity is an ``OverflowError`` in Python."""
+    guard = ZooKeeperGuard(client, f"{path}/mark", timeout=math.inf)
+    guard.create()
+    guard.claim(A)
+    assert guard.highest() == A
+    with pytest.raises(NotOwner):
+        verify_owner(client, path, A, timeout=math.inf)
 
 
 def test_a_call_on_a_thread_of_kazoos_is_refused(

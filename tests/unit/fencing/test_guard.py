@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,6 +37,26 @@ def test_a_bare_number_is_told_why() -> None:
         "a guard takes a FencingToken or a grant, not int: "
         "a bare sequence number restarts when the lock's parent znode is re-created"
     )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda timeout: fencing.FileGuard("report", timeout=timeout),
+        lambda timeout: fencing.MemoryGuard("report", timeout=timeout),
+        lambda timeout: fencing.MemoryGuards(timeout=timeout),
+        lambda timeout: fencing.ZooKeeperGuard(object(), "/report", timeout=timeout),
+    ],
+    ids=["FileGuard", "MemoryGuard", "MemoryGuards", "ZooKeeperGuard"],
+)
+def test_a_timeout_is_checked_when_a_guard_is_made(make: Callable[[Any], object]) -> None:
+    for value in ("10", True):
+        with pytest.raises(TypeError, match="timeout must be seconds"):
+            make(value)
+    for number in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout must be"):
+            make(number)
+    make(float("inf"))
 
 
 def test_admit() -> None:
