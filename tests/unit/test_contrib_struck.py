@@ -13,6 +13,7 @@ from typing import Any
 import celery
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
+from kazoo.protocol.states import KeeperState
 
 from tests.at_once import at_once
 from tests.unit.bytecodes import nothing_collected
@@ -77,6 +78,7 @@ class Client(contextlib.nullcontext[None]):
     """Stands for a client; ``ended`` tells whether it was."""
 
     ended = False
+    client_state = KeeperState.CONNECTED
 
     def __exit__(self, *_: object) -> None:
         self.ended = True
@@ -107,6 +109,24 @@ def test_clients_that_are_made_at_once_are_one() -> None:
         got = at_once(*[lambda clients=clients, make=make: clients.get("key", make)] * 3)
         (client,) = {id(each): each for each in got}.values()
         assert [each for each in made if not each.ended] == [client]
+
+
+@pytest.mark.parametrize("state", [KeeperState.CLOSED, KeeperState.AUTH_FAILED])
+def test_a_client_that_is_closed_for_good_is_followed_by_another_one(state: str) -> None:
+    clients, made = ProcessClients(), list[Any]()
+
+    def make() -> Any:
+        made.append(Client())
+        return made[-1]
+
+    for number in range(1, 4):
+        for client_state in (KeeperState.CONNECTED, KeeperState.CONNECTING):
+            clients.get("key", make).client_state = client_state
+            assert clients.get("key", make) is made[-1]
+        assert len(made) == number
+        made[-1].client_state = state
+    clients.end()
+    assert all(client.ended for client in made)
 
 
 def test_who_waits_is_told_of_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

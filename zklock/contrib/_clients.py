@@ -6,7 +6,11 @@ import atexit
 import os
 from collections.abc import Callable, Hashable
 
+from kazoo.protocol.states import KeeperState
+
 import zklock
+
+_OVER = {KeeperState.CLOSED, KeeperState.AUTH_FAILED}
 
 
 def end(client: zklock.Client) -> None:
@@ -30,8 +34,12 @@ class ProcessClients:
         """Return the client of this key, and make it if there is none; raise what ``make`` raises.
 
         If several threads make it at the same time, all get the first, and the others are ended.
+        A client that was stopped, or whose credentials were refused, is followed by another one.
         """
         client = self._clients.get(key)
+        while client is not None and client.client_state in _OVER:
+            key = key, client  # the place of its successor
+            client = self._clients.get(key)
         if client is None:
             made = make()
             client = self._clients.setdefault(key, made)
