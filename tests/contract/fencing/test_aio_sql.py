@@ -106,6 +106,13 @@ def test_a_session_is_taken_too(store: AsyncSql) -> None:
                     await put(store, session, b"in a block")
                 await session.commit()
             async with sessions() as session:
+                with pytest.raises(TransactionEnded):
+                    async with await guard.advance(session, B):
+                        await session.commit()
+                        await put(store, session, b"unfenced")
+                with pytest.raises(TransactionEnded):
+                    await session.commit()
+            async with sessions() as session:
                 with pytest.raises(StaleToken):
                     await guard.advance(session, A)
                 await put(store, session, b"stale")

@@ -194,11 +194,18 @@ def test_a_savepoint_that_takes_the_check_back(kind: str, stores: Stores) -> Non
 
 
 @contextlib.contextmanager
-def session_on(store: Sql) -> Iterator[Any]:
-    from sqlalchemy.orm import Session
+def session_on(store: Sql, scoped: bool = False) -> Iterator[Any]:
+    from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
     with contextlib.closing(store.connect()) as connection:
         engine = connection.engine
+    if scoped:
+        proxy = scoped_session(sessionmaker(engine))
+        try:
+            yield proxy
+        finally:
+            proxy.remove()
+        return
     with Session(engine) as session:
         yield session
 
@@ -231,16 +238,17 @@ def test_a_session_does_not_commit_a_change_whose_transaction_has_ended(
 
 
 @pytest.mark.hazard("H46")
+@pytest.mark.parametrize("scoped", [False, True], ids=["session", "scoped"])
 @pytest.mark.parametrize("ending", [commit, rollback], ids=["commit", "rollback"])
 @pytest.mark.parametrize("kind", ALCHEMY)
 def test_a_block_in_which_a_session_ends_its_transaction(
-    kind: str, ending: Ending, stores: Stores
+    kind: str, ending: Ending, scoped: bool, stores: Stores
 ) -> None:
     """The session goes on with another connection, which knows nothing of the check."""
     subject = stores[kind]
     assert isinstance(subject, Sql)
     store = subject.fresh()
-    with session_on(store) as session:
+    with session_on(store, scoped) as session:
         with pytest.raises(TransactionEnded), guard_of(store).advance(session, A):
             stale_change(store, ending)(session)
         with pytest.raises(TransactionEnded):
@@ -249,7 +257,7 @@ def test_a_block_in_which_a_session_ends_its_transaction(
             session.commit()
     assert read(store) == (b"first" if ending is commit else b"")
     with pytest.raises(TransactionEnded):
-        SqlGuard(lambda: session_on(store), store.resource).run(
+        SqlGuard(lambda: session_on(store, scoped), store.resource).run(
             B, lambda session: ending(store, session)
         )
 
@@ -281,14 +289,17 @@ def test_a_session_does_not_commit_after_a_savepoint_took_the_check_back(
 
 
 @pytest.mark.hazard("H47")
+@pytest.mark.parametrize("scoped", [False, True], ids=["session", "scoped"])
 @pytest.mark.parametrize("kind", ALCHEMY)
-def test_a_session_does_not_commit_what_was_refused(kind: str, stores: Stores) -> None:
+def test_a_session_does_not_commit_what_was_refused(
+    kind: str, scoped: bool, stores: Stores
+) -> None:
     subject = stores[kind]
     assert isinstance(subject, Sql)
     store = subject.fresh()
     guard = guard_of(store)
     guard.claim(B)
-    with session_on(store) as session:
+    with session_on(store, scoped) as session:
         write(store, session, b"before")
         with pytest.raises(StaleToken):
             guard.advance(session, A)

@@ -244,10 +244,14 @@ class AlchemySession(Session):
 
     def refuse(self, error: Exception) -> None:
         self.watch.refuse(error)
+        if self.connection is self._target:
+            return
         # After a commit or rollback, a session goes on with another connection.
-        if self.connection is not self._target and self.connection.in_transaction():
+        scoped = not hasattr(self.connection, "in_transaction")
+        session = self.connection() if scoped else self.connection
+        if session.in_transaction():
             with contextlib.suppress(Exception):
-                Watch.of(self.connection.connection()).refuse(error)
+                Watch.of(session.connection()).refuse(error)
 
     @property
     def over(self) -> bool:
