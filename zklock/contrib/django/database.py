@@ -31,8 +31,9 @@ def fenced_atomic(token: Fenced, resource: str, *, using: str | None = None) -> 
 def fence(token: Fenced, resource: str, *, using: str | None = None) -> Iterator[None]:
     """Fence the block inside ``transaction.atomic()``; the same as ``fenced_atomic()`` otherwise.
 
-    Call it before anything is read. After ``StaleToken`` the transaction can only be rolled back,
-    also if the error is caught: Django refuses further queries, and rolls back at the end.
+    Call it before anything is read. After ``StaleToken`` the innermost ``atomic()`` can only be
+    rolled back, also if the error is caught: Django refuses further queries, and rolls back at its
+    end. An ``atomic()`` around that one may go on, and is not fenced.
 
     Raises ``TransactionManagementError`` outside of ``atomic()``, since nothing would be one step
     there.
