@@ -39,9 +39,9 @@ class FileGuard:
 
     New content is first written to a temporary file in the same folder. Its name is ``.zklock-``
     and random digits; it overwrites no other file, and no other file is linked to it. Errors and
-    interrupts remove it. If a killed process left one, the next writer removes it. An exception
-    that a signal handler raises inside a call leaves the guard usable, and the file as after a
-    crash.
+    interrupts remove it. A killed process may leave one. A guard removes it at its first write, and
+    at its first write after another one has changed the mark. An exception that a signal handler
+    raises inside a call leaves the guard usable, and the file as after a crash.
 
     If the mark is removed and made again, writes that began under the old mark are shut out: they
     look at the new mark.
