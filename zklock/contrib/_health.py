@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import zklock
 from zklock import aio
@@ -91,6 +92,8 @@ class Reporter:
 class BackgroundBase(Generic[Work]):
     """What runs work while this process leads; see ``Background`` of either front."""
 
+    _AWAITS: ClassVar[bool] = False
+
     def __init__(
         self,
         hosts: str,
@@ -102,6 +105,11 @@ class BackgroundBase(Generic[Work]):
         grace: float = 10.0,
         **options: Any,
     ) -> None:
+        if not self._AWAITS and inspect.iscoroutinefunction(work):
+            raise TypeError(
+                "work is a coroutine function, which only an event loop can run: pass a plain "
+                "function here, or use zklock.contrib.asgi"
+            )
         self._hosts = hosts
         self._path = path
         self._work = work

@@ -38,6 +38,7 @@ class Background(BackgroundBase[Callable[[aio.Leadership], Awaitable[object]]]):
     *Not guaranteed:* that two processes never work at the same instant. See ``LeaderElection``.
     """
 
+    _AWAITS = True
     _election: aio.LeaderElection | None = None
     _task: asyncio.Task[None] | None = None
 

@@ -121,6 +121,6 @@ class Background(BackgroundBase[Callable[[zklock.Leadership], object]]):
                 stop.wait(PAUSE_SECONDS)
         return None
 
-    def _lead(self, report: Reporter, leadership: zklock.Leadership) -> None:
+    def _lead(self, report: Reporter, leadership: zklock.Leadership) -> object:
         with self._led_by(report, leadership):
-            self._work(leadership)
+            return self._work(leadership)  # the election refuses a coroutine

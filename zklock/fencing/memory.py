@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from zklock._engine.callbacks import check_callbacks, ran
 from zklock._ground.clock import check_timeout
 from zklock._ground.news import News
 from zklock._ground.numbers import check_int
@@ -58,6 +59,7 @@ class MemoryGuard:
     ) -> None:
         self._resource = resource_name(resource)
         self._timeout = check_timeout(timeout)
+        check_callbacks(False, first=first)
         self._first = first
         self._mark: FencingToken | None = None
         self._line = _Line()
@@ -169,7 +171,7 @@ class Hold(_Held, functools.partial[None]):
                 raise guard._too_late()
             if self._changes(given):
                 if self._first_mark and guard._first is not None:
-                    guard._first(given)
+                    ran("first", guard._first(given))
                 guard._advance(given)
         except BaseException:
             guard._line.leave(self._place)
@@ -198,7 +200,7 @@ class AsyncHold(_Held, functools.partial[Coroutine[Any, Any, None]]):
                 raise guard._too_late()
             if self._changes(given):
                 if self._first_mark and guard._first is not None:
-                    await asyncio.to_thread(guard._first, given)
+                    ran("first", await asyncio.to_thread(guard._first, given))
                 guard._advance(given)
         except BaseException:
             guard._line.leave(self._place)
@@ -224,6 +226,7 @@ class MemoryGuards:
     ) -> None:
         self._capacity = check_int("capacity", capacity, 1)
         self._timeout = check_timeout(timeout)
+        check_callbacks(False, first=first)
         self._first = first
         # Not a lock of threading: an exception in the wrong place could leave it locked.
         self._mutex = MemoryGuard("the guards of a service")

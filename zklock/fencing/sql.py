@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from zklock._engine import blocking
+from zklock._engine.callbacks import check_callback, ran
 from zklock.fencing._sql.fence import SqlFence
 from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Tried, Work, is_retryable
 from zklock.fencing._sql.recognise import refuse_asynchronous
@@ -98,9 +99,12 @@ class SqlGuard(SqlMark):
         unknown whether the transaction happened; the caller decides whether to repeat it. It has
         happened if closing the connection fails after it; that error is raised, too.
         """
+        check_callback(False, "change", change)
 
         def work(session: Session, _: Any) -> Result:
-            return change(session.connection)
+            result = change(session.connection)
+            ran("change", result)
+            return result
 
         return blocking.run(lambda: self._run(token, work, attempts)).result()
 

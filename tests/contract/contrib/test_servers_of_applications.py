@@ -216,6 +216,24 @@ def test_work_that_exits_is_not_live(zklock_hosts: str, zklock_path: str) -> Non
         assert background.stop()
 
 
+def test_work_that_only_an_event_loop_can_run_is_refused(
+    zklock_hosts: str, zklock_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(*_: object) -> None:
+        raise AssertionError("nothing runs it")
+
+    with pytest.raises(TypeError, match="work is a coroutine function"):
+        wsgi.Background(zklock_hosts, zklock_path, work)
+    background = wsgi.Background(
+        zklock_hosts, zklock_path, lambda leadership: work("", leadership), grace=SOON
+    )
+    background.start()
+    try:
+        wait_for(lambda: "lead returned a coroutine" in caplog.text, SOON, "the refusal")
+    finally:
+        assert background.stop()
+
+
 def test_the_same_for_asyncio(zklock_proxy: FaultProxy, zklock_path: str) -> None:
     async def main() -> None:
         began = asyncio.Event()

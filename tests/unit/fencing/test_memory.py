@@ -381,6 +381,31 @@ def test_the_first_token_of_a_task_is_asked_about_off_the_loop() -> None:
     assert len(threads) == 1
 
 
+async def refusing(*_: object) -> None:
+    raise NotOwner("report: no", token=A)
+
+
+@pytest.mark.parametrize("make", [MemoryGuard, lambda _, first: MemoryGuards(first=first)])
+def test_first_is_no_coroutine_function(make: Callable[..., object]) -> None:
+    """Nothing would run it: so every token would be let in."""
+    with pytest.raises(TypeError, match="first is a coroutine function"):
+        make("report", first=refusing)
+
+
+def test_a_first_that_returns_a_coroutine_lets_nobody_in() -> None:
+    guard = MemoryGuard("report", first=lambda token: refusing("report", token))
+    with pytest.raises(TypeError, match="first returned a coroutine"):
+        guard.claim(A)
+
+    async def main() -> None:
+        with pytest.raises(TypeError, match="first returned a coroutine"):
+            async with guard.hold_async(A):
+                pass
+
+    asyncio.run(main())
+    assert guard.highest() is None
+
+
 def test_guards_are_one_for_each_resource() -> None:
     guards = MemoryGuards()
     guards["a"].claim(B)

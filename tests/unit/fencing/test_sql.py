@@ -251,6 +251,17 @@ def test_what_a_change_raises_comes_through_as_it_is(database: Database) -> None
     assert database.guard.highest() is None
 
 
+def test_a_change_that_only_an_event_loop_can_run_is_refused(database: Database) -> None:
+    async def change(*_: object) -> None:
+        raise AssertionError("nothing runs it")
+
+    calls: list[Callable[[object], Any]] = [change, lambda connection: change("", connection)]
+    for call, what in zip(calls, ("is a coroutine function", "returned a coroutine"), strict=True):
+        with pytest.raises(TypeError, match=f"change {what}"):
+            database.guard.run(A, call)
+    assert database.guard.highest() is None
+
+
 def test_a_context_manager_that_swallows_errors_does_not_hide_a_refusal(
     database: Database,
 ) -> None:
