@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from tests.fakes import no_thread
 from zklock import aio
 from zklock._locks.grant import Grant
 from zklock._pool import processes
-from zklock._pool.processes import InProcesses
+from zklock._pool.processes import InExecutor, InProcesses
 from zklock._pool.runners import CannotRun, InTasks, InThreads
 from zklock.token import FencingToken
 
@@ -113,6 +113,66 @@ def test_a_cancellation_by_others_is_an_error(work: Work, tasks: InTasks) -> Non
     tasks._loop.call_soon_threadsafe(cancel_all)
     assert isinstance(task.future.exception(SOON), asyncio.CancelledError)
     assert work.ends == ["cancelled, told: False"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_exits_ends_no_other(error: type[BaseException]) -> None:
+    """A loop that runs on stops at such an error of a task. Here, other handlers are on it."""
+    began = threading.Event()
+
+    async def handler(shard: aio.Shard) -> None:
+        if shard.number == 7:
+            raise error
+        began.set()
+        await shard.should_stop.wait()
+
+    runner = InTasks(handler, None)
+    assert isinstance(runner.submit(7, held()).future.exception(SOON), error)
+    other = runner.submit(8, held())
+    assert began.wait(SOON)
+    assert isinstance(runner.submit(7, held()).future.exception(SOON), error)
+    other.tell()
+    assert other.future.result(SOON) is None
+    runner.close()
+
+
+def test_a_call_that_the_executor_cancels_cannot_run() -> None:
+    """Nobody has called it off: its shard would be owned, and nobody would work on it."""
+    go_on = threading.Event()
+    executor = ThreadPoolExecutor(1)
+    runner = InThreads(print, executor)
+    busy = executor.submit(go_on.wait, SOON)
+    waiting, called_off, told = (runner.submit(shard, held()) for shard in (7, 8, 9))
+    called_off.call_off()
+    told.tell()
+    executor.shutdown(wait=False, cancel_futures=True)
+    error = waiting.future.exception(SOON)
+    assert isinstance(error, CannotRun)
+    assert not error.for_good
+    assert called_off.future.result(SOON) is None
+    assert told.future.result(SOON) is None
+    go_on.set()
+    busy.result(SOON)
+    executor.shutdown()
+
+
+def test_a_process_call_that_the_executor_cancels_cannot_run() -> None:
+    class Waiting(ProcessPoolExecutor):
+        def submit(self, call: Any, /, *args: Any, **options: Any) -> Any:
+            futures.append(Future())
+            return futures[-1]
+
+    grant: Any = held()
+    grant.remaining = lambda: 60.0
+    futures: list[Future[Any]] = []
+    runner = InExecutor(print, Waiting(1))
+    waiting = runner.submit(7, grant)
+    futures[0].cancel()
+    assert isinstance(waiting.future.exception(SOON), CannotRun)
+    told = runner.submit(8, grant)
+    told.tell()
+    assert told.future.result(SOON) is None
+    runner.close()
 
 
 def test_a_closed_loop_is_said_so(work: Work) -> None:

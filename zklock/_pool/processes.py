@@ -38,7 +38,7 @@ from zklock._ground.clock import check_timeout, clock
 from zklock._ground.records import log_fields
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import OwnThreads
-from zklock._pool.runners import CannotRun, Shard, ShardHandler, Task
+from zklock._pool.runners import CannotRun, Queued, Shard, ShardHandler, Task
 from zklock.errors import LockLost
 
 log = logging.getLogger("zklock")
@@ -553,16 +553,16 @@ class InExecutor(Boarded):
             self._executor.submit(_nothing).cancel()
         kept: Future[Any] = Future()
         kept.set_running_or_notify_cancel()
-        future.add_done_callback(partial(self._done, turn, kept))
+        queued = Queued(future)
+        future.add_done_callback(lambda _: self._done(turn, kept, queued.error()))
 
         def tell(state: int) -> None:
             turn.note(state)
-            future.cancel()
+            queued.call_off()
 
-        return Task(kept, lambda: tell(_STOPS), lambda: tell(_LOST), call_off=future.cancel)
+        return Task(kept, lambda: tell(_STOPS), lambda: tell(_LOST), call_off=queued.call_off)
 
-    def _done(self, turn: _Turn, kept: Future[Any], future: Future[Any]) -> None:
-        error = None if future.cancelled() else future.exception()
+    def _done(self, turn: _Turn, kept: Future[Any], error: BaseException | None) -> None:
         if isinstance(error, _OfHandler):
             (raised,) = error.args
             raised.__cause__ = error.__cause__  # what its process tells of it

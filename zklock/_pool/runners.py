@@ -141,6 +141,26 @@ class Task:
         self.future.cancel()
 
 
+class Queued:
+    """A call that an executor has taken. It waits there for its turn, runs, or is over."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+        self._called_off = False
+
+    def call_off(self) -> None:
+        """Have it not begin, if it waits."""
+        self._called_off = True
+        self._future.cancel()
+
+    def error(self) -> BaseException | None:
+        """Return how it has failed, ``None`` if it has not, or was called off. It must be over."""
+        if not self._future.cancelled():
+            return self._future.exception()
+        # An executor that is shut down cancels what waits. It refuses what comes later.
+        return None if self._called_off else CannotRun("the executor has cancelled its call")
+
+
 class InThreads:
     """Runs handlers on threads of an executor."""
 
@@ -159,15 +179,16 @@ class InThreads:
             raise CannotRun(
                 f"the executor takes nothing: {error!r}", for_good=not self._own
             ) from error
+        queued = Queued(future)
         kept: Future[Any] = Future()
         kept.set_running_or_notify_cancel()
-        future.add_done_callback(lambda future: _settle(kept, future, begun=call.begun))
+        future.add_done_callback(lambda _: _settle(kept, queued.error(), begun=call.begun))
 
         def tell() -> None:
             stop.set()
-            future.cancel()
+            queued.call_off()
 
-        return Task(kept, tell, call_off=future.cancel)
+        return Task(kept, tell, call_off=queued.call_off)
 
     def close(self) -> None:
         """Wait for the running handlers."""
@@ -178,8 +199,7 @@ class InThreads:
         ran("the handler", self._handler(shard))
 
 
-def _settle(kept: Future[Any], future: Future[Any], *, begun: bool) -> None:
-    error = None if future.cancelled() else future.exception()
+def _settle(kept: Future[Any], error: BaseException | None, *, begun: bool) -> None:
     if isinstance(error, BrokenExecutor) and not begun:
         error = CannotRun(f"the executor is broken: {error!r}", for_good=True)
     if error is None:
@@ -195,11 +215,10 @@ class InTasks:
         self._handler = handler
         self._own = loop is None
         self._loop = loop or asyncio.new_event_loop()
+        self._closing = False
         self._thread: threading.Thread | None = None
         if self._own:
-            self._thread = threading.Thread(
-                target=self._loop.run_forever, name="zklock-loop", daemon=True
-            )
+            self._thread = threading.Thread(target=self._run, name="zklock-loop", daemon=True)
             try:
                 self._thread.start()
             except BaseException:
@@ -220,9 +239,16 @@ class InTasks:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks have ended
             self._loop.call_soon_threadsafe(call)
 
+    def _run(self) -> None:
+        """Run the loop until it is closed. A loop raises these errors of a task a second time."""
+        while not self._closing:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
+
     def close(self) -> None:
         """End the loop, if this runner started it."""
         if self._thread is not None:
+            self._closing = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
