@@ -334,6 +334,25 @@ class TestCallbacks:
         assert sorted(errors) == ["in a coroutine", "in a function"]
 
     @on_loop
+    async def test_what_it_awaits_is_cancelled(
+        self, make: Make, other: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nobody has cancelled the callback itself: that is an error, too."""
+        job = asyncio.create_task(forever(), name="job")
+        called = asyncio.Event()
+
+        async def wait_for_job(loss: zklock.Loss) -> None:
+            called.set()
+            await job
+
+        grant = await acquired(make(on_lost=wait_for_job))
+        await aside(other.delete, grant.path)
+        await called.wait()
+        await asyncio.sleep(0)
+        job.cancel()
+        await aside(wait_for, lambda: "a callback of a lock raised" in caplog.text, SOON)
+
+    @on_loop
     async def test_suspended(
         self, zklock_proxy: FaultProxy, zklock_connect: Connect, make: Make
     ) -> None:
@@ -945,6 +964,34 @@ class TestLossInTheBody:
         outcomes = await asyncio.gather(lose(), wait_and_hold(), return_exceptions=True)
         assert isinstance(outcomes[0], zklock.LockLost)
         assert isinstance(outcomes[1], zklock.FencingToken)
+
+    @on_loop
+    async def test_of_a_grant_that_two_tasks_have_entered(self, make: Make, other: Any) -> None:
+        """Each task takes its own cancellation back, in whichever order they leave."""
+        grant = await acquired(make())
+        entered: list[str] = []
+        first_left = asyncio.Event()
+
+        async def enter(name: str, leaves: asyncio.Future[object]) -> bool:
+            with pytest.raises(zklock.LockLost):
+                async with grant:
+                    entered.append(name)
+                    try:
+                        await forever()
+                    finally:
+                        await leaves
+            return uncancelled()
+
+        at_once: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        at_once.set_result(None)
+        first = asyncio.create_task(enter("first", at_once))
+        second = asyncio.create_task(enter("second", asyncio.ensure_future(first_left.wait())))
+        while len(entered) < 2:
+            await asyncio.sleep(0)
+        await aside(other.delete, grant.path)
+        assert await first
+        first_left.set()
+        assert await second
 
     @on_loop
     async def test_after_the_body_cancels_nothing(self, make: Make, other: Any) -> None:

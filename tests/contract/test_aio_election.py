@@ -955,6 +955,31 @@ class TestObserving:
         assert len(heard) == count
 
     @on_loop
+    async def test_a_callback_that_awaits_what_is_cancelled(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The observer is told on. Only a cancellation of its own task ends it."""
+        heard: list[zklock.LeaderChange] = []
+
+        async def hear(change: zklock.LeaderChange) -> None:
+            heard.append(change)
+            job = asyncio.create_task(forever())
+            asyncio.get_running_loop().call_soon(job.cancel)
+            await job
+
+        election = aio.LeaderElection(client, zklock_path)
+        with election.observe(hear) as observer:
+            await until(lambda: heard)
+            leadership = await election.acquire()
+            assert leadership is not None
+            await until(lambda: heard[-1].token == leadership.token)
+            await until(lambda: caplog.text.count("an observer raised") == len(heard))
+            observer._task.cancel()
+            await until(observer._task.done)
+            assert observer._task.cancelled()
+            await leadership.release()
+
+    @on_loop
     async def test_a_client_that_is_stopped(
         self, zklock_connect: Connect, zklock_path: str
     ) -> None:

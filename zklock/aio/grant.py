@@ -180,9 +180,14 @@ class Body:
         self._before = task.cancelling()
         self._state = _State.ENTERED
 
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that has entered it, ``None`` if that is gone."""
+        return self._task()
+
     def cancel(self) -> None:
         """Cancel the body, unless that was done or the body was left. Called by the loop."""
-        task = self._task()
+        task = self.task
         if self._state is _State.ENTERED and task is not None:
             self._state = _State.CANCELLING
             task.cancel()
@@ -190,7 +195,7 @@ class Body:
     def leave(self, error: BaseException | None) -> bool:
         """Leave with this error. Return whether it is a cancellation that nobody else asked for."""
         state, self._state = self._state, _State.LEFT
-        task = self._task()
+        task = self.task
         if state is not _State.CANCELLING or task is None:
             return False
         return task.uncancel() <= self._before and isinstance(error, asyncio.CancelledError)
@@ -209,10 +214,16 @@ class Bodies:
         self._bodies = (*self._bodies, Body(running_task()))
 
     def leave(self, error: BaseException | None) -> bool:
-        """Leave the innermost body. Return whether its error is the cancellation for the loss."""
-        *outer, body = self._bodies
-        self._bodies = tuple(outer)
-        return body.leave(error)
+        """Leave the innermost body of the running task, or of any if that has entered none.
+
+        Return whether its error is the cancellation for the loss.
+        """
+        bodies = self._bodies
+        task = None if running_loop() is None else asyncio.current_task()
+        mine = [body for body in bodies if body.task is task]
+        left = (mine or bodies)[-1]
+        self._bodies = tuple([body for body in bodies if body is not left])
+        return left.leave(error)
 
     def cancel(self) -> None:
         """Cancel the bodies. Called by the loop."""
@@ -243,5 +254,12 @@ def _run(call: Callable[[], object]) -> None:
 
 def _ran(task: asyncio.Task[Any]) -> None:
     _callbacks.discard(task)
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a callback of a lock raised", exc_info=task.exception(), extra=log_fields())
+    error: BaseException | None
+    if not task.cancelled():
+        error = task.exception()
+    elif task.cancelling():
+        error = None
+    else:
+        error = asyncio.CancelledError("what the callback awaited was cancelled")
+    if error is not None:
+        log.error("a callback of a lock raised", exc_info=error, extra=log_fields())

@@ -15,7 +15,7 @@ from zklock._engine.session import Session
 from zklock._ground.news import News
 from zklock._ground.records import log_fields
 from zklock._recipes.observe import LeaderChange
-from zklock.aio.waiting import AWAITING, call_soon
+from zklock.aio.waiting import AWAITING, call_soon, running_task
 from zklock.errors import ClientClosed, ZkLockError
 
 M = TypeVar("M")
@@ -103,6 +103,11 @@ class Observer(Closing):
             outcome = self._callback(change)
             if inspect.isawaitable(outcome):
                 await outcome
+        except asyncio.CancelledError:
+            if running_task().cancelling():
+                raise
+            # What the callback awaited was cancelled. Nobody has cancelled this task.
+            log.exception("an observer raised", extra=log_fields(path=self._changes._path))
         except Exception:
             log.exception("an observer raised", extra=log_fields(path=self._changes._path))
 
