@@ -635,6 +635,27 @@ class TestBurst:
             )  # most have never been created
 
 
+    def test_of_a_loop_that_is_over_is_forgotten(self, make: Make) -> None:
+        """With its loop, once another loop has come."""
+        loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+        async def begin() -> None:
+            loops.append(weakref.ref(asyncio.get_running_loop()))
+            lock = make()
+            tasks = [asyncio.create_task(lock.acquire()) for _ in range(500)]
+            await asyncio.sleep(0)
+            assert not any(task.done() for task in tasks)
+
+        async def hold() -> None:
+            async with make():
+                pass
+
+        asyncio.run(begin())
+        asyncio.run(hold())
+        gc.collect()
+        assert [loop() for loop in loops] == [None]
+
+
 class TestCancelledRelease:
     @pytest.mark.parametrize("how", ["release", "async with"])
     @on_loop

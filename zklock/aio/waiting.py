@@ -120,8 +120,17 @@ def starter() -> Starter:
     loop = asyncio.get_running_loop()
     found = _starters.get(loop)
     if found is None:
+        _forget_closed_loops()
         found = _starters[loop] = Starter(loop)
     return found
+
+
+def _forget_closed_loops() -> None:
+    """Forget loops that were closed in the middle of a burst: those who wait refer to them."""
+    for known in _starters.keyrefs():
+        loop = known()
+        if loop is not None and loop.is_closed():
+            _starters.pop(loop, None)
 
 
 _BURST = 16
