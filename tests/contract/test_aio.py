@@ -32,6 +32,7 @@ from tests.contract.support import (
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
 from zklock._ground import news
+from zklock._locks.base import check_identity
 from zklock.testing import FaultProxy, wait_for
 
 Make = Callable[..., aio.Lock]
@@ -262,6 +263,19 @@ class TestFronts:
             gc.collect()
         assert grants[0].held
         await grants[0].release()
+
+    @pytest.mark.parametrize("name", ["a\0b", "\ud800", "é" * 1_000_000])
+    @on_loop
+    async def test_a_task_may_have_any_name(self, make: Make, name: str) -> None:
+        lock = make()
+        task = asyncio.create_task(lock.acquire(), name=name)
+        grant = await task
+        assert grant is not None
+        assert check_identity(grant.identity) == grant.identity
+        holder = await lock.holder()
+        assert holder is not None
+        assert holder.identity == grant.identity
+        await grant.release()
 
     @on_loop
     async def test_needs_a_task(self, make: Make) -> None:
@@ -633,7 +647,6 @@ class TestBurst:
             assert (
                 grant.token.sequence - holder.token.sequence < count
             )  # most have never been created
-
 
     def test_of_a_loop_that_is_over_is_forgotten(self, make: Make) -> None:
         """With its loop, once another loop has come."""

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import pairwise
 from multiprocessing import get_context
@@ -715,6 +715,12 @@ def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
 
     async def awaits(shard: aio.Shard) -> None: ...
 
+    def generates(shard: zklock.Shard) -> Iterator[None]:
+        yield
+
+    async def generates_too(shard: aio.Shard) -> AsyncIterator[None]:
+        yield
+
     values: tuple[dict[str, Any], ...] = (
         {"shards": 0},
         {"shards": MAX_SHARDS + 1},
@@ -737,6 +743,9 @@ def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
         {"on_assigned": 1},
         {"on_revoked": 1},
         {"handler": 1},
+        {"handler": generates},
+        {"handler": generates_too},
+        {"handler": generates, "executor": "processes"},
         {"handler": print, "executor": 3},
         {"handler": print, "executor": "asyncio"},
         {"handler": awaits, "executor": "threads"},

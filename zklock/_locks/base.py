@@ -490,8 +490,12 @@ def _host() -> str:
 
 @lru_cache(maxsize=_MAKERS)
 def _identity(pid: int, label: str) -> str:
-    """Return a default identity. Grants of the same thread or task share one text."""
-    return f"{_host()}:{pid}:{label}"
+    """Return a default identity. Grants of the same thread or task share one text.
+
+    Threads and tasks may have any name: what cannot be in an identity is replaced, or cut off.
+    """
+    text = f"{_host()}:{pid}:{label}".replace("\0", "?")
+    return text.encode(errors="replace")[:MAX_IDENTITY].decode(errors="ignore")
 
 
 @lru_cache(maxsize=_MAKERS)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 
+from zklock._engine.callbacks import check_callback, is_coroutine_function
 from zklock._pool.processes import InExecutor, InProcesses
 from zklock._pool.runners import InTasks, InThreads, Runner, ShardHandler
 
@@ -21,11 +21,8 @@ def runner(
     The factory's argument is the loop for coroutine functions, if the executor is no loop. ``None``
     means a loop on a thread of its own.
     """
-    if not callable(handler):
-        raise TypeError(f"handler must be callable, not {type(handler).__name__}")
-    awaits = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004
-    )
+    check_callback(True, "handler", handler)
+    awaits = is_coroutine_function(handler)
     if executor is None:
         executor = "asyncio" if awaits else "threads"
     if isinstance(executor, str) and executor not in {"threads", "processes", "asyncio"}:
