@@ -606,6 +606,29 @@ class TestErrorsOfLead:
             await aio.LeaderElection(client, zklock_path).run(lead, on_error="raise")
         await aside(gone, client, zklock_path)
 
+    @pytest.mark.parametrize("first", ["lead", "run"])
+    @on_loop
+    async def test_the_end_of_the_loop_is_none(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture, first: str
+    ) -> None:
+        """It cancels all tasks, in no order."""
+        leading: list[asyncio.Task[Any] | None] = []
+
+        async def lead(leadership: aio.Leadership) -> None:
+            leading.append(asyncio.current_task())
+            await forever()
+
+        running = asyncio.create_task(aio.LeaderElection(client, zklock_path).run(lead))
+        await until(lambda: leading)
+        (task,) = leading
+        assert task is not None
+        for each in (task, running) if first == "lead" else (running, task):
+            each.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ended(running)
+        await aside(gone, client, zklock_path)
+        assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
     @on_loop
     async def test_a_loss_is_none(
         self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture

@@ -76,9 +76,9 @@ class _Term(Term[Leadership]):
         self.task: asyncio.Task[Any] | None = None
 
     def cancel(self) -> None:
-        """Cancel the task that leads, once."""
+        """Cancel the task that leads, once. A loop that ends may have cancelled it already."""
         if not self.cancelled and self.task is not None:
-            self.cancelled = self.task.cancel()
+            self.cancelled = self.task.cancel() or self.task.cancelled()
 
     def ended(self, task: asyncio.Task[Any]) -> None:
         """Give the leadership back, if it is not lost. ``lead`` has ended."""
