@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 import zklock
 from tests.contract.support import queued
@@ -642,6 +642,71 @@ def test_what_may_not_be_looked_at_is_said(
         code, out, errors = zk.run("ls", zklock_path)
         assert (code, out) == (0, "")
         assert f"zklock ls: ACLs forbid to look at {closed}\n" in errors
+    finally:
+        owner.delete(closed)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "show",
+        "ls",
+        "wait -w 1",
+        "watch",
+        "graph",
+        "top --once",
+        "top --json",
+        "gc --yes",
+        "break --oldest",
+        f"check {{}} {zklock.FencingToken(1, 0)}",
+    ],
+)
+def test_what_acls_hide_altogether_is_not_told_to_be_free(
+    command: str, zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
+) -> None:
+    owner = zklock_connect()
+    owner.add_auth("digest", "owner:secret")
+    owner.create(zklock_path, acl=[make_digest_acl("owner", "secret", all=True)], makepath=True)
+    words = command.format(zklock_path) if "{}" in command else f"{command} {zklock_path}"
+    try:
+        code, out, errors = zk.run(*words.split())
+        assert (code, out) == (77, "")
+        assert "ACLs forbid" in errors
+    finally:
+        owner.delete(zklock_path)
+
+
+@pytest.mark.parametrize(
+    "command", ["wait -w 1", "watch", "break --oldest", f"check {{}} {zklock.FencingToken(1, 0)}"]
+)
+def test_a_semaphore_whose_permits_are_hidden_is_not_told_to_be_free(
+    command: str, zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
+) -> None:
+    owner = zklock_connect(timeout=30.0)
+    owner.add_auth("digest", "owner:secret")
+    words = command.format(zklock_path) if "{}" in command else f"{command} {zklock_path}"
+    with zklock.Semaphore(owner, zklock_path, limit=1):
+        acl = [make_digest_acl("owner", "secret", all=True)]
+        owner.set_acls(f"{zklock_path}/leases", acl)
+        code, out, errors = zk.run(*words.split())
+        owner.set_acls(f"{zklock_path}/leases", OPEN_ACL_UNSAFE)
+    assert (code, out) == (77, "")
+    assert "ACLs forbid" in errors
+
+
+def test_what_acls_hide_in_part_is_said_by_all(
+    zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
+) -> None:
+    owner = zklock_connect()
+    owner.add_auth("digest", "owner:secret")
+    closed = f"{zklock_path}/closed"
+    owner.ensure_path(zklock_path)
+    owner.create(closed, acl=[make_digest_acl("owner", "secret", all=True)])
+    try:
+        for command in (["top", "--json"], ["gc", "--dry-run"]):
+            code, _, errors = zk.run(*command, zklock_path)
+            assert code == 0
+            assert errors == f"zklock {command[0]}: ACLs forbid to look at {closed}\n"
     finally:
         owner.delete(closed)
 

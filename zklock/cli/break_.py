@@ -64,6 +64,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _lock(client: KazooClient, path: str) -> zklock.Lock | zklock.Semaphore:
     """Return what is at the path; if that cannot be told, a lock."""
-    if Reader(client, path, alone=True).find().what is What.SEMAPHORE:
+    reader = Reader(client, path, alone=True)
+    what = reader.find().what
+    reader.must_see_queue()
+    if what is What.SEMAPHORE:
         return zklock.Semaphore(client, path, limit=None)
     return zklock.Lock(client, path)

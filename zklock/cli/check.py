@@ -46,7 +46,9 @@ def run(options: argparse.Namespace) -> int:
     if options.path is None or options.token is None:
         options.parser.error(f"give PATH and TOKEN, or set {PATH_VARIABLE} and {TOKEN_VARIABLE}")
     with connection.connected(options) as client:
-        lock = Reader(client, options.path, alone=True).find().lock
+        reader = Reader(client, options.path, alone=True)
+        lock = reader.find().lock
+        reader.must_see_queue()
     holders = [] if lock is None else [place.contender for place in lock.holders]
     if any(it.token == options.token for it in holders):
         return Status.OK

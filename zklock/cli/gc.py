@@ -12,7 +12,7 @@ from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError, NotEmpty
 
 from zklock.cli import connection
 from zklock.cli.ending import ends_on_signals
-from zklock.cli.saying import say, say_missing
+from zklock.cli.saying import say, say_hidden, say_missing
 from zklock.cli.status import Status
 from zklock.cli.view.model import Facts, garbage
 from zklock.cli.view.reader import Reader
@@ -59,8 +59,10 @@ def run(options: argparse.Namespace) -> int:
     with ends_on_signals(), connection.connected(options) as client:
         reader = Reader(client, options.root)
         reader.read()
+        reader.must_see_root()
         if reader.missing:
             return say_missing("gc", options.root)
+        say_hidden("gc", reader)
         found = garbage(reader.facts, options.root)
         if not options.json and (asks or options.dry_run):
             for path in found:

@@ -43,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
     with connection.connected(options) as client:
         reader = Reader(client, options.root)
         found = waits.graph(reader.read().locks)
+        reader.must_see_root()
         found = confirmed(found, reader)
     if reader.missing:
         return say_missing("graph", options.root)

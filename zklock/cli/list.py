@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
     with connection.connected(options) as client:
         reader = Reader(client, options.root)
         seen = reader.read()
+        reader.must_see_root()
     if options.json:
         found = [*map(_lock, seen.locks), *map(_pool, seen.pools)]
         found.sort(key=lambda one: one["path"])

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 
 from zklock.cli import admin, connection
 from zklock.cli.ending import Ended, ends_on_signals
-from zklock.cli.saying import say, say_missing
+from zklock.cli.saying import say, say_hidden, say_missing
 from zklock.cli.status import Status
 from zklock.cli.view import table
 from zklock.cli.view.clients import Clients, addressed, sessions_of
@@ -90,12 +90,14 @@ def _once(options: argparse.Namespace) -> int:
     with connection.connected(options) as client:
         reader = Reader(client, options.root)
         seen = look(reader, reader.read())
+        reader.must_see_root()
         clients = _clients(client, options)
         clients.ask(sessions_of(seen))
         seen = replace(seen, addresses=clients.addresses)
     if seen.missing:
         return say_missing("top", options.root)
     if options.json:
+        say_hidden("top", reader)
         print(json.dumps(table.to_json(seen, options.root, options.sort, options.filter)))
         return Status.OK
     width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None

@@ -14,7 +14,7 @@ from zklock.cli.status import Status
 from zklock.cli.view.model import LockView, picture
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import named
-from zklock.cli.watch import view_of
+from zklock.cli.watch import queue_of
 
 _TURN_SECONDS = 0.5
 
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     until = clock() + (options.wait or math.inf)
     with ends_on_signals(), connection.connected(options) as client:
         reader = Reader(client, options.path, follow=True)
-        view = view_of(reader.read(), options.path)
+        view = queue_of(reader, reader.read())
         while not is_free(view):
             left = until - clock()
             if left <= 0:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
                 reader.refresh(min(left, _TURN_SECONDS))
             except ConnectionError:
                 continue  # what is free is learnt from ZooKeeper alone
-            view = view_of(picture(reader.facts), options.path)
+            view = queue_of(reader, picture(reader.facts))
     return Status.OK
 
 

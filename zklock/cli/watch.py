@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     with ends_on_signals(), connection.connected(options) as client:
         reader = Reader(client, options.path, follow=True)
         sessions = _Sessions(client, connection.tls_context(options))
-        view = view_of(reader.read(), options.path)
+        view = queue_of(reader, reader.read())
         tell = _tell_json if options.json else _tell
         for event in happened.first(view):
             tell(options.path, event)
@@ -64,15 +64,19 @@ def run(options: argparse.Namespace) -> int:
                 _tell_connection(options, "resumed")
             if changed:
                 sessions.forget()
-                now = view_of(picture(reader.facts), options.path)
+                now = queue_of(reader, picture(reader.facts))
                 for event in happened.between(view, now, sessions.lives):
                     tell(options.path, event)
                 view = now
 
 
-def view_of(found: Picture, path: str) -> LockView | None:
-    """Return the lock at the path; ``None`` if it has no contenders."""
-    return next((lock for lock in found.locks if lock.path == path), None)
+def queue_of(reader: Reader, found: Picture) -> LockView | None:
+    """Return the lock at the root; ``None`` if it has no contenders.
+
+    ``NoAuthError`` if ACLs hide them.
+    """
+    reader.must_see_queue()
+    return next((lock for lock in found.locks if lock.path == reader.root), None)
 
 
 class _Sessions:

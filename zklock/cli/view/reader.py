@@ -107,9 +107,25 @@ class Reader:
     def find(self) -> Found:
         """Read, and return what is at the root. ``NoAuthError`` if ACLs hide it."""
         self._read()
+        self.must_see_root()
+        return find(self.root, self.facts)
+
+    def must_see_root(self) -> None:
+        """Raise ``NoAuthError`` if ACLs hide the root: then nothing below it is known."""
         if self.root in self.facts.denied:
             raise NoAuthError
-        return find(self.root, self.facts)
+
+    def must_see_queue(self) -> None:
+        """Raise ``NoAuthError`` if ACLs hide the root, or where a semaphore keeps contenders.
+
+        What is hidden there must not be taken for free.
+        """
+        self.must_see_root()
+        folder = self.facts.folders.get(self.root)
+        if folder is None or not may_be_semaphore(self.root, folder.names):
+            return
+        if not self.facts.denied.isdisjoint(below(self.root, part) for part in (LOCKS, LEASES)):
+            raise NoAuthError
 
     @property
     def hidden(self) -> list[str]:
