@@ -179,6 +179,20 @@ def test_a_lock_that_is_taken_away(
     assert (tmp_path / "told").exists()
 
 
+def test_a_lock_that_is_taken_away_while_nobody_reads_the_errors(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    process = zk.start("run", "--grace", "3", zklock_path, *on_term(tmp_path))
+    pid = int(await_file(tmp_path / "began"))
+    (node,) = queued(zklock_client, zklock_path, 1)
+    assert process.stderr is not None
+    process.stderr.close()
+    zklock_client.delete(f"{zklock_path}/{node}")
+    assert process.wait(PATIENCE) == 79
+    assert parent_of(pid) is None
+    assert (tmp_path / "ended").read_text() == "in order"
+
+
 @pytest.mark.parametrize("command", ["run", "elect"])
 def test_a_supervisor_that_is_killed(
     command: str, zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path

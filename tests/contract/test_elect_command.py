@@ -11,7 +11,7 @@ import pytest
 
 import zklock
 from tests.contract.support import SOON, queued
-from tests.contract.test_cli import Commands, await_file, python
+from tests.contract.test_cli import PATIENCE, Commands, await_file, python, text_of
 from zklock.testing import wait_for
 
 
@@ -109,6 +109,22 @@ def test_it_stands_again_after_the_term_is_taken_from_it(
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(SOON) == 3
+
+
+def test_it_stands_again_while_nobody_reads_the_errors(
+    zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    program = f"echo $ZKLOCK_TOKEN >> {tmp_path}/terms"
+    process = zk.start("elect", "--again", zklock_path, "--", "sh", "-c", program)
+    assert process.stderr is not None
+    process.stderr.close()
+    wait_for(
+        lambda: len(text_of(tmp_path / "terms").splitlines()) > 2,
+        PATIENCE,
+        lambda: f"the status is {process.poll()}",
+    )
+    process.terminate()
+    assert process.wait(SOON) in {0, 143}
 
 
 def test_again_runs_it_in_every_term(zk: Commands, zklock_path: str, tmp_path: Path) -> None:

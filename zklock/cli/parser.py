@@ -124,12 +124,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = int(options.run(options))
         print(end="", flush=True)  # standard output may be closed
     except Ended as ended:
-        _drop_what_nobody_reads()  # a terminal that hangs up takes no more output
         return ended.status
     except KeyboardInterrupt:
         return Status.INTERRUPTED
     except BrokenPipeError:
-        _drop_what_nobody_reads()
         return Status.BROKEN_PIPE
     except Exception as error:
         status, sentence = _explain(error)
@@ -138,11 +136,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = {each: getattr(error, each, None) for each in ("path", "token")}
         log.info("%s", sentence, exc_info=error, extra=log_fields(**known))
         say(None, sentence)
+    finally:
+        _drop_what_nobody_takes()
     return status
 
 
-def _drop_what_nobody_reads() -> None:
-    """Forget output whose reader has gone; the interpreter flushes once more at its end."""
+def _drop_what_nobody_takes() -> None:
+    """Forget output whose reader, terminal or room on the disk has gone.
+
+    The interpreter flushes once more at its end, and would change the exit status.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -6,6 +6,7 @@ escaped in each of these lines.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from typing import TYPE_CHECKING
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
 
 
 def say(command: str | None, what: str) -> None:
-    """Say a sentence in the name of a command, or of zklock."""
+    """Say a sentence in the name of a command, or of zklock.
+
+    It is dropped if standard error cannot be written to: what the command does goes on.
+    """
     name = "zklock" if command is None else f"zklock {command}"
-    print(f"{name}: {plain(what)}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        print(f"{name}: {plain(what)}", file=sys.stderr, flush=True)
 
 
 def say_missing(command: str, path: str, todo: str = "") -> Status:

@@ -153,6 +153,33 @@ def test_a_reader_that_has_gone(tmp_path: Path) -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize("output", ["a pipe without a reader", "a full disk"])
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("show --hosts 127.0.0.1:1 --connect-timeout 0.1 /x", Status.UNAVAILABLE),
+        ("run --hosts 127.0.0.1:1 --connect-timeout 0.1 /x true", Status.UNAVAILABLE),
+        ("check --digest-file /no/such/file /x 0000000000000001-0000000000", Status.USAGE),
+        ("demo --replay /no/such/file", Status.FAILED),
+    ],
+)
+def test_what_nobody_reads_on_standard_error_changes_no_status(
+    line: str, status: Status, output: str
+) -> None:
+    read, errors = os.pipe()
+    os.close(read)
+    if output == "a full disk":
+        os.close(errors)
+        errors = os.open("/dev/full", os.O_WRONLY)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "zklock.cli", *line.split()], stderr=errors, check=False
+        )
+    finally:
+        os.close(errors)
+    assert done.returncode == status
+
+
 def test_without_a_zookeeper_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
