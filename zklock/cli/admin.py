@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from zklock.cli import settings
+
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--admin-port``."""
@@ -18,6 +20,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 def port(text: str) -> int:
     """Read the number of a port or 0, for ``argparse``."""
-    if not text.isdecimal() or int(text) > 65535:
+    number = settings.whole(text)
+    if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"{text}: not a port")
-    return int(text)
+    return number

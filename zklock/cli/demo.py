@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zklock
+from zklock.cli import settings
 from zklock.cli.ending import Ended, ends_on_signals, ignore_signals
 from zklock.cli.status import Status
 
@@ -121,14 +122,14 @@ def _hosts(text: str) -> str:
 
 
 def _timeout(text: str) -> float:
-    seconds = float(text)
+    seconds = settings.seconds(text)
     if not SHORTEST <= seconds <= LONGEST:
         raise argparse.ArgumentTypeError(f"{text}: not {SHORTEST:g} to {LONGEST:g} seconds")
     return seconds
 
 
 def _shards(text: str) -> int:
-    number = int(text)
+    number = settings.whole(text)
     if not FEWEST <= number <= MOST:
         raise argparse.ArgumentTypeError(f"{text}: not {FEWEST} to {MOST} shards")
     return number
@@ -136,6 +137,10 @@ def _shards(text: str) -> int:
 
 def _new_file(text: str) -> Path:
     file = Path(text)
-    if file.exists() or not file.absolute().parent.is_dir():
+    try:
+        free = not file.exists() and file.absolute().parent.is_dir()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    if not free:
         raise argparse.ArgumentTypeError(f"{text}: exists, or is in no folder")
     return file

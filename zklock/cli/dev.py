@@ -6,6 +6,7 @@ import argparse
 import time
 from typing import Any
 
+from zklock.cli import settings
 from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
 from zklock.cli.status import Status
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _port(text: str) -> int:
-    number = int(text)
+    number = settings.whole(text)
     if not 0 <= number < 65536:
         raise argparse.ArgumentTypeError(f"{text}: not 0 to 65535")
     return number

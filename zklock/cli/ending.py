@@ -76,6 +76,25 @@ def ends_on_signals() -> Iterator[Ending]:
         sys.unraisablehook = hook
 
 
+@contextlib.contextmanager
+def interrupts_kill() -> Iterator[None]:
+    """Have Ctrl-C kill this process in the body, which has nothing to clean up.
+
+    ``KeyboardInterrupt`` would be a traceback out of some import, or be lost in a callback there.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _raise_again(number: int) -> None:
     """Raise soon what was raised where it could not arrive."""
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from zklock.cli import connection
+from zklock.cli import connection, settings
 from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
 from zklock.cli.status import Status
@@ -65,10 +65,14 @@ def run(options: argparse.Namespace) -> int:
         registry = CollectorRegistry()
         registry.register(collector)
         host, port = options.listen
-        server, thread = start_http_server(port, host, registry)
+        name = f"[{host}]" if ":" in host else host
         try:
-            address = f"http://{host}:{server.server_port}/metrics"
-            say("exporter", f"serves {address}")
+            server, thread = start_http_server(port, host, registry)
+        except OSError as error:
+            say("exporter", f"cannot listen on {name}:{port} ({error}): name another --listen")
+            return Status.SYSTEM
+        try:
+            say("exporter", f"serves http://{name}:{server.server_port}/metrics")
             for collector.look in seen:
                 pass
         finally:
@@ -97,6 +101,7 @@ class _Collector:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
+    number = settings.whole(port)
+    if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"{text}: not HOST:PORT")
-    return host.strip("[]") or "0.0.0.0", int(port)
+    return host.strip("[]") or "0.0.0.0", number

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import zklock
 from zklock.cli import settings
-from zklock.cli.ending import Ended
+from zklock.cli.ending import Ended, interrupts_kill
 from zklock.cli.status import Status
 
 COMMANDS = {
@@ -99,17 +99,18 @@ def build(*chosen: str | None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run the command, return its exit status."""
-    _fill_standard()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # an identity may be any text
-    arguments = _behind_the_command(sys.argv[1:] if argv is None else argv)
-    chosen = next((each for each in arguments if not each.startswith("-")), None)
-    options = build(chosen).parse_args(arguments)
-    import logging  # noqa: PLC0415 - '--help' needs none
+    with interrupts_kill():
+        _fill_standard()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # an identity may be any text
+        arguments = _behind_the_command(sys.argv[1:] if argv is None else argv)
+        chosen = next((each for each in arguments if not each.startswith("-")), None)
+        options = build(chosen).parse_args(arguments)
+        import logging  # noqa: PLC0415 - '--help' needs none
 
-    from zklock._ground.records import log_fields  # noqa: PLC0415
-    from zklock.cli.saying import LogFormatter, say  # noqa: PLC0415 - nor this
+        from zklock._ground.records import log_fields  # noqa: PLC0415
+        from zklock.cli.saying import LogFormatter, say  # noqa: PLC0415 - nor this
 
     log = logging.getLogger("zklock")
     handler: logging.Handler = logging.NullHandler()

@@ -452,14 +452,14 @@ def _attend(child: Child, happened: Happenings, term: Term) -> bool:
 
 
 def _code(text: str) -> int:
-    code = int(text)
+    code = settings.whole(text)
     if not 0 <= code <= 255:
         raise argparse.ArgumentTypeError(f"{text}: not 0 to 255")
     return code
 
 
 def _number(text: str) -> int:
-    number = int(text)
+    number = settings.whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text}: not a number of permits")
     return number

@@ -27,10 +27,18 @@ class Misconfigured(ValueError):
 
 def seconds(text: str) -> float:
     """Read a number of seconds above 0, for ``argparse``."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text}: not a number of seconds above 0")
     return value
+
+
+def whole(text: str) -> int:
+    """Read a whole number for the functions that read one in a range; -1 if it is none."""
+    return int(text) if text.isdecimal() else -1
 
 
 def _text(text: str) -> str:

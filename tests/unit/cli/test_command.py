@@ -55,6 +55,11 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["demo", "--session-timeout", "soon"],
         ["demo", "--keep-ledger", "/no/such/folder/ledger"],
         ["demo", "--keep-ledger", __file__],
+        ["demo", "--keep-ledger", "x" * 1000],
+        ["demo", "--shards", "many"],
+        ["dev", "--port", "any"],
+        ["exporter", "--listen", "127.0.0.1:\u00b2"],
+        ["top", "--admin-port", "none"],
         ["demo", "--hosts", "127.0.0.1:many"],
         ["demo", "--hosts", ""],
         ["run", "relative", "true"],
@@ -62,7 +67,10 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["run", "/x", "--"],
         ["run", "-n", "-w", "1", "/x", "true"],
         ["run", "-w", "0", "/x", "true"],
+        ["run", "-w", "long", "/x", "true"],
         ["run", "-E", "256", "/x", "true"],
+        ["run", "-E", "high", "/x", "true"],
+        ["run", "--limit", "many", "/x", "true"],
         ["run", "--grace", "-1", "/x", "true"],
         ["run", "--shared", "--limit", "2", "/x", "true"],
         ["run", "--shared", "--permits", "2", "/x", "true"],
@@ -84,7 +92,9 @@ def test_wrong_usage(
     for variable in ("ZKLOCK_PATH", "ZKLOCK_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     assert exit_status(*arguments) == Status.USAGE
-    assert "usage: zklock" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "usage: zklock" in errors
+    assert not re.search(r"invalid \w+ value", errors), "it names a function, not what is allowed"
 
 
 def test_a_recorded_demo_that_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

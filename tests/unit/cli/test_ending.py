@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import textwrap
 import threading
 import weakref
 
 import pytest
 
-from zklock.cli.ending import Ended, ends_on_signals
+from zklock.cli.ending import Ended, ends_on_signals, interrupts_kill
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 SOON = 20.0
@@ -93,3 +95,30 @@ def test_what_else_is_lost_is_told_as_before(monkeypatch: pytest.MonkeyPatch) ->
         broken = Broken()
         del broken
     assert [str(each) for each in told] == ["broken"]
+
+
+@pytest.mark.parametrize("module", ["zklock.cli.parser", "argparse", "zklock.cli.show", "logging"])
+def test_an_interrupt_while_the_program_loads_is_no_traceback(module: str) -> None:
+    program = f"""
+        import os, signal, sys
+        from zklock.cli import main
+        class Interrupts:
+            def find_spec(name, path=None, target=None):
+                if name == {module!r}:
+                    os.kill(os.getpid(), signal.SIGINT)
+        for name in [it for it in sys.modules if it.split(".")[0] in ("argparse", "logging")]:
+            del sys.modules[name]
+        sys.meta_path.insert(0, Interrupts)
+        main(["show", "/x"])
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+
+
+def test_the_handler_of_interrupts_is_back_afterwards() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interrupts_kill():
+        pass
+    assert signal.getsignal(signal.SIGINT) is before
