@@ -69,10 +69,12 @@ def run(options: argparse.Namespace) -> int:
         try:
             server, thread = start_http_server(port, host, registry)
         except OSError as error:
-            say("exporter", f"cannot listen on {name}:{port} ({error}): name another --listen")
+            place = f"{name}:{port}"
+            say("exporter", f"cannot listen on {place} ({error}): name another --listen")
             return Status.SYSTEM
         try:
-            say("exporter", f"serves http://{name}:{server.server_port}/metrics")
+            address = f"http://{name}:{server.server_port}/metrics"
+            say("exporter", f"serves {address}")
             for collector.look in seen:
                 pass
         finally:

@@ -315,6 +315,10 @@ def command_of(options: argparse.Namespace) -> Sequence[str]:
         if command:
             options.parser.error("give a COMMAND or -c LINE, not both")
         return [_SHELL, "-c", line]
+    if command and command[0].startswith("-") and command[0] != "--":
+        options.parser.error(
+            f"{command[0]}: options stand before PATH; a command of this name stands behind '--'"
+        )
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
         options.parser.error("give a COMMAND to run")

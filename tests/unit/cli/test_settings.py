@@ -160,7 +160,10 @@ def test_an_empty_variable_counts_as_none() -> None:
     [
         ({"ZKLOCK_TLS": "perhaps"}, r"\$ZKLOCK_TLS: perhaps: not 1, 0, true"),
         ({"ZKLOCK_SESSION_TIMEOUT": "-1"}, r"\$ZKLOCK_SESSION_TIMEOUT: -1: not a number"),
-        ({"ZKLOCK_CONNECT_TIMEOUT": "soon"}, r"\$ZKLOCK_CONNECT_TIMEOUT: soon: not a number of seconds"),
+        (
+            {"ZKLOCK_CONNECT_TIMEOUT": "soon"},
+            r"\$ZKLOCK_CONNECT_TIMEOUT: soon: not a number of seconds",
+        ),
         ({"ZKLOCK_SASL": "PLAIN"}, "PLAIN: not DIGEST-MD5 or GSSAPI"),
         ({"ZKLOCK_DIGEST": "hush", "ZKLOCK_DIGEST_FILE": "/x"}, "digest and digest-file"),
         ({"ZKLOCK_CONFIG": "/no/such/file"}, r"\$ZKLOCK_CONFIG: /no/such/file: No such file"),
