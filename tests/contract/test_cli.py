@@ -694,6 +694,16 @@ def test_a_semaphore_whose_permits_are_hidden_is_not_told_to_be_free(
     assert "ACLs forbid" in errors
 
 
+def test_a_chroot_that_is_missing_is_said(zk: Commands, zklock_path: str) -> None:
+    hosts = f"{zk.environ['ZKLOCK_HOSTS']}{zklock_path}"
+    assert zk.run("ls", "--hosts", hosts) == (
+        66,
+        "",
+        f"zklock: the chroot {zklock_path} does not exist: create it\n"
+        "zklock ls: / does not exist\n",
+    )
+
+
 def test_what_acls_hide_in_part_is_said_by_all(
     zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import zklock
 from zklock._recipes import names
 from zklock.cli import settings
+from zklock.cli.saying import say
 from zklock.cli.settings import Misconfigured, seconds
 
 if TYPE_CHECKING:
@@ -41,13 +43,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def connected(options: argparse.Namespace) -> Iterator[KazooClient]:
     """Yield a client of the ZooKeeper that the options name; stop it at the end."""
     from kazoo.exceptions import WriterNotClosedException  # noqa: PLC0415 - nor '--help'
+    from kazoo.hosts import collect_hosts  # noqa: PLC0415
 
-    client = zklock.connect(
-        options.hosts,
-        options.session_timeout,
-        start_timeout=options.connect_timeout,
-        **kazoo_options(options),
-    )
+    more = kazoo_options(options)
+    try:
+        collect_hosts(options.hosts)
+    except ValueError as error:
+        raise Misconfigured(f"hosts: {options.hosts}: {error}") from None
+    with warnings.catch_warnings(record=True) as warned:
+        client = zklock.connect(
+            options.hosts,
+            options.session_timeout,
+            start_timeout=options.connect_timeout,
+            **more,
+        )
+    for warning in warned:
+        say(None, str(warning.message))
     try:
         yield client
     finally:

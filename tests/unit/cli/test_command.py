@@ -231,6 +231,12 @@ def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]
     assert "127.0.0.1:1/\\u202eabc" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("hosts", ["127.0.0.1:99999", "127.0.0.1:x", "127.0.0.1:1,"])
+def test_an_address_that_is_none_is_named(hosts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "--hosts", hosts, "/x"]) == Status.USAGE
+    assert capsys.readouterr().err.startswith(f"zklock: hosts: {hosts}: ")
+
+
 ENDS: list[tuple[BaseException, int, int]] = [
     (zklock.ZkLockError("x"), 1, 125),
     (ValueError("x"), 64, 64),
