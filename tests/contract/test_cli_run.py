@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -177,6 +178,19 @@ def test_a_lock_that_is_taken_away(
     assert "lock lost" in errors
     assert parent_of(pid) is None
     assert (tmp_path / "told").exists()
+
+
+def test_a_terminal_that_hangs_up_keeps_the_status(
+    zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    ours, theirs = pty.openpty()
+    line = BEGIN.format(tmp_path) + until(tmp_path / "end") + "; exit 3"
+    process = zk.start("run", zklock_path, "-c", line, stdout=theirs)
+    os.close(theirs)
+    await_file(tmp_path / "began")
+    os.close(ours)
+    (tmp_path / "end").touch()
+    assert process.wait(PATIENCE) == 3
 
 
 def test_a_lock_that_is_taken_away_while_nobody_reads_the_errors(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if settle is not None:
             settle(options)
         status = int(options.run(options))
-        print(end="", flush=True)  # standard output may be closed
+        _flush()
     except Ended as ended:
         return ended.status
     except KeyboardInterrupt:
@@ -140,6 +141,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         _drop_what_nobody_takes()
     return status
+
+
+def _flush() -> None:
+    """Have what was printed arrive; a terminal that has hung up changes no status."""
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 def _drop_what_nobody_takes() -> None:
