@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,6 +70,14 @@ def test_a_terminal_is_shown_what_a_pipe_gets(line: str, zk: Commands, queue: st
     elif line in {"show", "ls", "graph"}:
         assert told(terminal.shown) == told(out)
         assert "Jürgen" in out
+
+
+def test_the_live_screen_needs_a_terminal(zk: Commands, zklock_path: str) -> None:
+    pytest.importorskip("textual")
+    process = zk.start("top", zklock_path, stdin=subprocess.DEVNULL)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 64
+    assert errors == "zklock top: the live screen needs a terminal; or pass --once\n"
 
 
 @pytest.mark.parametrize("line", [*LINES, "watch"])

@@ -74,6 +74,9 @@ def run(options: argparse.Namespace) -> int:
     except ImportError:
         say("top", "the live screen needs textual: pip install textual; or pass --once")
         return Status.USAGE
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # textual reads and draws there
+        say("top", "the live screen needs a terminal; or pass --once")
+        return Status.USAGE
     with ends_on_signals(), connection.connected(options) as client:
         reader = Reader(client, options.root, follow=True)
         seen = addressed(looks(reader, options.interval), _clients(client, options))
