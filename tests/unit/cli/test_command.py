@@ -416,6 +416,7 @@ def test_a_command_loads_what_it_needs_by_itself(name: str) -> None:
     """In a process where nothing else has loaded it."""
     token = "0000000000000001-0000000000"
     more = {"run": "true", "elect": "true", "check": token, "break": token, "gc": "--yes"}
+    more["top"] = "--once"
     line = f"{name} --connect-timeout 0.01 --hosts 127.0.0.1:1 /x {more.get(name, '')}"
     done = subprocess.run(
         [sys.executable, "-m", "zklock.cli", *line.split()],
