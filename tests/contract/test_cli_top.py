@@ -201,6 +201,27 @@ def test_on_a_terminal_it_follows(zk: Commands, one: KazooClient, zklock_path: s
         terminal.process.wait()
 
 
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [("Ctrl-C", signal.SIGINT), ("signal", signal.SIGINT), ("signal", signal.SIGTERM)],
+)
+def test_it_ends_when_it_is_told(
+    zk: Commands, one: KazooClient, zklock_path: str, how: str, number: int
+) -> None:
+    one.ensure_path(zklock_path)
+    terminal = Terminal(zk.environ, "top", zklock_path)
+    try:
+        terminal.until("0 locks")
+        if how == "Ctrl-C":
+            terminal.type_in("\x03")
+        else:
+            terminal.process.send_signal(number)
+        assert terminal.close() == 128 + number
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
 def test_it_ends_with_its_terminal(zk: Commands, one: KazooClient, zklock_path: str) -> None:
     one.ensure_path(zklock_path)
     terminal = Terminal(zk.environ, "top", zklock_path)

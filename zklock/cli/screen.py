@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
@@ -106,7 +108,7 @@ class _Queue(Screen[None]):
 
 
 class Top(App[None]):
-    """The screen: it shows each look as it comes."""
+    """The screen: it shows each look as it comes. ``ended_by``: the signal that has ended it."""
 
     TITLE = "zklock top"
     CSS = """
@@ -118,6 +120,7 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("s", "sort", "Sort"),
         Binding("slash", "filter", "Filter"),
         Binding("escape", "all", "All", show=False),
@@ -131,7 +134,8 @@ class Top(App[None]):
         self._part = part
         self._look = Look()
         self.failed: Exception | None = None
-        self.hung_up = False
+        self.ended_by: int | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
 
     def compose(self) -> ComposeResult:
         """Yield the widgets."""
@@ -142,15 +146,27 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         """Begin to follow."""
+        self._home = asyncio.get_running_loop()
         self.query_one("#locks").focus()
         self.set_interval(_LOOK_AT_TERMINAL, self._end_without_terminal)
         self._follow()
+        if self.ended_by is not None:
+            self.exit()
+
+    def end_by(self, number: int) -> None:
+        """End because of a signal. For its handler, too: a loop keeps what is raised there."""
+        self.ended_by = number
+        if self._home is not None:
+            self._home.call_soon_threadsafe(self.exit)
+
+    def action_interrupt(self) -> None:
+        """Do what Ctrl-C does elsewhere: here the terminal sends no signal for it."""
+        self.end_by(signal.SIGINT)
 
     def _end_without_terminal(self) -> None:
         """End when the terminal has gone: a signal tells so only where it controls the session."""
         if _hung_up():
-            self.hung_up = True
-            self.exit()
+            self.end_by(signal.SIGHUP)
 
     @work(thread=True)
     def _follow(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from dataclasses import replace
 from typing import Any
@@ -77,15 +76,16 @@ def run(options: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # textual reads and draws there
         say("top", "the live screen needs a terminal; or pass --once")
         return Status.USAGE
-    with ends_on_signals(), connection.connected(options) as client:
+    with ends_on_signals() as ending, connection.connected(options) as client:
         reader = Reader(client, options.root, follow=True)
         seen = addressed(looks(reader, options.interval), _clients(client, options))
         screen = Top(seen, options.root, options.sort, options.filter)
+        ending.divert(screen.end_by)
         screen.run()
         if screen.failed is not None:
             raise screen.failed
-        if screen.hung_up:
-            raise Ended(signal.SIGHUP)
+        if screen.ended_by is not None:
+            raise Ended(screen.ended_by)
     return Status.OK
 
 
