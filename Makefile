@@ -31,8 +31,8 @@ endif
 
 # All are wanted, none of them left to CI.
 ALL := $(filter-out 0,$(or $(ZKLOCK_TEST_FULL),$(ZKLOCK_TEST_STRICT)))
-# The tests against a server wait for some of their time. Each process collects all tests, and has a server.
-SHARED := -n $(or $(WORKERS),$(shell echo $$(($(CORES) + 4)))) --dist loadscope --no-loadscope-reorder
+# The tests against a server wait for most of their time. Each process collects all tests, and has a server.
+SHARED := -n $(or $(WORKERS),$(shell echo $$(($(CORES) + 7)))) --dist loadscope --no-loadscope-reorder
 # Tests of narrow margins between many holders and an ensemble run by themselves, after all others, where
 # nothing is left to CI.
 ALONE := tests/cluster/test_partitions.py
