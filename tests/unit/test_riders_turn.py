@@ -102,6 +102,29 @@ def sent(kazoo: Kazoo, *names: str) -> Landing:
     return landing
 
 
+class TestTheEnd:
+    def test_what_refers_to_a_connection_keeps_no_descriptor(self, kazoo: Kazoo) -> None:
+        """Such as an error in a record of a log, with the frames that it has come from."""
+        ended = kazoo.connection
+        poller = ended.turn._poller
+        assert not poller.closed
+        ended.close()
+        assert poller.closed
+        assert ended.fileno() == -1
+
+    def test_who_leaves_replies_of_a_connection_that_has_ended_does_nothing(
+        self, kazoo: Kazoo
+    ) -> None:
+        with asleep(kazoo):
+            landing = sent(kazoo, "/a")
+        assert kazoo.connection.turn.reading is landing
+        kazoo.connection.close()
+        kazoo.connection.turn.release()
+        kazoo.handler.read_no_more(landing.flight)
+        assert kazoo.connection.turn.acquire(False)
+        assert landing.heard == [(None, b"")]
+
+
 class TestWriting:
     def test_a_caller_writes_while_the_connection_thread_waits(self, kazoo: Kazoo) -> None:
         rides = Rides(kazoo)

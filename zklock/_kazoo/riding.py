@@ -333,15 +333,16 @@ class RidingSocket(_Socket):
             if self.turn.given_up:
                 super().shut_down()
             else:
-                self._sock.close()
+                self.bury()
         finally:
             for rider in self._sorted.left():
                 rider.drop()
             self._carrier.ended(self)
 
     def bury(self) -> None:
-        """Close the connection that the connection thread has given up; for a late caller."""
+        """Close the connection; if the connection thread has given it up, a late caller does."""
         self._sock.close()
+        self.turn.close()
 
     def wait(self, wake: WakeReader, seconds: float) -> tuple[bool, bool]:
         """Wait for the server and for wake-ups, and let callers have the turn meanwhile.

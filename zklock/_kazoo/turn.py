@@ -98,6 +98,12 @@ class Turn:
         happened: list[tuple[int, int]] = self._poller.poll(limit)
         return happened
 
+    def close(self) -> None:
+        """Wait for nothing any more. An error that is kept, in a log, may keep the connection."""
+        self.reading, self._armed = None, True
+        if READS and self._poller is not None:
+            self._poller.close()
+
     def read(self, connection: int, awaited: Awaited) -> None:
         """Have the connection thread not hear what arrives, for a caller that reads."""
         self.reading, self._armed = awaited, False

@@ -182,6 +182,9 @@ class Network:
 
             modify = register
 
+            def close(self) -> None:
+                self._wanted.clear()
+
             def poll(self, seconds: float | None = None) -> list[tuple[int, int]]:
                 if seconds != 0:
                     network.system.block(self._ready, seconds)
