@@ -15,6 +15,8 @@ from zklock._recipes.effects import (
     Create,
     Disown,
     Flight,
+    GiveUp,
+    Pause,
     Recipe,
     SessionReplaced,
     Sync,
@@ -247,6 +249,22 @@ def test_a_recipe_hears_that_its_session_was_replaced(host: Reading) -> None:
     assert attempt.result() == "the end"
 
 
+def test_a_recipe_that_leaves_is_not_told_again_to_give_up(host: Reading) -> None:
+    heard: list[GiveUp] = []
+
+    def recipe() -> Recipe[str]:
+        while True:
+            try:
+                yield Pause(1.0)
+            except GiveUp as error:
+                heard.append(error)
+
+    attempt = engine.Attempt(host, recipe()).start()
+    attempt.give_up()
+    attempt.give_up()
+    assert len(heard) == 1
+
+
 class Made:
     """A grant that was made. A second interrupt strikes the first who gives it back."""
 
@@ -264,12 +282,12 @@ def struck() -> None:
 
 
 def test_what_was_made_is_given_back_whatever_strikes(host: Reading) -> None:
-    attempt, made = Asking(host, FIRST).attempt, Made()
-    attempt.made = (made,)  # type: ignore[assignment]
+    asking, made = Asking(host, FIRST, SECOND).start(), Made()
+    asking.attempt.made = (made,)  # type: ignore[assignment]
     host.meanwhile = struck
     with pytest.raises(KeyboardInterrupt):
-        attempt.start()
-    assert made.given_back >= 2
+        host.answer(None)
+    assert made.given_back == 2
 
 
 def test_what_somebody_gets_is_not_given_back(host: Reading) -> None:
