@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -157,7 +158,8 @@ class Top(App[None]):
         """End because of a signal. For its handler, too: a loop keeps what is raised there."""
         self.ended_by = number
         if self._home is not None:
-            self._home.call_soon_threadsafe(self.exit)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended already
+                self._home.call_soon_threadsafe(self.exit)
 
     def action_interrupt(self) -> None:
         """Do what Ctrl-C does elsewhere: here the terminal sends no signal for it."""

@@ -7,6 +7,7 @@ import html
 import os
 import queue
 import re
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -291,3 +292,16 @@ def test_an_error_of_the_reader_ends_the_screen_and_is_raised() -> None:
 
     asyncio.run(body())
     assert str(app.failed) == "gone"
+
+
+def test_a_signal_after_its_end_changes_nothing_but_what_is_said() -> None:
+    async def ends() -> None:
+        feed.looks.put(None)
+        async with app.run_test():
+            app.exit()
+
+    feed = Feed()
+    app = Top(iter(feed), "/", Order.WAITING)
+    asyncio.run(ends())
+    app.end_by(signal.SIGTERM)
+    assert app.ended_by == signal.SIGTERM
