@@ -460,15 +460,37 @@ def test_a_contender_is_no_lock(zk: Commands, zklock_path: str, zklock_client: K
         )
 
 
-def test_what_acls_hide_is_said_and_the_rest_is_shown(
-    zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
-) -> None:
+PRIVATE = [make_digest_acl("owner", "secret", all=True)]
+
+
+@pytest.fixture
+def owner(zklock_connect: Callable[..., KazooClient]) -> KazooClient:
+    """The one client that may look at what has the ACL ``PRIVATE``."""
     owner = zklock_connect(timeout=30.0)
     owner.add_auth("digest", "owner:secret")
+    return owner
+
+
+@pytest.fixture
+def closed(owner: KazooClient, zklock_path: str) -> Iterator[str]:
+    """A node that nobody else may look at."""
+    path = f"{zklock_path}/closed"
     owner.ensure_path(zklock_path)
-    acl = [make_digest_acl("owner", "secret", all=True)]
+    owner.create(path, acl=PRIVATE)
+    yield path
+    owner.delete(path)
+
+
+def words_of(command: str, path: str) -> list[str]:
+    return (command.format(path) if "{}" in command else f"{command} {path}").split()
+
+
+def test_what_acls_hide_is_said_and_the_rest_is_shown(
+    zk: Commands, zklock_path: str, owner: KazooClient
+) -> None:
+    owner.ensure_path(zklock_path)
     name = f"{zklock_path}/_c_{'0' * 32}-lock-"
-    node = owner.create(name, b"a secret", acl=acl, ephemeral=True, sequence=True)
+    node = owner.create(name, b"a secret", acl=PRIVATE, ephemeral=True, sequence=True)
     code, out, errors = zk.run("show", zklock_path)
     assert (code, errors) == (0, f"zklock show: ACLs forbid to look at {node}\n")
     head, row = shown(out)
@@ -627,23 +649,13 @@ def test_a_pool_is_shown(zk: Commands, zklock_path: str, zklock_client: KazooCli
     ]  # fmt: skip
 
 
-def test_what_may_not_be_looked_at_is_said(
-    zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
-) -> None:
-    owner = zklock_connect()
-    owner.add_auth("digest", "owner:secret")
-    closed = f"{zklock_path}/closed"
-    owner.ensure_path(zklock_path)
-    owner.create(closed, acl=[make_digest_acl("owner", "secret", all=True)])
-    try:
-        code, out, errors = zk.run("show", closed)
-        assert (code, out) == (77, "")
-        assert "ACLs forbid" in errors
-        code, out, errors = zk.run("ls", zklock_path)
-        assert (code, out) == (0, "")
-        assert f"zklock ls: ACLs forbid to look at {closed}\n" in errors
-    finally:
-        owner.delete(closed)
+def test_what_may_not_be_looked_at_is_said(zk: Commands, zklock_path: str, closed: str) -> None:
+    code, out, errors = zk.run("show", closed)
+    assert (code, out) == (77, "")
+    assert "ACLs forbid" in errors
+    code, out, errors = zk.run("ls", zklock_path)
+    assert (code, out) == (0, "")
+    assert f"zklock ls: ACLs forbid to look at {closed}\n" in errors
 
 
 @pytest.mark.parametrize(
@@ -662,33 +674,22 @@ def test_what_may_not_be_looked_at_is_said(
     ],
 )
 def test_what_acls_hide_altogether_is_not_told_to_be_free(
-    command: str, zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
+    command: str, zk: Commands, closed: str
 ) -> None:
-    owner = zklock_connect()
-    owner.add_auth("digest", "owner:secret")
-    owner.create(zklock_path, acl=[make_digest_acl("owner", "secret", all=True)], makepath=True)
-    words = command.format(zklock_path) if "{}" in command else f"{command} {zklock_path}"
-    try:
-        code, out, errors = zk.run(*words.split())
-        assert (code, out) == (77, "")
-        assert "ACLs forbid" in errors
-    finally:
-        owner.delete(zklock_path)
+    code, out, errors = zk.run(*words_of(command, closed))
+    assert (code, out) == (77, "")
+    assert "ACLs forbid" in errors
 
 
 @pytest.mark.parametrize(
     "command", ["wait -w 1", "watch", "break --oldest", f"check {{}} {zklock.FencingToken(1, 0)}"]
 )
 def test_a_semaphore_whose_permits_are_hidden_is_not_told_to_be_free(
-    command: str, zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
+    command: str, zk: Commands, zklock_path: str, owner: KazooClient
 ) -> None:
-    owner = zklock_connect(timeout=30.0)
-    owner.add_auth("digest", "owner:secret")
-    words = command.format(zklock_path) if "{}" in command else f"{command} {zklock_path}"
     with zklock.Semaphore(owner, zklock_path, limit=1):
-        acl = [make_digest_acl("owner", "secret", all=True)]
-        owner.set_acls(f"{zklock_path}/leases", acl)
-        code, out, errors = zk.run(*words.split())
+        owner.set_acls(f"{zklock_path}/leases", PRIVATE)
+        code, out, errors = zk.run(*words_of(command, zklock_path))
         owner.set_acls(f"{zklock_path}/leases", OPEN_ACL_UNSAFE)
     assert (code, out) == (77, "")
     assert "ACLs forbid" in errors
@@ -704,21 +705,11 @@ def test_a_chroot_that_is_missing_is_said(zk: Commands, zklock_path: str) -> Non
     )
 
 
-def test_what_acls_hide_in_part_is_said_by_all(
-    zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
-) -> None:
-    owner = zklock_connect()
-    owner.add_auth("digest", "owner:secret")
-    closed = f"{zklock_path}/closed"
-    owner.ensure_path(zklock_path)
-    owner.create(closed, acl=[make_digest_acl("owner", "secret", all=True)])
-    try:
-        for command in (["top", "--json"], ["gc", "--dry-run"]):
-            code, _, errors = zk.run(*command, zklock_path)
-            assert code == 0
-            assert errors == f"zklock {command[0]}: ACLs forbid to look at {closed}\n"
-    finally:
-        owner.delete(closed)
+def test_what_acls_hide_in_part_is_said_by_all(zk: Commands, zklock_path: str, closed: str) -> None:
+    for command in (["top", "--json"], ["gc", "--dry-run"]):
+        code, _, errors = zk.run(*command, zklock_path)
+        assert code == 0
+        assert errors == f"zklock {command[0]}: ACLs forbid to look at {closed}\n"
 
 
 @pytest.mark.parametrize("path", ["/a", ""])
