@@ -73,6 +73,19 @@ def given_up(client: zklock.Client) -> Callable[[], None]:
     return use
 
 
+def counted(strikes: Bytecodes | Moments, call: Callable[[], None]) -> int:
+    """Return how many places there are in a call that reads its own answers.
+
+    There are fewer where the connection thread has the turn, as it may have on a busy machine.
+    """
+
+    def reads() -> bool:
+        return not strikes.run(call) and strikes.count > 150
+
+    wait_for(reads, SOON, lambda: f"{strikes.count} places only")
+    return strikes.count
+
+
 @pytest.mark.parametrize("use", [released_and_got, given_up])
 @pytest.mark.parametrize("strikes", [BYTECODES, MOMENTS], ids=["bytecodes", "moments"])
 def test_leaves_no_node_behind(
@@ -85,9 +98,7 @@ def test_leaves_no_node_behind(
     ours = set() if held is None else {held.path.rpartition("/")[2]}
     call = use(client)
     call()
-    strikes.run(call)
-    total = strikes.count
-    assert total > 100
+    total = counted(strikes, call)
     for at in range(1, total + 1, repeated(1, 3)):
         strikes.run(call, at)
         wait_for(

@@ -115,7 +115,8 @@ class Elections:
         try:
             asked = election.request_release(limit)
         except (NoAnswer, KeyboardInterrupt) as error:
-            call.asked = set(self._standing())  # any of these was perhaps the first
+            # Any of these was perhaps the first; those that are told may have left meanwhile.
+            call.asked = self._standing() | {it.leadership.path for it in self._all_told()}
             if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
