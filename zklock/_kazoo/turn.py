@@ -47,6 +47,7 @@ from typing import Any
 
 from zklock._ground.strikes import of_the_call
 from zklock._kazoo.riders import Awaited
+from zklock._kazoo.spin import Spin
 
 TRY = (False,)
 """The argument of an ``acquire()`` that does not wait."""
@@ -126,6 +127,7 @@ class Bell:
         for each in (self._read, self._write):
             each.setblocking(False)
         self._rung = False
+        self._spin = Spin()
         self._ears: deque[tuple[int, Any]] = deque()
 
     def ring(self) -> None:
@@ -155,7 +157,7 @@ class Bell:
             ear = select.poll()
             for each in (connection, self._read.fileno()):
                 ear.register(each, select.POLLIN)
-        ear.poll(None if seconds == math.inf else 1000 * seconds)
+        self._spin.wait(ear.poll, seconds)
         self._ears.append((connection, ear))
 
     def close(self) -> None:

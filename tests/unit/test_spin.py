@@ -1,0 +1,164 @@
+"""Adaptive spinning, by a clock that the answers move."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from itertools import groupby
+
+import pytest
+
+from zklock._kazoo.spin import LIMIT, LONGEST, NEAR, ROUND, ROUNDS, Spin
+from zklock._kazoo.turn import Bell
+from zklock.testing import wait_for
+
+LOOK = LIMIT / 30
+"""Seconds that one look takes."""
+WOKEN = LIMIT / 4
+"""Seconds by which a sleeper is late."""
+SOON = 30.0
+
+
+class Server:
+    """Answers after ``answer`` seconds, and ``disturbed`` seconds later to those who spin."""
+
+    def __init__(self, answer: float = LIMIT / 2, disturbed: float = 0.0) -> None:
+        self.now = 0.0
+        self.answer = answer
+        self.disturbed = disturbed
+        self.spin = Spin(lambda: self.now)
+        self._due = 0.0
+        self._disturbs = 0.0
+        self.looks = 0
+        self.sleeps: list[float | None] = []
+
+    def poll(self, limit: float | None) -> list[int]:
+        if limit == 0:
+            self.looks += 1
+            self.now += LOOK
+            self._disturbs = self.disturbed
+        else:
+            self.sleeps.append(limit)
+            end = math.inf if limit is None else self.now + limit / 1000
+            self.now = min(max(self.now, self._due + self._disturbs) + WOKEN, end)
+        return [1] if self.now >= self._due + self._disturbs else []
+
+    def waits(self, seconds: float = math.inf) -> float:
+        """Return how long a wait takes."""
+        self.looks, self._disturbs = 0, 0.0
+        self.sleeps.clear()
+        begin, self._due = self.now, self.now + self.answer
+        self.spin.wait(self.poll, seconds)
+        return self.now - begin
+
+    def spins(self) -> bool:
+        """Wait; return whether the wait has spun."""
+        self.waits()
+        return self.looks > 0
+
+    def rounds(self, waits: int) -> list[tuple[bool, int]]:
+        """Return how many waits have spun, have slept, … one after the other."""
+        spun = [self.spins() for _ in range(waits)]
+        return [(spins, len(list(same))) for spins, same in groupby(spun)]
+
+
+@pytest.fixture
+def near() -> Server:
+    """A server of which it is known that it is near."""
+    server = Server()
+    assert server.rounds(ROUND) == [(False, ROUND)]
+    return server
+
+
+def test_who_knows_nothing_sleeps() -> None:
+    server = Server()
+    assert server.waits() == pytest.approx(LIMIT / 2 + WOKEN)
+    assert (server.looks, server.sleeps) == (0, [None])
+
+
+def test_who_is_answered_soon_spins_from_then_on_and_measures_anew(near: Server) -> None:
+    assert near.waits() == pytest.approx(LIMIT / 2, abs=1.5 * LOOK)
+    assert not near.sleeps
+    assert near.rounds(2 * (ROUNDS + 1) * ROUND - 1) == [
+        (True, ROUNDS * ROUND - 1),
+        (False, ROUND),
+        (True, ROUNDS * ROUND),
+        (False, ROUND),
+    ]
+
+
+def test_nobody_spins_for_a_server_behind_a_network() -> None:
+    assert Server(NEAR).rounds(100 * ROUND) == [(False, 100 * ROUND)]
+
+
+def test_a_server_that_comes_nearer_is_noticed_and_one_that_goes() -> None:
+    server = Server(NEAR)
+    server.rounds(3 * ROUND)
+    server.answer = LIMIT / 2
+    assert server.rounds(ROUND + 1) == [(False, ROUND), (True, 1)]
+    server.answer = NEAR
+    assert server.rounds(3 * ROUND - 1) == [(True, 2 * ROUND - 1), (False, ROUND)]
+    assert server.rounds(100 * ROUND) == [(False, 100 * ROUND)]
+
+
+def test_the_first_round_that_spins_is_not_judged(near: Server) -> None:
+    near.answer = 2 * LIMIT
+    near.rounds(ROUND)
+    near.answer = LIMIT / 2
+    assert near.rounds(10 * ROUND) == [(True, 10 * ROUND)]
+
+
+def test_where_spinning_keeps_the_server_from_answering_it_becomes_rare() -> None:
+    server = Server(LIMIT / 4, disturbed=LIMIT / 2)
+    rounds = server.rounds(5 * LONGEST)
+    assert [size for spins, size in rounds if spins] == [2 * ROUND] * (len(rounds) // 2)
+    sleeps = [size for spins, size in rounds if not spins]
+    assert sleeps[:8] == [16, 32, 64, 128, 256, 512, 1024, LONGEST]
+    assert set(sleeps[8:-1]) <= {LONGEST}
+    assert 2 * ROUND * LIMIT / LONGEST < 5e-6
+
+
+def test_a_round_that_is_judged_well_makes_good_for_earlier_ones() -> None:
+    server = Server(LIMIT / 4, disturbed=LIMIT / 2)
+    while len(server.rounds(ROUND)) == 1 and server.spin._sleeps < 512:
+        pass
+    server.disturbed = 0.0
+    server.rounds(512 + 3 * ROUND)
+    server.disturbed = LIMIT / 2
+    rounds = server.rounds(100 * ROUND)
+    assert (False, 2 * ROUND) in rounds
+
+
+def test_who_spins_in_vain_sleeps_for_the_rest(near: Server) -> None:
+    near.answer = 10 * LIMIT
+    assert near.waits(20 * LIMIT) == pytest.approx(10 * LIMIT + WOKEN)
+    assert near.looks == pytest.approx(LIMIT / LOOK, abs=2)
+    assert near.sleeps == [pytest.approx(19 * LIMIT * 1000)]
+
+
+def test_a_wait_ends_in_time(near: Server) -> None:
+    near.answer = math.inf
+    assert near.waits(3 * LIMIT) == pytest.approx(3 * LIMIT, abs=1.5 * LOOK)
+
+
+def test_a_wait_that_is_shorter_than_spinning_sleeps(near: Server) -> None:
+    assert near.waits(0.9 * LIMIT) == pytest.approx(LIMIT / 2 + WOKEN)
+    assert near.looks == 0
+
+
+@pytest.mark.parametrize("spins", [False, True])
+def test_a_bell_wakes_who_waits_for_a_connection(spins: bool) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        bell = Bell()
+        bell._spin._spins = spins
+        waiting = threading.Thread(target=bell.wait, args=(here.fileno(), math.inf))
+        waiting.start()
+        bell.ring()
+        wait_for(lambda: not waiting.is_alive(), SOON, "the end of the wait")
+        bell.hush()
+        there.send(b"x")
+        bell.wait(here.fileno(), SOON)
+        assert here.recv(1) == b"x"
+        bell.close()
