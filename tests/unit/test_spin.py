@@ -9,6 +9,7 @@ from itertools import groupby
 
 import pytest
 
+from tests.unit.bytecodes import Bytecodes
 from zklock._kazoo.spin import LIMIT, LONGEST, NEAR, ROUND, ROUNDS, Spin
 from zklock._kazoo.turn import Bell
 from zklock.testing import wait_for
@@ -145,6 +146,24 @@ def test_a_wait_ends_in_time(near: Server) -> None:
 def test_a_wait_that_is_shorter_than_spinning_sleeps(near: Server) -> None:
     assert near.waits(0.9 * LIMIT) == pytest.approx(LIMIT / 2 + WOKEN)
     assert near.looks == 0
+
+
+@pytest.mark.parametrize("how", ["sleeps", "spins"])
+def test_who_is_struck_does_not_end_the_measuring(how: str) -> None:
+    def server() -> Server:
+        """Return one at the last wait of a round."""
+        server = Server()
+        server.rounds(ROUND - 1 if how == "sleeps" else 2 * ROUND - 1)
+        return server
+
+    bytecodes = Bytecodes("_kazoo/spin.py")
+    bytecodes.run(server().waits)
+    assert bytecodes.count > 50
+    for at in range(1, bytecodes.count + 1):
+        struck = server()
+        assert bytecodes.run(struck.waits, at)
+        rounds = struck.rounds((ROUNDS + 2) * ROUND)
+        assert len(rounds) > 1, f"struck at {at}: {rounds}"
 
 
 @pytest.mark.parametrize("spins", [False, True])

@@ -44,7 +44,11 @@ LONGEST = 2048
 
 
 class Spin:
-    """What one client has learned of its waits. One thread at a time uses it."""
+    """What one client has learned of its waits.
+
+    Two threads may wait at once, and a signal handler may raise anywhere. Then one round may be
+    judged wrongly, and the next one is not.
+    """
 
     __slots__ = ("_left", "_now", "_rounds", "_size", "_sleep", "_sleeps", "_spins", "_sum")
 
@@ -72,7 +76,7 @@ class Spin:
             now = self._now()
         self._sum += min(now - begin, MOST)
         self._left -= 1
-        if not self._left:
+        if self._left <= 0:
             self._end_round(self._sum / self._size)
 
     def _end_round(self, wait: float) -> None:
