@@ -116,7 +116,7 @@ class Elections:
             asked = election.request_release(limit)
         except (NoAnswer, KeyboardInterrupt) as error:
             # Any of these was perhaps the first; those that are told may have left meanwhile.
-            call.asked = self._standing() | {it.leadership.path for it in self._all_told()}
+            call.asked = self._standing() | self._all_told()
             if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
@@ -129,7 +129,7 @@ class Elections:
         standing = self._standing()
         if leader is None:
             # It may have asked one that has left meanwhile, if the answer to that was lost.
-            call.asked = {it.leadership.path for it in self._all_told()}.difference(standing)
+            call.asked = self._all_told() - standing
         else:
             call.asked = {leader.path}
         for term in self._terms:
@@ -143,8 +143,9 @@ class Elections:
     def _standing(self) -> set[str]:
         return {f"{PATHS[0]}/{name}" for name in self._world.ensemble.names(PATHS[0])}
 
-    def _all_told(self) -> list[Term]:
-        return [*self._told, *(term for term in self._terms if term.told is not None)]
+    def _all_told(self) -> set[str]:
+        told = [*self._told, *(term for term in self._terms if term.told is not None)]
+        return {term.leadership.path for term in told}
 
     # What must hold.
 
