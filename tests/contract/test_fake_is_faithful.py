@@ -20,6 +20,7 @@ from kazoo.security import make_digest_acl
 import zklock
 from tests import fakes
 from tests.contract.support import SOON
+from zklock._engine.timed_thread import TimedThread
 from zklock._kazoo.store import Store
 from zklock._recipes.effects import (
     Check,
@@ -81,7 +82,11 @@ class Real:
         self.id, _ = self.client.client_id
         self._events: list[tuple[str, bool]] = []
         self._store = Store(
-            self.client, self._happened, lambda owner: owner == self.id, threading.RLock()
+            self.client,
+            self._happened,
+            lambda owner: owner == self.id,
+            threading.RLock(),
+            TimedThread("zklock-test", lambda: None).after,
         )
 
     def _happened(self, kind: str, path: str | None) -> None:

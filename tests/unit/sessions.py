@@ -153,7 +153,7 @@ class World:
     def _callers(self) -> FakeCallers:
         return FakeCallers(self)
 
-    def _store(self, client: Any, on_event: Any, is_mine: Any, guard: Any) -> FakeStore:
+    def _store(self, client: Any, on_event: Any, is_mine: Any, guard: Any, after: Any) -> FakeStore:
         self.on_event, self.is_mine = on_event, is_mine
         return FakeStore(self)
 

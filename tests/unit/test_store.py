@@ -102,6 +102,10 @@ def test_errors_of_kazoo_itself(error: Exception, why: Failure) -> None:
 LONG = "/" + "x" * (MAX_REQUEST // 2)
 
 
+def opened(client: Any, after: Any = None) -> Store:
+    return Store(client, lambda *_: None, lambda owner: True, threading.RLock(), after)
+
+
 @pytest.mark.hazard("H32")
 @pytest.mark.parametrize(
     "request_",
@@ -121,13 +125,27 @@ LONG = "/" + "x" * (MAX_REQUEST // 2)
     ids=lambda request: type(request).__name__,
 )
 def test_a_request_that_is_too_large_is_not_sent(request_: Request) -> None:
-    store = Store(KazooClient(), lambda *_: None, lambda owner: True, threading.RLock())
+    store = opened(KazooClient())
     answers: list[Any] = []
     store.fly((request_,), answers.extend)  # the client is not started: it would not answer so
     (failed,) = answers
     assert isinstance(failed, Failed)
     assert failed.why is Failure.OTHER
     assert "was not sent" in str(failed.error)
+
+
+@pytest.mark.parametrize("first", [Create("/a/x-", b""), CreateAll((Create("/a/x-", b""),))])
+def test_who_sends_a_create_is_noted_until_it_is_sent(
+    first: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(KazooClient())
+    noted: list[list[tuple[str, ...]]] = []
+    monkeypatch.setattr(
+        store, "_ask", lambda *_: noted.append([each.parents for each in store._makings.sending])
+    )
+    store.fly((first,), print)
+    assert noted == [[("/a",)]]
+    assert not store._makings.sending
 
 
 def test_the_longest_path_fits_into_every_request() -> None:

@@ -20,7 +20,9 @@ RIDING = {"frames", "riders", "riding", "wake", "watches", "wire"}
 
 
 def store_of(client: Any) -> Any:
-    return Runtime().store(client, lambda *_: None, lambda _: True, threading.RLock())
+    return Runtime().store(
+        client, lambda *_: None, lambda _: True, threading.RLock(), lambda *_: None
+    )
 
 
 @pytest.mark.parametrize("value", [None, "", "on"])
@@ -70,7 +72,7 @@ def test_no_module_of_the_riders_is_loaded_without() -> None:
         "from zklock._engine.runtime import Runtime\n"
         "from zklock._kazoo.connect import new_client\n"
         "client = new_client('localhost:1', 1.0)\n"
-        "Runtime().store(client, lambda *_: None, lambda _: True, threading.RLock())\n"
+        "Runtime().store(client, lambda *_: None, lambda _: True, threading.RLock(), print)\n"
         "print(*(name for name in sys.modules if name.startswith('zklock._kazoo.')))\n"
     )
     loaded = subprocess.run(

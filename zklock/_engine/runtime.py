@@ -11,7 +11,7 @@ from zklock._engine.callers import Callers, Calls
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock as real_clock
 from zklock._kazoo.client import Kazoo
-from zklock._kazoo.store import Results
+from zklock._kazoo.store import After, Results
 from zklock._kazoo.switch import open_store
 from zklock._recipes.effects import Flight
 
@@ -107,6 +107,7 @@ OpenStore: TypeAlias = Callable[
         Callable[[str, str | None], None],
         Callable[[int], bool],
         AbstractContextManager[object],
+        After,
     ],
     Sends,
 ]

@@ -117,7 +117,11 @@ class Session(Uncopied, WireObserver):
         self._worker = runtime.thread("zklock-session", self._turn)
         self._callers = runtime.callers()
         self._store = runtime.store(
-            client, self._on_event, lambda owner: owner == self._id, self.guard
+            client,
+            self._on_event,
+            lambda owner: owner == self._id,
+            self.guard,
+            self._worker.after,
         )
         self.reader = self._store.reader
         self._handler = client.handler if isinstance(client.handler, Handler) else None

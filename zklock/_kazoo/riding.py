@@ -38,7 +38,9 @@ from zklock._kazoo.socket import (
     is_closed,
 )
 from zklock._kazoo.store import (
+    _CREATING,
     MAX_REQUEST,
+    After,
     Results,
     Store,
     _Landing,
@@ -719,12 +721,14 @@ class RidingStore(Store):
     def __init__(
         self,
         client: Kazoo,
-        handler: RidingHandler,
         on_event: Callable[[str, str | None], None],
         is_mine: Callable[[int], bool],
         lock: AbstractContextManager[object],
+        after: After,
+        *,
+        handler: RidingHandler,
     ) -> None:
-        super().__init__(client, on_event, is_mine, lock)
+        super().__init__(client, on_event, is_mine, lock, after)
         self._client = client
         self._carrier = handler
         # One for all watches: a set of callables is kept for each path. So waiters that gave up
@@ -746,16 +750,27 @@ class RidingStore(Store):
 
         It can if the flight needs nothing of others, and is sent at once (see ``turn``).
         """
-        line = self._carrier.line
-        riders = self._riders_of(line, flight, done) if line is not None else None
-        if riders is None:
+        line, first = self._carrier.line, flight[0]
+        if line is None:
+            gone = False
+        elif isinstance(first, _CREATING):
+            gone = self._makings.heed(first, partial(self._depart, line, flight, done))
+        else:
+            gone = self._depart(line, flight, done)
+        if not gone:
             self.fly(flight, done)
-            return
+
+    def _depart(self, line: RidingSocket, flight: Flight, done: Callable[[Results], None]) -> bool:
+        """Send a flight whose replies the caller may read; return whether it can go so."""
+        riders = self._riders_of(line, flight, done)
+        if riders is None:
+            return False
         try:
             self._carrier.depart(riders)
         except BaseException:
             self._carrier.nudge()
             raise
+        return True
 
     def _riders_of(
         self, line: RidingSocket, flight: Flight, done: Callable[[Results], None]

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from kazoo import exceptions
 
+from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo.client import Kazoo
@@ -51,6 +52,8 @@ log = logging.getLogger("zklock")
 P = ParamSpec("P")
 T = TypeVar("T")
 Results: TypeAlias = tuple[Any, ...]
+After: TypeAlias = Callable[[float, Callable[[], object]], object]
+"""``after(seconds, job)`` runs the job on another thread, when so many seconds have passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,15 @@ _UNKNOWN = Meaning(Failure.OTHER)
 _DROPPED: tuple[type[Exception], ...] = (exceptions.ConnectionDropped,)
 """Errors of kazoo's own, without a code; the outcome of the request is unknown after them."""
 
+LOOK = 0.001
+LOOKS = 1.0
+"""Seconds. How often a making looks whether those before it have sent, and for how long at most.
+
+A thread that is kept from sending for longer may overtake: it must not stop all others.
+"""
+
+_CREATING = (Create, CreateAll)  # made once: `A | B` makes an object at each evaluation
+
 MAX_REQUEST = 1_000_000
 """The most bytes of a request: ZooKeeper closes the connection for one above 1,048,575."""
 
@@ -179,7 +191,10 @@ class _Asking(threading.local):
 
 
 class Store:
-    """Sends flights over one client. ``on_event(kind, path)`` is called when a watch fires."""
+    """Sends flights over one client. ``on_event(kind, path)`` is called when a watch fires.
+
+    ``lock``: may be taken in a signal handler. ``after``: runs what has to wait for a while.
+    """
 
     reader: Any = None
     """What has callers read replies (see ``riding.Reader``)."""
@@ -190,6 +205,7 @@ class Store:
         on_event: Callable[[str, str | None], None],
         is_mine: Callable[[int], bool],
         lock: AbstractContextManager[object],
+        after: After,
     ) -> None:
         self._asking = _Asking()
         self._handler = client.handler if isinstance(client.handler, Handler) else None
@@ -198,7 +214,7 @@ class Store:
         self._watcher = Inline(shielded(lambda event: on_event(event.type, event.path)))
         self._is_mine = is_mine
         self._listings = _Listings(self._ask, lock)
-        self._makings = _Makings(self._ask, lock)
+        self._makings = _Makings(self._ask, lock, after)
         self._chroot = len(client.chroot.encode())
         self._calls: dict[type[Request], Callable[[Any], Any]] = {
             Create: lambda it: client.create_async(
@@ -252,9 +268,18 @@ class Store:
         first = flight[0]
         if isinstance(first, MakePath) and any(isinstance(each, Create) for each in flight):
             self._makings.make(first, _Follower(flight, landing, partial(self._send, flight, 1)))
-        elif isinstance(first, Create) and self._makings.under_way:
+        elif isinstance(first, _CREATING):
+            self._makings.heed(first, partial(self._create, first, flight, landing))
+        else:
+            self._send(flight, 0, landing)
+
+    def _create(self, first: Create | CreateAll, flight: Flight, landing: _Landing) -> None:
+        """Send a flight that begins with a create, heeding what is being made."""
+        if not self._makings.under_way:
+            self._send(flight, 0, landing)
+        elif isinstance(first, Create):
             self._makings.follow(_Follower(flight, landing, partial(self._send, flight, 0)))
-        elif isinstance(first, CreateAll) and (path := self._makings.any_of(first)) is not None:
+        elif (path := self._makings.any_of(first)) is not None:
             # Those who have asked for a contender there before wait for that node.
             for slot in range(len(flight)):
                 landing.put(slot, translate(exceptions.NoNodeError(), path))
@@ -432,7 +457,7 @@ class _Follower:
 
     def __init__(self, flight: Flight, landing: _Landing, send: Callable[[_Landing], None]) -> None:
         create = next(request for request in flight if isinstance(request, Create))
-        self.path = create.prefix.rpartition("/")[0]
+        (self.path,) = _parents(create)
         self.asked = create.asked
         self._landing = landing
         self._makes = isinstance(flight[0], MakePath)
@@ -455,21 +480,47 @@ class _Makings:
 
     An attempt that asked before the node existed found it missing, and hears so before the node is
     made. Later attempts are held until the node is made; otherwise they would overtake.
-    ``under_way``: the nodes that are being made, by their paths.
+
+    Whoever creates below a node looks whether it is being made, and then sends. Another thread may
+    begin to make it between the two. So each thread notes first that it is about to send. A making
+    is noted, too, and waits for those who noted themselves before. So either the thread sees the
+    making, and follows; or the making is sent after its create, which finds the node missing.
+
+    ``under_way``: the nodes that are being made, by their paths. ``sending``: those who are about
+    to send.
     """
 
     def __init__(
         self,
         ask: Callable[[MakePath, Callable[[Any], None]], None],
         lock: AbstractContextManager[object],
+        after: After,
     ) -> None:
         self._ask = ask
         self._lock = lock
+        self._after = after
         self.under_way: dict[str, _Making] = {}
+        self.sending: set[_Sending] = set()
+
+    def heed(self, create: Create | CreateAll, send: Callable[[], T]) -> T:
+        """Call ``send()``, which looks whether a parent is being made, and then may send."""
+        thread = threading.get_ident()
+        me = _Sending(_parents(create), thread)
+        if self.sending:
+            # In a signal handler, which must not wait for what it has interrupted.
+            self.sending.difference_update(
+                [each for each in self.sending.copy() if each.thread == thread]
+            )
+        try:
+            self.sending.add(me)
+            return send()
+        finally:
+            self.sending.discard(me)
 
     def make(self, request: MakePath, follower: _Follower) -> None:
         """Make the node, and let the follower go."""
-        mine = _Making(threading.get_ident(), [follower])
+        thread = threading.get_ident()
+        mine = _Making(thread, [follower])
         try:
             with self._lock:
                 making = self.under_way.get(request.path)
@@ -477,7 +528,15 @@ class _Makings:
                     making.followers.append(follower)
                     return
                 self.under_way[request.path] = mine
-            self._ask(request, partial(self._made, request.path, mine))
+            before = {
+                each
+                for each in self.sending.copy()
+                if request.path in each.parents and each.thread != thread
+            }
+            if before:
+                self._after(LOOK, partial(self._look, request, mine, before, clock() + LOOKS))
+            else:
+                self._ask(request, partial(self._made, request.path, mine))
             mine.sent = True
         except BaseException:
             mine.struck = True
@@ -485,6 +544,23 @@ class _Makings:
                 if follower in mine.followers:
                     mine.followers.remove(follower)
             self._made(request.path, mine, None)  # who followed meanwhile asks again
+            raise
+
+    def _look(
+        self, request: MakePath, making: _Making, before: set[_Sending], until: float
+    ) -> None:
+        """Ask for the node when those before have sent; on the thread of ``after``."""
+        if making.struck:
+            return
+        try:
+            before &= self.sending.copy()
+            if before and clock() < until:
+                self._after(LOOK, partial(self._look, request, making, before, until))
+                return
+            self.sending.difference_update(before)
+            self._ask(request, partial(self._made, request.path, making))
+        except Exception:
+            self._made(request.path, making, None)
             raise
 
     def follow(self, follower: _Follower) -> None:
@@ -500,9 +576,8 @@ class _Makings:
         """Return a parent of the request's nodes that is being made, if there is one."""
         if not self.under_way:
             return None
-        parents = (each.prefix.rpartition("/")[0] for each in request.creates)
         with self._lock:
-            return next((path for path in parents if path in self.under_way), None)
+            return next((path for path in _parents(request) if path in self.under_way), None)
 
     def _made(self, path: str, making: _Making, result: Any) -> None:
         while True:
@@ -524,6 +599,16 @@ class _Makings:
 def _let_go(some: list[_Follower], result: Any) -> None:
     while some:
         some.pop().go(result)
+
+
+class _Sending:
+    """A thread that is about to create below some nodes."""
+
+    __slots__ = ("parents", "thread")
+
+    def __init__(self, parents: tuple[str, ...], thread: int) -> None:
+        self.parents = parents
+        self.thread = thread
 
 
 class _Making:
@@ -632,6 +717,12 @@ def _paths(request: Request) -> tuple[str, str]:
     path = request.paths[0] if isinstance(request, DeleteAll) else request.path
     parent, _, name = path.rpartition("/")
     return path, parent if names.parse(name) else path
+
+
+def _parents(create: Create | CreateAll) -> tuple[str, ...]:
+    """Return the parents of what is created."""
+    creates = create.creates if isinstance(create, CreateAll) else (create,)
+    return tuple([each.prefix.rpartition("/")[0] for each in creates])
 
 
 def _written(request: Request) -> str | None:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.handler import Handler
-from zklock._kazoo.store import Store
+from zklock._kazoo.store import After, Store
 from zklock.errors import ClientUnusable
 
 
@@ -33,11 +33,12 @@ def open_store(
     on_event: Callable[[str, str | None], None],
     is_mine: Callable[[int], bool],
     lock: AbstractContextManager[object],
+    after: After,
 ) -> Store:
     """Return the store of a client: one with riders if its handler carries them."""
     if isinstance(client.handler, Handler) and type(client.handler) is not Handler:
         from zklock._kazoo.riding import RidingHandler, RidingStore  # noqa: PLC0415
 
         if isinstance(client.handler, RidingHandler):
-            return RidingStore(client, client.handler, on_event, is_mine, lock)
-    return Store(client, on_event, is_mine, lock)
+            return RidingStore(client, on_event, is_mine, lock, after, handler=client.handler)
+    return Store(client, on_event, is_mine, lock, after)

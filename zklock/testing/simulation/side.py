@@ -22,7 +22,7 @@ from zklock._engine.timed_thread import Job, TimedThread
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.handler import Handler, WireObserver
 from zklock._kazoo.socket import _Socket
-from zklock._kazoo.store import Results
+from zklock._kazoo.store import After, Results
 from zklock._kazoo.switch import open_store
 from zklock._recipes.effects import Flight
 from zklock.errors import ZkLockError
@@ -315,8 +315,9 @@ class Side:
         on_event: Callable[[str, str | None], None],
         is_mine: Callable[[int], bool],
         lock: AbstractContextManager[object],
+        after: After,
     ) -> _Store:
-        return _Store(self, open_store(client, on_event, is_mine, lock))
+        return _Store(self, open_store(client, on_event, is_mine, lock, after))
 
     def _callers(self) -> _Callers:
         return _Callers(self)
