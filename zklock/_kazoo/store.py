@@ -528,11 +528,7 @@ class _Makings:
                     making.followers.append(follower)
                     return
                 self.under_way[request.path] = mine
-            before = {
-                each
-                for each in self.sending.copy()
-                if request.path in each.parents and each.thread != thread
-            }
+            before = self._before(request.path, thread)
             if before:
                 self._after(LOOK, partial(self._look, request, mine, before, clock() + LOOKS))
             else:
@@ -545,6 +541,12 @@ class _Makings:
                     mine.followers.remove(follower)
             self._made(request.path, mine, None)  # who followed meanwhile asks again
             raise
+
+    def _before(self, path: str, thread: int) -> set[_Sending]:
+        """Return the other threads that are about to create below the path."""
+        return {
+            each for each in self.sending.copy() if path in each.parents and each.thread != thread
+        }
 
     def _look(
         self, request: MakePath, making: _Making, before: set[_Sending], until: float
