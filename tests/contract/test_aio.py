@@ -31,8 +31,10 @@ from tests.contract.support import (
 )
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
+from zklock._engine.sessions import session_of
 from zklock._ground import news
 from zklock._locks.base import check_identity
+from zklock.aio import waiting
 from zklock.testing import FaultProxy, wait_for
 
 Make = Callable[..., aio.Lock]
@@ -667,6 +669,40 @@ class TestBurst:
         asyncio.run(hold())
         gc.collect()
         assert [loop() for loop in loops] == [None]
+
+
+class TestGlances:
+    """A task reads replies that come at once (``_kazoo/spin.py``)."""
+
+    @on_loop
+    async def test_lets_others_have_their_turn(self, make: Make) -> None:
+        counted = 0
+
+        async def turns() -> None:
+            nonlocal counted
+            while True:
+                counted += 1
+                await asyncio.sleep(0)
+
+        lock = make()
+        task = asyncio.create_task(turns())
+        for done in range(200):
+            before = counted
+            async with lock:
+                assert counted > before, done
+                before = counted
+            assert counted > before, done
+        task.cancel()
+
+    @on_loop
+    async def test_one_task_does_in_an_iteration_of_the_loop(self) -> None:
+        starter = waiting.starter()
+        for _ in range(3):
+            assert [starter.may_look() for _ in range(3)] == [True, False, False]
+            await asyncio.sleep(0)
+
+    def test_nobody_does_without_a_loop(self, client: Any) -> None:
+        assert not waiting.AWAITING.reads(session_of(client))
 
 
 class TestCancelledRelease:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ from kazoo.security import make_digest_acl
 
 import zklock
 from tests.contract.support import SOON, granted, run
+from zklock import aio
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
 
@@ -106,3 +109,28 @@ def test_acls_are_those_of_the_client(
     client = zklock_connect(zklock_hosts, default_acl=acl, auth_data=[("digest", "me:secret")])
     with zklock.Lock(client, zklock_path) as grant:
         assert client.get_acls(grant.path)[0] == acl
+
+
+def test_a_task_hears_on_its_loop_what_comes_at_once(
+    client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = aio.Lock(client, zklock_path)
+    reader = lock._session.reader
+    assert reader is not None
+    heard: list[bool] = []
+    reads, loop = reader.reads, threading.get_ident()
+
+    def read(flight: object, seconds: float | None) -> bool:
+        assert (seconds, threading.get_ident()) == (None, loop)
+        heard.append(reads(flight, seconds))
+        return heard[-1]
+
+    async def hears() -> None:
+        async with asyncio.timeout(SOON):
+            while heard.count(True) < 20:
+                async with lock:
+                    pass
+
+    monkeypatch.setattr(reader, "reads", read)
+    monkeypatch.setattr("zklock._kazoo.spin.LIMIT", SOON)  # the proxy is slow
+    asyncio.run(hears())

@@ -153,7 +153,7 @@ class World:
     def _callers(self) -> FakeCallers:
         return FakeCallers(self)
 
-    def _store(self, client: Any, on_event: Any, is_mine: Any, guard: Any, after: Any) -> FakeStore:
+    def _store(self, client: Any, on_event: Any, is_mine: Any, *_: Any) -> FakeStore:
         self.on_event, self.is_mine = on_event, is_mine
         return FakeStore(self)
 
@@ -316,7 +316,10 @@ class FakeReader:
         self.flown.append(flight)
         self._store.fly(flight, done)
 
-    def reads(self, flight: object, seconds: float) -> bool:
+    def reads(self, flight: object, seconds: float | None) -> bool:
+        return False
+
+    def glances(self) -> bool:
         return False
 
     def read_no_more(self, flight: object) -> None:

@@ -38,7 +38,7 @@ class Reading(Noting):
         self.reader: Any = self
         self.awaited: list[Flight] = []
         self.happens: list[Callable[[], bool]] = []
-        self.seen: list[tuple[Flight, float]] = []
+        self.seen: list[tuple[Flight, float | None]] = []
         self.left: list[Flight] = []
         self.rings = 0
 
@@ -47,7 +47,7 @@ class Reading(Noting):
         super().fly(flight, done)
         self.sent.pop()
 
-    def reads(self, flight: object, seconds: float) -> bool:
+    def reads(self, flight: object, seconds: float | None) -> bool:
         if not isinstance(flight, tuple):
             return False
         self.seen.append((flight, seconds))
@@ -299,3 +299,41 @@ def test_what_somebody_gets_is_not_given_back(host: Reading) -> None:
         host.answer(None)
     assert asking.attempt.result() == "the end"
     assert made.given_back == 0
+
+
+def test_who_must_not_sleep_looks_and_leaves_the_rest_to_others(host: Reading) -> None:
+    attempt = begun(host, FIRST, SECOND).attempt
+    host.happens += [lambda: answered(host), lambda: False]
+    assert not attempt.look()
+    assert host.seen == [(FIRST, None), (SECOND, None)]
+    assert (host.awaited, host.left) == ([FIRST, SECOND], [SECOND])
+    assert not attempt.look()
+    assert len(host.seen) == 2, "it reads again"
+    host.answer(None)
+    assert attempt.look()
+    assert host.rings == 0
+
+
+def test_it_sees_an_outcome_that_comes_at_once(host: Reading) -> None:
+    attempt = begun(host, FIRST).attempt
+    host.happens.append(lambda: answered(host))
+    assert attempt.look()
+    assert attempt.result() == "the end"
+    assert host.left == []
+
+
+def test_who_has_not_said_so_does_not_look(host: Reading) -> None:
+    attempt = Asking(host, FIRST).start().attempt
+    assert not attempt.look()
+    assert (host.seen, host.left) == ([], [])
+
+
+def test_an_interrupt_as_it_looks_leaves_the_rest_to_others(host: Reading) -> None:
+    def struck() -> bool:
+        raise KeyboardInterrupt
+
+    attempt = begun(host, FIRST).attempt
+    host.happens.append(struck)
+    with pytest.raises(KeyboardInterrupt):
+        attempt.look()
+    assert host.left == [FIRST]

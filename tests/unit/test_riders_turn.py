@@ -249,6 +249,31 @@ class TestReading:
             kazoo.far.sendall(event(DELETED, "/x"))
             wait_for(lambda: hears(kazoo), SOON, "the event")
 
+    def test_one_that_must_not_sleep_hears_what_comes_at_once(
+        self, kazoo: Kazoo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("zklock._kazoo.spin.LIMIT", SOON)
+        with asleep(kazoo):
+            landing = sent(kazoo, "/a", "/b")
+            first, second = numbers(received(kazoo))
+            for number in (first, second):
+                kazoo.far.sendall(answers(number))
+                assert kazoo.handler.read(landing.flight, None)
+            assert landing.heard == [(0, b""), (0, b"")]
+
+    def test_and_leaves_what_comes_later_to_the_connection_thread(self, kazoo: Kazoo) -> None:
+        with asleep(kazoo):
+            landing = sent(kazoo, "/a")
+            (number,) = numbers(received(kazoo))
+            assert kazoo.handler.glances()
+            assert not kazoo.handler.read(landing.flight, None)
+            assert not kazoo.handler.glances()
+            kazoo.handler.read_no_more(landing.flight)
+            kazoo.far.sendall(answers(number))
+            assert hears(kazoo)
+        kazoo.run()
+        assert landing.heard == [(0, b"")]
+
     @pytest.mark.parametrize("pieces", [1, 3, 20])
     def test_replies_may_come_in_pieces(self, kazoo: Kazoo, pieces: int) -> None:
         with asleep(kazoo):

@@ -10,7 +10,7 @@ from itertools import groupby
 import pytest
 
 from tests.unit.bytecodes import Bytecodes
-from zklock._kazoo.spin import LIMIT, LONGEST, NEAR, ROUND, ROUNDS, Spin
+from zklock._kazoo.spin import LIMIT, LONGEST, NEAR, ROUND, ROUNDS, Glance, Spin
 from zklock._kazoo.turn import Bell
 from zklock.testing import wait_for
 
@@ -181,3 +181,73 @@ def test_a_bell_wakes_who_waits_for_a_connection(spins: bool) -> None:
         bell.wait(here.fileno(), SOON)
         assert here.recv(1) == b"x"
         bell.close()
+
+
+class Glancing(Server):
+    """Answers those who glance, or wait in another way."""
+
+    def __init__(self, answer: float) -> None:
+        super().__init__(answer)
+        self.glance = Glance(lambda: self.now)
+
+    def glances(self) -> bool | None:
+        """Return whether the answer came in time; ``None``: this glance is left out."""
+        if not self.glance.due():
+            return None
+        begin, self._due = self.now, self.now + self.answer
+        came = self.glance.wait(self.poll)
+        assert self.now - begin <= LIMIT + LOOK
+        assert self.sleeps == []
+        return came
+
+    def left_out(self) -> int:
+        """Return how many glances are left out before the next one."""
+        left = 0
+        while (came := self.glances()) is None:
+            left += 1
+        assert came == (self.answer <= LIMIT)
+        return left
+
+
+def test_who_glances_sees_what_comes_in_time() -> None:
+    assert [Glancing(LIMIT / 2).glances() for _ in range(100)] == [True] * 100
+
+
+def test_glances_that_are_in_vain_become_rare() -> None:
+    server = Glancing(2 * LIMIT)
+    assert [server.left_out() for _ in range(14)] == [
+        0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, LONGEST, LONGEST,
+    ]  # fmt: skip
+
+
+def test_one_slow_answer_costs_one_glance() -> None:
+    server = Glancing(2 * LIMIT)
+    assert server.glances() is False
+    server.answer = LIMIT / 2
+    assert [server.glances() for _ in range(20)] == [None] + [True] * 19
+
+
+def test_where_half_the_answers_come_in_time_glances_stay_rare() -> None:
+    server = Glancing(2 * LIMIT)
+    for _ in range(10):
+        server.left_out()
+    server.answer = LIMIT / 2
+    server.left_out()
+    server.answer = 2 * LIMIT
+    assert [server.left_out() for _ in range(2)] == [0, 512]
+    server.answer = LIMIT / 2
+    assert server.left_out() == 1024
+    assert [server.left_out() for _ in range(20)] == [0] * 20
+
+
+def test_others_run_while_a_thread_spins(monkeypatch: pytest.MonkeyPatch) -> None:
+    yields = 0
+
+    def let_others_run() -> None:
+        nonlocal yields
+        yields += 1
+
+    monkeypatch.setattr("zklock._kazoo.spin._let_others_run", let_others_run)
+    server = Glancing(LIMIT / 2)
+    assert server.glances()
+    assert yields == server.looks - 1 > 1

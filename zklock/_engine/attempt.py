@@ -110,7 +110,7 @@ class _Stay:
 class Reader(Protocol):
     """Has threads read the replies to flights that they wait for."""
 
-    def reads(self, flight: object, seconds: float) -> bool:
+    def reads(self, flight: object, seconds: float | None) -> bool:
         """Wait for replies to the flight, and hear them; return whether to call again.
 
         Anything but a flight that is read here is not waited for.
@@ -251,6 +251,20 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                 timeout = max(0.0, end - time.monotonic())
         return bool(self._outcome) or super().wait(timeout)
 
+    def look(self) -> bool:
+        """Read the replies to its flights, if they come at once; return whether it is over.
+
+        This does not sleep. What comes later is left to other threads.
+        """
+        if self._awaited and not self._outcome:
+            reader = self._host.reader
+            assert reader is not None
+            try:
+                self._read_on(reader)
+            finally:
+                self._read_no_more()
+        return bool(self._outcome)
+
     def _read(self, end: float) -> None:
         """Read the replies to its flights, as long as they are read on this thread."""
         me, reader = self._awaited, self._host.reader
@@ -261,8 +275,10 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         finally:
             self._read_no_more()
 
-    def _read_on(self, reader: Reader, end: float) -> None:
-        while not self._outcome and (left := end - time.monotonic()) > 0:
+    def _read_on(self, reader: Reader, end: float | None = None) -> None:
+        """Read until then; without an end, do not sleep."""
+        left: float | None = None
+        while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
             stay = self._stay
             if stay is None or not reader.reads(stay.asked, left):
                 return

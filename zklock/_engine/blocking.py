@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from zklock._engine.script import A, Front, Outcome
+from zklock._engine.script import A, Front, Outcome, Sending
 
 T = TypeVar("T")
 
@@ -25,6 +25,10 @@ def run(script: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 class Blocking(Front):
     """A thread waits by blocking."""
+
+    def reads(self, session: Sending) -> bool:
+        """Whether this thread may read replies: it does so until they are there."""
+        return True
 
     def begin(self, attempt: Outcome, *, awaited: bool = False) -> None:
         """Start an attempt."""

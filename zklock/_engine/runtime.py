@@ -64,11 +64,15 @@ class Reader(Protocol):
         results.
         """
 
-    def reads(self, flight: object, seconds: float) -> bool:
+    def reads(self, flight: object, seconds: float | None) -> bool:
         """Wait for replies to the flight, and hear them; return whether to call again.
 
-        Anything but a flight that is read here is not waited for.
+        With ``None``, do not sleep, and wait for a fraction of a millisecond at most. Anything but
+        a flight that is read here is not waited for.
         """
+
+    def glances(self) -> bool:
+        """Whether a caller that must not sleep should read the replies to what it sends next."""
 
     def read_no_more(self, flight: object) -> None:
         """Leave the replies to the flight to another thread, if they are read here."""

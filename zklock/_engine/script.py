@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
+from zklock._engine.runtime import Reader
 from zklock._recipes import queries
 from zklock._recipes.effects import Recipe
 from zklock.errors import NoAnswer
@@ -23,6 +24,9 @@ class Answer(Protocol):
 
     def when_done(self, call: Callable[[], object]) -> None:
         """Call when the answer comes, on the thread that brings it; at once if it is there."""
+
+    def look(self) -> bool:
+        """Return whether the answer is there, or comes at once; do not sleep."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for at most ``timeout`` seconds; return whether the answer has come."""
@@ -48,6 +52,14 @@ class Outcome(Answer, Protocol):
 
     def give_up(self) -> bool:
         """Withdraw, unless it is too late; return whether this call did it."""
+
+
+class Sending(Protocol):
+    """A session that a thread is about to send on."""
+
+    @property
+    def reader(self) -> Reader | None:
+        """What has threads read the replies to what they wait for; ``None``: they cannot."""
 
 
 class Asked(Protocol):
@@ -93,6 +105,13 @@ class Front(ABC):
     def turn(self) -> Turn | None:
         """Return a turn to wait for before a start; ``None``: start now."""
         return None
+
+    @abstractmethod
+    def reads(self, session: Sending) -> bool:
+        """Whether this thread may read the replies to what it sends next.
+
+        If so, what follows is ``finished()``.
+        """
 
     @abstractmethod
     def begin(self, attempt: Outcome, *, awaited: bool = False) -> None:

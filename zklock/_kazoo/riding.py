@@ -516,10 +516,10 @@ class RidingHandler(Handler):
             line.bury()
         self._wake_up()
 
-    def read(self, flight: object, seconds: float) -> bool:
+    def read(self, flight: object, seconds: float | None) -> bool:
         """Wait once, and have the replies to a flight heard that have come; see ``turn``.
 
-        Return whether any were heard, or may still be read here.
+        Return whether any were heard, or may still be read here. With ``None``, do not sleep.
         """
         line, wake = self._socket, self._riders
         number = -1 if line is None else line.fileno()
@@ -530,7 +530,8 @@ class RidingHandler(Handler):
             return False
         taking: list[Awaited] = []
         try:
-            wake.bell.wait(number, seconds)
+            if not wake.bell.wait(number, seconds):
+                return False
             taken = self._in_turn(line, line.read_here, awaited, taking)
             if taken is None:
                 return False
@@ -544,6 +545,10 @@ class RidingHandler(Handler):
             self._wake_up()
             raise
         return True
+
+    def glances(self) -> bool:
+        """Whether a caller that must not sleep should read the replies to what it sends next."""
+        return self._riders is not None and self._riders.bell.glance.due()
 
     def read_no_more(self, flight: object) -> None:
         """Have the connection thread hear the replies to a flight, if they are read here."""
@@ -858,6 +863,7 @@ class Reader:
     def __init__(self, store: RidingStore, handler: RidingHandler) -> None:
         self.fly = store.fly_awaited
         self.reads = handler.read
+        self.glances = handler.glances
         self.read_no_more = handler.read_no_more
         self.ring = handler.ring
         self.after_fork = handler.after_fork

@@ -16,11 +16,19 @@ So each client measures. It waits in *rounds*, and compares how long waits take 
    measure anew.
 4. If it took longer, the next round sleeps, and is twice as long as the last one of that kind, up
    to ``LONGEST``. So spinning that is in vain takes less than 5 microseconds of a wait.
+
+A thread that must not sleep, as an event loop runs on it, only *glances*: it spins, or it does not
+wait at all. There is nothing to compare then, so it goes by whether the answer comes in time. Where
+it does not, one glance is left out, then 2, 4, … ``LONGEST``. Where it does, only half as many are.
+
+A thread that spins lets others run first, whenever it has asked: the server, or whoever holds the
+lock that it waits for, may need its processor.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 
 from zklock._ground.clock import clock
@@ -41,6 +49,39 @@ ROUND = 16
 ROUNDS = 64
 
 LONGEST = 2048
+
+_let_others_run: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
+
+
+def _spin(poll: Callable[[int], object], begin: float, now: Callable[[], float]) -> object:
+    """Ask until there is something, or ``LIMIT`` is over; return it."""
+    until, found, asked_at = begin + LIMIT, None, begin
+    while not found and asked_at < until:
+        found = poll(0) or _let_others_run()
+        asked_at = now()
+    return found
+
+
+class Glance:
+    """What one client has learned of its glances."""
+
+    def __init__(self, now: Callable[[], float] = clock) -> None:
+        self._now = now
+        self._skip = 0
+        self._skips = 0  # how many are left out when an answer does not come in time
+
+    def due(self) -> bool:
+        """Whether to glance this time."""
+        self._skip -= 1
+        return self._skip < 0
+
+    def wait(self, poll: Callable[[int], object]) -> bool:
+        """Spin; return whether ``poll(0)`` returned something true in time."""
+        if _spin(poll, self._now(), self._now):
+            self._skips //= 2
+            return True
+        self._skip = self._skips = min(2 * self._skips or 1, LONGEST)
+        return False
 
 
 class Spin:
@@ -63,18 +104,14 @@ class Spin:
 
     def wait(self, poll: Callable[[float | None], object], seconds: float) -> None:
         """Wait until ``poll(milliseconds)`` returns something true, at most ``seconds``."""
-        begin = now = self._now()
+        begin = self._now()
         found: object = None
         if self._spins and seconds >= LIMIT:
-            until = begin + LIMIT
-            while not found and now < until:
-                found = poll(0)
-                now = self._now()
+            found = _spin(poll, begin, self._now)
             seconds -= LIMIT
         if not found:
             poll(None if seconds == math.inf else 1000 * seconds)
-            now = self._now()
-        self._sum += min(now - begin, MOST)
+        self._sum += min(self._now() - begin, MOST)
         self._left -= 1
         if self._left <= 0:
             self._end_round(self._sum / self._size)

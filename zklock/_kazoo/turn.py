@@ -47,7 +47,7 @@ from typing import Any
 
 from zklock._ground.strikes import of_the_call
 from zklock._kazoo.riders import Awaited
-from zklock._kazoo.spin import Spin
+from zklock._kazoo.spin import Glance, Spin
 
 TRY = (False,)
 """The argument of an ``acquire()`` that does not wait."""
@@ -128,6 +128,7 @@ class Bell:
             each.setblocking(False)
         self._rung = False
         self._spin = Spin()
+        self.glance = Glance()
         self._ears: deque[tuple[int, Any]] = deque()
 
     def ring(self) -> None:
@@ -147,8 +148,12 @@ class Bell:
             with contextlib.suppress(BlockingIOError):
                 self._read.recv(65536)
 
-    def wait(self, connection: int, seconds: float) -> None:
-        """Wait until something has arrived at the connection, or the bell rings."""
+    def wait(self, connection: int, seconds: float | None) -> bool:
+        """Wait until something has arrived at the connection, or the bell rings.
+
+        At most ``seconds``; with ``None``, as long as one may who must not sleep. Return whether
+        something may have come.
+        """
         try:
             number, ear = self._ears.pop()
         except IndexError:
@@ -157,8 +162,13 @@ class Bell:
             ear = select.poll()
             for each in (connection, self._read.fileno()):
                 ear.register(each, select.POLLIN)
-        self._spin.wait(ear.poll, seconds)
+        come = True
+        if seconds is None:
+            come = self.glance.wait(ear.poll)
+        else:
+            self._spin.wait(ear.poll, seconds)
         self._ears.append((connection, ear))
+        return come
 
     def close(self) -> None:
         """Close its sockets."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from zklock._engine.script import A, Beginner, Front, Outcome
+from zklock._engine.script import A, Beginner, Front, Outcome, Sending
 from zklock._ground.news import settle
 from zklock._ground.records import log_fields
 
@@ -76,6 +76,7 @@ class Starter:
         self._loop = weakref.ref(loop)
         self._queue: deque[Callable[[], object]] = deque()
         self._started = 0  # in this iteration of the loop
+        self._looked = False
 
     def start(self, begin: Callable[[], object]) -> None:
         """Begin now, or in one of the next iterations."""
@@ -92,6 +93,18 @@ class Starter:
         turn = Turn(loop)
         self._queue.append(turn.come)
         return turn
+
+    def may_look(self) -> bool:
+        """Whether a task may look for a reply now: one may, in an iteration of the loop."""
+        loop = self._loop()
+        if self._looked or loop is None:
+            return False
+        self._looked = True
+        loop.call_soon(self._look_again)
+        return True
+
+    def _look_again(self) -> None:
+        self._looked = False
 
     def _crowded(self) -> bool:
         """Whether another one has to wait; if not, it begins."""
@@ -149,6 +162,18 @@ class Awaiting(Front):
         except RuntimeError:
             return None  # in a forked child, it is said what is wrong
 
+    def reads(self, session: Sending) -> bool:
+        """Whether this task may look for the replies, for a fraction of a millisecond.
+
+        The loop stands still meanwhile. So this is done where they come in time, and once in an
+        iteration of the loop.
+        """
+        reader = session.reader
+        try:
+            return reader is not None and starter().may_look() and reader.glances()
+        except RuntimeError:
+            return False  # no loop runs
+
     def begin(self, attempt: Outcome, *, awaited: bool = False) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
         starter().start(attempt.start)
@@ -162,6 +187,9 @@ class Awaiting(Front):
         """
         loop = asyncio.get_running_loop()
         come: asyncio.Future[bool] = loop.create_future()
+        if answer.look():
+            loop.call_soon(settle, come, True)  # not at once: others have their turn, too
+            return come
         answer.when_done(_Wake(loop, come, answer, unheard))
         limit = answer.limit(timeout, partial(call_soon, loop, partial(settle, come, False)))
         return come if limit is None else _in_time(loop, come, limit)
