@@ -256,7 +256,7 @@ def test_what_an_interrupted_release_has_ended_is_not_held(
     """Its node is let go later. Until then, the thread may ask for the lock again."""
     grant = world.acquire()
 
-    def interrupted(_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -30,9 +30,9 @@ class Blocking(Front):
         """Whether this thread may read replies: it does so until they are there."""
         return True
 
-    def begin(self, attempt: Outcome, *, awaited: bool = False) -> None:
+    def begin(self, attempt: Outcome, *, reads: Sending | None = None) -> None:
         """Start an attempt."""
-        attempt.start(awaited=awaited)
+        attempt.start(awaited=reads is not None)
 
     async def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None

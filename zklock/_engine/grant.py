@@ -214,6 +214,9 @@ class GrantBase(Bodied):
         run. It is not called for a grant that was released.
         """
         check_callback(self._AWAITS, "a lost callback", callback)
+        self._call_when_lost(callback)
+
+    def _call_when_lost(self, callback: LostCallback) -> None:
         self._callbacks.append(callback)
         if self._loss is not None:
             self._call_those_left()
@@ -287,7 +290,7 @@ class GrantBase(Bodied):
         try:
             if not self.held or not self._end_with(end):
                 raise self._why_not()
-            return self._keeper.let_go(self, awaited=True) if awaited else self._keeper.let_go(self)
+            return self._keeper.let_go(self, awaited=awaited)
         except BaseException:
             ends = {self: end}
             try:
@@ -380,7 +383,8 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     try:
         _set_ends(ends)
         mine = _ended_by(ends)
-        answer = mine[0]._keeper.let_go(*mine) if mine else None
+        keeper, front = grants[0]._keeper, grants[0]._FRONT
+        answer = keeper.let_go(*mine, awaited=front.reads(keeper)) if mine else None
     except BaseException:
         try:
             _let_go_later(ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Set
 
 from zklock._engine.grant import GrantBase
@@ -42,7 +43,8 @@ class OwnNodes:
     def __init__(self) -> None:
         self._nodes: dict[str, OwnNode] = {}
         self._grants: Several[str, GrantBase] = Several()  # by the path of the lock
-        self._granted: dict[str, bool] = {}
+        # Not a dict: to find its first key takes long where many before it were taken out.
+        self._granted: OrderedDict[str, bool] = OrderedDict()
         self._unwatched: dict[str, None] = {}  # those with a grant, and without its watches
 
     def __contains__(self, path: str) -> bool:
@@ -76,7 +78,7 @@ class OwnNodes:
         self._grants.add(grant.lock_path, grant)
         self._granted[grant.path] = True
         if len(self._granted) > _GRANTED:
-            del self._granted[next(iter(self._granted))]
+            self._granted.popitem(last=False)
 
     def forget(self, paths: Iterable[str]) -> None:
         """Take these nodes out, and the grants on them."""

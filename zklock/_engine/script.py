@@ -114,8 +114,11 @@ class Front(ABC):
         """
 
     @abstractmethod
-    def begin(self, attempt: Outcome, *, awaited: bool = False) -> None:
-        """Start an attempt, now or soon. ``awaited``: what follows is ``finished(attempt)``."""
+    def begin(self, attempt: Outcome, *, reads: Sending | None = None) -> None:
+        """Start an attempt, now or soon.
+
+        ``reads``: its session, if what follows is ``finished(attempt)``: see ``reads()``.
+        """
 
     @abstractmethod
     def finished(

@@ -54,7 +54,7 @@ class MultiGrantBase(Bodied, Generic[G]):
         self._over = False  # given back; a re-entrant lock may still be held by other grants
         self._callbacks = [on_lost] if on_lost else []
         for grant in self.grants:
-            grant.add_lost_callback(self._lose)
+            grant._call_when_lost(self._lose)
 
     @property
     def tokens(self) -> dict[str, FencingToken]:
@@ -420,7 +420,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             for lock in locks:
                 lock._users[attempt] = None
             self._check_cancelled(cancels)
-            front.begin(attempt, awaited=True)
+            front.begin(attempt, reads=session)
             ticket = await outcome(front, attempt, session.moment if limit == 0 else limit)
             if ticket is None:
                 return False

@@ -132,14 +132,14 @@ def _forget(entries: Sequence[lock.Entry]) -> None:
 def _take_turns(
     entries: Sequence[lock.Entry], listings: Sequence[Listing], sweep: Callable[[str], object]
 ) -> Recipe[Ticket]:
-    free = [_free(entry, listing) for entry, listing in zip(entries, listings, strict=True)]
-    first = free.index(False) if False in free else len(entries)
+    turns = [_turn(entry, listing) for entry, listing in zip(entries, listings, strict=True)]
+    first = turns.index(None) if None in turns else len(entries)
     behind = entries[first + 1 :]
     if behind:
         yield from leave(behind)
-    turns = list(zip(entries[:first], listings[:first], strict=True))
+    claims = [_claim(*each) for each in zip(entries, listings, turns[:first], strict=False)]
     # It is asked for without any, too: from then on, the ticket cannot be given up unheard.
-    grants = yield ClaimAll(tuple(_claim(entry, listing) for entry, listing in turns))
+    grants = yield ClaimAll(tuple(claims))
     if grants is None:
         yield from leave(entries[: first + 1])
         return Ticket()
@@ -148,32 +148,32 @@ def _take_turns(
     return Ticket(grants, entries[first], listings[first], sweep)
 
 
-def _free(entry: lock.Entry, listing: Listing) -> bool:
-    """Whether the contender may be granted as the queue stands, without a further look."""
-    me, queue = _name(entry), listing.queue
+def _turn(entry: lock.Entry, listing: Listing) -> tuple[names.Name, int] | None:
+    """Return the name of a contender, and how many stand before it, if it may be granted.
+
+    It may as the queue stands, without a further look.
+    """
+    assert entry.node is not None
+    me, queue = names.parse(entry.node.rpartition("/")[2]), listing.queue
+    assert me is not None
     standing = queue.standing(me)
     if standing is None or standing.nearest is not None or steps.worn_out(me, listing):
-        return False
-    if entry.naming is names.Naming.KAZOO:
-        return all(names.seen_by_kazoo(name.text) for name in queue.contenders)
-    return True
+        return None
+    if entry.naming is names.Naming.KAZOO and not all(
+        names.seen_by_kazoo(name.text) for name in queue.contenders
+    ):
+        return None
+    return me, standing.ahead
 
 
-def _claim(entry: lock.Entry, listing: Listing) -> Claim:
+def _claim(entry: lock.Entry, listing: Listing, turn: tuple[names.Name, int] | None) -> Claim:
     assert entry.node is not None
-    me = _name(entry)
-    standing = listing.queue.standing(me)
-    if entry.queued is not None and standing is not None:
-        entry.queued(entry.node, standing.ahead)
+    assert turn is not None
+    me, ahead = turn
+    if entry.queued is not None:
+        entry.queued(entry.node, ahead)
     token = FencingToken(listing.epoch, me.sequence)
     return Claim(entry.node, token, partial(lock.leave, entry), alone=entry.alone)
-
-
-def _name(entry: lock.Entry) -> names.Name:
-    assert entry.node is not None
-    name = names.parse(entry.node.rpartition("/")[2])
-    assert name is not None
-    return name
 
 
 def leave(entries: Sequence[lock.Entry]) -> Recipe[None]:

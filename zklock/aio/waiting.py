@@ -78,12 +78,12 @@ class Starter:
         self._started = 0  # in this iteration of the loop
         self._looked = False
 
-    def start(self, begin: Callable[[], object]) -> None:
+    def start(self, later: Callable[[], object], now: Callable[[], object]) -> None:
         """Begin now, or in one of the next iterations."""
         if self._crowded():
-            self._queue.append(begin)
+            self._queue.append(later)
         else:
-            begin()
+            now()
 
     def turn(self) -> Turn | None:
         """Return a turn to wait for; ``None``: begin now."""
@@ -174,9 +174,11 @@ class Awaiting(Front):
         except RuntimeError:
             return False  # no loop runs
 
-    def begin(self, attempt: Outcome, *, awaited: bool = False) -> None:
+    def begin(self, attempt: Outcome, *, reads: Sending | None = None) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
-        starter().start(attempt.start)
+        looks = reads is not None and self.reads(reads)
+        # Who begins later looks for nothing: finished() is called before.
+        starter().start(attempt.start, partial(attempt.start, awaited=looks))
 
     def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None

@@ -374,7 +374,7 @@ MUTATIONS = {
         quick=False,
     ),
     "the loss of one of several locks is not told": Mutation(
-        (Bend(MultiGrantBase, "__init__", "grant.add_lost_callback(self._lose)", "pass"),),
+        (Bend(MultiGrantBase, "__init__", "grant._call_when_lost(self._lose)", "pass"),),
         kind="several",
         faults=("expire",),
         found="a part of",
@@ -428,7 +428,7 @@ MUTATIONS = {
         (
             Bend(
                 together,
-                "_free",
+                "_turn",
                 "standing is None or standing.nearest is not None",
                 "standing is None",
             ),
