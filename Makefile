@@ -114,6 +114,7 @@ mutants: $(MUTATING)  ## small faults in the core, one at a time: which do unit 
 bench: zookeeper  ## locks and guards against their peers, as ratios; a worker pool
 	$(BIN)/python -m tests.bench.bench_lock
 	$(BIN)/python -m tests.bench.bench_lock --nodes 3
+	$(BIN)/python -m tests.bench.bench_kinds
 	$(BIN)/python -m tests.bench.bench_fencing
 	$(BIN)/python -m tests.bench.bench_pool
 	$(BIN)/python -m tests.bench.bench_failover

@@ -3,6 +3,7 @@ import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.StringJoiner;
 import java.util.concurrent.Callable;
@@ -22,6 +23,8 @@ import org.apache.curator.retry.RetryOneTime;
  * disconnect                      disconnected
  * block COUNT                     the nanoseconds of every cycle, then all processor time
  * contend HOSTS PATH CLIENTS MS   the cycles of all clients, each of which has a thread
+ * spread HOSTS PATH THREADS MS    the cycles of all threads of one client, each with a lock of its own
+ * hand HOSTS PATH COUNT MS        the nanoseconds from each release of one client to the other's turn
  * </pre>
  */
 public final class Cycles {
@@ -87,6 +90,71 @@ public final class Cycles {
         }
     }
 
+    private static long spread(String hosts, String path, int count, long millis)
+            throws Exception {
+        ExecutorService threads = Executors.newFixedThreadPool(count);
+        CuratorFramework client = connected(hosts);
+        try {
+            List<Callable<Long>> all = new ArrayList<>();
+            for (int i = 0; i < count; i++) {
+                InterProcessMutex mutex = new InterProcessMutex(client, path + "-" + i);
+                mutex.acquire();
+                mutex.release();
+                all.add(() -> turns(mutex, millis));
+            }
+            long sum = 0;
+            for (Future<Long> each : threads.invokeAll(all)) {
+                sum += each.get();
+            }
+            return sum;
+        } finally {
+            client.close();
+            threads.shutdown();
+        }
+    }
+
+    /** Each of two clients holds the lock for some time, so that the other one waits. */
+    private static String hand(String hosts, String path, int count, long millis)
+            throws Exception {
+        ExecutorService threads = Executors.newFixedThreadPool(2);
+        List<CuratorFramework> opened = new ArrayList<>();
+        try {
+            List<Callable<List<Long>>> both = new ArrayList<>();
+            for (int i = 0; i < 2; i++) {
+                CuratorFramework client = connected(hosts);
+                opened.add(client);
+                InterProcessMutex mutex = new InterProcessMutex(client, path);
+                both.add(() -> held(mutex, count, millis));
+            }
+            List<Long> moments = new ArrayList<>();
+            for (Future<List<Long>> each : threads.invokeAll(both)) {
+                moments.addAll(each.get());
+            }
+            Collections.sort(moments);
+            StringJoiner gaps = new StringJoiner(" ");
+            for (int i = 2; i < moments.size(); i += 2) {
+                gaps.add(String.valueOf(moments.get(i) - moments.get(i - 1)));
+            }
+            return gaps.toString();
+        } finally {
+            opened.forEach(CuratorFramework::close);
+            threads.shutdown();
+        }
+    }
+
+    private static List<Long> held(InterProcessMutex mutex, int count, long millis)
+            throws Exception {
+        List<Long> moments = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            mutex.acquire();
+            moments.add(System.nanoTime());
+            Thread.sleep(millis);
+            moments.add(System.nanoTime());
+            mutex.release();
+        }
+        return moments;
+    }
+
     private static long turns(InterProcessMutex mutex, long millis) throws Exception {
         long until = System.nanoTime() + millis * 1_000_000;
         long count = 0;
@@ -123,6 +191,15 @@ public final class Cycles {
                     int clients = Integer.parseInt(words[3]);
                     long millis = Long.parseLong(words[4]);
                     System.out.println(contend(words[1], words[2], clients, millis));
+                    break;
+                case "spread":
+                    int spread = Integer.parseInt(words[3]);
+                    System.out.println(
+                            spread(words[1], words[2], spread, Long.parseLong(words[4])));
+                    break;
+                case "hand":
+                    int count = Integer.parseInt(words[3]);
+                    System.out.println(hand(words[1], words[2], count, Long.parseLong(words[4])));
                     break;
                 default:
                     throw new IllegalArgumentException("no such command: " + line);

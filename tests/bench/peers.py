@@ -256,6 +256,17 @@ class Jvm:
         path = f"/bench-{uuid.uuid4().hex}"
         return int(self._ask("contend", hosts, path, clients, round(1000 * seconds))) / seconds
 
+    def spread(self, hosts: str, threads: int, seconds: float) -> float:
+        """Return the cycles a second of so many threads of one client, each with its own lock."""
+        path = f"/bench-{uuid.uuid4().hex}"
+        return int(self._ask("spread", hosts, path, threads, round(1000 * seconds))) / seconds
+
+    def hand(self, hosts: str, count: int, hold: float) -> list[float]:
+        """Return the seconds from each release of one client to the turn of the other."""
+        path = f"/bench-{uuid.uuid4().hex}"
+        gaps = self._ask("hand", hosts, path, count, round(1000 * hold))
+        return [int(each) / 1e9 for each in gaps.split()]
+
     def close(self) -> None:
         """End it."""
         self._stack.close()
