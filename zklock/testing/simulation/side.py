@@ -315,8 +315,14 @@ class Side:
         on_event: Callable[[str, str | None], None],
         is_mine: Callable[[int], bool],
         lock: AbstractContextManager[object],
-        after: After,
+        _: After,
     ) -> _Store:
+        thread = self._threads[-1]  # the session's
+
+        def after(seconds: float, job: Job) -> None:
+            # What it waits for is another thread. The clock does not move while a request is out.
+            thread.later(partial(_in_real_time, seconds, job))
+
         return _Store(self, open_store(client, on_event, is_mine, lock, after))
 
     def _callers(self) -> _Callers:
@@ -350,6 +356,11 @@ class Side:
             return self.local.held()
         what = self.local.held() or (None if self.cut else self.flights.held())
         return what or self.handler.unrest(self.cut)
+
+
+def _in_real_time(seconds: float, job: Job) -> None:
+    time.sleep(seconds)
+    job()
 
 
 class _Thread:
