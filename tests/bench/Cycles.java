@@ -65,58 +65,57 @@ public final class Cycles {
         return system.getProcessCpuTime();
     }
 
+    /** Calls all at the same time, on a thread each. */
+    private static <T> List<T> together(List<Callable<T>> all) throws Exception {
+        ExecutorService threads = Executors.newFixedThreadPool(all.size());
+        try {
+            List<T> results = new ArrayList<>();
+            for (Future<T> each : threads.invokeAll(all)) {
+                results.add(each.get());
+            }
+            return results;
+        } finally {
+            threads.shutdown();
+        }
+    }
+
     private static long contend(String hosts, String path, int clients, long millis)
             throws Exception {
-        ExecutorService threads = Executors.newFixedThreadPool(clients);
         List<CuratorFramework> opened = new ArrayList<>();
         try {
             List<Callable<Long>> all = new ArrayList<>();
             for (int i = 0; i < clients; i++) {
                 CuratorFramework client = connected(hosts);
                 opened.add(client);
-                InterProcessMutex mutex = new InterProcessMutex(client, path);
-                mutex.acquire();
-                mutex.release();
-                all.add(() -> turns(mutex, millis));
+                all.add(turns(new InterProcessMutex(client, path), millis));
             }
-            long count = 0;
-            for (Future<Long> each : threads.invokeAll(all)) {
-                count += each.get();
-            }
-            return count;
+            return sum(together(all));
         } finally {
             opened.forEach(CuratorFramework::close);
-            threads.shutdown();
         }
     }
 
-    private static long spread(String hosts, String path, int count, long millis)
+    private static long spread(String hosts, String path, int threads, long millis)
             throws Exception {
-        ExecutorService threads = Executors.newFixedThreadPool(count);
         CuratorFramework client = connected(hosts);
         try {
             List<Callable<Long>> all = new ArrayList<>();
-            for (int i = 0; i < count; i++) {
-                InterProcessMutex mutex = new InterProcessMutex(client, path + "-" + i);
-                mutex.acquire();
-                mutex.release();
-                all.add(() -> turns(mutex, millis));
+            for (int i = 0; i < threads; i++) {
+                all.add(turns(new InterProcessMutex(client, path + "-" + i), millis));
             }
-            long sum = 0;
-            for (Future<Long> each : threads.invokeAll(all)) {
-                sum += each.get();
-            }
-            return sum;
+            return sum(together(all));
         } finally {
             client.close();
-            threads.shutdown();
         }
+    }
+
+    private static long sum(List<Long> counts) {
+        return counts.stream().mapToLong(Long::longValue).sum();
     }
 
     /** Each of two clients holds the lock for some time, so that the other one waits. */
     private static String hand(String hosts, String path, int count, long millis)
             throws Exception {
-        ExecutorService threads = Executors.newFixedThreadPool(2);
         List<CuratorFramework> opened = new ArrayList<>();
         try {
             List<Callable<List<Long>>> both = new ArrayList<>();
@@ -127,9 +126,7 @@ public final class Cycles {
                 both.add(() -> held(mutex, count, millis));
             }
             List<Long> moments = new ArrayList<>();
-            for (Future<List<Long>> each : threads.invokeAll(both)) {
-                moments.addAll(each.get());
-            }
+            together(both).forEach(moments::addAll);
             Collections.sort(moments);
             StringJoiner gaps = new StringJoiner(" ");
             for (int i = 2; i < moments.size(); i += 2) {
@@ -138,7 +135,6 @@ public final class Cycles {
             return gaps.toString();
         } finally {
             opened.forEach(CuratorFramework::close);
-            threads.shutdown();
         }
     }
 
@@ -155,15 +151,20 @@ public final class Cycles {
         return moments;
     }
 
-    private static long turns(InterProcessMutex mutex, long millis) throws Exception {
-        long until = System.nanoTime() + millis * 1_000_000;
-        long count = 0;
-        while (System.nanoTime() < until) {
-            mutex.acquire();
-            mutex.release();
-            count++;
-        }
-        return count;
+    /** Takes the mutex once; returns what takes it in turns for so long, and counts. */
+    private static Callable<Long> turns(InterProcessMutex mutex, long millis) throws Exception {
+        mutex.acquire();
+        mutex.release();
+        return () -> {
+            long until = System.nanoTime() + millis * 1_000_000;
+            long count = 0;
+            while (System.nanoTime() < until) {
+                mutex.acquire();
+                mutex.release();
+                count++;
+            }
+            return count;
+        };
     }
 
     public static void main(String[] arguments) throws Exception {

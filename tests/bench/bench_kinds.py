@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -24,36 +23,20 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from kazoo.client import KazooClient
-
 import zklock
-from tests.bench.bench_lock import alternated
-from tests.bench.peers import Block, Jvm, block_of, warm_jvm
+from tests.bench.bench_lock import alternated, begin_together, told
+from tests.bench.peers import Block, Jvm, block_of, connected, cycle_of, warm_jvm
 from tests.bench.results import measured_with
 from zklock import aio
 from zklock.testing import ZooKeeperServer
 
-ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ("zklock", "kazoo")
 THREADS, TASKS = 16, 1000
 PERMITS = 2
 HOLD = 0.01
 """Seconds for which a lock is held, so that the other process stands in the queue."""
-
-
-def connected(library: str, hosts: str, stack: ExitStack) -> Any:
-    """Return a started client of a library."""
-    if library == "zklock":
-        client = zklock.connect(hosts, timeout=10.0)
-    else:
-        client = KazooClient(hosts, timeout=10.0)
-        client.start()
-    stack.callback(client.close)
-    stack.callback(client.stop)
-    return client
 
 
 def made(library: str, client: Any, kind: str, path: str) -> Any:
@@ -63,16 +46,6 @@ def made(library: str, client: Any, kind: str, path: str) -> Any:
         more = {"max_leases": PERMITS} if limited else {}
         return getattr(client, kind)(path, "bench", **more)
     return getattr(zklock, kind)(client, path, **({"limit": PERMITS} if limited else {}))
-
-
-def cycle_of(lock: Any) -> Callable[[], None]:
-    """Return a call that acquires and releases."""
-
-    def cycle() -> None:
-        assert lock.acquire()
-        lock.release()
-
-    return cycle
 
 
 def kinds(hosts: str, blocks: int, size: int) -> dict[str, float]:
@@ -149,8 +122,7 @@ def hold(library: str, hosts: str, path: str, count: str) -> None:
     moments: list[float] = []
     with ExitStack() as stack:
         lock = made(library, connected(library, hosts, stack), "Lock", path)
-        print("ready", flush=True)
-        sys.stdin.readline()
+        begin_together()
         for _ in range(int(count)):
             assert lock.acquire()
             moments.append(time.monotonic())
@@ -164,23 +136,7 @@ def hand_offs(library: str, hosts: str, count: int) -> list[float]:
     """Return the seconds from each release of one process to the turn of the other."""
     command = [sys.executable, "-m", "tests.bench.bench_kinds", "--holder", library, hosts]
     command += [f"/bench-{uuid.uuid4().hex}", str(count)]
-    with ExitStack() as stack:
-        holders = []
-        for _ in range(2):
-            holder = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            stack.enter_context(holder)
-            stack.callback(holder.kill)
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "ready\n"
-            holders.append(holder)
-        for holder in holders:
-            assert holder.stdin is not None
-            holder.stdin.write("go\n")
-            holder.stdin.flush()
-        told = [json.loads(each.communicate(timeout=120)[0]) for each in holders]
-    moments = sorted(chain.from_iterable(told))
+    moments = sorted(chain.from_iterable(told(command, 2, 120)))
     return [taken - released for released, taken in zip(moments[1::2], moments[2::2], strict=False)]
 
 

@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -109,15 +110,16 @@ def contended(hosts: str, name: str, processes: int, seconds: float) -> float:
     """Return the hand-offs a second among so many processes."""
     path = f"/bench-{uuid.uuid4().hex}"
     command = [sys.executable, "-m", "tests.bench.bench_lock", "--worker", name, hosts, path]
+    return float(sum(told([*command, str(seconds)], processes, seconds + 60))) / seconds
+
+
+def told(command: list[str], processes: int, limit: float) -> list[Any]:
+    """Return what so many processes tell. They begin together: see ``begin_together``."""
     with ExitStack() as stack:
         workers = []
         for _ in range(processes):
             worker = subprocess.Popen(
-                [*command, str(seconds)],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
             stack.enter_context(worker)
             stack.callback(worker.kill)
@@ -129,8 +131,13 @@ def contended(hosts: str, name: str, processes: int, seconds: float) -> float:
             assert worker.stdin is not None
             worker.stdin.write("go\n")
             worker.stdin.flush()
-        counts = [json.loads(worker.communicate(timeout=seconds + 60)[0]) for worker in workers]
-    return float(sum(counts)) / seconds
+        return [json.loads(worker.communicate(timeout=limit)[0]) for worker in workers]
+
+
+def begin_together() -> None:
+    """Say that this process is ready, and wait for the others."""
+    print("ready", flush=True)
+    sys.stdin.readline()
 
 
 def work(name: str, hosts: str, path: str, seconds: str) -> None:
@@ -138,8 +145,7 @@ def work(name: str, hosts: str, path: str, seconds: str) -> None:
     with ExitStack() as stack:
         block = CONTENDING[name](hosts, path, stack)
         block(1)
-        print("ready", flush=True)
-        sys.stdin.readline()
+        begin_together()
         count = 0
         until = time.monotonic() + float(seconds)
         while time.monotonic() < until:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 import zklock
 from tests.bench.bench_lock import DELAY, Cycles, alternated
-from tests.bench.peers import Block, block_of
+from tests.bench.peers import Block, block_of, connected, cycle_of
 from zklock.testing import FaultProxy, ZooKeeperServer
 from zklock.testing.frames import FrameKind
 
@@ -26,17 +26,9 @@ def cycles(hosts: str, stack: ExitStack) -> dict[str, Block]:
     """Return blocks that acquire and release one lock, and several."""
     made: dict[str, Block] = {}
     for name, count in (("one lock", 1), (f"MultiLock of {LOCKS}", LOCKS)):
-        client = zklock.connect(hosts, timeout=10.0)
-        stack.callback(client.close)
-        stack.callback(client.stop)
+        client = connected("zklock", hosts, stack)
         locks = [zklock.Lock(client, f"/bench-{uuid.uuid4().hex}") for _ in range(count)]
-        lock = locks[0] if count == 1 else zklock.MultiLock(locks)
-
-        def cycle(lock: zklock.Lock | zklock.MultiLock = lock) -> None:
-            assert lock.acquire() is not None
-            lock.release()
-
-        made[name] = block_of(cycle)
+        made[name] = block_of(cycle_of(locks[0] if count == 1 else zklock.MultiLock(locks)))
     return made
 
 

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from unittest import mock
 
 from kazoo.client import KazooClient
@@ -53,19 +53,31 @@ def block_of(cycle: Cycle) -> Block:
     return block
 
 
-def with_zklock(hosts: str, path: str, stack: ExitStack) -> Block:
-    """Take zklock's Lock on a thread."""
-    client = zklock.connect(hosts, timeout=10.0)
+def connected(library: str, hosts: str, stack: ExitStack) -> Any:
+    """Return a started client of zklock or of kazoo; it is stopped at the end."""
+    if library == "zklock":
+        client = zklock.connect(hosts, timeout=10.0)
+    else:
+        client = KazooClient(hosts, timeout=10.0)
+        client.start()
     stack.callback(client.close)
     stack.callback(client.stop)
-    lock = zklock.Lock(client, path)
+    return client
+
+
+def cycle_of(lock: Any) -> Cycle:
+    """Return a call that acquires and releases."""
 
     def cycle() -> None:
-        grant = lock.acquire()
-        assert grant is not None
+        assert lock.acquire()
         lock.release()
 
-    return block_of(cycle)
+    return cycle
+
+
+def with_zklock(hosts: str, path: str, stack: ExitStack) -> Block:
+    """Take zklock's Lock on a thread."""
+    return block_of(cycle_of(zklock.Lock(connected("zklock", hosts, stack), path)))
 
 
 def with_asyncio(hosts: str, path: str, stack: ExitStack) -> Block:
@@ -110,17 +122,7 @@ def without_riders(maker: Maker) -> Maker:
 
 def with_kazoo(hosts: str, path: str, stack: ExitStack) -> Block:
     """Take kazoo's Lock."""
-    client = KazooClient(hosts, timeout=10.0)
-    client.start()
-    stack.callback(client.close)
-    stack.callback(client.stop)
-    lock = client.Lock(path, "bench")
-
-    def cycle() -> None:
-        assert lock.acquire()
-        lock.release()
-
-    return block_of(cycle)
+    return block_of(cycle_of(connected("kazoo", hosts, stack).Lock(path, "bench")))
 
 
 class Wire:
