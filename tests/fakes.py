@@ -536,6 +536,9 @@ class Client:
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         return seconds
 
+    def listen(self, attempt: Attempt[Any], blocker: str, seconds: float) -> bool:
+        return False
+
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         self.later(done)
         return lambda: None

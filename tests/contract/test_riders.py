@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import pytest
 from kazoo.security import make_digest_acl
@@ -13,7 +15,11 @@ from kazoo.security import make_digest_acl
 import zklock
 from tests.contract.support import SOON, granted, run
 from zklock import aio
+from zklock._engine.session import Session
+from zklock._kazoo.riding import Listener
 from zklock.testing import FaultProxy, FrameKind, wait_for
+
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +115,122 @@ def test_acls_are_those_of_the_client(
     client = zklock_connect(zklock_hosts, default_acl=acl, auth_data=[("digest", "me:secret")])
     with zklock.Lock(client, zklock_path) as grant:
         assert client.get_acls(grant.path)[0] == acl
+
+
+def behind(
+    client: Any, other: Any, path: str, wait: Callable[[], T]
+) -> tuple[zklock.Grant, Future[T]]:
+    """Have ``wait`` run, which waits for a lock of the client's; return when it listens itself.
+
+    It does not where anything else is under way, such as a heartbeat.
+    """
+    found: list[tuple[zklock.Grant, Future[T]]] = []
+
+    def tried() -> bool:
+        grant, line = granted(zklock.Lock(other, path)), client.handler.line
+        waiting = run(wait)
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: isinstance(line.turn.reading, Listener), 0.5, interval=0.001)
+            found.append((grant, waiting))
+            return True
+        grant.release()
+        waiting.result(SOON)
+        return False
+
+    wait_for(tried, SOON, "a waiter that listens")
+    return found[0]
+
+
+def test_who_waits_hears_itself_that_its_turn_has_come(
+    client: Any, zklock_client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a heartbeat comes in between."""
+    heard: list[int] = []
+    on_event = Session._on_event
+
+    def noted(self: Session, kind: str, path: str | None, *by: Any) -> None:
+        if by:
+            heard.append(threading.get_ident())
+        on_event(self, kind, path, *by)
+
+    def waits() -> int:
+        with zklock.Lock(client, zklock_path):
+            return threading.get_ident()
+
+    def waited() -> bool:
+        heard.clear()
+        grant, waiting = behind(client, zklock_client, zklock_path, waits)
+        grant.release()
+        waiter = waiting.result(SOON)
+        return heard == [waiter]
+
+    monkeypatch.setattr(Session, "_on_event", noted)
+    wait_for(waited, SOON, "a waiter that has heard it")
+
+
+def test_several_who_wait_on_one_client_are_all_told(
+    client: Any, zklock_client: Any, zklock_path: str
+) -> None:
+    for number in range(20):
+        before = granted(zklock.Lock(zklock_client, zklock_path))
+        order: list[int] = []
+
+        def wait(at: int, order: list[int] = order) -> None:
+            with zklock.Lock(client, zklock_path):
+                order.append(at)
+
+        lock, waiting = zklock.Lock(client, zklock_path), []
+        for at in range(4):
+            waiting.append(run(wait, at))
+            wait_for(lambda: len(lock.contenders()) == len(waiting) + 1, SOON, "the queue")  # noqa: B023
+        before.release()
+        for each in waiting:
+            each.result(SOON)
+        assert order == [0, 1, 2, 3], number
+
+
+def test_a_user_who_watches_the_blocker_hears_of_it_too(
+    client: Any, zklock_client: Any, zklock_path: str
+) -> None:
+    events: list[Any] = []
+
+    def waits() -> None:
+        with zklock.Lock(client, zklock_path):
+            pass
+
+    grant, waiting = behind(client, zklock_client, zklock_path, waits)
+    assert client.exists(grant.path, watch=events.append)
+    grant.release()
+    waiting.result(SOON)
+    wait_for(lambda: events, SOON, "the event")
+    assert [(each.type, each.path) for each in events] == [("DELETED", grant.path)]
+
+
+def test_what_the_user_asks_while_one_waits_is_answered(
+    client: Any, zklock_client: Any, zklock_path: str
+) -> None:
+    grant = granted(zklock.Lock(zklock_client, zklock_path))
+    waiting = run(granted, zklock.Lock(client, zklock_path))
+    for number in range(100):
+        client.set(zklock_path, b"%d" % number)
+    grant.release()
+    waiting.result(SOON).release()
+
+
+def test_who_listens_hears_that_the_session_is_lost(
+    client: Any,
+    zklock_client: Any,
+    zklock_path: str,
+) -> None:
+    def waits() -> None:
+        with zklock.Lock(client, zklock_path):
+            pass
+
+    grant, waiting = behind(client, zklock_client, zklock_path, waits)
+    client.stop()
+    with pytest.raises(zklock.ClientClosed):
+        waiting.result(SOON)
+    grant.release()
 
 
 def test_a_task_hears_on_its_loop_what_comes_at_once(

@@ -26,6 +26,7 @@ from zklock._engine.lease import LeaseSettings
 from zklock._engine.runtime import Runtime
 from zklock._engine.session import Session
 from zklock._kazoo import states
+from zklock._kazoo.deletion import Deletion
 from zklock._kazoo.store import Results
 from zklock._recipes import lock as lock_recipe, names
 from zklock._recipes.candidate import Candidacy
@@ -305,6 +306,7 @@ class FakeReader:
     def __init__(self, store: FakeStore) -> None:
         self._store = store
         self.flown: list[Flight] = []
+        self.listening: list[tuple[Deletion, float]] = []
         self.callers = ["somebody"]
         self.inside = False
         self.forked = False
@@ -317,6 +319,10 @@ class FakeReader:
         self._store.fly(flight, done)
 
     def reads(self, flight: object, seconds: float | None) -> bool:
+        return False
+
+    def listen(self, deletion: Deletion, seconds: float) -> bool:
+        self.listening.append((deletion, seconds))
         return False
 
     def glances(self) -> bool:

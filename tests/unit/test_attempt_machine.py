@@ -88,6 +88,9 @@ class Host:
         self.flights.append(Call(done))
         self._called()
 
+    def listen(self, attempt: Attempt[Any], blocker: str, seconds: float) -> bool:
+        return False
+
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         call = Call(done)
         self.pauses.append(call)

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.timeout(60)  # a wait without its limit never ends
 
 ME = 5
 FIRST, SECOND = (Sync("/first"),), (Sync("/second"),)
+BEFORE, OTHER = f"{PATH}/b-0", f"{PATH}/a-0"
 BEGIN = 100.0
 
 
@@ -40,6 +41,7 @@ class Reading(Noting):
         self.happens: list[Callable[[], bool]] = []
         self.seen: list[tuple[Flight, float | None]] = []
         self.left: list[Flight] = []
+        self.listened: list[tuple[str, float]] = []
         self.rings = 0
 
     def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
@@ -51,6 +53,11 @@ class Reading(Noting):
         if not isinstance(flight, tuple):
             return False
         self.seen.append((flight, seconds))
+        return self.happens.pop(0)()
+
+    def listen(self, attempt: engine.Attempt[Any], blocker: str, seconds: float) -> bool:
+        self.listened.append((blocker, seconds))
+        assert attempt.waits_behind(blocker)
         return self.happens.pop(0)()
 
     def read_no_more(self, flight: object) -> None:
@@ -169,14 +176,62 @@ def test_who_may_not_read_any_more_waits_for_what_is_left(
     assert len(host.seen) == 1, "it reads again"
 
 
-def test_it_reads_nothing_while_the_recipe_waits(host: Reading) -> None:
-    attempt = begun(host, FIRST, Wait(f"{PATH}/b-0", OWN), SECOND).attempt
-    host.happens.append(lambda: answered(host))
+def test_who_waits_behind_another_listens_and_reads_what_it_then_asks(host: Reading) -> None:
+    attempt = begun(host, FIRST, Wait(BEFORE, OWN), SECOND).attempt
+
+    def gone() -> bool:
+        attempt.watched(BEFORE, deleted=True)
+        return True
+
+    host.happens += [lambda: answered(host), gone, lambda: answered(host)]
+    assert attempt.wait(3.0)
+    assert attempt.result() == "the end"
+    assert host.listened == [(BEFORE, 3.0)]
+    assert host.seen == [(FIRST, 3.0), (SECOND, 3.0)]
+    assert (host.awaited, host.sent, host.limits) == ([FIRST, SECOND], [], [])
+
+
+def test_who_hears_nothing_more_waits_for_other_threads(host: Reading) -> None:
+    attempt = begun(host, FIRST, Wait(BEFORE, OWN), SECOND).attempt
+    host.happens += [lambda: answered(host), lambda: False]
     assert not attempt.wait(3.0)
     assert host.seen == [(FIRST, 3.0)]
     assert host.left == []
-    attempt.watched(f"{PATH}/b-0", deleted=True)
+    assert host.limits == [3.0]
+    attempt.watched(BEFORE, deleted=True)
     assert (host.awaited, host.sent) == ([FIRST], [SECOND])
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [Wait(BEFORE, None), Wait(f"{PATH}/b/0", OWN), Wait(PATH, OWN)],
+    ids=["no queue", "elsewhere", "a listing"],
+)
+def test_who_waits_for_anything_else_does_not_listen(host: Reading, wait: Wait) -> None:
+    attempt = begun(host, FIRST, wait, SECOND).attempt
+    host.happens.append(lambda: answered(host))
+    assert not attempt.wait(3.0)
+    assert host.listened == []
+
+
+def test_who_must_not_sleep_does_not_listen(host: Reading) -> None:
+    attempt = begun(host, FIRST, Wait(BEFORE, OWN), SECOND).attempt
+    host.happens.append(lambda: answered(host))
+    assert not attempt.look()
+    assert (host.seen, host.listened) == ([(FIRST, None)], [])
+
+
+def test_it_waits_behind_one_until_that_is_gone_or_it_gives_up(host: Reading) -> None:
+    attempt = begun(host, FIRST, Wait(BEFORE, OWN), Wait(OTHER, OWN)).attempt
+    assert not attempt.waits_behind(BEFORE)
+    host.answer(None)
+    assert attempt.waits_behind(BEFORE)
+    assert not attempt.waits_behind(OTHER)
+    attempt.watched(BEFORE, deleted=True)
+    assert not attempt.waits_behind(BEFORE)
+    assert attempt.waits_behind(OTHER)
+    attempt.give_up()
+    assert not attempt.waits_behind(OTHER)
 
 
 @pytest.mark.parametrize("other", [ME - 1, ME + 1])

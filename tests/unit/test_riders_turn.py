@@ -6,28 +6,42 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import struct
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Self
 
 import pytest
 
 from tests.contract.struck import Moments, Struck
-from tests.unit.test_riders import Kazoo, Rides, answers, asks, names, numbers, split
-from tests.unit.testing.wire import event
+from tests.unit.test_riders import (
+    GET_CHILDREN,
+    GET_DATA,
+    Kazoo,
+    Rides,
+    answers,
+    asks,
+    names,
+    numbers,
+    split,
+)
+from tests.unit.testing.wire import PING, event
 from zklock._kazoo import turn as turn_module
+from zklock._kazoo.deletion import Deletion
 from zklock._kazoo.riders import Rider
-from zklock._kazoo.riding import RidingSocket
+from zklock._kazoo.riding import Listener, RidingSocket
+from zklock._kazoo.watches import Watch as SetWatch
 from zklock._recipes.effects import Flight, Read
 from zklock.testing import wait_for
 
 pytestmark = pytest.mark.skipif(not turn_module.READS, reason="callers read on Linux alone")
 
 SOON = 60.0
-DELETED = 2
+DELETED, CHANGED, CHILD = 2, 3, 4
 
 
 class Landing:
@@ -84,6 +98,11 @@ def hears(kazoo: Kazoo) -> bool:
     """Whether the connection thread would hear what has arrived."""
     here = kazoo.connection.fileno()
     return here in dict(kazoo.connection.turn.wait(0.0))
+
+
+def is_woken(kazoo: Kazoo) -> bool:
+    """Whether somebody has woken the connection thread."""
+    return kazoo.reader.fileno() in dict(kazoo.connection.turn.wait(0.0))
 
 
 def is_free(kazoo: Kazoo) -> bool:
@@ -397,6 +416,312 @@ class TestReading:
         assert kazoo.handler.seen(0) == 4711
 
 
+class Gone:
+    """A caller that waits for a deletion; how often it was told, and how often it may have been."""
+
+    def __init__(self, kazoo: Kazoo, path: str = "/blocker") -> None:
+        self.told = self.missed = 0
+        self.due = True
+        self.deletion = Deletion(path, self._come, self._miss, lambda: self.due)
+        self._kazoo = kazoo
+        self.rides = Rides(kazoo)
+
+    def _come(self) -> None:
+        self.told += 1
+
+    def _miss(self) -> None:
+        self.missed += 1
+
+    def watched(self, *others: str) -> Self:
+        """Have it watched, and others, by riders."""
+        for path in (self.deletion.path, *others):
+            self.rides.ride(path, self.rides.watch(path))
+            (number,) = numbers(self._kazoo.sent())
+            self._kazoo.far.sendall(answers(number))
+            self._kazoo.run()
+        self.rides.heard.clear()
+        return self
+
+    def listen(self, seconds: float = SOON) -> bool:
+        return self._kazoo.handler.listen(self.deletion, self.deletion.path.encode(), seconds)
+
+
+def listening(kazoo: Kazoo, gone: Gone) -> threading.Thread:
+    """Have a thread listen."""
+    thread = threading.Thread(target=gone.listen)
+    thread.start()
+    turn = kazoo.connection.turn
+    wait_for(lambda: isinstance(turn.reading, Listener), SOON, "the listener")
+    wait_for(lambda: is_free(kazoo), SOON, "the end of its turn")
+    return thread
+
+
+class TestListening:
+    def test_a_caller_hears_its_deletion_and_nobody_else_does(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        kazoo.far.sendall(event(DELETED, "/blocker"))
+        with asleep(kazoo):
+            assert gone.listen()
+            assert is_free(kazoo)
+            assert not hears(kazoo)
+        kazoo.run()
+        assert (gone.told, gone.missed, gone.rides.heard) == (1, 0, [])
+
+    def test_less_than_a_frame_is_left_to_the_connection_thread(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        with asleep(kazoo):
+            thread = listening(kazoo, gone)
+            kazoo.far.sendall(event(DELETED, "/blocker")[:1])
+            thread.join()
+            assert is_woken(kazoo)
+        kazoo.far.sendall(event(DELETED, "/blocker")[1:])
+        kazoo.step(0.01)
+        kazoo.run()
+        assert (gone.told, gone.rides.heard) == (0, [("DELETED", "/blocker")])
+
+    def test_a_later_watch_for_it_is_another_one(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        kazoo.far.sendall(event(DELETED, "/blocker"))
+        with asleep(kazoo):
+            assert gone.listen()
+        kazoo.far.sendall(event(DELETED, "/blocker"))
+        kazoo.run()
+        assert gone.rides.heard == []
+        assert kazoo.received == [event(DELETED, "/blocker")]
+
+    @pytest.mark.parametrize(
+        "first",
+        [
+            event(DELETED, "/other"),
+            event(CHANGED, "/blocker"),
+            event(CHILD, "/blocker"),
+            event(DELETED, "/blocker/below"),
+            event(DELETED, "/block"),
+            event(DELETED, "/nobody"),
+            answers(PING),
+        ],
+        ids=["another", "changed", "children", "below", "shorter", "nobody's", "a ping"],
+    )
+    def test_anything_else_is_left_to_the_connection_thread(
+        self, kazoo: Kazoo, first: bytes
+    ) -> None:
+        gone = Gone(kazoo).watched("/other")
+        with asleep(kazoo):
+            kazoo.far.sendall(first + event(DELETED, "/blocker"))
+            assert not gone.listen()
+            assert kazoo.connection.turn.reading is None
+            assert not gone.listen()  # at once: something is there
+            assert gone.told == 0
+        kazoo.run()
+        assert len(gone.rides.heard) + len(kazoo.received) == 2
+
+    def test_what_comes_behind_it_is_left_and_told_later(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched("/other")
+        with asleep(kazoo):
+            kazoo.far.sendall(event(DELETED, "/blocker") + event(DELETED, "/other"))
+            assert gone.listen()
+            assert (gone.told, gone.rides.heard) == (1, [])
+            assert not gone.listen()
+        kazoo.run()
+        assert gone.rides.heard == [("DELETED", "/other")]
+
+    @pytest.mark.parametrize("how", ["kazoo", "another rider", "its children", "sees all"])
+    def test_what_others_watch_is_told_by_the_connection_thread(
+        self, kazoo: Kazoo, how: str
+    ) -> None:
+        gone = Gone(kazoo).watched()
+        watches = kazoo.connection._sorted.watches
+        watch = gone.rides.watch("/blocker")
+        if how == "kazoo":
+            watches.answered(SetWatch(GET_DATA, b"/blocker", None), 0)
+        elif how == "another rider":
+            watches.answered(watch, 0)
+        elif how == "its children":
+            watches.answered(gone.rides.watch("/blocker", GET_CHILDREN), 0)
+        else:
+            watches.of_kazoo(4711, b"")
+        with asleep(kazoo):
+            kazoo.far.sendall(event(DELETED, "/blocker"))
+            assert not gone.listen()
+            assert gone.told == 0
+        kazoo.run()
+        assert ("DELETED", "/blocker") in gone.rides.heard
+        assert len(kazoo.received) == (how in {"kazoo", "sees all"})
+
+    @pytest.mark.parametrize("length", [-1, 1])
+    def test_a_path_of_another_length_than_the_frame_is_left(
+        self, kazoo: Kazoo, length: int
+    ) -> None:
+        gone = Gone(kazoo).watched()
+        data = bytearray(event(DELETED, "/blocker"))
+        struct.pack_into(">i", data, 28, len("/blocker") + length)
+        with asleep(kazoo):
+            kazoo.far.sendall(data)
+            assert not gone.listen()
+        assert gone.told == 0
+
+    def test_nobody_listens_while_something_is_under_way(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        with asleep(kazoo):
+            gone.rides.ride("/other")
+            assert not gone.listen()
+        (number,) = numbers(kazoo.sent())
+        kazoo.far.sendall(answers(number))
+        kazoo.run()
+        with asleep(kazoo):
+            other = sent(kazoo, "/a")
+            assert not gone.listen()
+            assert kazoo.connection.turn.reading is other
+
+    def test_nobody_listens_in_the_turn_of_another(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        assert not gone.listen()
+        kazoo.connection.close()
+        assert not gone.listen()
+
+    def test_who_waits_for_it_no_longer_leaves_it_to_others(self, kazoo: Kazoo) -> None:
+        """An outcome may come, and ring, before the listener forgets what has rung."""
+        gone = Gone(kazoo).watched()
+        gone.due = False
+        with asleep(kazoo):
+            kazoo.far.sendall(event(DELETED, "/blocker"))
+            assert not gone.listen(math.inf)
+            assert is_woken(kazoo)
+        kazoo.step(0.01)
+        kazoo.run()
+        assert (gone.told, gone.rides.heard) == (0, [("DELETED", "/blocker")])
+
+    def test_its_time_ends(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        with asleep(kazoo):
+            assert not gone.listen(0.0)
+            kazoo.far.sendall(event(DELETED, "/blocker"))
+            wait_for(lambda: hears(kazoo), SOON, "the event")
+        assert gone.told == 0
+
+    def test_a_ring_ends_it(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        with asleep(kazoo):
+            thread = listening(kazoo, gone)
+            kazoo.handler.ring()
+            thread.join()
+            assert kazoo.connection.turn.reading is None
+        assert gone.told == 0
+
+    def test_another_who_sends_ends_it(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        with asleep(kazoo):
+            thread = listening(kazoo, gone)
+            other = sent(kazoo, "/a")
+            thread.join()
+            (number,) = numbers(received(kazoo))
+            kazoo.far.sendall(event(DELETED, "/blocker") + answers(number))
+            kazoo.handler.read(other.flight, SOON)  # if the listener has left the bell in time
+            assert not kazoo.handler.read(other.flight, SOON)
+            assert other.heard == []  # the event comes first
+        kazoo.step(0.01)
+        kazoo.run()
+        assert (gone.told, gone.rides.heard) == (0, [("DELETED", "/blocker")])
+        assert other.heard == [(0, b"")]
+
+    def test_nobody_forgets_what_has_rung_for_another(self, kazoo: Kazoo) -> None:
+        """One that still waits, and reads no more, would sleep on."""
+        bell, number = kazoo.reader.bell, kazoo.connection.fileno()
+        others: list[Landing] = []
+        gone = Gone(kazoo).watched()
+
+        def due() -> bool:
+            bell.ring()
+            others.append(sent(kazoo, "/a"))
+            (sent_number,) = numbers(received(kazoo))
+            kazoo.far.sendall(answers(sent_number))
+            kazoo.connection._take_back()
+            kazoo.run()
+            kazoo.reader.flush()
+            kazoo.connection.turn.release()
+            assert others[0].heard == [(0, b"")]
+            return not gone.listen()
+
+        with asleep(kazoo):
+            assert bell.wait(number, SOON, due)
+            assert bell.waiting == 0
+            assert not gone.listen(0.0)
+            assert not bell.wait(number, SOON, lambda: False)
+
+    def test_the_connection_thread_that_wakes_ends_it(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        with asleep(kazoo):
+            thread = listening(kazoo, gone)
+        kazoo.step(0.01)
+        thread.join()
+        kazoo.far.sendall(event(DELETED, "/blocker"))
+        kazoo.step(0.01)
+        kazoo.run()
+        assert (gone.told, gone.rides.heard) == (0, [("DELETED", "/blocker")])
+
+    def test_who_comes_back_in_the_turn_of_another_has_it_ended(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        with asleep(kazoo):
+            thread = listening(kazoo, gone)
+            turn = kazoo.connection.turn
+            assert turn.acquire(False)
+            try:
+                kazoo.handler.ring()
+                thread.join()
+            finally:
+                turn.release()
+            assert isinstance(turn.reading, Listener)
+            assert is_woken(kazoo)
+        kazoo.step(0.01)
+        assert turn.reading is None
+
+    def test_the_end_of_the_connection_is_told_by_the_connection_thread(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        with asleep(kazoo):
+            kazoo.far.close()
+            assert not gone.listen()
+        kazoo.run()
+        assert kazoo.dropped is not None
+        assert gone.told == 0
+
+    def test_an_interrupt_at_every_moment_loses_nothing(self) -> None:
+        at = 0
+        moments = Moments()
+        struck = True
+        while struck:
+            at += 1
+            kazoo = Kazoo()
+            kazoo.run()
+            gone = Gone(kazoo).watched()
+            kazoo.far.sendall(event(DELETED, "/blocker"))
+            with asleep(kazoo):
+                struck = moments.run(gone.listen, at)
+                assert is_free(kazoo), moments.where
+                assert kazoo.reader.bell.waiting == 0, moments.where
+            kazoo.reader.wake()
+            kazoo.run()
+            told = gone.told or gone.missed or gone.rides.heard
+            assert told or kazoo.dropped is not None, moments.where
+            assert kazoo.connection.turn.reading is None, moments.where
+            kazoo.close()
+        assert at > 20
+
+    def test_in_its_turn_an_interrupt_ends_the_connection(
+        self, kazoo: Kazoo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def struck(self: RidingSocket) -> None:
+            raise Struck
+
+        gone = Gone(kazoo).watched()
+        with asleep(kazoo), monkeypatch.context() as patch:
+            patch.setattr(RidingSocket, "arrived", struck)
+            with pytest.raises(Struck):
+                gone.listen(0.0)
+        kazoo.run()
+        assert kazoo.dropped is not None
+        assert (gone.told, gone.missed) == (0, 1)
+
+
 class TestAnInterrupt:
     @pytest.mark.parametrize("waits", [False, True])
     def test_at_every_moment_leaves_the_turn_free_and_nothing_unheard(self, waits: bool) -> None:
@@ -421,6 +746,7 @@ class TestAnInterrupt:
             with asleep(kazoo):
                 struck = moments.run(use, at)
                 assert is_free(kazoo), moments.where
+                assert kazoo.reader.bell.waiting == 0, moments.where
             kazoo.reader.wake()
             kazoo.run()
             if kazoo.dropped is None:

@@ -20,7 +20,8 @@ from zklock._engine.grant import GrantOptions
 from zklock._engine.lease import LeaseSettings
 from zklock._engine.session import LATE_TIMEOUTS, LATENESS, Session
 from zklock._kazoo import states
-from zklock._recipes import lock as lock_recipe, names, semaphore, together
+from zklock._kazoo.deletion import Deletion
+from zklock._recipes import lock as lock_recipe, names, semaphore, steps, together
 from zklock._recipes.effects import (
     Check,
     Claim,
@@ -28,6 +29,7 @@ from zklock._recipes.effects import (
     CreateAll,
     Delete,
     DeleteAll,
+    Event,
     Exists,
     Failure,
     List,
@@ -892,6 +894,63 @@ def test_a_release_that_is_put_off_is_read_by_nobody(reading: World) -> None:
         reading.run()
     assert nodes(reading) == []
     assert reader_of(reading).flown == []
+
+
+def behind(world: World) -> tuple[Attempt[Any], str]:
+    """Return one who waits behind a contender of another session, and that one's node."""
+    other = world.server.open_session()
+    world.server.make_path(PATH)
+    blocker = world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", other)
+    assert isinstance(blocker, str)
+    attempt = world.ask_for()
+    world.run()
+    return attempt, blocker
+
+
+def listens(world: World, attempt: Attempt[Any], blocker: str) -> Deletion:
+    """Have it listen; return what it listens for."""
+    assert not world.session.listen(attempt, blocker, 2.0)
+    deletion, seconds = reader_of(world).listening[-1]
+    assert (deletion.path, seconds) == (blocker, 2.0)
+    return deletion
+
+
+def test_who_waits_alone_hears_the_end_of_its_blocker(reading: World) -> None:
+    attempt, blocker = behind(reading)
+    deletion = listens(reading, attempt, blocker)
+    assert deletion.due()
+    deletion.come()
+    assert not deletion.due()
+    reading.run()
+    assert attempt.result().held
+
+
+def test_who_may_have_missed_it_looks_again(reading: World) -> None:
+    attempt, blocker = behind(reading)
+    deletion = listens(reading, attempt, blocker)
+    deletion.missed()
+    reading.run()
+    assert attempt.waits_behind(blocker)
+    assert deletion.due()
+
+
+def test_who_waits_with_others_hears_nothing_itself(reading: World) -> None:
+    attempt, blocker = behind(reading)
+    deletion = listens(reading, attempt, blocker)
+    other = Attempt(reading.session, steps.given(Event.UNWATCHED))
+    reading.session.watch(other, [blocker])
+    assert not deletion.due()
+    reading.session.leave(other)
+    assert deletion.due()
+
+
+def test_who_waits_behind_its_own_client_hears_nothing_itself(reading: World) -> None:
+    grant = reading.acquire()
+    attempt = reading.ask_for()
+    reading.run()
+    deletion = listens(reading, attempt, grant.path)
+    assert attempt.waits_behind(grant.path)
+    assert not deletion.due()
 
 
 def test_it_is_interrupted_where_its_reader_is(reading: World) -> None:

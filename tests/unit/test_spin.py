@@ -172,13 +172,13 @@ def test_a_bell_wakes_who_waits_for_a_connection(spins: bool) -> None:
     with here, there:
         bell = Bell()
         bell._spin._spins = spins
-        waiting = threading.Thread(target=bell.wait, args=(here.fileno(), math.inf))
+        waiting = threading.Thread(target=bell.wait, args=(here.fileno(), math.inf, lambda: True))
         waiting.start()
         bell.ring()
         wait_for(lambda: not waiting.is_alive(), SOON, "the end of the wait")
         bell.hush()
         there.send(b"x")
-        bell.wait(here.fileno(), SOON)
+        assert bell.wait(here.fileno(), SOON, lambda: True)
         assert here.recv(1) == b"x"
         bell.close()
 

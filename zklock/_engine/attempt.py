@@ -23,6 +23,7 @@ from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.machine import IllegalStep
 from zklock._engine.mailbox import Mailbox, MailHost
 from zklock._engine.outcome import Outcome
+from zklock._engine.runtime import Reader
 from zklock._engine.stages import News, Stage
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import (
@@ -107,22 +108,6 @@ class _Stay:
         self.call_off: Callable[[], object] | None = None
 
 
-class Reader(Protocol):
-    """Has threads read the replies to flights that they wait for."""
-
-    def reads(self, flight: object, seconds: float | None) -> bool:
-        """Wait for replies to the flight, and hear them; return whether to call again.
-
-        Anything but a flight that is read here is not waited for.
-        """
-
-    def read_no_more(self, flight: object) -> None:
-        """Leave the replies to the flight to another thread, if they are read here."""
-
-    def ring(self) -> None:
-        """Wake a thread in ``reads``."""
-
-
 class Host(MailHost, Protocol):
     """What an attempt needs from its session."""
 
@@ -148,6 +133,12 @@ class Host(MailHost, Protocol):
 
     def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
         """Do as ``fly``, for a thread that waits and may read the replies (see ``reader``)."""
+
+    def listen(self, attempt: Attempt[Any], blocker: str, seconds: float) -> bool:
+        """Wait on this thread until the blocker is gone, and call ``attempt.watched`` then.
+
+        Return whether it was called. This may end before: others call it, then.
+        """
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
@@ -280,8 +271,23 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         left: float | None = None
         while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
             stay = self._stay
-            if stay is None or not reader.reads(stay.asked, left):
+            if stay is None:
                 return
+            if not reader.reads(stay.asked, left) and not self._listens(stay.asked, left):
+                return
+
+    def _listens(self, asked: Asked, seconds: float | None) -> bool:
+        """Hear that the contender before it is gone, if it waits for that; return whether it is."""
+        if seconds is None or not isinstance(asked, Wait) or asked.own is None:
+            return False
+        behind = asked.blocker.rpartition("/")[0] == asked.own.rpartition("/")[0]
+        return behind and self._host.listen(self, asked.blocker, seconds)
+
+    def waits_behind(self, blocker: str) -> bool:
+        """Whether it waits until this node is gone. Who changes that rings, or sends a flight."""
+        stay = self._stay
+        asked = None if stay is None else stay.asked
+        return isinstance(asked, Wait) and asked.blocker == blocker and not self._outcome
 
     def _read_no_more(self) -> None:
         """Leave replies to other threads. Repeatable."""

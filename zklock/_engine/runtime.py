@@ -11,6 +11,7 @@ from zklock._engine.callers import Callers, Calls
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock as real_clock
 from zklock._kazoo.client import Kazoo
+from zklock._kazoo.deletion import Deletion
 from zklock._kazoo.store import After, Results
 from zklock._kazoo.switch import open_store
 from zklock._recipes.effects import Flight
@@ -69,6 +70,13 @@ class Reader(Protocol):
 
         With ``None``, do not sleep, and wait for a fraction of a millisecond at most. Anything but
         a flight that is read here is not waited for.
+        """
+
+    def listen(self, deletion: Deletion, seconds: float) -> bool:
+        """Wait for the deletion of a node that is watched, and tell if this hears of it.
+
+        Return whether it was told. Nobody else is told of this deletion then. It waits for at most
+        ``seconds``, and may end before: then the deletion is told as all others are.
         """
 
     def glances(self) -> bool:

@@ -57,6 +57,7 @@ from zklock._ground.strikes import may_strike
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo import states
 from zklock._kazoo.client import Kazoo, closed_error, forked_error
+from zklock._kazoo.deletion import Deletion
 from zklock._kazoo.handler import Handler, WireObserver
 from zklock._kazoo.states import Change
 from zklock._kazoo.store import Results, shielded
@@ -371,6 +372,22 @@ class Session(Uncopied, WireObserver):
         assert self.reader is not None
         self._send(flight, done, self.reader.fly)
 
+    def listen(self, attempt: Attempt[Any], blocker: str, seconds: float) -> bool:
+        """Wait on this thread until a node is gone, if the attempt alone is to be told of it."""
+        assert self.reader is not None
+        deletion = Deletion(
+            blocker,
+            come=partial(self._on_event, states.DELETED, blocker, attempt),
+            missed=partial(attempt.watched, None, deleted=False),
+            due=partial(self._waits_alone, attempt, blocker),
+        )
+        return self.reader.listen(deletion, seconds)
+
+    def _waits_alone(self, attempt: Attempt[Any], blocker: str) -> bool:
+        with self.guard:
+            alone = self._watchers.of(blocker) == [attempt] and self._nodes.get(blocker) is None
+        return alone and attempt.waits_behind(blocker)
+
     def _send(
         self,
         flight: Flight,
@@ -647,7 +664,8 @@ class Session(Uncopied, WireObserver):
             now = self._clock()
             telemetry.emit(SessionEnded(at=now, session_id=session_id, reason=reason))
 
-    def _on_event(self, kind: str, path: str | None) -> None:
+    def _on_event(self, kind: str, path: str | None, heard_by: Attempt[Any] | None = None) -> None:
+        """Take an event; ``heard_by``: who has heard of it itself, and is told alone."""
         if path is None:
             return  # the connection is lost; the state reports this too
         deleted = kind == states.DELETED
@@ -655,7 +673,7 @@ class Session(Uncopied, WireObserver):
         with self.guard:
             self._lapse()  # the session may have expired meanwhile, with its nodes
             own = self._nodes.get(path)
-            attempts = self._watchers.of(path)
+            attempts = self._watchers.of(path) if heard_by is None else [heard_by]
             held = deleted and self._nodes.was_granted(path)
             taken = deleted and own is not None  # what this client deletes, it has forgotten
             written = False

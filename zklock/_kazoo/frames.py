@@ -157,6 +157,24 @@ class Frames:
             taken.append((rider, self._heard(zxid, error, watch), body))
         return taken, self._at < size
 
+    def take_deletion(self, path: bytes) -> bool:
+        """Take what comes next if it tells one rider alone that this node was deleted.
+
+        Return whether it does. Nobody was told of it then. Nothing else is taken, or looked at.
+        """
+        data, at = self._data, self._at
+        event = at + _REPLY.size
+        if len(data) - event < _EVENT.size:
+            return False
+        length, xid = _head(data, at)
+        kind, _, size = _EVENT.unpack_from(data, event)
+        name, end = event + _EVENT.size, at + _LENGTH.size + length
+        whole = xid == _EVENT_XID and name + size == end <= len(data)
+        if not whole or data[name:end] != path or not self.watches.take_deletion(kind, path):
+            return False
+        self._at = end
+        return True
+
     def _heard(self, zxid: int, error: int, watch: Watch | None) -> int:
         """Note what the head of a reply to a rider says; return the error code to pass on."""
         if watch is not None:

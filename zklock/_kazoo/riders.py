@@ -32,7 +32,10 @@ other file is named):
    under anybody.
 5. *Order.* Frames are taken one by one. A frame for kazoo is read by kazoo before the next frame
    is looked at (``frames``). A caller takes the replies to its own riders, and leaves the rest. So
-   every event is told before every later reply, whoever asked for either.
+   every event is told before every later reply, whoever asked for either. One event is told by a
+   caller, that for which it alone waits (``turn``). A later event may then be told before it, by
+   the connection thread. The contender that waits is none the worse: it learns of a change of its
+   own node, or of the end of its session, earlier. It has asked nothing that could be answered.
 6. *kazoo sees whole frames only*, however they arrive; what is sent in part is sent to its end.
 7. *A reply out of turn ends the connection.* Numbers are given when the bytes are appended to what
    is to be written, in one turn.
@@ -79,9 +82,13 @@ class Line(Protocol):
 
 
 class Awaited(Protocol):
-    """The landing of a flight that a caller waits for, and may read the replies to."""
+    """What a caller waits for, and may read itself: the replies to a flight, or an event.
 
-    flight: Flight
+    ``flight`` is ``None`` for an event.
+    """
+
+    @property
+    def flight(self) -> Flight | None: ...
 
     def complete(self) -> None:
         """Complete it: what was not heard counts as dropped. Repeatable."""

@@ -21,6 +21,7 @@ from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
+from zklock._kazoo.deletion import Deletion
 from zklock._kazoo.frames import Frames
 from zklock._kazoo.handler import _UNPOLLED, Handler
 from zklock._kazoo.riders import Awaited, Rider
@@ -37,6 +38,7 @@ from zklock._kazoo.socket import (
     _WakeWriter,
     is_closed,
 )
+from zklock._kazoo.spin import milliseconds
 from zklock._kazoo.store import (
     _CREATING,
     MAX_REQUEST,
@@ -95,6 +97,20 @@ class Carries(Hears, Protocol):
 
     def ring(self) -> None:
         """Wake a caller that reads."""
+
+
+class Listener:
+    """A caller that waits for a deletion. ``path`` is as the server knows it."""
+
+    flight = None
+
+    def __init__(self, deletion: Deletion, path: bytes) -> None:
+        self.deletion = deletion
+        self.path = path
+
+    def complete(self) -> None:
+        """Tell that the deletion may have come."""
+        self.deletion.missed()
 
 
 class RidingSocket(_Socket):
@@ -167,6 +183,7 @@ class RidingSocket(_Socket):
         if turn.reading is not None:
             self.stop_reading()
         idle = awaited is not None and self._sorted.idle and not self._held
+        idle = idle and wake.bell.waiting == 0
         going = not wake.pending() or wake.hand_over(self._take_here)
         if going:
             for rider in riders:
@@ -205,6 +222,36 @@ class RidingSocket(_Socket):
             turn.stop_reading(self.fileno())
         turn.struck = False
         return replies, rest
+
+    def listen_here(self, wake: WakeReader, awaited: Listener) -> bool:
+        """Have the caller hear what arrives next; return whether it can: nothing is under way."""
+        turn = self.turn
+        busy = turn.struck or turn.reading is not None or wake.pending() or self._held
+        if busy or not self.rides or not self._sorted.idle or wake.bell.waiting > 1:
+            return False
+        turn.struck = True
+        wake.bell.hush()
+        turn.read(self.fileno(), awaited)
+        turn.struck = False
+        return True
+
+    def hear_here(self, awaited: Listener, taking: list[Awaited]) -> tuple[bool, bool] | None:
+        """Receive, and take the event that a caller listens for; it listens no longer.
+
+        Return whether it has come, and whether there is something else for the connection thread.
+        ``None``: the caller does not listen any more. ``taking``: see ``read_here``.
+        """
+        turn = self.turn
+        if turn.reading is not awaited or turn.struck or not self.rides:
+            return None
+        taking.append(awaited)
+        turn.struck = True
+        self.arrived()
+        come = self._sorted.take_deletion(awaited.path)
+        rest = not self._sorted.idle or self._end is not False
+        turn.stop_reading(self.fileno())
+        turn.struck = False
+        return come, rest
 
     def leave_to_others(self, flight: object) -> None:
         """Read no more, if it is the replies to this flight."""
@@ -530,7 +577,7 @@ class RidingHandler(Handler):
             return False
         taking: list[Awaited] = []
         try:
-            if not wake.bell.wait(number, seconds):
+            if not wake.bell.wait(number, seconds, lambda: line.turn.reading is awaited):
                 return False
             taken = self._in_turn(line, line.read_here, awaited, taking)
             if taken is None:
@@ -545,6 +592,37 @@ class RidingHandler(Handler):
             self._wake_up()
             raise
         return True
+
+    def listen(self, deletion: Deletion, path: bytes, seconds: float) -> bool:
+        """Wait for a deletion, and have it told here; see ``turn``. Return whether it was told.
+
+        At most ``seconds``. It also ends when anything else happens on the connection, or the bell
+        rings: who waits on is then told by other threads.
+        """
+        line, wake = self._socket, self._riders
+        if not isinstance(line, RidingSocket) or wake is None or line.fileno() < 0:
+            return False
+        listener, taking = Listener(deletion, path), list[Awaited]()
+
+        def begun() -> bool:
+            # What came before is told by then, and has perhaps rung before the bell was hushed.
+            begins = self._in_turn(line, line.listen_here, wake, listener)
+            return bool(begins) and deletion.due()
+
+        try:
+            heard = None
+            if wake.bell.listen(line.fileno(), seconds, begun):
+                heard = self._in_turn(line, line.hear_here, listener, taking)
+            come, rest = heard or (False, line.turn.reading is listener)
+            if rest:
+                self._wake_up()
+            if come:
+                deletion.come()
+        except BaseException:
+            self._orphans.extend(taking)
+            self._wake_up()
+            raise
+        return come
 
     def glances(self) -> bool:
         """Whether a caller that must not sleep should read the replies to what it sends next."""
@@ -705,8 +783,7 @@ class RidingHandler(Handler):
     ) -> list[tuple[int, int]]:
         """Return what happens to these sockets until then."""
         seconds = until - clock() if until else 0.0
-        milliseconds = None if seconds == math.inf else seconds * 1000 if seconds > 0 else 0.0
-        happened: list[tuple[int, int]] = self._poll(rlist, wlist).poll(milliseconds)
+        happened: list[tuple[int, int]] = self._poll(rlist, wlist).poll(milliseconds(seconds))
         return happened
 
 
@@ -764,6 +841,11 @@ class RidingStore(Store):
             gone = self._depart(line, flight, done)
         if not gone:
             self.fly(flight, done)
+
+    def listen(self, deletion: Deletion, seconds: float) -> bool:
+        """Wait for the deletion of a node; see ``runtime.Reader``."""
+        path = wire.full_path(deletion.path, self._client.chroot)
+        return self._carrier.listen(deletion, path, seconds)
 
     def _depart(self, line: RidingSocket, flight: Flight, done: Callable[[Results], None]) -> bool:
         """Send a flight whose replies the caller may read; return whether it can go so."""
@@ -863,6 +945,7 @@ class Reader:
     def __init__(self, store: RidingStore, handler: RidingHandler) -> None:
         self.fly = store.fly_awaited
         self.reads = handler.read
+        self.listen = store.listen
         self.glances = handler.glances
         self.read_no_more = handler.read_no_more
         self.ring = handler.ring

@@ -50,6 +50,12 @@ ROUNDS = 64
 
 LONGEST = 2048
 
+
+def milliseconds(seconds: float) -> float | None:
+    """Return how long to poll; ``None`` stands for no limit."""
+    return None if seconds == math.inf else max(0.0, 1000 * seconds)
+
+
 _let_others_run: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
@@ -110,7 +116,7 @@ class Spin:
             found = _spin(poll, begin, self._now)
             seconds -= LIMIT
         if not found:
-            poll(None if seconds == math.inf else 1000 * seconds)
+            poll(milliseconds(seconds))
         self._sum += min(self._now() - begin, MOST)
         self._left -= 1
         if self._left <= 0:

@@ -9,6 +9,14 @@ A caller *reads* if it waits for the flight that it sends, and nothing else is u
 connection. Until the flight is answered, or anybody else has something to do with the connection,
 the connection thread does not hear what arrives. So nobody is woken who does not read.
 
+A caller *listens* in the same way while its contender waits for the end of the one before it. It
+takes one event only: the deletion of that node, if it comes next, if this caller alone is to be
+told of it, and if kazoo does not watch the node, too. All else is left where it is, for the
+connection thread. So events are told in their order. The next thing that anybody sends, a heartbeat
+for instance, ends the listening for good: from then on the connection thread tells of the deletion.
+That others do not wait for it is looked up after the listening has begun. Whoever begins to wait
+for it later sends a request for that, which ends the listening.
+
 1. *The turn is taken and given back whatever strikes.* A signal handler may raise between two steps
    of the main thread. Python looks for signals when a call of C returns, when a function of Python
    begins, and when a loop goes round. It does not look where a ``for`` statement takes the next
@@ -20,7 +28,8 @@ the connection thread does not hear what arrives. So nobody is woken who does no
    it: all that is under way is dropped.
 3. *A reply that was taken is heard.* A reader that is struck after it has taken replies leaves
    their landing to the connection thread (``orphans``), which completes it. What was not heard
-   counts as dropped. A landing may be completed twice, with the same results.
+   counts as dropped. A landing may be completed twice, with the same results. After an event, the
+   contender looks again.
 4. *A signal handler cannot wait for what it has interrupted.* It is told so if it asks zklock for
    something in the turn of its own thread (``RidingHandler.callers``). One that waits for something
    else, or sleeps, keeps the connection thread from its turn. After a third of the session timeout,
@@ -29,25 +38,31 @@ the connection thread does not hear what arrives. So nobody is woken who does no
 5. *A reader that does not come back keeps nobody.* A signal handler may have interrupted it where
    it waits, when it does not have the turn. Whoever has something to do with the connection ends
    the reading first, and the connection thread hears again what arrives. Heartbeats do so, too.
+   Until then, events for others wait: for a tenth of the session timeout while something is held,
+   and for a third at most.
 6. *No rider overtakes what the user has queued in kazoo.* kazoo asks the handler for a result
    before it queues a request, and keeps the result in the queue. So while no result of kazoo's is
    open, the queue is empty. A caller writes only then; else kazoo is asked (see ``wake``).
+7. *Nobody sleeps on who was woken.* Whoever ends a reading rings, and so does the outcome of an
+   attempt. All callers share one bell. Only who begins to read forgets what has rung, and nobody
+   begins while another caller still waits at the bell (``Bell.waiting``): it could sleep on. Who
+   listens looks once more whether it still has to wait, after it has forgotten what has rung.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import select
 import socket
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from zklock._ground.strikes import of_the_call
 from zklock._kazoo.riders import Awaited
-from zklock._kazoo.spin import Glance, Spin
+from zklock._kazoo.spin import Glance, Spin, milliseconds
 
 TRY = (False,)
 """The argument of an ``acquire()`` that does not wait."""
@@ -95,7 +110,9 @@ class Turn:
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
         """Wait for something to read; return it by descriptor."""
-        limit = None if seconds == math.inf else seconds if READS else 1000 * seconds
+        limit = milliseconds(seconds)
+        if READS and limit is not None:
+            limit /= 1000
         happened: list[tuple[int, int]] = self._poller.poll(limit)
         return happened
 
@@ -130,6 +147,7 @@ class Bell:
         self._spin = Spin()
         self.glance = Glance()
         self._ears: deque[tuple[int, Any]] = deque()
+        self._inside: set[object] = set()
 
     def ring(self) -> None:
         """Wake the caller."""
@@ -142,18 +160,57 @@ class Bell:
             return  # full, so that it rings already; or closed, with the client
 
     def hush(self) -> None:
-        """Forget what has rung before."""
+        """Forget what has rung before. Nobody else may wait: it could sleep on, unheard."""
         if self._rung:
             self._rung = False
             with contextlib.suppress(BlockingIOError):
                 self._read.recv(65536)
 
-    def wait(self, connection: int, seconds: float | None) -> bool:
+    @property
+    def waiting(self) -> int:
+        """How many callers wait here, or are about to: who reads, and perhaps who has read."""
+        return len(self._inside)
+
+    def wait(self, connection: int, seconds: float | None, due: Callable[[], bool]) -> bool:
         """Wait until something has arrived at the connection, or the bell rings.
 
         At most ``seconds``; with ``None``, as long as one may who must not sleep. Return whether
-        something may have come.
+        something may have come. ``due()``: whether to wait; what makes it false rings afterwards.
         """
+        me = object()
+        try:
+            self._inside.add(me)
+            if not due():
+                return False
+            ear, come = self._ear(connection), True
+            if seconds is None:
+                come = self.glance.wait(ear.poll)
+            else:
+                self._spin.wait(ear.poll, seconds)
+        finally:
+            self._inside.discard(me)
+        self._ears.append((connection, ear))
+        return come
+
+    def listen(self, connection: int, seconds: float, due: Callable[[], bool]) -> bool:
+        """Wait for something that may take long: sleep at once, and do not learn from it.
+
+        Return whether it was due.
+        """
+        me = object()
+        try:
+            self._inside.add(me)
+            if not due():
+                return False
+            ear = self._ear(connection)
+            ear.poll(milliseconds(seconds))
+        finally:
+            self._inside.discard(me)
+        self._ears.append((connection, ear))
+        return True
+
+    def _ear(self, connection: int) -> Any:
+        """Return what waits for both; it is put back afterwards, for the next wait."""
         try:
             number, ear = self._ears.pop()
         except IndexError:
@@ -162,13 +219,7 @@ class Bell:
             ear = select.poll()
             for each in (connection, self._read.fileno()):
                 ear.register(each, select.POLLIN)
-        come = True
-        if seconds is None:
-            come = self.glance.wait(ear.poll)
-        else:
-            self._spin.wait(ear.poll, seconds)
-        self._ears.append((connection, ear))
-        return come
+        return ear
 
     def close(self) -> None:
         """Close its sockets."""

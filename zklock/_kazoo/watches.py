@@ -82,13 +82,30 @@ class Watches:
 
     def fire(self, kind: int, path: bytes) -> bool:
         """Tell of an event those who watch; return whether kazoo is to see it, too."""
-        told: dict[tuple[Told, str] | None, None] = {}
-        if kind in _ON_DATA:
-            told |= self._data.pop(path, {})
-        if kind in _ON_CHILDREN:
-            told |= self._children.pop(path, {})
+        told = self._used_up(kind, path)
         for who in told:
             if who is not KAZOO:
                 tell, known = who
                 tell(_KINDS[kind], known)
         return not told or KAZOO in told or self._kazoo_sees_all
+
+    def take_deletion(self, kind: int, path: bytes) -> bool:
+        """Use up the watch for an event if it is a deletion that one rider alone watches for.
+
+        Return whether it is one. It was told to nobody then.
+        """
+        watching = self._data.get(path, {})
+        alone = len(watching) == 1 and KAZOO not in watching and path not in self._children
+        if kind != _DELETED or not alone or self._kazoo_sees_all:
+            return False
+        self._used_up(kind, path)
+        return True
+
+    def _used_up(self, kind: int, path: bytes) -> dict[tuple[Told, str] | None, None]:
+        """Return who watches for an event, and does so no longer."""
+        told: dict[tuple[Told, str] | None, None] = {}
+        if kind in _ON_DATA:
+            told |= self._data.pop(path, {})
+        if kind in _ON_CHILDREN:
+            told |= self._children.pop(path, {})
+        return told

@@ -35,7 +35,7 @@ from tests.unit.simulator.plans import (
 from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
 from zklock._kazoo.riders import Awaited, Rider
-from zklock._kazoo.riding import RidingSocket
+from zklock._kazoo.riding import Listener, RidingSocket
 
 ROOT = Path(__file__).parents[3]
 
@@ -125,6 +125,22 @@ def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> No
         play(seed)
     assert len(rode) > 100 * EACH
     assert len(read) > 5 * EACH
+
+
+def test_callers_hear_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "on")
+    heard: list[Any] = []
+    hear_here = RidingSocket.hear_here
+
+    def hears(self: RidingSocket, awaited: Listener, taking: list[Awaited]) -> Any:
+        heard.append(hear_here(self, awaited, taking))
+        return heard[-1]
+
+    monkeypatch.setattr(RidingSocket, "hear_here", hears)
+    for seed in range(FEW):
+        play(seed)
+    assert len(heard) > FEW
+    assert [each for each in heard if each is not None and each[0]]
 
 
 @pytest.mark.parametrize("riders", ["off", "on"])
