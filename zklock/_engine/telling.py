@@ -6,6 +6,7 @@ subscribed. Nothing here blocks, takes a lock, or calls anything of the user's.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,14 +34,14 @@ class Epochs:
     """The epochs of the newest grants, by the path of the lock. The caller has the guard."""
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+        self._known: OrderedDict[str, int] = OrderedDict()
 
     def note(self, path: str, epoch: int) -> int | None:
         """Note the epoch of a new grant → the one before, if that was another."""
         before = self._known.pop(path, epoch)
         self._known[path] = epoch
         if len(self._known) > _EPOCHS:
-            del self._known[next(iter(self._known))]
+            self._known.popitem(last=False)
         return None if before == epoch else before
 
 

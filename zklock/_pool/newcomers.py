@@ -7,6 +7,7 @@ left out for a time after its start. Each crash in a row doubles that time.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 LONGEST = 32
@@ -34,7 +35,7 @@ class Newcomers:
     """What the leader remembers of crashes. Times are seconds of one clock."""
 
     def __init__(self) -> None:
-        self._records: dict[str, _Record] = {}
+        self._records: OrderedDict[str, _Record] = OrderedDict()
         self._here: dict[str, _Worker] = {}
 
     def begin(self) -> None:
@@ -71,7 +72,7 @@ class Newcomers:
             record = _Record(min(record.crashes + 1, 32), now)
         self._records[worker.kin] = record
         if len(self._records) > _KEPT:
-            del self._records[next(iter(self._records))]
+            self._records.popitem(last=False)
 
     def waiting(self, now: float) -> set[str]:
         """Return the workers that are left out for now."""

@@ -241,7 +241,7 @@ def _agree(root: str, limit: int | None, permits: int) -> Recipe[Kept]:
 def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
     data = node.data
     if not data:
-        raise LimitMismatch(f"{root}: no limit is kept here yet: pass limit=", path=root)
+        raise LimitMismatch(f"{root}: no limit is kept here yet: give one", path=root)
     if not (data.isdigit() and 0 < int(data) < names.EXHAUSTED_AT):
         raise ZkLockError(
             f"{root}: its data is not a semaphore's limit ({data[:20]!r}): use another path",
