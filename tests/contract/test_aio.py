@@ -577,6 +577,7 @@ class TestBurst:
         await aside(client.stop)
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {zklock.ClientClosed}
+        assert len(set(map(id, outcomes))) == len(outcomes), "each has a traceback of its own"
         await holder.release()
 
     @on_loop

@@ -108,7 +108,13 @@ def test_a_failure_is_told_to_those_who_made(wire: Wire) -> None:
     wire.makes(2)
     wire.follows(3)
     wire.asked.pop()(denied)
-    assert wire.landed == {1: (denied,) * 3, 2: (denied,) * 3}
+    assert {number: len(set(map(id, results))) for number, results in wire.landed.items()} == {
+        1: 1,
+        2: 1,
+    }
+    first, second = (wire.landed[number][0] for number in (1, 2))
+    assert str(first.error) == str(second.error) == "no"
+    assert first.error is not second.error  # each raises its own
     assert wire.sent == [3]
 
 

@@ -1216,6 +1216,21 @@ def test_who_asks_after_the_end_of_the_client_is_told(world: World) -> None:
         attempt.result()
 
 
+def test_all_who_wait_at_the_end_of_the_client_get_an_error_of_their_own(world: World) -> None:
+    """One that all raise would have all their tracebacks, and each of them would show all."""
+    world.acquire()
+    attempts = [world.ask_for() for _ in range(3)]
+    world.run()
+    world.stop()
+    world.run()
+    errors = []
+    for attempt in attempts:
+        with pytest.raises(ClientClosed, match="stopped") as told:
+            attempt.result()
+        errors.append(told.value)
+    assert len(set(map(id, errors))) == 3
+
+
 def test_a_late_answer_is_told_with_its_limits_and_the_session(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

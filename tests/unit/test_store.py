@@ -15,6 +15,7 @@ from zklock._kazoo.store import (
     MEANINGS,
     Store,
     _Landing,
+    _Listings,
     _listings_beside,
     shielded,
     translate,
@@ -208,6 +209,18 @@ def test_a_flight_waits_for_all_its_answers(why: Failure) -> None:
     assert landed == []
     landing.put(1, listing)
     assert landed == [(failed, listing)]
+
+
+def test_those_who_share_a_listing_that_fails_get_an_error_each() -> None:
+    asked: list[Any] = []
+    listings = _Listings(lambda request, put: asked.append(put), threading.RLock())
+    got: list[Any] = []
+    for _ in range(3):
+        listings.want(List("/a"), got.append)
+    asked[0](Failed(Failure.DENIED, AccessDenied("no")))
+    asked[1](Failed(Failure.DENIED, AccessDenied("never")))
+    assert [str(each.error) for each in got] == ["no", "never", "never"]
+    assert len({id(each.error) for each in got}) == 3
 
 
 def test_an_error_of_ours_ends_no_thread_of_kazoo(caplog: pytest.LogCaptureFixture) -> None:

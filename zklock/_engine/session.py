@@ -42,6 +42,7 @@ from zklock._engine.runtime import Runtime, Thread
 from zklock._engine.script import Answer
 from zklock._engine.watches import HeldWatches, Watchers, asked_of
 from zklock._ground import telemetry
+from zklock._ground.copied import copied
 from zklock._ground.happened import (
     Connected,
     HeartbeatAnswered,
@@ -657,7 +658,7 @@ class Session(Uncopied, WireObserver):
         self._say_ended(ended, reason)
         final = closed_error(self.client) if reason is LossReason.CLIENT_CLOSED else None
         for attempt in attempts:
-            attempt.session_replaced(final)
+            attempt.session_replaced(None if final is None else copied(final))
 
     def _say_ended(self, session_id: int | None, reason: LossReason) -> None:
         if telemetry.hooks and session_id is not None:
@@ -949,7 +950,7 @@ class Session(Uncopied, WireObserver):
                 extra=self._fields(),
             )
         for attempt in refused:
-            attempt.refused(failed.error)
+            attempt.refused(copied(failed.error))
 
     def _read(self, path: str, own: OwnNode, results: Results) -> None:
         """Note what was read for a grant, or that its node is gone."""

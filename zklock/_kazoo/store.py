@@ -449,7 +449,7 @@ class _Listings:
         if following is not None:
             self._send(request, following)
         for put in puts:
-            put(result)
+            put(result.for_another() if isinstance(result, Failed) else result)
 
 
 class _Follower:
@@ -467,8 +467,9 @@ class _Follower:
     def go(self, made: Any = None) -> None:
         """Send the flight, now that its parent is made; if that failed, fail in the same way."""
         if self._makes and made is not None:
+            mine = made.for_another()
             for slot in self._slots:
-                self._landing.put(slot, made)
+                self._landing.put(slot, mine)
             return
         if self._makes:
             self._landing.put(0, made)

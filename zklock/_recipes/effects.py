@@ -18,10 +18,11 @@ carried out), ``SessionReplaced``, or the error that the host raised instead of 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
+from zklock._ground.copied import copied
 from zklock._ground.kept import kept
 from zklock._recipes.names import Queue
 from zklock.token import FencingToken
@@ -306,6 +307,10 @@ class Failed:
     why: Failure
     error: Exception
     busy: bool = False
+
+    def for_another(self) -> Failed:
+        """Return the same failure, with an error of its own; see ``copied``."""
+        return replace(self, error=copied(self.error))
 
 
 @dataclass(frozen=True)
