@@ -6,6 +6,7 @@ all of them it is struck at every moment at which CPython looks for signals.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 import zklock
 from tests.contract.struck import LIBRARY, Moments
-from tests.contract.support import SOON, gone, granted
+from tests.contract.support import SOON, gone, granted, run
 from tests.modes import repeated
 from tests.unit.bytecodes import Bytecodes
 from zklock.testing import EmbeddedServer, embedded, wait_for
@@ -53,7 +54,7 @@ def connect(
         client.close()
 
 
-def released_and_got(client: zklock.Client) -> Callable[[], None]:
+def released_and_got(client: zklock.Client, other: zklock.Client) -> Callable[[], None]:
     lock = zklock.Lock(client, "/struck")
 
     def use() -> None:
@@ -63,12 +64,41 @@ def released_and_got(client: zklock.Client) -> Callable[[], None]:
     return use
 
 
-def given_up(client: zklock.Client) -> Callable[[], None]:
+def given_up(client: zklock.Client, other: zklock.Client) -> Callable[[], None]:
     """A lock that somebody else holds is asked for, and given up."""
     lock = zklock.Lock(client, "/struck")
 
     def use() -> None:
         assert lock.acquire(blocking=False) is None
+
+    return use
+
+
+def waited_for(client: zklock.Client, other: zklock.Client) -> Callable[[], None]:
+    """A lock that somebody else passes on is waited for."""
+    lock, before = zklock.Lock(client, "/struck"), zklock.Lock(other, "/struck")
+
+    def pass_on(holds: threading.Event, over: threading.Event) -> None:
+        grant = granted(before)
+        holds.set()
+        wait_for(
+            lambda: over.is_set() or len(other.get_children("/struck")) == 2,
+            SOON,
+            "the waiter",
+            interval=0.001,
+        )
+        grant.release()
+
+    def use() -> None:
+        holds, over = threading.Event(), threading.Event()
+        passing = run(pass_on, holds, over)
+        try:
+            assert holds.wait(SOON)
+            with lock:
+                pass
+        finally:
+            over.set()
+            passing.result(SOON)
 
     return use
 
@@ -86,17 +116,17 @@ def counted(strikes: Bytecodes | Moments, call: Callable[[], None]) -> int:
     return strikes.count
 
 
-@pytest.mark.parametrize("use", [released_and_got, given_up])
+@pytest.mark.parametrize("use", [released_and_got, given_up, waited_for])
 @pytest.mark.parametrize("strikes", [BYTECODES, MOMENTS], ids=["bytecodes", "moments"])
 def test_leaves_no_node_behind(
     connect: Callable[[], zklock.Client],
-    use: Callable[[zklock.Client], Callable[[], None]],
+    use: Callable[[zklock.Client, zklock.Client], Callable[[], None]],
     strikes: Bytecodes | Moments,
 ) -> None:
     client, other = connect(), connect()
     held = granted(zklock.Lock(other, "/struck")) if use is given_up else None
     ours = set() if held is None else {held.path.rpartition("/")[2]}
-    call = use(client)
+    call = use(client, other)
     call()
     total = counted(strikes, call)
     for at in range(1, total + 1, repeated(1, 3)):
