@@ -7,7 +7,7 @@ that alternate between zklock and kazoo.
 zklock's, kazoo's and Curator's. zklock's once more with 1,000 tasks.
 
 *Hand-off*: the time from the call of ``release()`` in one process to the end of ``acquire()`` in
-another one, which waits. Curator's are two clients in one JVM.
+another one, which waits. Curator's are two clients in one JVM. The floor's are two bare sockets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 import zklock
 from tests.bench.bench_lock import alternated, begin_together, told
-from tests.bench.peers import Block, Jvm, block_of, connected, cycle_of, warm_jvm
+from tests.bench.peers import Block, Jvm, Wire, block_of, connected, cycle_of, warm_jvm
 from tests.bench.results import measured_with
 from zklock import aio
 from zklock.testing import ZooKeeperServer
@@ -121,7 +121,11 @@ def hold(library: str, hosts: str, path: str, count: str) -> None:
     """Take the lock so often, and tell when it was taken and given back."""
     moments: list[float] = []
     with ExitStack() as stack:
-        lock = made(library, connected(library, hosts, stack), "Lock", path)
+        if library == "floor":
+            lock: Any = Wire(hosts, path)
+            stack.callback(lock.close)
+        else:
+            lock = made(library, connected(library, hosts, stack), "Lock", path)
         begin_together()
         for _ in range(int(count)):
             assert lock.acquire()
@@ -171,7 +175,7 @@ def main() -> None:
         for name, rate in rates.items():
             print(f"  {name:22}{rate:7.0f} /s {rate / rates['kazoo, threads']:5.2f} × kazoo's")
         print("from release() to the end of acquire() in another process:")
-        gaps = {each: hand_offs(each, hosts, options.count) for each in LIBRARIES}
+        gaps = {each: hand_offs(each, hosts, options.count) for each in (*LIBRARIES, "floor")}
         if isinstance(jvm, Jvm):
             gaps["Curator, one JVM"] = jvm.hand(hosts, options.count, HOLD)
         else:

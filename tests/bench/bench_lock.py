@@ -60,12 +60,12 @@ CONTENDING: dict[str, Maker] = {
     "zklock": with_zklock,
     "without riders": without_riders(with_zklock),
     "kazoo": with_kazoo,
+    "floor": with_wire,
 }
 MAKERS: dict[str, Maker] = {
     **CONTENDING,
     "asyncio": with_asyncio,
     "asyncio, without riders": without_riders(with_asyncio),
-    "floor": with_wire,
 }
 PEERS = ("kazoo", "curator", "floor")
 

@@ -128,15 +128,17 @@ def with_kazoo(hosts: str, path: str, stack: ExitStack) -> Block:
 class Wire:
     """The floor: a socket, and the fewest requests that take a lock and give it back.
 
-    It creates a node and lists its parent in one flight, and then deletes the node. It looks at
-    nothing that it is answered but errors and the name of the node.
+    It creates a node and lists its parent in one flight. If another node was there before, it
+    watches that one until it is gone, and takes that for its turn. It gives the lock back by the
+    deletion of its node. It looks at nothing else.
     """
 
     _SESSION = 30_000  # milliseconds: nothing is sent between blocks
     _HEAD = struct.Struct(">iii")  # length; number, opcode
     _REPLY = struct.Struct(">iqi")  # number, zxid, error
     _INT = struct.Struct(">i")
-    _CREATE, _DELETE, _LIST, _CREATE_2, _END = 1, 2, 12, 15, -11
+    _CREATE, _DELETE, _READ, _LIST, _CREATE_2, _END = 1, 2, 4, 12, 15, -11
+    _EVENT = -1
     _OPEN = struct.pack(">ii", 1, 31) + b"\0\0\0\5world\0\0\0\6anyone"
 
     def __init__(self, hosts: str, path: str) -> None:
@@ -148,6 +150,8 @@ class Wire:
         self._socket.sendall(self._text(hello))
         self._frame()
         self._number = 0
+        self._events = 0
+        self._node = b""
         prefix = path.encode()
         self._ask((self._CREATE, self._making(prefix, 0)))
         self._create = self._CREATE_2, self._making(prefix + b"/it-", 3)
@@ -161,30 +165,71 @@ class Wire:
     def _making(cls, path: bytes, flags: int) -> bytes:
         return cls._text(path) + cls._text(b"") + cls._OPEN + cls._INT.pack(flags)
 
+    @classmethod
+    def _text_at(cls, data: bytes, at: int) -> bytes:
+        begin = at + cls._INT.size
+        return data[begin : begin + cls._INT.unpack_from(data, at)[0]]
+
     def _frame(self) -> bytes:
         (length,) = self._INT.unpack(self._replies.read(self._INT.size))
         return self._replies.read(length)
 
+    def _next(self) -> bytes:
+        """Return the next frame, and count it if it is an event."""
+        frame = self._frame()
+        self._events += self._INT.unpack_from(frame)[0] == self._EVENT
+        return frame
+
     def _ask(self, *requests: tuple[int, bytes]) -> list[bytes]:
-        """Send requests in one flight; return the replies without their heads."""
+        """Send requests in one flight; return the replies without their heads.
+
+        What reads a node, or makes the path, may fail: its reply is empty then.
+        """
         frames = []
         for opcode, body in requests:
             self._number += 1
             frames.append(self._HEAD.pack(len(body) + 8, self._number, opcode) + body)
         self._socket.sendall(b"".join(frames))
         replies = []
-        for _ in requests:
-            reply = self._frame()
-            _, _, error = self._REPLY.unpack_from(reply)
-            assert error == 0
+        for opcode, _ in requests:
+            events = self._events
+            reply = self._next()
+            while self._events > events:
+                events, reply = self._events, self._next()
+            error = self._REPLY.unpack_from(reply)[2]
+            assert error == 0 or opcode in {self._READ, self._CREATE}
             replies.append(reply[self._REPLY.size :])
         return replies
 
+    def _before(self, listed: bytes) -> bytes:
+        """Return the name of the youngest node before this one; empty if there is none."""
+        names, at = [], self._INT.size
+        for _ in range(self._INT.unpack_from(listed)[0]):
+            names.append(self._text_at(listed, at))
+            at += self._INT.size + len(names[-1])
+        mine = self._node.rpartition(b"/")[2]
+        return max((name for name in names if name < mine), default=b"")
+
+    def acquire(self) -> bool:
+        """Take it."""
+        created, listed = self._ask(self._create, self._list)
+        self._node = self._text_at(created, 0)
+        before = self._before(listed)
+        if before:
+            events, parent = self._events, self._node.rpartition(b"/")[0]
+            (found,) = self._ask((self._READ, self._text(parent + b"/" + before) + b"\1"))
+            while found and self._events == events:
+                self._next()
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        self._ask((self._DELETE, self._text(self._node) + b"\xff\xff\xff\xff"))
+
     def cycle(self) -> None:
-        """Take it and give it back, as if nobody else were there."""
-        created, _ = self._ask(self._create, self._list)
-        size = self._INT.size + self._INT.unpack_from(created)[0]
-        self._ask((self._DELETE, created[:size] + b"\xff\xff\xff\xff"))
+        """Take it and give it back."""
+        self.acquire()
+        self.release()
 
     def close(self) -> None:
         """End the session."""
