@@ -183,6 +183,27 @@ def test_a_bell_wakes_who_waits_for_a_connection(spins: bool) -> None:
         bell.close()
 
 
+def test_what_rings_as_it_is_hushed_is_forgotten_the_next_time() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        bell = Bell()
+
+        class Late:
+            def send(self, data: bytes) -> int:
+                bell.hush()
+                return there.send(data)
+
+        bell._read.close()
+        bell._write.close()
+        here.setblocking(False)
+        bell._read, bell._write = here, Late()  # type: ignore[assignment]
+        bell.ring()
+        assert here.recv(1, socket.MSG_PEEK)
+        bell.hush()
+        with pytest.raises(BlockingIOError):
+            here.recv(1)
+
+
 class Glancing(Server):
     """Answers those who glance, or wait in another way."""
 

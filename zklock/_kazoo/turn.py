@@ -158,6 +158,7 @@ class Bell:
             if not of_the_call(error):
                 raise
             return  # full, so that it rings already; or closed, with the client
+        self._rung = True  # a caller may have hushed it before it rang
 
     def hush(self) -> None:
         """Forget what has rung before. Nobody else may wait: it could sleep on, unheard."""
