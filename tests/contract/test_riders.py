@@ -168,6 +168,20 @@ def test_who_waits_hears_itself_that_its_turn_has_come(
     wait_for(waited, SOON, "a waiter that has heard it")
 
 
+def test_a_limit_of_years_is_one(client: Any, zklock_client: Any, zklock_path: str) -> None:
+    """The system takes none of more than 24 days."""
+
+    def waits() -> None:
+        with zklock.Lock(client, zklock_path).attempt(timeout=threading.TIMEOUT_MAX) as got:
+            assert got
+
+    for _ in range(20):
+        waits()
+    grant, waiting = behind(client, zklock_client, zklock_path, waits)
+    grant.release()
+    waiting.result(SOON)
+
+
 def test_several_who_wait_on_one_client_are_all_told(
     client: Any, zklock_client: Any, zklock_path: str
 ) -> None:

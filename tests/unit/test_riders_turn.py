@@ -12,6 +12,7 @@ import signal
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import Self
 
@@ -383,6 +384,69 @@ class TestReading:
         kazoo.run()
         assert landing.heard == [(0, b"")]
 
+    def test_a_caller_that_stops_in_the_turn_of_another_does_so_too(self, kazoo: Kazoo) -> None:
+        with asleep(kazoo):
+            landing = sent(kazoo, "/a")
+            (number,) = numbers(received(kazoo))
+            assert kazoo.connection.turn.acquire(False)
+            try:
+                kazoo.handler.read_no_more(landing.flight)
+            finally:
+                kazoo.connection.turn.release()
+            kazoo.far.sendall(answers(number))
+            assert is_woken(kazoo)
+        kazoo.step(0.01)
+        kazoo.run()
+        assert landing.heard == [(0, b"")]
+
+    def test_what_it_leaves_is_no_half_frame_for_one_who_comes_late(self, kazoo: Kazoo) -> None:
+        kazoo.handler.session_timeout = 3.0
+        rides = Rides(kazoo)
+        rides.ride("/watched", rides.watch("/watched"))
+        (number,) = numbers(kazoo.sent())
+        kazoo.far.sendall(answers(number))
+        kazoo.run()
+        with asleep(kazoo):
+            landing = sent(kazoo, "/a")
+            (number,) = numbers(received(kazoo))
+            kazoo.far.sendall(event(DELETED, "/watched") + answers(number))
+            assert kazoo.handler.read(landing.flight, SOON)
+        kazoo.connection._arrived_at -= 1000.0
+        kazoo.connection.stall()  # nothing has arrived when the connection thread wakes
+        kazoo.run()
+        assert kazoo.dropped is None
+        assert landing.heard == [(0, b"")]
+
+    @pytest.mark.parametrize("listens", [False, True])
+    def test_a_signal_that_another_thread_has_taken_is_seen_to(
+        self, kazoo: Kazoo, listens: bool
+    ) -> None:
+        """Python's main thread sleeps, and is not woken by it."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            raise Struck
+
+        def take() -> None:
+            wait_for(lambda: kazoo.reader.bell.waiting == 1, SOON, "the caller")
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        taking = threading.Thread(target=take)
+        try:
+            with asleep(kazoo):
+                taking.start()
+                if listens:
+                    gone = Gone(kazoo)
+                    with pytest.raises(Struck):
+                        kazoo.handler.listen(gone.deletion, b"/blocker", math.inf)
+                else:
+                    landing = sent(kazoo, "/a")
+                    with pytest.raises(Struck):
+                        kazoo.handler.read(landing.flight, math.inf)
+        finally:
+            taking.join()
+            signal.signal(signal.SIGUSR1, before)
+
     def test_a_ring_wakes_it(self, kazoo: Kazoo) -> None:
         with asleep(kazoo):
             landing = sent(kazoo, "/a")
@@ -683,6 +747,50 @@ class TestListening:
         kazoo.run()
         assert kazoo.dropped is not None
         assert gone.told == 0
+
+    def test_a_limit_that_the_system_does_not_take_is_no_fault(self, kazoo: Kazoo) -> None:
+        gone = Gone(kazoo).watched()
+        kazoo.far.sendall(event(DELETED, "/blocker"))
+        with asleep(kazoo):
+            assert gone.listen(threading.TIMEOUT_MAX)
+
+    def test_it_ends_after_a_time_without_a_limit_too(
+        self, kazoo: Kazoo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gone = Gone(kazoo).watched()
+        monkeypatch.setattr(turn_module, "TURN", 0.001)
+        with asleep(kazoo):
+            assert not gone.listen(math.inf)
+            assert kazoo.connection.turn.reading is None
+
+    def test_a_client_that_is_closed_meanwhile_keeps_nobody(self, kazoo: Kazoo) -> None:
+        """By a signal handler, perhaps, that has interrupted the caller."""
+        gone = Gone(kazoo).watched()
+
+        def due() -> bool:
+            kazoo.connection._take_back()
+            kazoo.connection.close()
+            kazoo.reader.close()
+            return True
+
+        kazoo.reader.flush()
+        kazoo.connection.turn.release()
+        deletion = replace(gone.deletion, due=due)
+        assert not kazoo.handler.listen(deletion, b"/blocker", math.inf)
+        assert gone.told == 0
+
+    def test_what_it_leaves_is_no_half_frame_for_one_who_comes_late(self, kazoo: Kazoo) -> None:
+        """A signal handler sleeps, before the connection thread is woken."""
+        kazoo.handler.session_timeout = 3.0
+        gone = Gone(kazoo).watched("/other")
+        with asleep(kazoo):
+            kazoo.far.sendall(event(DELETED, "/other"))
+            assert not gone.listen()
+        kazoo.connection._arrived_at -= 1000.0
+        kazoo.connection.stall()  # nothing has arrived when the connection thread wakes
+        kazoo.run()
+        assert kazoo.dropped is None
+        assert gone.rides.heard == [("DELETED", "/other")]
 
     def test_an_interrupt_at_every_moment_loses_nothing(self) -> None:
         at = 0

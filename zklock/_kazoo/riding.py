@@ -217,7 +217,7 @@ class RidingSocket(_Socket):
         turn.struck = True
         self.arrived()
         replies, others = self._sorted.replies_to(awaited)
-        rest = others or self._end is not False
+        rest = self._leaves(others)
         if rest or not self._sorted.due:
             turn.stop_reading(self.fileno())
         turn.struck = False
@@ -248,16 +248,22 @@ class RidingSocket(_Socket):
         turn.struck = True
         self.arrived()
         come = self._sorted.take_deletion(awaited.path)
-        rest = not self._sorted.idle or self._end is not False
+        rest = self._leaves(not self._sorted.idle)
         turn.stop_reading(self.fileno())
         turn.struck = False
         return come, rest
 
-    def leave_to_others(self, flight: object) -> None:
+    def _leaves(self, others: bool) -> bool:
+        """Return whether a caller leaves anything to the connection thread, which may come late."""
+        self._sorted.more |= others  # it is no frame in whose middle the server has stopped
+        return others or self._end is not False
+
+    def leave_to_others(self, flight: object) -> bool:
         """Read no more, if it is the replies to this flight."""
         reading = self.turn.reading
         if reading is not None and reading.flight is flight:
             self.turn.stop_reading(self.fileno())
+        return True
 
     def stop_reading(self) -> None:
         """Have the connection thread hear what arrives, and the reader that it need not wait."""
@@ -633,7 +639,8 @@ class RidingHandler(Handler):
         line = self._socket
         if not isinstance(line, RidingSocket) or line.turn.reading is None:
             return
-        self._in_turn(line, line.leave_to_others, flight)
+        if not self._in_turn(line, line.leave_to_others, flight):
+            self._wake_up()  # the connection thread ends it
 
     def ring(self) -> None:
         """Wake a caller that reads."""

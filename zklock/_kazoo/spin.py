@@ -51,9 +51,12 @@ ROUNDS = 64
 LONGEST = 2048
 
 
+_MOST = 2.0**31 - 1
+
+
 def milliseconds(seconds: float) -> float | None:
-    """Return how long to poll; ``None`` stands for no limit."""
-    return None if seconds == math.inf else max(0.0, 1000 * seconds)
+    """Return how long to poll, at most what the system takes; ``None`` stands for no limit."""
+    return None if seconds == math.inf else min(max(0.0, 1000 * seconds), _MOST)
 
 
 _let_others_run: Callable[[], object] = getattr(os, "sched_yield", lambda: None)

@@ -39,7 +39,7 @@ for it later sends a request for that, which ends the listening.
    it waits, when it does not have the turn. Whoever has something to do with the connection ends
    the reading first, and the connection thread hears again what arrives. Heartbeats do so, too.
    Until then, events for others wait: for a tenth of the session timeout while something is held,
-   and for a third at most.
+   and for a third at most. A caller itself sleeps for ``TURN`` at most, and then looks again.
 6. *No rider overtakes what the user has queued in kazoo.* kazoo asks the handler for a result
    before it queues a request, and keeps the result in the queue. So while no result of kazoo's is
    open, the queue is empty. A caller writes only then; else kazoo is asked (see ``wake``).
@@ -63,6 +63,13 @@ from typing import Any
 from zklock._ground.strikes import of_the_call
 from zklock._kazoo.riders import Awaited
 from zklock._kazoo.spin import Glance, Spin, milliseconds
+
+TURN = 1.0
+"""The longest time for which a caller sleeps at the bell, in seconds.
+
+Python sees to a signal that another thread has taken when the main thread wakes. And a signal
+handler may have closed the client while its thread sleeps, so that the bell does not ring.
+"""
 
 TRY = (False,)
 """The argument of an ``acquire()`` that does not wait."""
@@ -173,7 +180,7 @@ class Bell:
         return len(self._inside)
 
     def wait(self, connection: int, seconds: float | None, due: Callable[[], bool]) -> bool:
-        """Wait until something has arrived at the connection, or the bell rings.
+        """Wait until something has arrived at the connection, or the bell rings, or for ``TURN``.
 
         At most ``seconds``; with ``None``, as long as one may who must not sleep. Return whether
         something may have come. ``due()``: whether to wait; what makes it false rings afterwards.
@@ -187,7 +194,7 @@ class Bell:
             if seconds is None:
                 come = self.glance.wait(ear.poll)
             else:
-                self._spin.wait(ear.poll, seconds)
+                self._spin.wait(ear.poll, min(seconds, TURN))
         finally:
             self._inside.discard(me)
         self._ears.append((connection, ear))
@@ -204,7 +211,7 @@ class Bell:
             if not due():
                 return False
             ear = self._ear(connection)
-            ear.poll(milliseconds(seconds))
+            ear.poll(milliseconds(min(seconds, TURN)))
         finally:
             self._inside.discard(me)
         self._ears.append((connection, ear))
@@ -219,7 +226,8 @@ class Bell:
         if number != connection:
             ear = select.poll()
             for each in (connection, self._read.fileno()):
-                ear.register(each, select.POLLIN)
+                if each >= 0:
+                    ear.register(each, select.POLLIN)
         return ear
 
     def close(self) -> None:
