@@ -11,6 +11,7 @@ import os
 import signal
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import FrameType
@@ -453,6 +454,16 @@ class TestReading:
             kazoo.handler.ring()
             assert kazoo.handler.read(landing.flight, SOON)
             assert landing.heard == []
+
+    def test_it_rings_once_only(self, kazoo: Kazoo) -> None:
+        """Else a caller would ask again and again until its reply comes, and never sleep."""
+        with asleep(kazoo):
+            landing = sent(kazoo, "/a")
+            kazoo.handler.ring()
+            assert kazoo.handler.read(landing.flight, SOON)
+            started = time.monotonic()
+            assert kazoo.handler.read(landing.flight, 0.1)
+            assert time.monotonic() - started >= 0.1
 
     def test_the_end_of_the_connection_is_told_by_the_connection_thread(self, kazoo: Kazoo) -> None:
         with asleep(kazoo):

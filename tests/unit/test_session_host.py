@@ -896,11 +896,12 @@ def test_a_release_that_is_put_off_is_read_by_nobody(reading: World) -> None:
     assert reader_of(reading).flown == []
 
 
-def behind(world: World) -> tuple[Attempt[Any], str]:
-    """Return one who waits behind a contender of another session, and that one's node."""
+def behind(world: World, count: int = 1) -> tuple[Attempt[Any], str]:
+    """Return one who waits behind contenders of another session, and the nearest one's node."""
     other = world.server.open_session()
     world.server.make_path(PATH)
-    blocker = world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", other)
+    for _ in range(count):
+        blocker = world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", other)
     assert isinstance(blocker, str)
     attempt = world.ask_for()
     world.run()
@@ -923,6 +924,19 @@ def test_who_waits_alone_hears_the_end_of_its_blocker(reading: World) -> None:
     assert not deletion.due()
     reading.run()
     assert attempt.result().held
+
+
+def test_who_hears_it_at_rest_has_the_sessions_thread_prove(reading: World) -> None:
+    """Whoever is struck between taking a heartbeat and sending it would leave it unanswered."""
+    attempt, blocker = behind(reading, 2)
+    reading.run(3 * BEAT)  # its turn is far: it rests
+    deletion = listens(reading, attempt, blocker)
+    proofs = len(reading.requests(Check))
+    reading.server.delete(blocker)
+    deletion.come()
+    assert len(reading.requests(Check)) == proofs
+    reading.run()
+    assert len(reading.requests(Check)) == proofs + 1
 
 
 def test_who_may_have_missed_it_looks_again(reading: World) -> None:

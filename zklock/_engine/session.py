@@ -677,23 +677,26 @@ class Session(Uncopied, WireObserver):
             attempts = self._watchers.of(path) if heard_by is None else [heard_by]
             held = deleted and self._nodes.was_granted(path)
             taken = deleted and own is not None  # what this client deletes, it has forgotten
-            written = False
+            awake = False
             number = None
             missing = deleted and [each for each in attempts if self._rouse(each, now)]
             if missing:
                 self._heartbeat.soon()
-                number = self._take_heartbeat(now, sends=self.connected, proves=True)
+                if heard_by is None:
+                    number = self._take_heartbeat(now, sends=self.connected, proves=True)
+                else:
+                    awake = True  # a heartbeat that is taken is sent: who has heard may be struck
             if own is not None:
                 self._nodes.fire(path, own)
                 if deleted:
                     self._lose([path], LossReason.NODE_DELETED)
                 elif own.grant is not None:
-                    written = True
+                    awake = True
                     self._heartbeat.soon()  # behind the next heartbeat, the node is read
             if kind == states.CHANGED:
-                written |= self._beside(path, now)
+                awake |= self._beside(path, now)
         self._outbox.send()
-        if written:
+        if awake:
             self._worker.wake()
         try:
             if number is not None:  # before the attempts look, so that its answer comes first

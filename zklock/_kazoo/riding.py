@@ -50,7 +50,7 @@ from zklock._kazoo.store import (
     failed,
     shielded,
 )
-from zklock._kazoo.turn import READS, TRY, Turn
+from zklock._kazoo.turn import READS, TRY, Bell, Turn
 from zklock._kazoo.wake import WakeReader
 from zklock._kazoo.watches import Watch as SetWatch
 from zklock._recipes.effects import (
@@ -203,7 +203,7 @@ class RidingSocket(_Socket):
         return going, over and not self._held
 
     def read_here(
-        self, awaited: Awaited, taking: list[Awaited]
+        self, bell: Bell, awaited: Awaited, taking: list[Awaited]
     ) -> tuple[list[tuple[Rider, int, bytes]], bool] | None:
         """Receive, and take the replies to the riders of a landing.
 
@@ -220,6 +220,8 @@ class RidingSocket(_Socket):
         rest = self._leaves(others)
         if rest or not self._sorted.due:
             turn.stop_reading(self.fileno())
+        elif not replies and bell.waiting == 0:
+            bell.hush()  # whatever has rung: else it would ring until the reply comes
         turn.struck = False
         return replies, rest
 
@@ -585,7 +587,7 @@ class RidingHandler(Handler):
         try:
             if not wake.bell.wait(number, seconds, lambda: line.turn.reading is awaited):
                 return False
-            taken = self._in_turn(line, line.read_here, awaited, taking)
+            taken = self._in_turn(line, line.read_here, wake.bell, awaited, taking)
             if taken is None:
                 return False
             replies, rest = taken

@@ -36,6 +36,7 @@ from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
 from zklock._kazoo.riders import Awaited, Rider
 from zklock._kazoo.riding import Listener, RidingSocket
+from zklock._kazoo.turn import Bell
 
 ROOT = Path(__file__).parents[3]
 
@@ -115,9 +116,9 @@ def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> No
     read: list[Awaited] = []
     read_here = RidingSocket.read_here
 
-    def noted(self: RidingSocket, awaited: Awaited, taking: list[Awaited]) -> Any:
+    def noted(self: RidingSocket, bell: Bell, awaited: Awaited, taking: list[Awaited]) -> Any:
         read.append(awaited)
-        return read_here(self, awaited, taking)
+        return read_here(self, bell, awaited, taking)
 
     monkeypatch.setattr(RidingSocket, "_take", counted)
     monkeypatch.setattr(RidingSocket, "read_here", noted)
