@@ -17,6 +17,7 @@ from zklock._pool import nodes
 from zklock._pool.keys import MAX_SHARDS, Key, parse_shards
 from zklock._pool.nodes import WorkerRecord
 from zklock._recipes.effects import (
+    Create,
     Delete,
     DeleteIf,
     Exists,
@@ -285,3 +286,55 @@ def test_a_place_is_left_with_the_session() -> None:
     next(recipe)
     with pytest.raises(GiveUp):
         recipe.throw(GiveUp())
+
+
+class Attending:
+    """A worker whose nodes are there, up to the moment at which one of them is found deleted."""
+
+    def __init__(self) -> None:
+        profile = WorkerRecord("me", 1.0, False, "", "")
+        self.told: list[bytes] = []
+        self.left: list[None] = []
+        desk = nodes.WorkerNodes(nodes.PoolPaths("/pool"), profile)
+        self.recipe: Any = nodes.attend(
+            desk, lambda data, _: self.told.append(data), lambda: self.left.append(None)
+        )
+        flight: Any = next(self.recipe)
+        for number in range(3):
+            (create,) = flight
+            flight = self.recipe.send((Node(f"{create.prefix}{number:010d}", b"", 0, True),))
+        gone = Failed(Failure.MISSING, ZkLockError("gone"))
+        self.first = self.recipe.send((gone,) * len(flight))
+        self.member = desk.member
+
+    def clears(self, flight: Any) -> Any:
+        """Have all that it deletes deleted; return what ends it, or what it asks for then."""
+        while all(isinstance(each, Write | Delete) for each in flight):
+            flight = self.recipe.send((None,) * len(flight))
+        return flight
+
+
+def test_a_worker_whose_node_was_deleted_begins_anew() -> None:
+    worker = Attending()
+    (again,) = worker.clears(worker.first)
+    assert isinstance(again, Create)
+    assert worker.left == []
+
+
+def test_one_that_leaves_as_it_clears_up_does_not_begin_anew() -> None:
+    """It is told to give up once. A worker that went on would be handed shards for ever."""
+    worker = Attending()
+    flight = worker.recipe.throw(GiveUp())
+    assert flight == worker.first
+    with pytest.raises(GiveUp):
+        worker.clears(flight)
+    assert worker.left == [None]
+
+
+def test_nor_if_its_session_ends_then() -> None:
+    worker = Attending()
+    worker.recipe.throw(GiveUp())
+    flight = worker.recipe.throw(SessionReplaced(None))
+    with pytest.raises(GiveUp):
+        worker.clears(flight)
+    assert worker.left == [None]

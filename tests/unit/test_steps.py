@@ -19,10 +19,12 @@ from zklock._recipes.effects import (
     Event,
     Exists,
     Failure,
+    GiveUp,
     List,
     Listing,
     Node,
     Pause,
+    Recipe,
     Request,
     SessionReplaced,
     Sync,
@@ -208,6 +210,32 @@ def test_a_node_that_is_all_there_is_is_removed() -> None:
 def test_what_is_left_with_the_session_is_not_left_again() -> None:
     search: Any = partial(steps.find, PATH, "u")
     leaving: Any = steps.persist(search)
+    next(leaving)
+    with pytest.raises(StopIteration):
+        leaving.throw(SessionReplaced(None))
+
+
+def test_who_gives_up_between_two_tries_leaves_and_is_told_so() -> None:
+    tries = iter([ZkLockError("it may pass"), None])
+
+    def leave() -> Recipe[None]:
+        yield from ()
+        if (error := next(tries)) is not None:
+            raise error
+
+    leaving: Any = steps.persist(leave)
+    assert next(leaving) == Pause(0.05)
+    with pytest.raises(GiveUp):
+        leaving.throw(GiveUp())
+    assert list(tries) == []
+
+
+def test_the_end_of_the_session_between_two_tries_is_the_end_of_it() -> None:
+    def leave() -> Recipe[None]:
+        yield from ()
+        raise ZkLockError("it may pass")
+
+    leaving: Any = steps.persist(leave)
     next(leaving)
     with pytest.raises(StopIteration):
         leaving.throw(SessionReplaced(None))

@@ -302,20 +302,22 @@ def attend(
     session is replaced: what was written for the former one counts no more. ``left()`` is called
     once no node is left in ZooKeeper. Neither may block.
     """
+    given_up: list[GiveUp] = []
     try:
-        while True:
+        while not given_up:
             try:
                 yield from _set_up(desk)
                 yield from _listen(desk, tell)
-                yield from _clear(desk)  # somebody has deleted one of its nodes
+                yield from _clear(desk, given_up)  # somebody has deleted one of its nodes
             except SessionReplaced as replaced:
                 desk.forget()
                 tell(b"", 0)
                 if replaced.final is not None:
                     raise replaced.final from None
+        raise given_up[0]
     except Exception:
         with contextlib.suppress(SessionReplaced):
-            yield from _clear(desk)
+            yield from _clear(desk, given_up)
         raise
     finally:
         left()
@@ -394,21 +396,29 @@ def _listen(desk: WorkerNodes, tell: Callable[[bytes, int], object]) -> Recipe[N
             yield Wait(desk.assigned, desk.owned, desk.member)
 
 
-def _clear(desk: WorkerNodes) -> Recipe[None]:
-    """Delete the nodes of the worker. Giving up does not stop this."""
+def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
+    """Delete the nodes of the worker. Giving up does not stop this: it is noted, as told once."""
+
+    def through(make: Callable[[], Recipe[Any]]) -> Recipe[Any]:
+        while True:
+            try:
+                return (yield from make())
+            except GiveUp as error:
+                given_up.append(error)
+
     if desk.creating is not None:
         parent, uuid = desk.creating
-        node = yield from _through(lambda: steps.find(parent, uuid))
+        node = yield from through(lambda: steps.find(parent, uuid))
         if node is not None:
-            yield from _through(lambda: steps.delete(parent, node))
+            yield from through(lambda: steps.delete(parent, node))
     if desk.profile.rejoin_delay:
-        yield from _through(lambda: _give_up_place(desk))
+        yield from through(lambda: _give_up_place(desk))
     member = desk.member
     if member is not None:
-        yield from _through(lambda: _sign_off(member, profile_data(desk, leaving=True)))
+        yield from through(lambda: _sign_off(member, profile_data(desk, leaving=True)))
     for path in (desk.assigned, desk.owned):
         if path is not None:
-            yield from _through(lambda path=path: steps.delete(path.rpartition("/")[0], path))  # type: ignore[misc]
+            yield from through(lambda path=path: steps.delete(path.rpartition("/")[0], path))  # type: ignore[misc]
     desk.forget()
 
 
@@ -445,12 +455,6 @@ def _sign_off(member: str, data: bytes) -> Recipe[None]:
         _, deleted = yield (Write(member, data), Delete(member))
         if deleted is not None:
             yield from steps.delete(member.rpartition("/")[0], member)
-
-
-def _through(make: Callable[[], Recipe[Any]]) -> Recipe[Any]:
-    while True:
-        with contextlib.suppress(GiveUp):
-            return (yield from make())
 
 
 def read(paths: Sequence[str]) -> Recipe[list[Node | None]]:

@@ -189,8 +189,12 @@ def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
         except AccessDenied:
             raise
         except ZkLockError:
-            with contextlib.suppress(GiveUp, SessionReplaced):
+            try:
                 yield Pause(backoff(tries))
+            except SessionReplaced:
+                break
+            except GiveUp as error:
+                gave_up = error
             tries += 1
     if gave_up is not None:
         raise gave_up
