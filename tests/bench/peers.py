@@ -174,11 +174,13 @@ class Wire:
         (length,) = self._INT.unpack(self._replies.read(self._INT.size))
         return self._replies.read(length)
 
-    def _next(self) -> bytes:
-        """Return the next frame, and count it if it is an event."""
+    def _next(self) -> bytes | None:
+        """Return the next reply; ``None``: it is an event, which is counted."""
         frame = self._frame()
-        self._events += self._INT.unpack_from(frame)[0] == self._EVENT
-        return frame
+        if self._INT.unpack_from(frame)[0] != self._EVENT:
+            return frame
+        self._events += 1
+        return None
 
     def _ask(self, *requests: tuple[int, bytes]) -> list[bytes]:
         """Send requests in one flight; return the replies without their heads.
@@ -192,10 +194,8 @@ class Wire:
         self._socket.sendall(b"".join(frames))
         replies = []
         for opcode, _ in requests:
-            events = self._events
-            reply = self._next()
-            while self._events > events:
-                events, reply = self._events, self._next()
+            while (reply := self._next()) is None:
+                pass
             error = self._REPLY.unpack_from(reply)[2]
             assert error == 0 or opcode in {self._READ, self._CREATE}
             replies.append(reply[self._REPLY.size :])

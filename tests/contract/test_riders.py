@@ -117,6 +117,16 @@ def test_acls_are_those_of_the_client(
         assert client.get_acls(grant.path)[0] == acl
 
 
+def passing(client: Any, path: str) -> Callable[[], None]:
+    """Return what takes a lock and gives it back."""
+
+    def passes() -> None:
+        with zklock.Lock(client, path):
+            pass
+
+    return passes
+
+
 def behind(
     client: Any, other: Any, path: str, wait: Callable[[], T]
 ) -> tuple[zklock.Grant, Future[T]]:
@@ -207,12 +217,7 @@ def test_a_user_who_watches_the_blocker_hears_of_it_too(
     client: Any, zklock_client: Any, zklock_path: str
 ) -> None:
     events: list[Any] = []
-
-    def waits() -> None:
-        with zklock.Lock(client, zklock_path):
-            pass
-
-    grant, waiting = behind(client, zklock_client, zklock_path, waits)
+    grant, waiting = behind(client, zklock_client, zklock_path, passing(client, zklock_path))
     assert client.exists(grant.path, watch=events.append)
     grant.release()
     waiting.result(SOON)
@@ -236,11 +241,7 @@ def test_who_listens_hears_that_the_session_is_lost(
     zklock_client: Any,
     zklock_path: str,
 ) -> None:
-    def waits() -> None:
-        with zklock.Lock(client, zklock_path):
-            pass
-
-    grant, waiting = behind(client, zklock_client, zklock_path, waits)
+    grant, waiting = behind(client, zklock_client, zklock_path, passing(client, zklock_path))
     client.stop()
     with pytest.raises(zklock.ClientClosed):
         waiting.result(SOON)

@@ -293,19 +293,15 @@ class Attending:
 
     def __init__(self) -> None:
         profile = WorkerRecord("me", 1.0, False, "", "")
-        self.told: list[bytes] = []
         self.left: list[None] = []
         desk = nodes.WorkerNodes(nodes.PoolPaths("/pool"), profile)
-        self.recipe: Any = nodes.attend(
-            desk, lambda data, _: self.told.append(data), lambda: self.left.append(None)
-        )
+        self.recipe: Any = nodes.attend(desk, lambda *_: None, lambda: self.left.append(None))
         flight: Any = next(self.recipe)
         for number in range(3):
             (create,) = flight
             flight = self.recipe.send((Node(f"{create.prefix}{number:010d}", b"", 0, True),))
         gone = Failed(Failure.MISSING, ZkLockError("gone"))
         self.first = self.recipe.send((gone,) * len(flight))
-        self.member = desk.member
 
     def clears(self, flight: Any) -> Any:
         """Have all that it deletes deleted; return what ends it, or what it asks for then."""

@@ -123,6 +123,28 @@ def sent(kazoo: Kazoo, *names: str) -> Landing:
     return landing
 
 
+def answer(kazoo: Kazoo) -> None:
+    """Have the one request that is sent answered."""
+    (number,) = numbers(kazoo.sent())
+    kazoo.far.sendall(answers(number))
+    kazoo.run()
+
+
+def watched(rides: Rides, path: str) -> None:
+    """Have a rider watch a node."""
+    rides.ride(path, rides.watch(path))
+    answer(rides.kazoo)
+
+
+def read_behind(kazoo: Kazoo, other: bytes) -> Landing:
+    """Have a caller read when its reply comes behind something else."""
+    landing = sent(kazoo, "/a")
+    (number,) = numbers(received(kazoo))
+    kazoo.far.sendall(other + answers(number))
+    assert kazoo.handler.read(landing.flight, SOON)
+    return landing
+
+
 class TestTheEnd:
     def test_what_refers_to_a_connection_keeps_no_descriptor(self, kazoo: Kazoo) -> None:
         """Such as an error in a record of a log, with the frames that it has come from."""
@@ -309,15 +331,9 @@ class TestReading:
 
     def test_what_is_not_for_it_is_left_to_the_connection_thread(self, kazoo: Kazoo) -> None:
         rides = Rides(kazoo)
-        rides.ride("/watched", rides.watch("/watched"))
-        (number,) = numbers(kazoo.sent())
-        kazoo.far.sendall(answers(number))
-        kazoo.run()
+        watched(rides, "/watched")
         with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            (number,) = numbers(received(kazoo))
-            kazoo.far.sendall(event(DELETED, "/watched") + answers(number))
-            assert kazoo.handler.read(landing.flight, SOON)
+            landing = read_behind(kazoo, event(DELETED, "/watched"))
             assert landing.heard == []
             assert not kazoo.handler.read(landing.flight, SOON)
         kazoo.run()
@@ -403,15 +419,9 @@ class TestReading:
     def test_what_it_leaves_is_no_half_frame_for_one_who_comes_late(self, kazoo: Kazoo) -> None:
         kazoo.handler.session_timeout = 3.0
         rides = Rides(kazoo)
-        rides.ride("/watched", rides.watch("/watched"))
-        (number,) = numbers(kazoo.sent())
-        kazoo.far.sendall(answers(number))
-        kazoo.run()
+        watched(rides, "/watched")
         with asleep(kazoo):
-            landing = sent(kazoo, "/a")
-            (number,) = numbers(received(kazoo))
-            kazoo.far.sendall(event(DELETED, "/watched") + answers(number))
-            assert kazoo.handler.read(landing.flight, SOON)
+            landing = read_behind(kazoo, event(DELETED, "/watched"))
         kazoo.connection._arrived_at -= 1000.0
         kazoo.connection.stall()  # nothing has arrived when the connection thread wakes
         kazoo.run()
@@ -510,10 +520,7 @@ class Gone:
     def watched(self, *others: str) -> Self:
         """Have it watched, and others, by riders."""
         for path in (self.deletion.path, *others):
-            self.rides.ride(path, self.rides.watch(path))
-            (number,) = numbers(self._kazoo.sent())
-            self._kazoo.far.sendall(answers(number))
-            self._kazoo.run()
+            watched(self.rides, path)
         self.rides.heard.clear()
         return self
 
@@ -640,9 +647,7 @@ class TestListening:
         with asleep(kazoo):
             gone.rides.ride("/other")
             assert not gone.listen()
-        (number,) = numbers(kazoo.sent())
-        kazoo.far.sendall(answers(number))
-        kazoo.run()
+        answer(kazoo)
         with asleep(kazoo):
             other = sent(kazoo, "/a")
             assert not gone.listen()

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 
-_TURN = 1.0
+TURN = 1.0
 """The longest single wait of a thread, in seconds: Python misses a signal that arrives just before
 the thread begins to wait."""
 
@@ -62,7 +62,7 @@ class Event(threading.Event):
     def _wait(self, woken: threading.Lock, end: float) -> bool:
         # A set() after this check finds the lock.
         while not self._set and (left := end - time.monotonic()) > 0:
-            if woken.acquire(timeout=min(left, _TURN)):
+            if woken.acquire(timeout=min(left, TURN)):
                 break
         return self._set
 

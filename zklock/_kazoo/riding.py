@@ -182,8 +182,7 @@ class RidingSocket(_Socket):
         turn.struck = True
         if turn.reading is not None:
             self.stop_reading()
-        idle = awaited is not None and self._sorted.idle and not self._held
-        idle = idle and wake.bell.waiting == 0
+        idle = self._sorted.idle and not self._held and wake.bell.waiting == 0
         going = not wake.pending() or wake.hand_over(self._take_here)
         if going:
             for rider in riders:
@@ -211,11 +210,8 @@ class RidingSocket(_Socket):
         are not for this caller any more. ``taking`` gets the landing before a reply is taken.
         """
         turn = self.turn
-        if turn.reading is not awaited or turn.struck or not self.rides:
+        if not self._receive_here(awaited, taking):
             return None
-        taking.append(awaited)
-        turn.struck = True
-        self.arrived()
         replies, others = self._sorted.replies_to(awaited)
         rest = self._leaves(others)
         if rest or not self._sorted.due:
@@ -244,16 +240,26 @@ class RidingSocket(_Socket):
         ``None``: the caller does not listen any more. ``taking``: see ``read_here``.
         """
         turn = self.turn
-        if turn.reading is not awaited or turn.struck or not self.rides:
+        if not self._receive_here(awaited, taking):
             return None
-        taking.append(awaited)
-        turn.struck = True
-        self.arrived()
         come = self._sorted.take_deletion(awaited.path)
         rest = self._leaves(not self._sorted.idle)
         turn.stop_reading(self.fileno())
         turn.struck = False
         return come, rest
+
+    def _receive_here(self, awaited: Awaited, taking: list[Awaited]) -> bool:
+        """Receive, for who is about to take something; return whether it still may.
+
+        ``turn.struck`` is set then, and ``taking`` has what it waits for.
+        """
+        turn = self.turn
+        if turn.reading is not awaited or turn.struck or not self.rides:
+            return False
+        taking.append(awaited)
+        turn.struck = True
+        self.arrived()
+        return True
 
     def _leaves(self, others: bool) -> bool:
         """Return whether a caller leaves anything to the connection thread, which may come late."""

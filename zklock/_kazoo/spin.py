@@ -50,13 +50,13 @@ ROUNDS = 64
 
 LONGEST = 2048
 
-
-_MOST = 2.0**31 - 1
+_LONGEST_POLL = 2.0**31 - 1
+"""The most milliseconds that the system takes."""
 
 
 def milliseconds(seconds: float) -> float | None:
     """Return how long to poll, at most what the system takes; ``None`` stands for no limit."""
-    return None if seconds == math.inf else min(max(0.0, 1000 * seconds), _MOST)
+    return None if seconds == math.inf else min(max(0.0, 1000 * seconds), _LONGEST_POLL)
 
 
 _let_others_run: Callable[[], object] = getattr(os, "sched_yield", lambda: None)

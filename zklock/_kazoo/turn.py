@@ -39,7 +39,8 @@ for it later sends a request for that, which ends the listening.
    it waits, when it does not have the turn. Whoever has something to do with the connection ends
    the reading first, and the connection thread hears again what arrives. Heartbeats do so, too.
    Until then, events for others wait: for a tenth of the session timeout while something is held,
-   and for a third at most. A caller itself sleeps for ``TURN`` at most, and then looks again.
+   and for a third at most. A caller itself sleeps for ``TURN`` at most, and then looks again:
+   a signal handler may have closed the client, and with it the bell.
 6. *No rider overtakes what the user has queued in kazoo.* kazoo asks the handler for a result
    before it queues a request, and keeps the result in the queue. So while no result of kazoo's is
    open, the queue is empty. A caller writes only then; else kazoo is asked (see ``wake``).
@@ -60,16 +61,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from zklock._ground.events import TURN
 from zklock._ground.strikes import of_the_call
 from zklock._kazoo.riders import Awaited
 from zklock._kazoo.spin import Glance, Spin, milliseconds
-
-TURN = 1.0
-"""The longest time for which a caller sleeps at the bell, in seconds.
-
-Python sees to a signal that another thread has taken when the main thread wakes. And a signal
-handler may have closed the client while its thread sleeps, so that the bell does not ring.
-"""
 
 TRY = (False,)
 """The argument of an ``acquire()`` that does not wait."""
@@ -185,37 +180,34 @@ class Bell:
         At most ``seconds``; with ``None``, as long as one may who must not sleep. Return whether
         something may have come. ``due()``: whether to wait; what makes it false rings afterwards.
         """
-        me = object()
-        try:
-            self._inside.add(me)
-            if not due():
-                return False
-            ear, come = self._ear(connection), True
-            if seconds is None:
-                come = self.glance.wait(ear.poll)
-            else:
-                self._spin.wait(ear.poll, min(seconds, TURN))
-        finally:
-            self._inside.discard(me)
-        self._ears.append((connection, ear))
-        return come
+        if seconds is None:
+            return self._wait(connection, due, self.glance.wait)
+        limit = min(seconds, TURN)
+        return self._wait(connection, due, lambda poll: self._spin.wait(poll, limit))
 
     def listen(self, connection: int, seconds: float, due: Callable[[], bool]) -> bool:
         """Wait for something that may take long: sleep at once, and do not learn from it.
 
         Return whether it was due.
         """
+        limit = milliseconds(min(seconds, TURN))
+        return self._wait(connection, due, lambda poll: poll(limit))
+
+    def _wait(
+        self, connection: int, due: Callable[[], bool], wait: Callable[[Any], object]
+    ) -> bool:
+        """Wait by ``wait(poll)``, if it is due; ``False`` alone says that nothing has come."""
         me = object()
         try:
             self._inside.add(me)
             if not due():
                 return False
             ear = self._ear(connection)
-            ear.poll(milliseconds(min(seconds, TURN)))
+            come = wait(ear.poll)
         finally:
             self._inside.discard(me)
         self._ears.append((connection, ear))
-        return True
+        return come is not False
 
     def _ear(self, connection: int) -> Any:
         """Return what waits for both; it is put back afterwards, for the next wait."""

@@ -82,7 +82,11 @@ class Watches:
 
     def fire(self, kind: int, path: bytes) -> bool:
         """Tell of an event those who watch; return whether kazoo is to see it, too."""
-        told = self._used_up(kind, path)
+        told: dict[tuple[Told, str] | None, None] = {}
+        if kind in _ON_DATA:
+            told |= self._data.pop(path, {})
+        if kind in _ON_CHILDREN:
+            told |= self._children.pop(path, {})
         for who in told:
             if who is not KAZOO:
                 tell, known = who
@@ -98,14 +102,5 @@ class Watches:
         alone = len(watching) == 1 and KAZOO not in watching and path not in self._children
         if kind != _DELETED or not alone or self._kazoo_sees_all:
             return False
-        self._used_up(kind, path)
+        del self._data[path]
         return True
-
-    def _used_up(self, kind: int, path: bytes) -> dict[tuple[Told, str] | None, None]:
-        """Return who watches for an event, and does so no longer."""
-        told: dict[tuple[Told, str] | None, None] = {}
-        if kind in _ON_DATA:
-            told |= self._data.pop(path, {})
-        if kind in _ON_CHILDREN:
-            told |= self._children.pop(path, {})
-        return told
