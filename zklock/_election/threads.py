@@ -253,7 +253,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         """Change what this member says of itself, whether it stands, leads, or neither.
 
         It keeps its place in the queue, or the leadership. Observers are told if it leads
-        (``LeaderChange.same_leader``). If it does not stand now, it says so when it stands next.
+        (``LeaderChange.same_leader``). If it does not stand now, it says so when it stands next; if
+        its place is just being taken, as soon as it has it, which this does not wait for.
         The members' changed payloads are kept in the data of the election's own znode, at most
         524288 bytes together (``ZkLockError``): a ``LeaderLatch`` of Curator that waits behind a
         member would never lead after a change of that member's node.

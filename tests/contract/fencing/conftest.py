@@ -102,7 +102,7 @@ class Stores:
             store.create_tables()
             return store
         if variant:
-            return self._sql(name, "sqlalchemy", f"sqlite:///{path}", "", lambda: None)
+            return self._sql(name, "sqlalchemy", f"sqlite:///{path}?timeout=30", "", lambda: None)
         return self._sql(name, "sqlite3", str(path), "", lambda: None)
 
     def _postgresql(self, variant: str) -> Subject:
