@@ -245,10 +245,12 @@ def _whole(ensemble: Ensemble) -> bool:
 
 def _delete_tree(client: Client, path: str) -> None:
     from kazoo.exceptions import NotEmptyError  # noqa: PLC0415
+    from kazoo.retry import KazooRetry  # noqa: PLC0415
 
+    again = KazooRetry(max_tries=3)  # a connection is lost where a busy server is slow
     for _ in range(_TRIES):
         try:
-            client.delete(path, recursive=True)
+            again(client.delete, path, recursive=True)
         except NotEmptyError:  # a contender that was dying has created one more node
             continue
         return

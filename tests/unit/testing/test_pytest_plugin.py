@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from kazoo.exceptions import ConnectionLoss, NotEmptyError
+from kazoo.retry import RetryFailedError
+
+from zklock.testing.pytest_plugin import _delete_tree
 
 pytest_plugins = ["pytester"]
 
@@ -117,3 +121,32 @@ def test_a_simulation_of_each_tests_own(run: pytest.Pytester) -> None:
         """
     )
     run.runpytest("--zklock-strict").assert_outcomes(passed=2)
+
+
+class Slow:
+    """A client whose deletions fail first."""
+
+    def __init__(self, *errors: type[Exception]) -> None:
+        self.errors = list(errors)
+
+    def delete(self, path: str, recursive: bool) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def test_a_tree_is_deleted_past_a_lost_connection_and_a_late_node() -> None:
+    client = Slow(ConnectionLoss, NotEmptyError, NotEmptyError, ConnectionLoss)
+    _delete_tree(client, "/zklock-test")  # type: ignore[arg-type]
+    assert client.errors == []
+
+
+def test_a_tree_that_is_written_to_all_the_time_fails_the_test() -> None:
+    with pytest.raises(RuntimeError, match="/zklock-test is still written to"):
+        _delete_tree(Slow(*[NotEmptyError] * 100), "/zklock-test")  # type: ignore[arg-type]
+
+
+def test_without_a_server_it_fails_after_three_tries() -> None:
+    client = Slow(*[ConnectionLoss] * 100)
+    with pytest.raises(RetryFailedError):
+        _delete_tree(client, "/zklock-test")  # type: ignore[arg-type]
+    assert len(client.errors) == 97
