@@ -23,7 +23,7 @@ from tests.unit.simulator.shrinking import fails, shrink
 ROOT = Path(__file__).parents[3]
 
 ASKED = os.environ.get("ZKLOCK_SIMULATE")
-SECONDS = float(ASKED or 60)
+SECONDS = float(ASKED or 30)
 """How long, in seconds of a processor. Half of them with riders."""
 LONGEST = math.inf if ASKED else 1.5 * SECONDS
 """How long at most, by the clock: on a busy machine it is less, unless it was asked for."""
@@ -37,7 +37,7 @@ def seed_of_sources() -> int:
     return int.from_bytes(digest.digest()[:4], "big") % 10**9
 
 
-@pytest.mark.lengthy("new seeds of the simulator: a minute of a processor")
+@pytest.mark.lengthy("new seeds of the simulator: half a minute of a processor")
 @pytest.mark.timeout(900 + 10 * SECONDS)  # beside others, and nicer than they are
 @pytest.mark.parametrize("riders", ["off", "on"])
 def test_new_seeds(
