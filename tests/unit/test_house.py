@@ -256,6 +256,13 @@ def test_public_names_are_documented() -> None:
         assert getattr(aio, name).__doc__
 
 
+def test_the_table_of_modules_is_complete() -> None:
+    page = (ROOT.parent / "docs" / "design.md").read_text()
+    rooms = ("_ground", "_recipes", "_kazoo", "_engine", "_locks", "_election", "_pool")
+    found = {path.stem for room in rooms for path in (ROOT / room).glob("*.py")} - {"__init__"}
+    assert sorted(name for name in found if f"`{name}`" not in page) == []
+
+
 def test_a_name_that_is_not_public_is_an_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'lock'"):
         getattr(zklock, "lock")  # noqa: B009 - the checker of types would find it, too
