@@ -256,9 +256,9 @@ class SequenceExhausted(ZkLockError):
 class WouldDeadlock(ZkLockError):
     """A call that would wait for itself.
 
-    One case: it would block a kazoo callback or listener thread, and only that thread could bring
-    the answer. Another case: it asks without a timeout for a lock that this same thread or task
-    holds.
+    There are three cases. It would block a kazoo callback or listener thread, and only that thread
+    could bring the answer. It asks without a timeout for a lock that this same thread or task
+    holds. Or a signal handler makes it, and has interrupted zklock in the middle of a change.
     """
 
 

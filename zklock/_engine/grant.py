@@ -210,8 +210,9 @@ class GrantBase(Bodied):
     def add_lost_callback(self, callback: LostCallback) -> None:
         """Call ``callback(loss)`` once if the grant is lost; at once if it already is lost.
 
-        It runs on a thread of zklock's own. An exception in it is logged; other callbacks still
-        run. It is not called for a grant that was released.
+        It runs on a thread of zklock's own, or, for a grant of ``zklock.aio``, on the event loop of
+        the task that acquired. An exception in it is logged; other callbacks still run. It is not
+        called for a grant that was released.
         """
         check_callback(self._AWAITS, "a lost callback", callback)
         self._call_when_lost(callback)

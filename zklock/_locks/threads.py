@@ -158,10 +158,11 @@ class Lock(kinds.Exclusive[Grant], ThreadLock):
     when the connection is lost while the lease still runs; the connection may come back. Callbacks
     run on threads of zklock's own. An exception in one is logged.
 
-    Two arguments are only for clients that were not made by ``connect()``. All locks of a client
-    share them. ``session_timeout``: the negotiated session timeout in seconds, if you know it.
-    ``lease_fraction``: the part of the session timeout for which a proof of life is good, 2/3 by
-    default, at least 0.3. Up to 0.75 is safe if the timeout is at least 4 ticks of the server.
+    All locks of a client share the next two: another value is a ``ValueError``.
+    ``session_timeout``: the negotiated session timeout in seconds, if you know it. It counts only
+    for a client without zklock's ``Handler``, whose timeout cannot be seen. ``lease_fraction``: the
+    part of the session timeout for which a proof of life is good, 2/3 by default, at least 0.3. Up
+    to 0.75 is safe if the timeout is at least 4 ticks of the server.
 
     ``on_release_requested(grant)``: called when somebody asks for the release, see
     :meth:`request_release`. ``tidy``: remove the lock's znode when a release leaves it without
@@ -172,8 +173,8 @@ class Lock(kinds.Exclusive[Grant], ThreadLock):
 
     ``track_abandoned``: ``grant.abandoned`` then tells whether the grant before ended without a
     release (lost, crashed, broken), so that you can check the guarded state first. It costs two
-    round trips for each acquire. All users of the path have to set it. ``lock_delay``: seconds that
-    the next grant waits after such an end, for resources that cannot check tokens. It implies
+    more round trips for each acquire. All users of the path have to set it. ``lock_delay``: seconds
+    that the next grant waits after such an end, for resources that cannot check tokens. It implies
     ``track_abandoned``, and needs the same value everywhere.
 
     The constructor asks nothing of ZooKeeper. One object may be shared by threads: every

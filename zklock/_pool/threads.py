@@ -45,8 +45,7 @@ class WorkerPool(Membership[Grant]):
     shard is released when both this callback and the handler have returned. ``on_revoked`` is also
     called when the grant is lost (``grant.held`` is then false): another worker may own the shard
     already. Both callbacks run on threads of zklock's own, at most 64 at a time. An exception in
-    one is
-    logged.
+    one is logged.
 
     ``handler(shard)``: called with a :class:`Shard` once this worker owns it, after
     ``on_assigned``. It has to return soon after ``shard.should_stop`` is set. If it returns

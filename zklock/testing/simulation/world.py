@@ -68,7 +68,8 @@ class Simulation:
     A method that changes something returns when all that follows has been told: to the clients,
     to their callbacks, and to those who wait in a call of zklock's. It does not wait for what your
     threads and tasks do then. If something does not come to rest in 20 real seconds, for example
-    since a callback does not return, it raises ``RuntimeError``. None may be called in a callback.
+    because a callback does not return, the method raises ``RuntimeError``. No such method may
+    be called in a callback.
 
     *Not simulated*: what only several servers do, such as elections, and followers that lag. Delays
     of a network: what is not cut arrives at once.
