@@ -81,8 +81,9 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
     async def contenders(self, timeout: float | None = None) -> list[Contender]:
         """Return all contenders in queue order: holders and waiters, also those of foreign clients.
 
-        Asks through the leader. Raises ``NoAnswer`` after ``timeout`` seconds, by default the
-        session timeout. The queue may have changed by the time that you read the result.
+        Asks through the leader of ZooKeeper. Raises ``NoAnswer`` after ``timeout`` seconds, by
+        default the session timeout. The queue may have changed by the time that you read the
+        result.
         """
         return await self._ask("contenders()", self._contenders, timeout)
 
