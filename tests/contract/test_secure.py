@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,7 +16,16 @@ from kazoo.security import make_acl, make_digest_acl
 
 import zklock
 from tests.contract.secure import PASSWORD, USER, Authority
-from tests.contract.support import SOON, Losses, children, granted, kazoo_client, queued, run
+from tests.contract.support import (
+    ROOT,
+    SOON,
+    Losses,
+    children,
+    granted,
+    kazoo_client,
+    queued,
+    run,
+)
 from zklock import aio
 from zklock.testing import FaultProxy, ZooKeeperServer
 
@@ -288,6 +298,29 @@ class TestCutInTheMiddleOfSasl:
             lock.release()
             assert not losses.losses
             assert children(client, path) == []
+
+
+def test_the_options_of_the_page_fit_together(
+    secured: ZooKeeperServer, authority: Authority, path: str
+) -> None:
+    page = (ROOT / "docs" / "howto.md").read_text()
+    section = page.partition("## TLS, SASL, ACLs, chroot\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    for told, meant in (
+        ("zk1:2281,zk2:2281/apps/billing", f"{secured.hosts}{path}"),
+        ("/etc/ssl/zk-ca.pem", str(authority.certificate)),
+        ("billing", USER),
+    ):
+        assert told in code
+        code = code.replace(told, meant)
+    scope: dict[str, Any] = {"zklock": zklock, "secret": PASSWORD}
+    exec(compile(code, "howto.md", "exec"), scope)
+    with scope["client"] as client:
+        with zklock.Lock(client, "/report") as grant:
+            assert grant.held
+            acls, _ = client.get_acls(grant.path)
+            assert {(acl.id.scheme, acl.id.id) for acl in acls} == {("sasl", USER)}
+        client.delete("/report")  # others may not look into it
 
 
 class TestRefused:
