@@ -24,12 +24,16 @@ FREE = b""
 class Entry(lock_recipe.Entry):
     """A contender that leaves a mark while it holds.
 
-    If it finds a mark of an earlier holder, it waits ``delay`` seconds before it is granted.
+    If it finds a mark of an earlier holder, it waits ``delay`` seconds before it is granted. One
+    that loses its node queues again at the end, and others may hold before its turn comes again. So
+    it has waited for one mark only, and it puts nothing back unless it wrote its mark for the node
+    that it leaves with: the mark that stands there may be a holder's.
     """
 
     delay: float = 0.0
-    _rested: bool = False
+    _waited: bytes = FREE  # for this mark
     _mark: bytes | None = None
+    _marked: str | None = None  # its node when it wrote its mark
     _found: bytes = FREE
 
     def turn(self, token: FencingToken) -> Recipe[Any]:
@@ -47,14 +51,14 @@ class Entry(lock_recipe.Entry):
             )
         if parent.data != self._mark:
             self._found = parent.data
-        if self._found != FREE and self.delay and not self._rested:
+        if self._found not in (FREE, self._waited) and self.delay:
             if not self.patient:
                 return None
             yield Pause(self.delay)
-            self._rested = True
+            self._waited = self._found
             return lock_recipe.AGAIN
         if parent.data != mark:
-            self._mark = mark  # even if the answer is lost
+            self._mark, self._marked = mark, self.node  # even if the answer is lost
             (marked,) = yield (Mark(self.node or "", mark),)
             steps.check(marked, Failure.DROPPED, Failure.MISSING)
             if marked is not None:
@@ -63,6 +67,6 @@ class Entry(lock_recipe.Entry):
 
     def departure(self, node: str) -> Delete | Depart:
         """Delete the node, and remove its mark; if not granted, put back the mark it found."""
-        if self._mark is None:
+        if self._marked != node:
             return Delete(node)
         return Depart(node, FREE if self.granted else self._found)

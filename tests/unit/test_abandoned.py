@@ -1,0 +1,116 @@
+"""Locks that keep track of abandoned grants: contenders that lose their node, and queue again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fakes import Client, Server, outcome, settle, uuids
+from zklock._engine.attempt import Attempt
+from zklock._recipes import abandoned, names
+from zklock._recipes.effects import Mark
+
+PATH = "/locks/report"
+DELAY = 5.0
+
+
+class Paused(Client):
+    """A client that notes how long its contenders pause."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.pauses: list[float] = []
+
+    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+        self.pauses.append(seconds)
+        return super().pause(seconds, done)
+
+
+class World:
+    """A server, and three clients that want one lock."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.server.make_path(PATH)
+        self.clients = [Paused(self.server) for _ in range(3)]
+        self._uuids = uuids()
+
+    def start(self, client: Client) -> Attempt[Any]:
+        entry = abandoned.Entry(
+            PATH,
+            b"me",
+            names.Kind.EXCLUSIVE,
+            new_uuid=lambda: next(self._uuids),
+            delay=DELAY,
+        )
+        return client.acquire(entry).start()
+
+    def settle(self) -> None:
+        settle(self.clients)
+
+    def granted(self, client: Client) -> Any:
+        attempt = self.start(client)
+        settle([client])
+        return outcome(attempt)
+
+    def marked(self, client: Client) -> Attempt[Any]:
+        """Return an attempt that has written its mark, and lost its session before the answer."""
+        attempt = self.start(client)
+        while Mark not in map(type, client.sent):
+            client.serve()
+            client.deliver()
+            client.run_job()
+        session = client.session
+        client.lose_connection(carried_out=1)
+        self.server.expire(session)
+        return attempt
+
+    @property
+    def mark(self) -> bytes:
+        return self.server.tree.nodes[PATH].data
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_who_queues_again_and_gives_up_leaves_the_mark_of_the_holder(world: World) -> None:
+    unlucky, holding, _ = world.clients
+    attempt = world.marked(unlucky)
+    grant = world.granted(holding)
+    mark = world.mark
+    assert mark.endswith(str(grant.token).encode())
+    world.settle()
+    assert outcome(attempt) is ...  # behind the holder
+    assert attempt.give_up()
+    world.settle()
+    assert world.server.tree.names(PATH) == [grant.path.rpartition("/")[2]]
+    assert world.mark == mark
+
+
+def test_who_queues_again_waits_for_each_holder_that_has_not_released(world: World) -> None:
+    unlucky, holding, crashed = world.clients
+    world.granted(crashed)
+    world.server.expire(crashed.session)
+    attempt = world.marked(unlucky)
+    assert unlucky.pauses == [DELAY]
+    world.granted(holding)
+    world.settle()
+    assert outcome(attempt) is ...  # behind the holder
+    world.server.expire(holding.session)
+    world.settle()
+    assert outcome(attempt).stands
+    assert unlucky.pauses == [DELAY, DELAY]
+
+
+def test_who_queues_again_alone_does_not_wait_for_the_same_holder_again(world: World) -> None:
+    unlucky, _, crashed = world.clients
+    world.granted(crashed)
+    world.server.expire(crashed.session)
+    attempt = world.marked(unlucky)
+    world.settle()
+    assert outcome(attempt).stands
+    assert unlucky.pauses == [DELAY]
