@@ -795,6 +795,29 @@ class TestConnections:
         world.run(10 * TIMEOUT)
         assert world.turns == turns
 
+    def test_that_are_begun_again_as_the_end_is_seen_lose_nothing(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The thread of the session is slow, and the client has another session by then."""
+        ended = world.acquire().session_id
+        grants: list[Any] = []
+        over = states.over
+
+        def seen(client: Any) -> bool:
+            if over(client) and not grants:
+                world.server.expire(ended)
+                world.client.client_id = None
+                world.connect()
+                grants.append(world.acquire())
+                return True
+            return over(client)
+
+        monkeypatch.setattr(states, "over", seen)
+        world.stop()
+        (grant,) = grants
+        assert grant.held
+        assert world.acquire("/other").session_id == grant.session_id
+
     def test_without_a_known_timeout_end_the_lease(
         self, make: Make, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -649,16 +649,24 @@ class Session(Uncopied, WireObserver):
         for attempt in waiting:
             attempt.watched(None, deleted=False)
 
-    def _on_gone(self, reason: LossReason) -> None:
+    def _on_gone(self, reason: LossReason, *, only_seen: bool = False) -> bool:
+        """Lose the session. Return whether it is lost.
+
+        ``only_seen``: nobody has reported it, and the client was seen to be over. It may have been
+        started again since then: all that is there would be of another session.
+        """
         with self.guard:
+            if only_seen and not states.over(self.client):
+                return False
             self._lose(self._nodes, reason)
             ended, self._id = self._id, None
             attempts = list(self._attempts)
+            final = closed_error(self.client) if reason is LossReason.CLIENT_CLOSED else None
         self._outbox.send()
         self._say_ended(ended, reason)
-        final = closed_error(self.client) if reason is LossReason.CLIENT_CLOSED else None
         for attempt in attempts:
             attempt.session_replaced(None if final is None else copied(final))
+        return True
 
     def _say_ended(self, session_id: int | None, reason: LossReason) -> None:
         if telemetry.hooks and session_id is not None:
@@ -850,8 +858,7 @@ class Session(Uncopied, WireObserver):
             attempt.lease_live()
         if states.over(self.client):
             self._idle = True
-            self._on_gone(LossReason.CLIENT_CLOSED)  # for attempts that came in meanwhile
-            self._callers.end()
+            self._end()  # for attempts that came in meanwhile
             return None
         with self.guard:
             used = self._nodes or self._outbox or now - self._used_at <= self.timeout
@@ -872,6 +879,10 @@ class Session(Uncopied, WireObserver):
         if number is not None:
             self._beat(number, now, proves=proves)
         return due
+
+    def _end(self) -> None:
+        if self._on_gone(LossReason.CLIENT_CLOSED, only_seen=True):
+            self._callers.end()
 
     def _fields(self) -> Fields:
         return log_fields(session_id=self._id)
