@@ -816,6 +816,8 @@ class TestConnections:
         world.stop()
         (grant,) = grants
         assert grant.held
+        world.run(10 * TIMEOUT)  # its lease is kept, too
+        assert grant.held
         assert world.acquire("/other").session_id == grant.session_id
 
     def test_without_a_known_timeout_end_the_lease(

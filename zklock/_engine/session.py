@@ -856,9 +856,7 @@ class Session(Uncopied, WireObserver):
             attempt.resume()
         for attempt in orphans:
             attempt.lease_live()
-        if states.over(self.client):
-            self._idle = True
-            self._end()  # for attempts that came in meanwhile
+        if states.over(self.client) and self._end():
             return None
         with self.guard:
             used = self._nodes or self._outbox or now - self._used_at <= self.timeout
@@ -880,9 +878,13 @@ class Session(Uncopied, WireObserver):
             self._beat(number, now, proves=proves)
         return due
 
-    def _end(self) -> None:
-        if self._on_gone(LossReason.CLIENT_CLOSED, only_seen=True):
+    def _end(self) -> bool:
+        """End what is there, attempts that came in late among it; return whether it is the end."""
+        self._idle = True
+        ends = self._on_gone(LossReason.CLIENT_CLOSED, only_seen=True)
+        if ends:
             self._callers.end()
+        return ends
 
     def _fields(self) -> Fields:
         return log_fields(session_id=self._id)
