@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import subprocess
 import sys
@@ -79,6 +80,12 @@ def test_a_silent_server_is_waited_for_no_longer_than_was_said(
     assert watch.total >= START
     assert watch.awake < START + AT_ONCE
     assert f"{mute} accepts connections, and says nothing" in message
+
+
+@pytest.mark.parametrize("forever", [math.inf, 10**400])
+def test_a_connection_may_be_waited_for_without_a_limit(zklock_hosts: str, forever: float) -> None:
+    with zklock.connect(zklock_hosts, SESSION, start_timeout=forever) as client:
+        assert client.connected
 
 
 def test_the_cause_is_named_for_each_server(mute: str, closing: str) -> None:

@@ -60,6 +60,11 @@ def test_what_a_number_is(value: object, fits: bool) -> None:
     assert is_number(value) is fits
 
 
+def test_an_integer_beyond_all_floats_is_infinite() -> None:
+    assert check_number("grace", 10**5000, "seconds", lambda it: it >= 0, "0 or more") == math.inf
+    assert check_timeout(10**5000) is None
+
+
 @pytest.mark.parametrize("value", [0, 0.5, 3, math.inf])
 def test_numbers_that_fit(value: float) -> None:
     number = check_number("grace", value, "seconds", lambda it: it >= 0, "0 or more")
@@ -75,6 +80,7 @@ def test_numbers_that_fit(value: float) -> None:
         (1j, "TypeError: grace must be seconds, not complex"),
         (-0.5, "ValueError: grace must be 0 or more, not -0.5"),
         (math.nan, "ValueError: grace must be 0 or more, not nan"),
+        (-(10**400), "ValueError: grace must be 0 or more, not -inf"),
     ],
 )
 def test_numbers_that_do_not(value: Any, said: str) -> None:
@@ -97,6 +103,10 @@ def test_numbers_that_do_not(value: Any, said: str) -> None:
         (
             lambda: new_client("none:1", 0.0),
             "ValueError: timeout must be more than 0 seconds, not 0.0",
+        ),
+        (
+            lambda: new_client("none:1", math.inf),
+            "ValueError: timeout must be at most 2147483 seconds, not inf",
         ),
         (
             lambda: check_permits("limit", 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,14 +23,18 @@ def check_number(
     """Return a number that fits, as a ``float``; else ``TypeError`` or ``ValueError``.
 
     ``what`` and ``which`` say in the message of each error what it must be. NaN fits nothing, so
-    write ``fits`` without a negation.
+    write ``fits`` without a negation. An integer that is too large for a ``float`` is infinite.
     """
     if not is_number(value):
         raise _wrong(name, value, what)
     number: Any = value
-    if not fits(number):
+    try:
+        found = float(number)
+    except OverflowError:  # an int beyond all floats: too long to be shown, too
+        number = found = math.inf if number > 0 else -math.inf
+    if not fits(found):
         raise ValueError(f"{name} must be {which}, not {number}")
-    return float(number)
+    return found
 
 
 def is_number(value: object, kind: Any = int | float) -> bool:

@@ -25,6 +25,8 @@ from zklock._kazoo.handler import Handler
 from zklock._kazoo.switch import new_handler
 from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
 
+LONGEST_TIMEOUT = (2**31 - 1) // 1000
+"""The most seconds of a session timeout: a handshake has it in milliseconds, in 32 bits."""
 STUCK_SECONDS = 1.0
 """Seconds to wait for a client to stop; only the look-up of a name can take it longer."""
 _SHORT = 0.01
@@ -85,7 +87,7 @@ def connect(
     - ``hosts``: ``"host:port,host:port…"``, with an optional chroot after the last one.
     - ``timeout``: the session timeout to ask for, in seconds. The server may grant another one, by
       default from 2 to 20 of its ticks.
-    - ``start_timeout``: seconds to wait for the first connection.
+    - ``start_timeout``: seconds to wait for the first connection, ``math.inf`` for no limit.
     - Everything else goes to ``kazoo.client.KazooClient``: TLS (``use_ssl=True, ca=…``), SASL,
       ACLs, a logger.
 
@@ -99,10 +101,11 @@ def connect(
     """
     client = new_client(hosts, timeout, start_timeout=start_timeout, **kazoo_options)
     sasl = bool(kazoo_options.get("sasl_options"))
-    deadline = clock() + start_timeout
+    patience = min(start_timeout, threading.TIMEOUT_MAX)
+    deadline = clock() + patience
     try:
-        client.handler.starting(start_timeout)
-        client.start_async().wait(start_timeout)
+        client.handler.starting(patience)
+        client.start_async().wait(patience)
         if not client.connected and not sasl:
             raise no_server(client, hosts, start_timeout)
         # kazoo reports a connection before the servers have accepted the credentials.
@@ -120,6 +123,13 @@ def new_client(
     """Check all arguments of :func:`connect`, and return its client, not started."""
     for name, seconds in (("timeout", timeout), ("start_timeout", start_timeout)):
         check_number(name, seconds, "seconds", lambda it: it > 0, "more than 0 seconds")
+    check_number(
+        "timeout",
+        timeout,
+        "seconds",
+        lambda it: it <= LONGEST_TIMEOUT,
+        f"at most {LONGEST_TIMEOUT:.0f} seconds",
+    )
     handler = kazoo_options.setdefault("handler", new_handler())
     if not isinstance(handler, Handler):
         raise ClientUnusable("connect() needs a zklock.Handler; make other clients with kazoo")

@@ -10,6 +10,7 @@ from kazoo.exceptions import NoNodeError
 
 from zklock._ground.clock import clock
 from zklock._ground.mutexes import ReentrantMutex
+from zklock._ground.numbers import check_int, check_number
 from zklock._recipes import names, nodedata, semaphore as semaphore_recipe
 from zklock._recipes.notes import Notes, parse as parse_notes
 from zklock._recipes.queries import Contender
@@ -59,8 +60,11 @@ def verify_owner(
     """
     given = token_of(token)
     names.check_path(path)
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")
+    check_int("limit", limit, 1)
+    if max_age is not None:
+        max_age = check_number(
+            "max_age", max_age, "seconds or None", lambda it: it >= 0, "0 seconds or more"
+        )
     key = (path, given, limit)
     asked = clock()
     if max_age is not None and (known := _recall(client, key, asked - max_age)):

@@ -418,6 +418,12 @@ def test_bad_arguments_of_verify_owner(client: KazooClient) -> None:
         verify_owner(client, "lock", A)
     with pytest.raises(ValueError, match="limit must be at least 1"):
         verify_owner(client, "/lock", A, limit=0)
+    with pytest.raises(TypeError, match="limit must be an int"):
+        verify_owner(client, "/lock", A, limit=float("inf"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_age must be 0 seconds or more"):
+        verify_owner(client, "/lock", A, max_age=float("nan"))
+    with pytest.raises(TypeError, match="max_age must be seconds or None"):
+        verify_owner(client, "/lock", A, max_age="60")  # type: ignore[arg-type]
 
 
 def test_an_unreadable_mark(client: KazooClient, guard: ZooKeeperGuard) -> None:
