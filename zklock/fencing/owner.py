@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -207,3 +208,12 @@ def _remember(client: KazooClient, key: _Key, asked: float, holder: Contender) -
 def _shorten(memory: _Memory) -> None:
     while len(memory) > _REMEMBERED:
         memory.popitem(last=False)
+
+
+def _after_fork() -> None:
+    global _mutex  # noqa: PLW0603
+    _mutex = ReentrantMutex()  # another thread may have had it, which does not run here
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
