@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import gc
 import logging
@@ -37,6 +38,7 @@ from tests.contract.support import (
 from tests.stopwatch import Stopwatch
 from zklock._engine.attempt import Attempt
 from zklock._engine.sessions import session_of
+from zklock.fencing import ZooKeeperGuard, verify_owner
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 
 Make = Callable[..., zklock.Lock]
@@ -125,6 +127,16 @@ class TestGrant:
         finally:
             client.stop()
             client.close()
+
+    def test_by_a_member_of_an_enum(self, client: KazooClient, zklock_path: str) -> None:
+        enumerated: Any = enum.Enum
+        names = enumerated("Names", {"REPORT": zklock_path, "ME": "ödön"}, type=str)
+        path, who = names.REPORT, names.ME  # formatted as "Names.REPORT" and "Names.ME"
+        with zklock.Lock(client, path, identity=who, timeout=SOON) as grant:
+            assert (grant.lock_path, grant.identity) == (zklock_path, "ödön")
+            assert grant.path.startswith(f"{zklock_path}/_c_")
+            verify_owner(client, path, grant)
+        assert f"{ZooKeeperGuard(client, path).resource}" == zklock_path
 
 
 class TestTurns:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,14 @@ def test_who_is_not_listed_stands_nowhere() -> None:
 @pytest.mark.parametrize("path", ["/a", "/locks/report", "/ä/b c", "/a/..b", "/zookeeper/x"])
 def test_good_paths(path: str) -> None:
     assert names.check_path(path) == path
+
+
+def test_a_path_that_is_a_member_of_an_enum_becomes_plain_text() -> None:
+    class Path(str, Enum):  # noqa: UP042 - a StrEnum is formatted as its value
+        REPORT = "/locks/report"
+
+    assert type(names.check_path(Path.REPORT)) is str
+    assert names.check_path(Path.REPORT) == "/locks/report"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,13 @@ def error(call: Callable[[], object]) -> str:
 )
 def test_integers_that_fit(value: int, least: int | None, most: int | None) -> None:
     assert check_int("n", value, least, most) == value
+
+
+def test_a_member_of_an_enum_becomes_a_plain_integer() -> None:
+    class Limit(int, Enum):  # formatted as "Limit.FEW"
+        FEW = 3
+
+    assert f"{check_permits('limit', Limit.FEW)}" == "3"
 
 
 @pytest.mark.parametrize(

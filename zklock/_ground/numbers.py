@@ -14,7 +14,7 @@ def check_int(name: str, value: object, least: int | None = None, most: int | No
     if (least is not None and value < least) or (most is not None and value > most):
         which = f"at least {least}" if most is None else f"{least} to {most}"
         raise ValueError(f"{name} must be {which}, not {value}")
-    return value
+    return int(value)  # a member of an enum may be formatted as something else
 
 
 def check_number(

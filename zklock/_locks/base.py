@@ -554,4 +554,4 @@ def check_identity(identity: Any) -> str | None:
         raise ValueError(f"identity must have 1 to {MAX_IDENTITY} bytes of UTF-8, not {size}")
     if "\0" in identity:
         raise ValueError("identity must not have a NUL character")
-    return identity
+    return str.__str__(identity)  # a member of an enum may be formatted as something else

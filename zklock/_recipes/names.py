@@ -190,4 +190,4 @@ def check_path(path: object) -> str:
         )
     if _ILLEGAL.search(path):
         raise ValueError(f"a lock's path has a character that ZooKeeper refuses: {path!r}")
-    return path
+    return str.__str__(path)  # a member of an enum may be formatted as something else

@@ -90,7 +90,7 @@ def resource_name(value: str) -> str:
             "the resource's name must be 1 to 255 printable characters without spaces around "
             f"them, not {value!r}"
         )
-    return value
+    return str.__str__(value)  # a member of an enum may be formatted as something else
 
 
 def stale(resource: str, token: FencingToken, highest: FencingToken) -> StaleToken:

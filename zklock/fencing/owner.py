@@ -60,7 +60,7 @@ def verify_owner(
     after ``timeout`` seconds. kazoo's errors pass through.
     """
     given = token_of(token)
-    names.check_path(path)
+    path = names.check_path(path)
     check_int("limit", limit, 1)
     if max_age is not None:
         max_age = check_number(

@@ -104,7 +104,7 @@ class ZooKeeperGuard:
         if not path.startswith("/") or path.endswith("/"):
             raise ValueError(f"the mark's path must be absolute and not end in /: {path!r}")
         self._client = client
-        self._path = path
+        self._path = str.__str__(path)  # a member of an enum may be formatted as something else
         self._acl = acl
         self._timeout = _check_timeout(timeout)
 

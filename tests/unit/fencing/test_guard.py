@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -91,6 +92,11 @@ def test_names_must_be_texts() -> None:
     with pytest.raises(TypeError, match="must be a str, not bytes"):
         resource_name(b"a")  # type: ignore[arg-type]
     assert resource_name("Übersicht 7") == "Übersicht 7"
+
+    class Name(str, Enum):  # noqa: UP042 - a StrEnum is formatted as its value
+        REPORT = "report"
+
+    assert type(resource_name(Name.REPORT)) is str
 
 
 def test_all_names_are_there() -> None:
