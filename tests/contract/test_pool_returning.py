@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from kazoo.security import make_acl
 
 import zklock
 from tests.contract.lasting import LASTING
@@ -277,6 +278,47 @@ class TestInOrder:
                     before = renewed(worker, before)
                     assert has(leader) == mine
                     keeps(other, zklock_path, "b", before)
+
+    def test_one_whose_session_ends_as_it_leaves(
+        self,
+        front: Any,
+        other: Any,
+        zklock_connect: Connect,
+        zklock_path: str,
+        zklock_expire_session: Callable[[Any], int],
+    ) -> None:
+        """The place does not end with the session: a leader would keep its shards for nobody."""
+        client = zklock_connect(timeout=30.0)
+        worker = front.pool(client, zklock_path, shards=2, identity="a", rejoin_delay=LONG)
+        with worker:
+            shared(worker, each=2)
+            keeps(other, zklock_path, "a", has(worker))
+            zklock_expire_session(client)
+        gone(other, PoolPaths(zklock_path).returning)
+
+    def test_one_that_may_not_make_its_place(
+        self,
+        front: Any,
+        other: Any,
+        client: Any,
+        zklock_path: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """It tries again and again. No try leaves a worker behind, which would be given shards."""
+        places = PoolPaths(zklock_path)
+        options = {"shards": 2, "settle": 0.0, "retry": (0.05, 0.05)}
+
+        def tries() -> int:
+            return sum("cannot be in the pool" in each.getMessage() for each in caplog.records)
+
+        with front.pool(other, zklock_path, identity="a", **options) as first:
+            shared(first, each=2)
+            other.create(places.returning, acl=[make_acl("world", "anyone", read=True)])
+            with front.pool(client, zklock_path, identity="b", rejoin_delay=LONG, **options):
+                wait_for(lambda: tries() >= 5, SOON)
+            assert len(children(other, places.members)) == 1
+            shared(first, each=2)
+        gone(other, places.assigned)
 
     def test_two_of_one_identity(self, front: Any, other: Any, zklock_path: str) -> None:
         options = {"shards": 4, "identity": "a", "rejoin_delay": LONG, "settle": 0.0}

@@ -24,9 +24,11 @@ from zklock._recipes.effects import (
     Failed,
     Failure,
     GiveUp,
+    List,
     Node,
     Read,
     SessionReplaced,
+    Sync,
     Write,
     WriteAll,
 )
@@ -277,31 +279,76 @@ def test_a_place_whose_deletion_is_refused_is_deleted_with_as_many_tries_as_it_t
     assert recipe.send((FAILED[Failure.OTHER],)) == (Delete(PLACE),)
 
 
-def test_a_place_is_left_with_the_session() -> None:
+def test_a_place_does_not_end_with_the_session() -> None:
+    """The worker's node does. So its place is deleted in the next session, if there is one."""
+    recipe = leaving()
+    next(recipe)
+    assert recipe.throw(SessionReplaced(None)) == (Delete(PLACE),)
+    assert recipe.throw(SessionReplaced(None)) == (Delete(PLACE),)
+    over(recipe, (None,))
     recipe = leaving()
     next(recipe)
     with pytest.raises(StopIteration):
-        recipe.throw(SessionReplaced(None))
+        recipe.throw(SessionReplaced(ZkLockError("stopped")))
     recipe = leaving()
     next(recipe)
     with pytest.raises(GiveUp):
         recipe.throw(GiveUp())
 
 
+def set_up(profile: WorkerRecord) -> tuple[Any, list[None]]:
+    """Return a worker that has made its nodes, and what notes that it has left."""
+    left: list[None] = []
+    desk = nodes.WorkerNodes(PLACES, profile)
+    recipe: Any = nodes.attend(desk, lambda *_: None, lambda: left.append(None))
+    flight: Any = next(recipe)
+    for number in range(3):
+        (create,) = flight
+        flight = recipe.send((Node(f"{create.prefix}{number:010d}", b"", 0, True),))
+    return recipe, left
+
+
+def deleted(recipe: Any, flight: Any) -> list[str]:
+    """Have all that it asks for done, until it ends by an error; return what it has deleted."""
+    paths: list[str] = []
+    while True:
+        paths += [each.path for each in flight if isinstance(each, Delete)]
+        try:
+            flight = recipe.send((None,) * len(flight))
+        except AccessDenied:
+            return paths
+
+
+def test_a_worker_that_may_not_make_its_place_takes_its_nodes_along() -> None:
+    """It tries again later. If the nodes stayed, each would be given shards for ever."""
+    denied = Failed(Failure.DENIED, AccessDenied("its place"))
+    recipe, left = set_up(WorkerRecord("me", 1.0, rejoin_delay=5.0))
+    (beside,) = recipe.send((denied,))
+    assert isinstance(beside, DeleteIf)
+    assert recipe.send((denied,)) == (Delete(PLACE),)
+    gone = deleted(recipe, recipe.send((denied,)))
+    assert [path.split("/")[2] for path in gone] == ["members", "assigned", "owned"]
+    assert left == [None]
+
+
+def test_one_that_may_not_make_all_of_its_nodes_takes_the_others_along() -> None:
+    denied = Failed(Failure.DENIED, AccessDenied("a node"))
+    desk = nodes.WorkerNodes(PLACES, WorkerRecord("me", 1.0))
+    recipe: Any = nodes.attend(desk, lambda *_: None, lambda: None)
+    (create,) = next(recipe)
+    recipe.send((Node(f"{create.prefix}0000000000", b"", 0, True),))
+    assert recipe.send((denied,)) == (Sync(PLACES.owned), List(PLACES.owned))
+    gone = deleted(recipe, recipe.send((None, denied)))
+    assert [path.split("/")[2] for path in gone] == ["assigned"]
+
+
 class Attending:
     """A worker whose nodes are there, up to the moment at which one of them is found deleted."""
 
     def __init__(self) -> None:
-        profile = WorkerRecord("me", 1.0, False, "", "")
-        self.left: list[None] = []
-        desk = nodes.WorkerNodes(nodes.PoolPaths("/pool"), profile)
-        self.recipe: Any = nodes.attend(desk, lambda *_: None, lambda: self.left.append(None))
-        flight: Any = next(self.recipe)
-        for number in range(3):
-            (create,) = flight
-            flight = self.recipe.send((Node(f"{create.prefix}{number:010d}", b"", 0, True),))
+        self.recipe, self.left = set_up(WorkerRecord("me", 1.0))
         gone = Failed(Failure.MISSING, ZkLockError("gone"))
-        self.first = self.recipe.send((gone,) * len(flight))
+        self.first = self.recipe.send((gone,) * 3)
 
     def clears(self, flight: Any) -> Any:
         """Have all that it deletes deleted; return what ends it, or what it asks for then."""

@@ -316,7 +316,7 @@ def attend(
                     raise replaced.final from None
         raise given_up[0]
     except Exception:
-        with contextlib.suppress(SessionReplaced):
+        with contextlib.suppress(SessionReplaced, ZkLockError):
             yield from _clear(desk, given_up)
         raise
     finally:
@@ -397,7 +397,11 @@ def _listen(desk: WorkerNodes, tell: Callable[[bytes, int], object]) -> Recipe[N
 
 
 def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
-    """Delete the nodes of the worker. Giving up does not stop this: it is noted, as told once."""
+    """Delete the nodes of the worker. Giving up does not stop this: it is noted, as told once.
+
+    An error at one of them does not keep the others, and is raised at the end.
+    """
+    failed: list[ZkLockError] = []
 
     def through(make: Callable[[], Recipe[Any]]) -> Recipe[Any]:
         while True:
@@ -405,6 +409,11 @@ def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
                 return (yield from make())
             except GiveUp as error:
                 given_up.append(error)
+            except ZkLockError as error:
+                failed.append(error)
+                return None
+            except SessionReplaced:
+                return None  # the node that was looked for is gone
 
     if desk.creating is not None:
         parent, uuid = desk.creating
@@ -420,18 +429,26 @@ def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
         if path is not None:
             yield from through(lambda path=path: steps.delete(path.rpartition("/")[0], path))  # type: ignore[misc]
     desk.forget()
+    if failed:
+        raise failed[0]
 
 
 def _give_up_place(desk: WorkerNodes) -> Recipe[None]:
-    """Delete the worker's place.
+    """Delete the worker's place, which does not end with its session.
 
     The path is used again when the worker comes back. So the request is for this worker's node,
     which never comes back: one that is carried out late spares a place that was made anew.
     """
-    place = desk.places.place(desk.profile.identity)
-    with contextlib.suppress(SessionReplaced):
-        if not (yield from _delete_beside(place, desk.member)):
-            yield from steps.delete(desk.places.returning, place)
+    place, member = desk.places.place(desk.profile.identity), desk.member
+    while True:
+        try:
+            if not (yield from _delete_beside(place, member)):
+                yield from steps.delete(desk.places.returning, place, lasting=True)
+        except SessionReplaced as replaced:
+            if replaced.final is None:
+                member = None  # it is gone with its session
+                continue
+        return
 
 
 def _delete_beside(node: str, other: str | None) -> Recipe[bool]:

@@ -123,9 +123,16 @@ def _alike(there: Iterable[str], uuids: AbstractSet[str]) -> dict[str, str]:
 
 
 def delete(
-    path: str, node: str, request: Delete | Depart | None = None, *, tidy: bool = False
+    path: str,
+    node: str,
+    request: Delete | Depart | None = None,
+    *,
+    tidy: bool = False,
+    lasting: bool = False,
 ) -> Recipe[None]:
     """Delete a contender's node, with as many tries as it takes; if the session is gone, so is it.
+
+    A ``lasting`` node is not: then ``SessionReplaced`` is raised.
 
     Only ``AccessDenied`` is final. An unexpected error may pass, so the deletion is tried again. It
     is then sent without the write that came with it: an error of that write would not pass. A
@@ -145,7 +152,8 @@ def delete(
                 yield Pause(backoff(tries))
                 tries += 1
     except SessionReplaced:
-        return
+        if lasting:
+            raise
 
 
 def overwrite(path: str, data: bytes) -> Recipe[bool]:
