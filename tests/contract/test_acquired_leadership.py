@@ -14,6 +14,8 @@ from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Child, Losses, children, gone, queued, run
 from tests.contract.test_aio import aside, forever, on_loop
 from zklock import aio
+from zklock._ground.events import Event
+from zklock._ground.loss import LossReason
 from zklock.testing import wait_for
 
 Connect = Callable[..., Any]
@@ -237,6 +239,42 @@ class TestEndingIt:
             first.transfer("b")
         gone(other, zklock_path)
 
+    def test_what_is_handed_over_is_not_left_to_release(
+        self, front: Any, other: Any, zklock_path: str
+    ) -> None:
+        """Whoever is told by ``should_stop`` releases, as always."""
+        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+        with first.attempt(timeout=SOON) as leadership:
+            later = run(acquired, second)
+            queued(other, zklock_path, 2)
+            assert first.transfer("b", timeout=SOON).identity == "b"
+            wait_for(leadership.should_stop.is_set, SOON)
+            leadership.release()
+        assert leadership.released
+        with pytest.raises(zklock.NotHeld):
+            leadership.check()
+        later.result(SOON).release()
+        gone(other, zklock_path)
+
+    def test_who_is_told_of_a_transfer_may_be_quick(self, other: Any, zklock_path: str) -> None:
+        """The holder releases before the thread that hands over has another turn."""
+        first, second = (zklock.LeaderElection(other, zklock_path, identity=name) for name in "ab")
+
+        class Heeded(Event):
+            def set(self) -> None:
+                super().set()
+                leadership.release()
+
+        leadership = acquired(first)
+        leadership.should_stop = Heeded()
+        later = run(acquired, second)
+        queued(other, zklock_path, 2)
+        chosen = first.transfer("b", timeout=SOON)
+        successor = later.result(SOON)
+        assert successor.token == chosen.token
+        successor.release()
+        gone(other, zklock_path)
+
 
 class TestLosingIt:
     @LASTING
@@ -390,3 +428,15 @@ class TestTasks:
                 await aside(other.delete, leadership.path)
                 await forever()
         assert not election.is_leader
+
+    @on_loop
+    async def test_whoever_sees_it_lost_sees_that_it_should_stop(
+        self, other: Any, zklock_path: str
+    ) -> None:
+        """The loop itself may be the first to notice: it looks at the clock, or reads replies."""
+        leadership = await aio.LeaderElection(other, zklock_path).acquire()
+        assert leadership is not None
+        leadership._lose(LossReason.LEASE_LAPSED, noticed=0.0, lease_end=0.0)
+        assert leadership.lost.is_set()
+        assert leadership.should_stop.is_set()
+        await aside(other.delete, leadership.path)

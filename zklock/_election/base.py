@@ -23,6 +23,7 @@ from zklock._engine.script import Answer, Front
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout, seconds_left
+from zklock._ground.copied import copied
 from zklock._ground.loss import LostCallback
 from zklock._ground.numbers import check_number
 from zklock._ground.uncopied import Uncopied
@@ -78,6 +79,9 @@ class Leading(GrantBase):
     _led = False
     """Whether it is given back when ``lead`` has ended, and not before."""
 
+    _transferred = False
+    """Whether ``transfer()`` has given it back: nothing is left to release."""
+
     def resign(self) -> None:
         """Ask for the end of the term: set ``should_stop``.
 
@@ -95,8 +99,12 @@ class Leading(GrantBase):
     async def _release(self) -> None:
         if self._led:
             self.resign()
-        else:
+            return
+        try:
             await super()._release()
+        except NotHeld:
+            if not self._transferred:
+                raise
 
     def _end(self, *, awaited: bool = False) -> Answer:
         answer = super()._end(awaited=awaited)
@@ -416,12 +424,14 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
         _, chosen = successor(self._path, members, leadership.path, identity)
         leadership.check()
         term.candidacy.successor = identity
-        leadership.resign()
-        if not leadership._led:
-            term.give_back()
+        if leadership._led:
+            leadership.resign()
+            if self._leads(term):
+                return chosen
+        else:
+            leadership._transferred = True
+            term.give_back()  # then it is told: who hears of it may release at once
             term.over.set()
-        elif self._leads(term):
-            return chosen
         done = await self._ended(term, until)
         return self._handed_over(term, identity, chosen, None if done else limit)
 
@@ -477,7 +487,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
                 token=term.leadership.token,
             )
         if term.candidacy.refused is not None:
-            raise term.candidacy.refused
+            raise copied(term.candidacy.refused)
         if term.candidacy.handed_to is None:
             term.leadership.check()
         return term.candidacy.handed_to or chosen

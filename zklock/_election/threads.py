@@ -210,7 +210,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         nodes between it and the successor, provided that the successor is there. The successor
         leads next; the others queue again at the end. If several members have this identity, the
         first one is taken. What was acquired is handed over at once, by whoever calls this:
-        ``should_stop`` is set, and nobody is waited for.
+        ``should_stop`` is set, and nobody is waited for. Nothing is left to release: ``release()``
+        and the end of the body do nothing then.
 
         Waits until it is done, at most ``timeout`` seconds. Then it raises ``NoAnswer``, and the
         transfer goes on. If ZooKeeper did not even say who waits, the transfer has not begun. The

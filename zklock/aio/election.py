@@ -57,6 +57,10 @@ class Leadership(Leading, Grant):
         else:
             call_soon(self._loop, self.should_stop.set)
 
+    def _set_lost(self) -> None:
+        self._tell_to_stop()  # first: who sees that it is lost sees that it should stop
+        super()._set_lost()
+
     def _tell(self) -> None:
         self.should_stop.set()
         super()._tell()
