@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
+from kazoo.security import make_acl
 
 import zklock
 from tests.contract.fronts import Loop, Steps, Threads
@@ -342,9 +343,13 @@ def test_a_worker_that_says_nothing_sensible_stops_nobody(
         name for name in children(zklock_client, f"{zklock_path}/assigned") if "_c_y" not in name
     )
     member(zklock_client, zklock_path, "twin", assigned=mine)
+    hidden = [make_acl("world", "anyone", write=True)]
+    zklock_client.create(f"{zklock_path}/members/z", b"{}", ephemeral=True, acl=hidden)
     two = join("b")
     shared(one, two)
     wait_for(lambda: caplog.text.count("its worker gets no shards") >= 8, SOON, "it is said")
+    assert "gets no shards, as its node cannot be read" in caplog.text
+    zklock_client.delete(f"{zklock_path}/members/z")
     assert {"a", "b"} <= {it.identity for it in one.members()}
 
 

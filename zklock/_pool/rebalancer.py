@@ -24,7 +24,7 @@ from zklock._pool.planning import Assign, BadPlan, PlannedWorker, planned
 from zklock._pool.returning import Absences, Place, age, inherited, kept_back, replaced, share_out
 from zklock._recipes import follow
 from zklock._recipes.effects import Node, Recipe
-from zklock.errors import NoAnswer, ZkLockError
+from zklock.errors import AccessDenied, NoAnswer, ZkLockError
 
 log = logging.getLogger("zklock")
 
@@ -125,7 +125,7 @@ class Rebalancer:
     def _follow(self, key: str, what: Recipe[None]) -> None:
         attempt = self._session.attempt(what)
         self._following[key] = attempt
-        attempt.when_done(lambda: self._later(partial(self._over, attempt)))
+        attempt.when_done(lambda: self._later(partial(self._over, key, attempt)))
         attempt.start()
 
     def _later(self, news: Callable[[], None]) -> None:
@@ -142,9 +142,20 @@ class Rebalancer:
 
     # On the thread that leads.
 
-    def _over(self, attempt: Attempt[None]) -> None:
-        with self._unless_lost():
-            attempt.result()
+    def _over(self, key: str, attempt: Attempt[None]) -> None:
+        try:
+            with self._unless_lost():
+                attempt.result()
+        except AccessDenied as error:
+            if key in {"", "/"}:
+                raise
+            self._profiles[key] = None
+            log.error(
+                "%s: a worker gets no shards, as its node cannot be read: %s",
+                self._places.root,
+                error,
+                extra=self._fields(),
+            )
 
     def _take_members(self, names: set[str]) -> None:
         self._names = names
