@@ -492,6 +492,22 @@ class TestStopping:
             await ended(member.running)
         await aside(gone, client, zklock_path)
 
+    def test_by_an_event_of_another_loop(self, client: Any, zklock_path: str) -> None:
+        """It would not be heard. It belongs to the loop on which it was waited for first."""
+        stop = asyncio.Event()
+        election = aio.LeaderElection(client, zklock_path)
+
+        async def lead(leadership: aio.Leadership) -> None:
+            stop.set()
+            await leadership.should_stop.wait()
+
+        asyncio.run(election.run(lead, stop))
+        stop.clear()
+        with pytest.raises(RuntimeError, match="different event loop"):
+            asyncio.run(asyncio.wait_for(election.run(lead, stop), SOON))
+        stop.set()
+        asyncio.run(election.run(lead, stop))
+
     @on_loop
     async def test_from_another_thread(self, client: Any, zklock_path: str) -> None:
         member = Member(client, zklock_path, "a")
@@ -1048,6 +1064,16 @@ class TestObserving:
         closed.close()
         assert await closed.next() is None
         assert [change async for change in closed] == []
+
+    def test_on_another_loop_is_refused(self, client: Any, zklock_path: str) -> None:
+        """Nobody would hear of a change there."""
+        election = aio.LeaderElection(client, zklock_path)
+
+        async def begin() -> aio.LeaderChanges:
+            return election.changes()
+
+        with asyncio.run(begin()) as changes, pytest.raises(RuntimeError, match="another event"):
+            asyncio.run(asyncio.wait_for(changes.next(), SOON))
 
     @on_loop
     async def test_a_wait_that_is_cancelled_misses_nothing(

@@ -172,12 +172,15 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         If ``run`` is cancelled, it cancels ``lead``, waits for its end for ``grace`` seconds, and
         leaves no member behind.
 
-        Raises the same errors as ``Lock.acquire()``, but no timeouts.
+        Raises the same errors as ``Lock.acquire()``, but no timeouts. Raises ``RuntimeError`` if
+        ``stop`` belongs to another event loop.
         """
         if not is_coroutine_function(lead):
             raise TypeError(f"lead must be a coroutine function, not {lead!r}")
         if stop is not None and not isinstance(stop, asyncio.Event):
             raise TypeError(f"stop must be an asyncio.Event, not {type(stop).__name__}")
+        if stop is not None:
+            _check_loop_of(stop)
         self._check_run(lead, on_error)
         call = object()
         self._begin_run(call)
@@ -416,3 +419,13 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             elif left <= 0:
                 raise self._stuck(term)
             left = await self._spend(left)
+
+
+def _check_loop_of(event: asyncio.Event) -> None:
+    """Raise ``RuntimeError`` if the event belongs to another loop: who waits here hears nothing."""
+    waiting = event.wait()
+    try:
+        with contextlib.suppress(StopIteration):
+            waiting.send(None)  # so far it goes without a wait
+    finally:
+        waiting.close()

@@ -30,14 +30,20 @@ class Changes(ChangesBase[C]):
 
     def __init__(self, session: Session, watch: Watch[C], timeout: float | None) -> None:
         self._news = News()
-        loop, news = asyncio.get_running_loop(), self._news
+        self._loop = loop = asyncio.get_running_loop()
+        news = self._news
         super().__init__(session, watch, timeout, lambda: call_soon(loop, news.set))
 
     async def next(self, timeout: float | None = None) -> C | None:
         """Return the next change; ``None`` if there is none within ``timeout`` seconds.
 
-        Raises ``ClientClosed`` once the client is stopped.
+        Raises ``ClientClosed`` once the client is stopped, and ``RuntimeError`` on another event
+        loop than that on which it was made.
         """
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                f"{self._path}: these changes are told on another event loop: iterate there"
+            )
         return await self._next(timeout)
 
     def __aiter__(self) -> Self:
