@@ -278,7 +278,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         The request is written into the data of the election's own znode, with the name of the
         leader's node. So a later term never hears of it, and a ``LeaderLatch`` of Curator that
         waits is not disturbed. The leader takes the request along when it leaves. If it crashes,
-        the next leader does.
+        or leaves before it hears, a later leader does.
 
         *Not guaranteed:* that the leader hears. A ``LeaderLatch`` that leads does not. It is
         returned, too.
