@@ -683,6 +683,16 @@ def test_stop_says_what_does_not_end(front: Front, join: Any) -> None:
     assert counts(one) == [0]
 
 
+def test_a_stop_that_may_not_wait_finds_nothing_stuck_where_nobody_works(
+    front: Front, zklock_client: Any, zklock_path: str
+) -> None:
+    one = front.pool(zklock_client, zklock_path, identity="a", shards=2)
+    one.drain()
+    one.start()
+    one.stop(0.0)
+    gone(zklock_client, f"{zklock_path}/members")
+
+
 def test_stopped_in_the_middle_of_everything(
     join: Any, zklock_client: Any, zklock_path: str
 ) -> None:

@@ -429,7 +429,11 @@ class Membership(Uncopied, Observed, Generic[G]):
         until = self._end_of(limit)
         if not self._depart():
             return
-        if not await self._until(lambda: self._idle, until):
+        ended = await self._until(lambda: self._idle, until)
+        if not ended and not (self._slots.worked_on() or self._slots.stuck()):
+            # Nothing is stuck: the pool's thread needs a moment to hear that it is to leave.
+            ended = await self._until(lambda: self._idle, self._end_of(self._session.moment))
+        if not ended:
             owned, back = self._slots.worked_on(), self._slots.stuck()
             running = encode([*owned, *back])
             then = "they stay owned until it does" if owned else "they were given back"
