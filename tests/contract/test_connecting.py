@@ -67,6 +67,24 @@ def with_the_command(hosts: str) -> str:
     return ended.stderr
 
 
+@pytest.mark.parametrize("name", ["zk1..example.com", "z" * 64])
+def test_a_name_that_cannot_be_looked_up_is_refused_at_the_call(
+    zklock_hosts: str, name: str
+) -> None:
+    for connect in (zklock.connect, zklock.aio.connect):
+        with pytest.raises(ValueError, match=f"^hosts: '{name}' cannot be the name of a host"):
+            connect(f"{name}:2181,{zklock_hosts}", start_timeout=SOON)
+
+
+def test_a_connection_may_be_waited_for_without_limit(zklock_hosts: str) -> None:
+    # With a chroot it waits for an answer, too.
+    with (
+        pytest.warns(UserWarning, match="does not exist"),
+        zklock.connect(f"{zklock_hosts}/none", start_timeout=math.inf) as client,
+    ):
+        assert client.connected
+
+
 EVERY_WAY = pytest.mark.parametrize("connect", [with_threads, with_asyncio, with_the_command])
 
 

@@ -123,13 +123,8 @@ def new_client(
     """Check all arguments of :func:`connect`, and return its client, not started."""
     for name, seconds in (("timeout", timeout), ("start_timeout", start_timeout)):
         check_number(name, seconds, "seconds", lambda it: it > 0, "more than 0 seconds")
-    check_number(
-        "timeout",
-        timeout,
-        "seconds",
-        lambda it: it <= LONGEST_TIMEOUT,
-        f"at most {LONGEST_TIMEOUT:.0f} seconds",
-    )
+    most = f"at most {LONGEST_TIMEOUT} seconds"
+    check_number("timeout", timeout, "seconds", lambda it: it <= LONGEST_TIMEOUT, most)
     handler = kazoo_options.setdefault("handler", new_handler())
     if not isinstance(handler, Handler):
         raise ClientUnusable("connect() needs a zklock.Handler; make other clients with kazoo")
@@ -137,9 +132,25 @@ def new_client(
         "connection_retry", {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
     )
     client = Client(hosts, timeout, **kazoo_options)
+    _check_names(client)
     handler.servers = max(1, len(client.hosts))
     handler.connect_timeout = timeout / (handler.servers + 1)
     return client
+
+
+def _check_names(client: Client) -> None:
+    """Raise ``ValueError`` for a name that Python cannot look up.
+
+    Such a name would end kazoo's connection thread, and no other server would be tried.
+    """
+    for host, _ in client.hosts:
+        try:
+            host.encode("idna")  # as socket.getaddrinfo does
+        except UnicodeError:
+            raise ValueError(
+                f"hosts: {host!r} cannot be the name of a host: a part between dots is empty or "
+                "too long, or has a character that no name has"
+            ) from None
 
 
 def begin(

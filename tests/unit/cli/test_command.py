@@ -237,6 +237,11 @@ def test_an_address_that_is_none_is_named(hosts: str, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.startswith(f"zklock: hosts: {hosts}: ")
 
 
+def test_a_name_of_no_host_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "--hosts", "127.0.0.1:1,a..b", "/x"]) == Status.USAGE
+    assert capsys.readouterr().err.startswith("zklock: hosts: 'a..b' cannot be the name of a host")
+
+
 ENDS: list[tuple[BaseException, int, int]] = [
     (zklock.ZkLockError("x"), 1, 125),
     (ValueError("x"), 64, 64),
