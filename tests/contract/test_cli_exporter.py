@@ -105,6 +105,9 @@ def test_an_address_in_use(zk: Commands, zklock_path: str) -> None:
     code, out, errors = zk.run("exporter", "--listen", f"127.0.0.1:{port}", zklock_path)
     assert (code, out) == (71, "")
     assert "in use" in errors
+    code, out, errors = zk.run("exporter", "--listen", "a..b:0", zklock_path)
+    assert (code, out) == (71, "")
+    assert errors.startswith("zklock exporter: cannot listen on a..b:0 (")
 
 
 # The follower.

@@ -351,6 +351,7 @@ def test_an_impatient_contender_whose_node_is_deleted_queues_again(world: World)
         (b"x", 2, 1, ZkLockError, "not a semaphore's limit"),
         (b"0", None, 1, ZkLockError, "not a semaphore's limit"),
         (str(names.EXHAUSTED_AT).encode(), None, 1, ZkLockError, "not a semaphore's limit"),
+        (b"9" * 5000, None, 1, ZkLockError, "not a semaphore's limit"),
     ],
 )
 def test_a_limit_that_does_not_fit_is_an_error(

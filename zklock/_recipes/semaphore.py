@@ -48,6 +48,8 @@ from zklock._recipes.queries import Contender
 from zklock.errors import LimitMismatch, ZkLockError
 from zklock.token import FencingToken
 
+_MOST_DIGITS = 18
+
 
 def locks(root: str) -> str:
     """Return where contenders queue."""
@@ -238,16 +240,24 @@ def _agree(root: str, limit: int | None, permits: int) -> Recipe[Kept]:
             steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
 
 
+def number_in(data: bytes) -> int | None:
+    """Return the number that is all of the data; ``None`` if there is none, or a far too long one.
+
+    Python refuses to read a number of thousands of digits.
+    """
+    return int(data) if data.isdigit() and len(data) <= _MOST_DIGITS else None
+
+
 def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
     data = node.data
     if not data:
         raise LimitMismatch(f"{root}: no limit is kept here yet: give one", path=root)
-    if not (data.isdigit() and 0 < int(data) < names.EXHAUSTED_AT):
+    kept = number_in(data)
+    if kept is None or not 0 < kept < names.EXHAUSTED_AT:
         raise ZkLockError(
             f"{root}: its data is not a semaphore's limit ({data[:20]!r}): use another path",
             path=root,
         )
-    kept = int(data)
     if limit not in (None, kept):
         raise LimitMismatch(
             f"{root}: the limit that is kept is {kept}, not {limit}: use the same one everywhere, "

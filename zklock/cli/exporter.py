@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         name = f"[{host}]" if ":" in host else host
         try:
             server, thread = start_http_server(port, host, registry)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: it is no name of a host
             place = f"{name}:{port}"
             say("exporter", f"cannot listen on {place} ({error}): name another --listen")
             return Status.SYSTEM

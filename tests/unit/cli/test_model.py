@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -159,3 +160,11 @@ def test_a_session_is_written_as_zookeeper_writes_it(number: int, text: str) -> 
     assert model.session_text(number) == text
     assert model.signed(int(text, 16)) == number
     assert model.signed(number) == number
+
+
+def test_a_number_that_is_far_too_long_hides_nothing_else() -> None:
+    world = World()
+    world.semaphore("/s", 1, [(1, "a")], [])
+    world.facts.folders["/s"] = replace(world.facts.folders["/s"], data=b"9" * 5000)
+    world.queue("/t", 1, "b")
+    assert [(it.path, it.limit) for it in world.picture().locks] == [("/s", None), ("/t", None)]

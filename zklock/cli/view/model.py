@@ -410,8 +410,7 @@ def _queue(path: str, facts: Facts, pool: str | None) -> LockView:
 
 
 def _semaphore(path: str, facts: Facts) -> LockView:
-    data = facts.folders[path].data or b""
-    limit = int(data) if data.isdigit() else None
+    limit = semaphore_recipe.number_in(facts.folders[path].data or b"")
     parts = [below(path, part) for part in (LEASES, LOCKS)]
     having, waiting = (_places(part, facts.folders[part], facts) for part in parts)
     before = {place.contender.path: place for place in (*having, *waiting)}
