@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable
 from queue import Empty, SimpleQueue
+from typing import Any
 
 TURN = 1.0
 """The longest single wait, in seconds: an exception out of nowhere may strike what has ended, just
@@ -21,7 +21,7 @@ class Running:
     """
 
     def __init__(self) -> None:
-        self.pieces: dict[Hashable, None] = {}
+        self.pieces: dict[Any, None] = {}
         self._ends: SimpleQueue[None] | None = None  # of who waits
 
     def tell(self) -> None:

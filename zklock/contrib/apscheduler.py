@@ -5,10 +5,12 @@ Needs the extra ``apscheduler``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -70,7 +72,7 @@ class LeaderJobs:
             hosts, path, self._lead, timeout=timeout, identity=identity, grace=grace, **options
         )
         self._leadership: zklock.Leadership | None = None
-        self._running = Running()  # the jobs
+        self._running = Running()  # the jobs, each with the thread that it was begun on
         scheduler.add_listener(self._started, EVENT_SCHEDULER_STARTED)
         scheduler.add_listener(self._shut_down, EVENT_SCHEDULER_SHUTDOWN)
 
@@ -110,7 +112,7 @@ class LeaderJobs:
     @contextlib.contextmanager
     def _counted(self) -> Iterator[bool]:
         """Count a job as running, if this process leads."""
-        job = object()
+        job = threading.get_ident(), object()
         try:
             self._running.pieces[job] = None  # before the look: see _lead()
             leads = self.leadership is not None
@@ -132,7 +134,27 @@ class LeaderJobs:
 
     def _shut_down(self, event: Any) -> None:
         del event
+        loop = _running_loop()
+        me = threading.get_ident()
+        if loop is None and all(thread != me for thread, _ in list(self._running.pieces)):
+            self._hand_over(None)
+            return
+        # Not here: jobs on this loop, or the job on this thread, would never end. The process does
+        # not end before it, as the thread is no daemon.
+        try:
+            threading.Thread(target=self._hand_over, args=(loop,), name="zklock-jobs-over").start()
+        except RuntimeError:  # no thread can be started
+            self._hand_over(loop)
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._background.stop()
+        if loop is None:
+            self._end_again()
+        else:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(self._end_again)
+
+    def _end_again(self) -> None:
         if self._scheduler.running:  # a pause() or resume() from here has crossed the shutdown()
             BaseScheduler.shutdown(self._scheduler, wait=False)
 
@@ -146,3 +168,10 @@ class LeaderJobs:
             self._scheduler.pause()
         self._leadership = None  # first: a job that begins from now on is left out
         self._running.wait()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -125,6 +125,25 @@ def test_a_hand_over_waits_for_jobs_that_run(
     stopping.result(SOON)
 
 
+def test_a_job_may_shut_its_scheduler_down(
+    scheduler: BackgroundScheduler, zklock_hosts: str, zklock_client: Any, zklock_path: str
+) -> None:
+    jobs = LeaderJobs(scheduler, zklock_hosts, zklock_path, timeout=30, grace=SOON)
+    began = threading.Event()
+
+    @jobs.only
+    def job() -> None:
+        scheduler.shutdown(wait=False)
+        began.set()
+
+    scheduler.add_job(job, **EVER)
+    scheduler.start()
+    assert began.wait(SOON)
+    with zklock.Lock(zklock_client, zklock_path, timeout=SOON / 2):
+        assert jobs.health.live
+        assert not scheduler.running
+
+
 def test_a_shutdown_that_is_crossed_by_a_pause_ends(
     scheduler: BackgroundScheduler, zklock_hosts: str, zklock_path: str
 ) -> None:
@@ -158,3 +177,31 @@ def test_coroutines_on_an_event_loop(zklock_hosts: str, zklock_path: str) -> Non
         scheduler.shutdown()
 
     asyncio.run(main())
+
+
+def test_a_shutdown_on_an_event_loop_lets_coroutines_end(
+    zklock_hosts: str, zklock_client: Any, zklock_path: str
+) -> None:
+    async def main() -> LeaderJobs:
+        scheduler = AsyncIOScheduler(timezone="UTC")
+        jobs = LeaderJobs(scheduler, zklock_hosts, zklock_path, timeout=30, grace=SOON)
+        began, ended = asyncio.Event(), asyncio.Event()
+
+        @jobs.only
+        async def job() -> None:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:  # APScheduler cancels it
+                ended.set()
+
+        scheduler.add_job(job, **EVER)
+        scheduler.start()
+        await asyncio.wait_for(began.wait(), SOON)
+        scheduler.shutdown()
+        await asyncio.wait_for(ended.wait(), SOON)
+        return jobs
+
+    jobs = asyncio.run(main())
+    with zklock.Lock(zklock_client, zklock_path, timeout=SOON / 2):
+        assert jobs.health.live
