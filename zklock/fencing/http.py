@@ -301,8 +301,10 @@ class AsgiFencing(_Middleware):
 
     async def _read(self, scope: Scope, receive: Receive) -> Receive:
         """Read what fits into the buffer; return a ``receive`` that replays it, then the rest."""
-        # RFC 9112 section 6: a request without these fields has no body.
-        if not {name for name, _ in scope["headers"]} & {b"content-length", b"transfer-encoding"}:
+        # RFC 9112 section 6: a request without these fields has no body. HTTP/2 needs neither.
+        fields = {name for name, _ in scope["headers"]}
+        older = str(scope.get("http_version", "1.1")).startswith("1.")
+        if older and not fields & {b"content-length", b"transfer-encoding"}:
             return receive
         messages: deque[Message] = deque()
         size = 0

@@ -308,7 +308,8 @@ def test_a_slow_reader_of_an_asgi_response_does_not_hold_the_resource(buffer: in
 
 
 @pytest.mark.hazard("H53")
-def test_a_slow_sender_of_a_request_does_not_hold_the_resource() -> None:
+@pytest.mark.parametrize("version", ["1.1", "2", "3"])
+def test_a_slow_sender_of_a_request_does_not_hold_the_resource(version: str) -> None:
     guards = MemoryGuards(timeout=5)
     got: list[bytes] = []
 
@@ -332,7 +333,8 @@ def test_a_slow_sender_of_a_request_does_not_hold_the_resource() -> None:
                 await slow.wait()
             return {"type": "http.request", "body": part, "more_body": part != b"3"}
 
-        scope = asgi_scope((b"transfer-encoding", b"chunked"))
+        chunked = [(b"transfer-encoding", b"chunked")] if version == "1.1" else []
+        scope = {**asgi_scope(*chunked), "http_version": version}
         asking = asyncio.create_task(
             AsgiFencing(app, resource, guards)(scope, receive, None)  # type: ignore[arg-type]
         )
