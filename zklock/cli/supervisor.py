@@ -322,9 +322,14 @@ class Supervisor:
     ) -> None:
         self._term_at, self._kill_at = term_at, kill_at
         self._begun = True
-        self._starting, failed = os.pipe()
         me = os.getpid()
-        self._command = os.fork()
+        try:
+            self._starting, failed = os.pipe()
+            self._command = os.fork()
+        except OSError as error:  # no process, memory or descriptor is left
+            self._tell(FAILED, error.errno or errno.EAGAIN)
+            self._over = True
+            return
         if not self._command:
             try:
                 self._become(argv, environ, me)

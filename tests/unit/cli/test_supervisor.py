@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import math
 import os
 import signal
 import socket
@@ -159,3 +161,27 @@ def test_it_ends_with_a_runner_that_ends_before_the_command_begins() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_process_that_cannot_be_started_is_told_of() -> None:
+    starts = (
+        "import errno, os, runpy, sys\n"
+        "def fork(): raise OSError(errno.EAGAIN, 'no process is left')\n"
+        "os.fork = fork\n"
+        "runpy.run_path(sys.argv.pop(1), run_name='__main__')\n"
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", starts, str(SOURCE), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stderr=subprocess.PIPE,
+        )
+        wire = supervisor.Wire(ours.fileno())
+        try:
+            wire.send(supervisor.RUN, [b"true"], {}, math.inf, math.inf)
+            assert process.communicate(timeout=20)[1] == b""
+            assert wire.receive() == [(supervisor.FAILED, errno.EAGAIN)]
+        finally:
+            process.kill()
+            process.wait()
