@@ -65,13 +65,14 @@ class _Table(DataTable[Text]):
 
 
 class _Queue(Screen[None]):
-    """One queue, or the workers of one pool."""
+    """One queue, or the workers of one pool. ``key`` is that of its row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "Back")]
 
-    def __init__(self, path: str, newest: Callable[[], Look]) -> None:
+    def __init__(self, key: str, newest: Callable[[], Look]) -> None:
         super().__init__()
-        self._path = path
+        self._path = key.removesuffix(table.POOL_ROW)
+        self._is_pool = key != self._path
         self._newest = newest
 
     def compose(self) -> ComposeResult:
@@ -92,12 +93,12 @@ class _Queue(Screen[None]):
         heads = table.heads(table.QUEUE_COLUMNS, look)
         head = "nobody holds or waits"
         for lock in look.picture.locks:
-            if lock.path == self._path:
+            if lock.path == self._path and not self._is_pool:
                 rows = table.queue_rows(lock, look.addresses)
                 keys = [place.contender.path for place in lock.places]
                 head = f"{lock.what.value}, {len(lock.holders)} hold, {len(lock.waiting)} wait"
         for pool in look.picture.pools:
-            if pool.path == self._path:
+            if pool.path == self._path and self._is_pool:
                 heads = list(table.WORKER_COLUMNS)
                 rows = table.worker_rows(pool)
                 keys = [str(number) for number in range(len(rows))]
@@ -196,7 +197,7 @@ class Top(App[None]):
         main = self.screen_stack[0]
         main.query_one("#head", Static).update(head)
         heads = table.heads(table.COLUMNS, self._look)
-        cells, keys = [row.cells() for row in rows], [row.path for row in rows]
+        cells, keys = [row.cells() for row in rows], [row.key for row in rows]
         main.query_one(_Table).show(heads, cells, keys)
         if isinstance(self.screen, _Queue):
             self.screen.refresh_rows()

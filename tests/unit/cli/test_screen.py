@@ -268,6 +268,23 @@ def test_into_a_pool() -> None:
     play(acts)
 
 
+def test_a_lock_at_the_path_of_a_pool_has_a_row_and_a_queue() -> None:
+    world = World()
+    world.queue("/p", 1, "host-7")
+    worker = model.WorkerView("w1", 2, 2, draining=False, capacity=1.0)
+    look = Look(model.Picture(world.picture().locks, [model.PoolView("/p", 2, [worker], 0)]))
+
+    async def acts(desk: Desk) -> None:
+        await desk.shows(look)
+        assert desk.column(1) == ["lock", "pool"]
+        await desk.pilot.press("enter")
+        await desk.until(lambda: desk.column(3) == ["host-7"])
+        await desk.pilot.press("escape", "down", "enter")
+        await desk.until(lambda: desk.column() == ["w1"])
+
+    play(acts)
+
+
 def test_markup_in_an_identity_is_text() -> None:
     async def acts(desk: Desk) -> None:
         world = World()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tests.unit.cli.views import World
 from zklock.cli.view.live import Look
+from zklock.cli.view.model import Picture, PoolView
 from zklock.cli.view.table import (
     COLUMNS,
     QUEUE_COLUMNS,
@@ -112,3 +113,16 @@ def test_json() -> None:
     assert told["locks"][0]["contenders"][0]["holds"] is True
     assert told["locks"][0]["contenders"][0]["address"] is None
     assert told["deadlocks"] == {"certain": 0, "possible": 0}
+
+
+def test_a_lock_at_the_path_of_a_pool_is_another_row() -> None:
+    world = World()
+    world.queue("/p", 1, "host-7")
+    pool = PoolView("/p", 2, (), 2)
+    look = Look(Picture(world.picture().locks, (pool,)))
+    found = rows(look, Order.PATH)
+    assert [row.path for row in found] == ["/p", "/p"]
+    assert len({row.key for row in found}) == 2
+    told = to_json(look, "/", Order.PATH, "")
+    assert [lock["kind"] for lock in told["locks"]] == ["lock"]
+    assert [one["shards"] for one in told["pools"]] == [2]

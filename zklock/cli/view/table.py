@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from zklock.cli.view.live import Look
-from zklock.cli.view.model import LockView, Place, PoolView
+from zklock.cli.view.model import LockView, Place, PoolView, What
 from zklock.cli.view.text import named, plain, rough, short
 
 VERSION = 1
@@ -39,6 +39,11 @@ class Row:
     client: str | None = None
     """``None`` if there is no such column."""
 
+    @property
+    def key(self) -> str:
+        """What tells this row from all others: beside a pool's nodes, a lock's may stand."""
+        return f"{self.path}{POOL_ROW}" if self.kind == What.POOL.value else self.path
+
     def cells(self) -> list[str]:
         """Return the texts of the columns."""
         return [
@@ -57,6 +62,8 @@ class Row:
 COLUMNS = ("path", "kind", "holder", "held", "waiting", "wait", "token", "session")
 QUEUE_COLUMNS = ("place", "state", "kind", "identity", "age", "token", "session")
 WORKER_COLUMNS = ("worker", "owns", "assigned", "state")
+POOL_ROW = "\0pool"
+"""The end of the key of a pool's row. No path has it."""
 CLIENT = "client"
 """The last column of locks and queues, if the address of any client is known."""
 
@@ -136,8 +143,8 @@ def summary(look: Look) -> str:
 def to_json(look: Look, path: str, order: Order, part: str) -> dict[str, Any]:
     """Return what is there, for ``json.dumps``."""
     locks = {lock.path: lock for lock in look.picture.locks}
-    pools = {pool.path: pool for pool in look.picture.pools}
-    shown = [row.path for row in rows(look, order, part)]
+    pools = {f"{pool.path}{POOL_ROW}": pool for pool in look.picture.pools}
+    shown = [row.key for row in rows(look, order, part)]
     return {
         "version": VERSION,
         "path": path,
@@ -191,7 +198,7 @@ def _pool(pool: PoolView, addresses: Mapping[int, str]) -> Row:
     owned = pool.shards - pool.orphans
     said = f"{len(pool.workers)} workers own {owned} of {pool.shards} shards"
     client = "-" if addresses else None
-    return Row(pool.path, "pool", said, None, 0, None, "-", "-", client)
+    return Row(pool.path, What.POOL.value, said, None, 0, None, "-", "-", client)
 
 
 def _names(identities: Sequence[str]) -> str:
