@@ -76,6 +76,12 @@ def test_a_name_that_cannot_be_looked_up_is_refused_at_the_call(
             connect(f"{name}:2181,{zklock_hosts}", start_timeout=SOON)
 
 
+def test_a_chroot_that_cannot_be_sent_is_refused_at_the_call(zklock_hosts: str) -> None:
+    for connect in (zklock.connect, zklock.aio.connect):
+        with pytest.raises(ValueError, match=r"^hosts: the chroot '/\\udce4' is not UTF-8 text$"):
+            connect(f"{zklock_hosts}/\udce4", start_timeout=SOON)
+
+
 def test_a_connection_may_be_waited_for_without_limit(zklock_hosts: str) -> None:
     # With a chroot it waits for an answer, too.
     with (

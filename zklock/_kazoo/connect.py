@@ -139,9 +139,9 @@ def new_client(
 
 
 def _check_names(client: Client) -> None:
-    """Raise ``ValueError`` for a name that Python cannot look up.
+    """Raise ``ValueError`` for a name that Python cannot look up, or a chroot that it cannot send.
 
-    Such a name would end kazoo's connection thread, and no other server would be tried.
+    Either would end kazoo's connection thread, and no other server would be tried.
     """
     for host, _ in client.hosts:
         try:
@@ -151,6 +151,10 @@ def _check_names(client: Client) -> None:
                 f"hosts: {host!r} cannot be the name of a host: a part between dots is empty or "
                 "too long, or has a character that no name has"
             ) from None
+    try:
+        client.chroot.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"hosts: the chroot {client.chroot!r} is not UTF-8 text") from None
 
 
 def begin(

@@ -41,11 +41,20 @@ def whole(text: str) -> int:
     return int(text) if text.isdecimal() else -1
 
 
-def _text(text: str) -> str:
-    """Read any text; the error does not repeat it, as it may be a secret."""
+def _path(text: str) -> str:
+    """Read the name of a file."""
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError("is empty, or has a byte 0")
     return text
+
+
+def _text(text: str) -> str:
+    """Read text for ZooKeeper; the error does not repeat it, as it may be a secret."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # kazoo's thread would end by it
+        raise argparse.ArgumentTypeError("is not UTF-8 text") from None
+    return _path(text)
 
 
 def _switch(text: str) -> bool:
@@ -118,22 +127,25 @@ SETTINGS = (
             15.0, reaches=False),
     Setting("tls", "connect by TLS; --tls-ca and --tls-cert imply it", _switch),
     Setting("tls-ca", "PEM file with the authorities to trust; default those of the system",
-            metavar=_FILE),
-    Setting("tls-cert", "PEM file with the client's certificate, for mutual TLS", metavar=_FILE),
+            _path, _FILE),
+    Setting("tls-cert", "PEM file with the client's certificate, for mutual TLS",
+            _path, _FILE),
     Setting("tls-key", "PEM file with the certificate's private key; default that of --tls-cert",
-            metavar=_FILE),
+            _path, _FILE),
     Setting("tls-key-password", "of the private key", secret=True),
-    Setting("tls-key-password-file", "file with the password of the private key", metavar=_FILE),
+    Setting("tls-key-password-file", "file with the password of the private key",
+            _path, _FILE),
     Setting("tls-check-hostname", "whether the server's certificate must be for the name in "
             "--hosts; default yes", _switch, default=True),
     Setting("sasl", "authenticate by SASL; default DIGEST-MD5 where --sasl-user is given",
             choices=("DIGEST-MD5", "GSSAPI")),
     Setting("sasl-user", "the user, or the principal of GSSAPI", metavar="USER"),
     Setting("sasl-password", "of the user", secret=True),
-    Setting("sasl-password-file", "file with the password of the user", metavar=_FILE),
+    Setting("sasl-password-file", "file with the password of the user",
+            _path, _FILE),
     Setting("digest", "user:password for ZooKeeper's scheme 'digest'", secret=True),
     Setting("digest-file", "file with user:password for ZooKeeper's scheme 'digest'",
-            metavar=_FILE),
+            _path, _FILE),
     Setting("acl", "who may use the nodes that are made: anybody (open), or whoever has the same "
             "credentials (creator); default open", choices=("open", "creator")),
 )  # fmt: skip

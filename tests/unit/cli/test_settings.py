@@ -151,6 +151,10 @@ def test_an_example_of_the_page_can_be_used(example: str, config: Path) -> None:
         assert getattr(options, setting.key) == setting.read(value)
 
 
+def test_the_name_of_a_file_may_be_of_any_bytes() -> None:
+    assert settled(ZKLOCK_TLS_CA="/etc/\udce4").tls_ca == "/etc/\udce4"
+
+
 def test_an_empty_variable_counts_as_none() -> None:
     assert settled(ZKLOCK_HOSTS="", ZKLOCK_TLS="").hosts == "127.0.0.1:2181"
 
@@ -164,6 +168,9 @@ def test_an_empty_variable_counts_as_none() -> None:
             {"ZKLOCK_CONNECT_TIMEOUT": "soon"},
             r"\$ZKLOCK_CONNECT_TIMEOUT: soon: not a number of seconds",
         ),
+        ({"ZKLOCK_DIGEST": "me:\udce4"}, r"\$ZKLOCK_DIGEST: is not UTF-8 text$"),
+        ({"ZKLOCK_SASL_PASSWORD": "\udce4"}, r"\$ZKLOCK_SASL_PASSWORD: is not UTF-8 text$"),
+        ({"ZKLOCK_HOSTS": "near/\udce4"}, r"\$ZKLOCK_HOSTS: is not UTF-8 text$"),
         ({"ZKLOCK_SASL": "PLAIN"}, "PLAIN: not DIGEST-MD5 or GSSAPI"),
         ({"ZKLOCK_DIGEST": "hush", "ZKLOCK_DIGEST_FILE": "/x"}, "digest and digest-file"),
         ({"ZKLOCK_CONFIG": "/no/such/file"}, r"\$ZKLOCK_CONFIG: /no/such/file: No such file"),
