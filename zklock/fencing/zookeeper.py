@@ -103,6 +103,7 @@ class ZooKeeperGuard:
             raise TypeError(f"the mark's path must be a str, not {type(path).__name__}")
         if not path.startswith("/") or path.endswith("/"):
             raise ValueError(f"the mark's path must be absolute and not end in /: {path!r}")
+        _check_sendable(path)
         self._client = client
         self._path = str.__str__(path)  # a member of an enum may be formatted as something else
         self._acl = acl
@@ -288,8 +289,17 @@ class FencedTransaction:
     def _add(self, operation: str, *arguments: Any, **options: Any) -> FencedTransaction:
         # kazoo checks the arguments in this call.
         getattr(self._guard._client.transaction(), operation)(*arguments, **options)
+        _check_sendable(arguments[0])
         self._changes.append((operation, arguments, options))
         return self
+
+
+def _check_sendable(path: str) -> None:
+    """Raise ``ValueError`` for a path that kazoo cannot send: its thread would end by it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the path is not UTF-8 text: {path!r}") from None
 
 
 def _check_timeout(timeout: float) -> float:

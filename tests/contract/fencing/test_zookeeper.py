@@ -100,6 +100,13 @@ def test_bad_arguments(client: KazooClient, guard: ZooKeeperGuard, path: str) ->
             ZooKeeperGuard(client, wrong)
     with pytest.raises(ValueError, match="timeout must be positive"):
         ZooKeeperGuard(client, path, timeout=0)
+    # A file's name that is no text comes from os.listdir() like this.
+    with pytest.raises(ValueError, match="not UTF-8 text"):
+        ZooKeeperGuard(client, "/a\udce4")
+    for change in ("create", "delete", "check"):
+        with pytest.raises(ValueError, match="not UTF-8 text"):
+            getattr(guard.transaction(A), change)(f"{path}/\udce4")
+    assert client.connected
 
 
 def test_a_grant_is_fenced_by_its_own_node_before_anybody_claims(
