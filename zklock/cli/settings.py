@@ -19,6 +19,7 @@ CONFIG_VARIABLE = "ZKLOCK_CONFIG"
 DEFAULT_CONFIG = "~/.config/zklock.toml"
 _FILE = "FILE"
 _MOST_BYTES = 1 << 20
+_MOST_DIGITS = 18
 
 
 class Misconfigured(ValueError):
@@ -37,8 +38,11 @@ def seconds(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """Read a whole number for the functions that read one in a range; -1 if it is none."""
-    return int(text) if text.isdecimal() else -1
+    """Read a whole number for the functions that read one in a range; -1 if it is none.
+
+    Python refuses to read thousands of digits.
+    """
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else -1
 
 
 def _path(text: str) -> str:

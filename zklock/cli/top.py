@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, and end")
     parser.add_argument(
         "--sort",
-        type=table.Order,
+        type=_order,
         choices=list(table.Order),
         default=table.Order.WAITING,
         metavar="BY",
@@ -114,3 +114,11 @@ def _once(options: argparse.Namespace) -> int:
 
 def _clients(client: KazooClient, options: argparse.Namespace) -> Clients:
     return Clients(client.hosts, options.admin_port, connection.tls_context(options))
+
+
+def _order(text: str) -> table.Order:
+    try:
+        return table.Order(text)
+    except ValueError:
+        orders = ", ".join(each.value for each in table.Order)
+        raise argparse.ArgumentTypeError(f"{text}: not one of {orders}") from None

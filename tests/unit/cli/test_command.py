@@ -60,6 +60,8 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["dev", "--port", "any"],
         ["exporter", "--listen", "127.0.0.1:\u00b2"],
         ["top", "--admin-port", "none"],
+        ["top", "--admin-port", "8" * 5000],
+        ["top", "--sort", "age"],
         ["demo", "--hosts", "127.0.0.1:many"],
         ["demo", "--hosts", ""],
         ["run", "relative", "true"],
