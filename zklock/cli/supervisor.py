@@ -179,17 +179,27 @@ def signal_all(
 
 def _signal(pid: int, number: int, family: Collection[int]) -> None:
     """Send a signal to a process if its parent is one of these; else its id was used again."""
+    process = None
     try:
         process = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
         if _parent_of(pid) in family:
             signal.pidfd_send_signal(process, number)
+    except ProcessLookupError:
+        return  # it has ended
+    except OSError:  # a kernel before 5.3, or a container, lacks these calls; or another user's
+        _signal_by_id(pid, number, family)
+    finally:
+        if process is not None:
+            os.close(process)
+
+
+def _signal_by_id(pid: int, number: int, family: Collection[int]) -> None:
+    """Do the same for an id that may be used again just between the look and the signal."""
+    try:
+        if _parent_of(pid) in family:
+            os.kill(pid, number)
     except OSError:
         return  # it has ended, or runs as another user
-    finally:
-        os.close(process)
 
 
 def end_all(reaped: Callable[[int, int], object], *, spare: Collection[int] = ()) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,7 +110,22 @@ def test_the_search_does_not_need_the_kernel_to_list_children(
             child.kill()
 
 
-def test_a_process_that_is_no_descendant_is_not_signalled() -> None:
+@pytest.mark.parametrize(
+    ("module", "lacks", "number"),
+    [
+        (os, "nothing", 0),
+        (os, "pidfd_open", errno.ENOSYS),
+        (os, "pidfd_open", errno.EPERM),
+        (signal, "pidfd_send_signal", errno.EPERM),
+    ],
+)
+def test_a_process_that_is_no_descendant_is_not_signalled(
+    monkeypatch: pytest.MonkeyPatch, module: Any, lacks: str, number: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, "not here")
+
+    monkeypatch.setattr(module, lacks, fail, raising=lacks != "nothing")
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
             supervisor._signal(child.pid, signal.SIGKILL, family={1})
