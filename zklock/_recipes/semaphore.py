@@ -48,8 +48,6 @@ from zklock._recipes.queries import Contender
 from zklock.errors import LimitMismatch, ZkLockError
 from zklock.token import FencingToken
 
-_MOST_DIGITS = 18
-
 
 def locks(root: str) -> str:
     """Return where contenders queue."""
@@ -245,7 +243,7 @@ def number_in(data: bytes) -> int | None:
 
     Python refuses to read a number of thousands of digits.
     """
-    return int(data) if data.isdigit() and len(data) <= _MOST_DIGITS else None
+    return int(data) if data.isdigit() and len(data) <= len(str(names.EXHAUSTED_AT)) else None
 
 
 def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
