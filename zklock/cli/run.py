@@ -82,7 +82,11 @@ def add(commands: Any) -> None:
         "-n", "--nonblock", action="store_true", help="do not wait if the lock is not free"
     )
     waiting.add_argument(
-        "-w", "--wait", type=connection.seconds, metavar="SECONDS", help="wait no longer than this"
+        "-w",
+        "--wait",
+        type=connection.seconds,
+        metavar="SECONDS",
+        help="wait no longer than this; above 0",
     )
     parser.add_argument(
         "-E",

@@ -29,7 +29,11 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("wait", help="wait until a lock is free", description=_DESCRIPTION)
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     parser.add_argument(
-        "-w", "--wait", type=connection.seconds, metavar="SECONDS", help="wait no longer than this"
+        "-w",
+        "--wait",
+        type=connection.seconds,
+        metavar="SECONDS",
+        help="wait no longer than this; above 0",
     )
     connection.add_options(parser)
     parser.set_defaults(run=run)

@@ -30,7 +30,9 @@ class Command(BaseCommand):
         waiting.add_argument(
             "-n", "--nonblock", action="store_true", help="do not wait if another host runs it"
         )
-        waiting.add_argument("-w", "--wait", metavar="SECONDS", help="wait no longer than this")
+        waiting.add_argument(
+            "-w", "--wait", metavar="SECONDS", help="wait no longer than this; above 0"
+        )
         waiting.add_argument(
             "--again", action="store_true",
             help="for a service: when it has ended or the lock is lost, wait and run it again",
