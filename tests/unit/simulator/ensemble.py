@@ -23,13 +23,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any, Protocol
 
 from tests.unit.simulator.network import Link, Network
 from tests.unit.simulator.system import System
 from zklock.testing.zookeeper import jute, words
-from zklock.testing.zookeeper.machine import Machine, Rules, writes
-from zklock.testing.zookeeper.messages import Answer, Close, HangUp, Message, Ping, Request
+from zklock.testing.zookeeper.machine import Machine, Rules, Write, writes
+from zklock.testing.zookeeper.messages import (
+    Answer,
+    Body,
+    Close,
+    EventKind,
+    HangUp,
+    Message,
+    Ping,
+    Request,
+)
 from zklock.testing.zookeeper.sessions import Session, Sessions
+from zklock.testing.zookeeper.tree import Transaction
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 HOSTS = ",".join(f"{address}:2181" for address in ADDRESSES)
@@ -47,6 +58,56 @@ class Touches(Sessions[Link]):
             super().touch(session, timeout, now)
         else:
             self.noting[session.id] = timeout
+
+
+class Hears(Protocol):
+    """Who hears what becomes of nodes."""
+
+    def gone(self, node: str, *, asked: bool) -> None:
+        """Hear that a node has gone; ``asked``: a client has asked for that."""
+
+    def written(self, path: str, session: int) -> bool:
+        """Hear that data were written; return whether the writer's session ends, unanswered."""
+
+
+class Leader(Machine[Link]):
+    """The state machine of the leader. It tells of what becomes of nodes."""
+
+    hears: Hears | None = None
+    _ends = False  # the session whose request is carried out
+
+    def _serve(self, connection: Link, link: Any, xid: int, request: Request, now: int) -> None:
+        super()._serve(connection, link, xid, request, now)
+        if self._ends:
+            self._ends = False
+            self.outbox.pop()
+            self.expire(link.session.id, now)
+
+    def _write(self, txn: Transaction, link: Any, request: Write) -> Body:
+        body = super()._write(txn, link, request)
+        hears = self.hears
+        if hears is None:
+            return body
+        for kind, path in txn.changes:
+            if kind is EventKind.DELETED:
+                hears.gone(path, asked=True)
+            elif kind is EventKind.CHANGED:
+                self._ends |= hears.written(path, link.session.id)
+        return body
+
+    def _close(self, session: Session[Link], now: int) -> None:
+        nodes = list(self.tree.ephemerals.get(session.id, ()))
+        super()._close(session, now)
+        self._tell_gone(nodes)
+
+    def remove(self, path: str, now: int) -> None:
+        super().remove(path, now)
+        self._tell_gone([path])
+
+    def _tell_gone(self, nodes: list[str]) -> None:
+        if self.hears is not None:
+            for node in nodes:
+                self.hears.gone(node, asked=False)
 
 
 class Follower:
@@ -155,7 +216,7 @@ class Ensemble:
         self._system = system
         self._rng = random.Random(f"ensemble {system.seed}")
         self.rules = rules
-        self.machine: Machine[Link] = Machine(rules, self._now(), since_epoch=1_000_000)
+        self.machine = Leader(rules, self._now(), since_epoch=1_000_000)
         self._sessions = Touches(rules.tick_time, 1 << 56)
         self.machine.sessions = self._sessions
         self.followers = [Follower(self, address) for address in ADDRESSES]
@@ -335,6 +396,10 @@ class Ensemble:
         """Delete a node, as an operator does."""
         self.machine.remove(path, self._now())
         self._post()
+
+    def epoch(self, path: str) -> int:
+        """Return the number of the transaction that has made a node that is there."""
+        return self.machine.tree.nodes[path].czxid
 
     def names(self, path: str) -> list[str]:
         """Return the children of a node."""

@@ -30,7 +30,7 @@ from zklock._pool.rebalancer import Rebalancer
 from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
-from zklock._recipes import lock, names, semaphore, steps, together
+from zklock._recipes import abandoned, lock, names, semaphore, steps, together
 from zklock._recipes.candidate import Candidacy
 
 
@@ -44,6 +44,7 @@ class Mutation:
     troubles: int = 3
     found: str = ""  # a part of what is then said
     quick: bool = True  # whether it is looked for in each run of the tests
+    delay: float = 0.0
 
     def put_in(self) -> AbstractContextManager[None]:
         """Have the bent code run."""
@@ -640,6 +641,47 @@ MUTATIONS = {
         found="members() says",
         quick=False,
     ),
+    "a release leaves its mark": Mutation(
+        (Bend(abandoned.Entry, "departure", "FREE if self.granted else", ""),),
+        kind="tracked",
+        faults=("expire",),
+        found="says that abandoned is",
+    ),
+    "who queues again removes the mark of the holder": Mutation(
+        (Bend(abandoned.Entry, "departure", "self._marked != node", "self._mark is None"),),
+        kind="tracked",
+        faults=("slow", "expire"),
+        found="its mark is not",
+    ),
+    "who gives up leaves its own mark": Mutation(
+        (Bend(abandoned.Entry, "departure", "self._marked != node", "not self.granted"),),
+        kind="tracked",
+        faults=("slow", "cancel"),
+        found="says that abandoned is",
+        quick=False,
+    ),
+    "who has waited for one abandoned grant does not wait for the next": Mutation(
+        (
+            Bend(
+                abandoned.Entry,
+                "turn",
+                "self._found not in (FREE, self._waited)",
+                "self._found != FREE and self._waited == FREE",
+            ),
+        ),
+        kind="tracked",
+        faults=("slow", "expire"),
+        troubles=6,
+        found="after one that was abandoned",
+        delay=1.0,
+    ),
+    "nobody waits after an abandoned grant": Mutation(
+        (Bend(abandoned.Entry, "turn", "yield Pause(self.delay)", "pass"),),
+        kind="tracked",
+        faults=("expire",),
+        found="after one that was abandoned",
+        delay=1.0,
+    ),
 }
 """What is wrong in each is said by its name."""
 
@@ -675,4 +717,5 @@ def _plan(mutation: Mutation, seed: int) -> Plan:
         plan_of(seed, (mutation.kind,)),
         faults=mutation.faults,
         troubles=mutation.troubles if mutation.faults else 0,
+        delay=mutation.delay,
     )

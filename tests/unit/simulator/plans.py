@@ -57,6 +57,9 @@ FAULTS = (
     "cancel",
 )
 
+WIDER_KINDS = (*KINDS, *["tracked"] * len(KINDS))
+"""What users ask for in wider plans: in half of them, locks that track abandoned grants."""
+
 INTERRUPT = "interrupt"
 """A fault for a while: exceptions out of nowhere strike calls of users, each at most once."""
 
@@ -72,7 +75,10 @@ LATE = ("isolate",)
 
 @dataclass(frozen=True)
 class Plan:
-    """What one seed plays. ``rounds``: how often each user asks, unless that is not limited."""
+    """What one seed plays. ``rounds``: how often each user asks, unless that is not limited.
+
+    ``delay``: the ``lock_delay`` of locks that track abandoned grants.
+    """
 
     kind: str
     timeout: float
@@ -83,6 +89,7 @@ class Plan:
     noise: float
     permits: int = 2
     rounds: int | None = None
+    delay: float = 0.0
 
     @property
     def keeps(self) -> bool:
@@ -146,6 +153,13 @@ def plan_of(seed: int, kinds: tuple[str, ...] = KINDS) -> Plan:
         noise=rng.choice((0.0, 0.03, 0.1, 0.3)),
         permits=processes * users if kind == "burst" else 2,
     )
+
+
+def wider_plan_of(seed: int) -> Plan:
+    """Draw a plan of those that only new seeds play, and seeds that have found something."""
+    rng = random.Random(f"wider {seed}")
+    plan = plan_of(seed, (rng.choice(WIDER_KINDS),))
+    return replace(plan, delay=rng.choice((0.0, 0.0, 1.0, 3.0)) if plan.kind == "tracked" else 0.0)
 
 
 def with_interrupts(plan: Plan, what: str = INTERRUPT) -> Plan:

@@ -71,6 +71,8 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, users=plan.users - 1)
     if plan.troubles > 1:
         yield replace(plan, troubles=plan.troubles - 1)
+    if plan.delay:
+        yield replace(plan, delay=0.0)
     if plan.noise:
         yield replace(plan, noise=0.0)
     if plan.rounds != 1:

@@ -17,7 +17,13 @@ import pytest
 
 from tests.modes import strict
 from tests.unit.simulator.coverage import Seen
-from tests.unit.simulator.plans import AGAIN, INTERRUPT, plan_of, with_interrupts
+from tests.unit.simulator.plans import (
+    AGAIN,
+    INTERRUPT,
+    plan_of,
+    wider_plan_of,
+    with_interrupts,
+)
 from tests.unit.simulator.shrinking import fails, shrink
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +51,8 @@ def test_new_seeds(
 ) -> None:
     """Each third plan has interrupts, and every other one of these has second ones, too.
 
+    Half of all plans are wider ones, two seeds in a row of each four.
+
     Which states have met which events is told in the end.
     """
     monkeypatch.setenv("ZKLOCK_RIDER", riders)
@@ -52,7 +60,7 @@ def test_new_seeds(
     print(f"seeds from {first} on")
     seen, begin, clock = Seen(), time.process_time(), time.monotonic() + LONGEST / 2
     while (spent := time.process_time() - begin) < SECONDS / 2 and time.monotonic() < clock:
-        plan = plan_of(seed)
+        plan = plan_of(seed) if seed % 4 < 2 else wider_plan_of(seed)
         with seen.watching():
             kind = INTERRUPT if seed % 2 else AGAIN
             failure = fails(seed, plan if seed % 3 else with_interrupts(plan, kind))

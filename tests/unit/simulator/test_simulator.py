@@ -27,9 +27,11 @@ from tests.unit.simulator.plans import (
     AGAIN,
     FAULTS,
     KINDS,
+    WIDER_KINDS,
     Plan,
     command,
     plan_of,
+    wider_plan_of,
     with_interrupts,
 )
 from tests.unit.simulator.shrinking import fails, manner, shrink
@@ -225,7 +227,14 @@ def test_the_docs_say_which_pairs_are_never_met() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["lock", "election", "pool"])
+@pytest.mark.parametrize("riders", ["off", "on"])
+def test_it_holds_in_wider_plans(riders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", riders)
+    for seed in range(2 * FEW):
+        play(seed, wider_plan_of(seed))
+
+
+@pytest.mark.parametrize("kind", ["lock", "election", "pool", "tracked"])
 def test_a_seed_replays_exactly(kind: str) -> None:
     """In another process, too, where objects and strings have other hashes."""
     plan = plan_of(0, (kind,))
@@ -272,6 +281,12 @@ def test_the_table_lists_every_seeded_fault() -> None:
     table = page.partition("<!-- mutations: begin -->")[2].partition("<!-- mutations: end -->")[0]
     listed = [row.split("|")[1].strip() for row in table.strip().splitlines()[2:]]
     assert listed == list(MUTATIONS)
+
+
+def test_every_kind_and_every_fault_is_drawn_in_wider_plans() -> None:
+    plans = [wider_plan_of(seed) for seed in range(4 * SEEDS)]
+    assert {plan.kind for plan in plans} == set(WIDER_KINDS)
+    assert {plan.delay > 0 for plan in plans if plan.kind == "tracked"} == {False, True}
 
 
 def test_every_kind_and_every_fault_is_drawn() -> None:

@@ -49,6 +49,7 @@ from tests import trace
 from tests.unit.simulator import system as simulated
 from tests.unit.simulator.elections import Elections
 from tests.unit.simulator.ensemble import HOSTS, Ensemble
+from tests.unit.simulator.marks import Marks
 from tests.unit.simulator.network import Network
 from tests.unit.simulator.plans import (
     AGAIN,
@@ -103,6 +104,7 @@ class World:
         self.several = Several(self)
         self.elections = Elections(self)
         self.workers = Workers(self)
+        self.marks = Marks(self)
         self._active: list[tuple[GrantBase, Member]] = []
         self._deleted: set[str] = set()
         self._reading: set[GrantBase] = set()  # write locks that were downgraded, or perhaps
@@ -117,6 +119,7 @@ class World:
         try:
             with _substituted(self), simulated.running(self.system):
                 self.ensemble = Ensemble(self.system, self.network, RULES)
+                self.ensemble.machine.hears = self.marks
                 self.system.run(self._script)
         finally:
             if collects:
@@ -246,6 +249,11 @@ class World:
                 return zklock.Semaphore(member.client, path, limit=self.plan.permits, **options)
             case "re-entrant":
                 kind = zklock.RLock
+            case "tracked":
+                kind = zklock.Lock
+                options["tidy"] = rng.random() < 0.3
+                options["track_abandoned"] = True
+                options["lock_delay"] = self.plan.delay
             case _:
                 kind = zklock.Lock
                 options["tidy"] = rng.random() < 0.3
@@ -271,6 +279,7 @@ class World:
             if self.plan.kind == "burst":
                 raise Violation(f"{name} is refused, and there are enough permits")
             return
+        self.marks.reached(grant)
         if self.plan.kind == "re-entrant" and rng.random() < 0.6:
             simulated.sleep(rng.uniform(0, 0.5) * self.plan.timeout)
             again = lock.acquire()
@@ -279,6 +288,7 @@ class World:
             simulated.sleep(rng.uniform(0, 2.0))
             self.release(member, name, lock.release)
         self._hold(member, name, rng, lock, grant)
+        self.marks.harm(member)
         if rng.random() < 0.3:
             grant.abandon()
         else:
@@ -431,9 +441,16 @@ class World:
     def expire(self, member: Member) -> None:
         """End the session of a process from outside."""
         if member.client is not None and member.client.client_id is not None:
-            session = member.client.client_id[0]
-            self._deleted.update(self.ensemble.machine.tree.ephemerals.get(session, ()))
-            self.ensemble.expire(session)
+            self.expire_session(member.client.client_id[0])
+
+    def expire_session(self, session: int) -> None:
+        """End a session from outside."""
+        self.delete_all_of(session)
+        self.ensemble.expire(session)
+
+    def delete_all_of(self, session: int) -> None:
+        """Note that the nodes of a session are being deleted from outside."""
+        self._deleted.update(self.ensemble.machine.tree.ephemerals.get(session, ()))
 
     def kill(self, member: Member) -> None:
         """Kill a process; its users are through."""
@@ -512,6 +529,7 @@ class World:
         self.grants.append(grant)
         self.given_at[grant] = self.system.now
         self._active.append((grant, member))
+        self.marks.given(grant)
         self._check()
 
     def _check_order(self, grant: GrantBase) -> None:
@@ -608,6 +626,7 @@ class World:
         left = self.ensemble.ephemerals()
         if left:
             raise Violation(f"left behind: {', '.join(left)}")
+        self.marks.check_rest()
         for grant, member in self._active:
             if not member.process.dead:
                 raise Violation(f"{grant} has not ended, or was not told")
