@@ -37,11 +37,12 @@ class World:
         self.clients = [Paused(self.server) for _ in range(3)]
         self._uuids = uuids()
 
-    def start(self, client: Client) -> Attempt[Any]:
+    def start(self, client: Client, *, tidy: bool = False) -> Attempt[Any]:
         entry = abandoned.Entry(
             PATH,
             b"me",
             names.Kind.EXCLUSIVE,
+            tidy=tidy,
             new_uuid=lambda: next(self._uuids),
             delay=DELAY,
         )
@@ -50,8 +51,8 @@ class World:
     def settle(self) -> None:
         settle(self.clients)
 
-    def granted(self, client: Client) -> Any:
-        attempt = self.start(client)
+    def granted(self, client: Client, *, tidy: bool = False) -> Any:
+        attempt = self.start(client, tidy=tidy)
         settle([client])
         return outcome(attempt)
 
@@ -114,3 +115,22 @@ def test_who_queues_again_alone_does_not_wait_for_the_same_holder_again(world: W
     world.settle()
     assert outcome(attempt).stands
     assert unlucky.pauses == [DELAY]
+
+
+@pytest.mark.parametrize("crashes", [True, False])
+def test_a_tidy_release_whose_reply_is_lost_leaves_the_mark_of_a_later_holder(
+    world: World, crashes: bool
+) -> None:
+    """It removes the path if there is none."""
+    tidy, crashed, _ = world.clients
+    release = Attempt(tidy, world.granted(tidy, tidy=True).give_back()).start()
+    tidy.lose_connection(carried_out=1)
+    assert world.mark == abandoned.FREE
+    if crashes:
+        world.granted(crashed)
+        world.server.expire(crashed.session)
+    world.settle()
+    assert outcome(release) is None
+    assert (PATH in world.server.tree.nodes) is crashes
+    if crashes:
+        assert world.mark != abandoned.FREE

@@ -136,24 +136,36 @@ def delete(
 
     Only ``AccessDenied`` is final. An unexpected error may pass, so the deletion is tried again. It
     is then sent without the write that came with it: an error of that write would not pass. A
-    worn-out parent is deleted with the last of its children; with ``tidy``, any parent.
+    worn-out parent is deleted with the last of its children; with ``tidy``, any parent. After a
+    ``Depart`` whose reply was lost, others may have held, and left a mark there: it stays then.
     """
     first: Request = request or Delete(node)
     flight = (first, Delete(path)) if tidy or worn(node) else (first,)
-    tries = 0
+    tries, looks = 0, False
     try:
         while True:
             result, *_ = yield flight
             if result is None or result.why is Failure.MISSING:
+                if looks:
+                    yield from _delete_unmarked(path)
                 return
             check(result, *_PASSING)
             if result.why is not Failure.DROPPED:
                 flight = (Delete(node), *flight[1:])
                 yield Pause(backoff(tries))
                 tries += 1
+            elif isinstance(request, Depart) and len(flight) > 1:
+                flight, looks = flight[:1], True
     except SessionReplaced:
         if lasting:
             raise
+
+
+def _delete_unmarked(path: str) -> Recipe[None]:
+    """Delete a parent that has no children and no data."""
+    (found,) = yield (Read(path),)
+    if isinstance(found, Node) and not found.data:
+        yield (Delete(path, found.version),)
 
 
 def overwrite(path: str, data: bytes) -> Recipe[bool]:
