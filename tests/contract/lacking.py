@@ -87,7 +87,8 @@ LACKS = (
 SIMULATION_LACKS = (
     Lack(
         "one clock for clients behind a proxy and their rivals",
-        "the former go by the real one; what was told of both has no order to be judged by",
+        "a client behind a proxy goes by the real clock, and its rivals by the simulated one: so the "
+        "events of both have no common order",
         r"test_drops\.py|test_drops_family\.py",
     ),
     Lack(
