@@ -87,8 +87,8 @@ LACKS = (
 SIMULATION_LACKS = (
     Lack(
         "one clock for clients behind a proxy and their rivals",
-        "a client behind a proxy goes by the real clock, and its rivals by the simulated one: so the "
-        "events of both have no common order",
+        "a client behind a proxy goes by the real clock, and its rivals by the simulated one: so "
+        "the events of both have no common order",
         r"test_drops\.py|test_drops_family\.py",
     ),
     Lack(

@@ -134,3 +134,17 @@ def test_a_tidy_release_whose_reply_is_lost_leaves_the_mark_of_a_later_holder(
     assert (PATH in world.server.tree.nodes) is crashes
     if crashes:
         assert world.mark != abandoned.FREE
+
+
+def test_a_tidy_release_of_a_broken_lock_leaves_the_mark_of_a_later_holder(world: World) -> None:
+    tidy, crashed, _ = world.clients
+    grant = world.granted(tidy, tidy=True)
+    world.server.delete(grant.path)
+    world.granted(crashed)
+    world.server.expire(crashed.session)
+    mark = world.mark
+    assert mark != abandoned.FREE
+    release = Attempt(tidy, grant.give_back()).start()
+    world.settle()
+    assert outcome(release) is None
+    assert world.mark == mark

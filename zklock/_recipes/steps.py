@@ -136,17 +136,18 @@ def delete(
 
     Only ``AccessDenied`` is final. An unexpected error may pass, so the deletion is tried again. It
     is then sent without the write that came with it: an error of that write would not pass. A
-    worn-out parent is deleted with the last of its children; with ``tidy``, any parent. After a
-    ``Depart`` whose reply was lost, others may have held, and left a mark there: it stays then.
+    worn-out parent is deleted with the last of its children; with ``tidy``, any parent. If the
+    request is a ``Depart``, others may have held by then, and left a mark: such a parent stays.
     """
     first: Request = request or Delete(node)
-    flight = (first, Delete(path)) if tidy or worn(node) else (first,)
-    tries, looks = 0, False
+    empties, marked = tidy or worn(node), isinstance(request, Depart)
+    flight = (first, Delete(path)) if empties and not marked else (first,)
+    tries = 0
     try:
         while True:
             result, *_ = yield flight
             if result is None or result.why is Failure.MISSING:
-                if looks:
+                if empties and marked:
                     yield from _delete_unmarked(path)
                 return
             check(result, *_PASSING)
@@ -154,8 +155,6 @@ def delete(
                 flight = (Delete(node), *flight[1:])
                 yield Pause(backoff(tries))
                 tries += 1
-            elif isinstance(request, Depart) and len(flight) > 1:
-                flight, looks = flight[:1], True
     except SessionReplaced:
         if lasting:
             raise

@@ -682,6 +682,14 @@ MUTATIONS = {
         found="after one that was abandoned",
         delay=1.0,
     ),
+    "a tidy release removes the path whatever is marked there": Mutation(
+        (Bend(steps, "delete", "empties and not marked", "empties"),),
+        kind="tracked",
+        faults=("slow", "delete node"),
+        troubles=6,
+        found="says that abandoned is",
+        quick=False,
+    ),
 }
 """What is wrong in each is said by its name."""
 
