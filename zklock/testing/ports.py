@@ -10,11 +10,14 @@ from pathlib import Path
 LOOPBACK = "127.0.0.1"
 _LOWEST = 10240
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_given: set[int] = set()
 
 
 def free_ports(count: int = 1) -> list[int]:
     """Return distinct ports of the loopback interface on which nothing listens now.
 
+    This process was given none of them before: they may be those of servers that are down. (Once it
+    was given half of all, it may get them again.)
     They are below the range for outgoing connections. Any client could take a port from that range
     while its server is down. Even a client that reconnects to that server could take it, by a TCP
     simultaneous open with itself.
@@ -22,9 +25,12 @@ def free_ports(count: int = 1) -> list[int]:
     found: list[int] = []
     candidates = random.SystemRandom()
     highest = _ephemeral_start() - 1
+    if len(_given) > (highest - _LOWEST) // 2:
+        _given.clear()
     for _ in range(1000 * count):
         port = candidates.randint(_LOWEST, highest)
-        if port not in found and is_free(port):
+        if port not in _given and is_free(port):
+            _given.add(port)
             found.append(port)
             if len(found) == count:
                 return found

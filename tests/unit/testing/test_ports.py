@@ -12,6 +12,16 @@ def test_ports_are_distinct_and_free() -> None:
     assert all(ports.is_free(port) for port in found)
 
 
+def test_none_is_given_twice_until_half_of_all_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: set[int] = set()
+    monkeypatch.setattr(ports, "_given", given)
+    monkeypatch.setattr(ports, "_ephemeral_start", lambda: ports._LOWEST + 80)
+    found = [ports.free_ports()[0] for _ in range(40)]
+    assert len(set(found)) == 40
+    ports.free_ports()
+    assert len(given) == 1
+
+
 @pytest.mark.skipif(not ports._EPHEMERAL.exists(), reason="the range is read from /proc")
 def test_no_outgoing_connection_can_take_one() -> None:
     lowest = int(ports._EPHEMERAL.read_text().split()[0])
