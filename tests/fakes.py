@@ -481,6 +481,7 @@ class Client:
         self.seen = 0  # the newest zxid it was told of: no server behind that serves it
         self.refusals = 0  # claims to come for which the lease is not live
         self.sent: list[Request] = []
+        self.pauses: list[float] = []  # how long its contenders were to pause
         self.interrupt_in: int | None = None  # flights until a KeyboardInterrupt
         self.on_flight: Callable[[], object] | None = None
         self._puts: deque[Callable[[Any], None]] = deque()  # of what was asked, unanswered
@@ -540,6 +541,7 @@ class Client:
         return False
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+        self.pauses.append(seconds)
         self.later(done)
         return lambda: None
 

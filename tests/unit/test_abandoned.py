@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,25 +15,13 @@ PATH = "/locks/report"
 DELAY = 5.0
 
 
-class Paused(Client):
-    """A client that notes how long its contenders pause."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
-        self.pauses: list[float] = []
-
-    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
-        self.pauses.append(seconds)
-        return super().pause(seconds, done)
-
-
 class World:
     """A server, and three clients that want one lock."""
 
     def __init__(self) -> None:
         self.server = Server()
         self.server.make_path(PATH)
-        self.clients = [Paused(self.server) for _ in range(3)]
+        self.clients = [Client(self.server) for _ in range(3)]
         self._uuids = uuids()
 
     def start(self, client: Client, *, tidy: bool = False) -> Attempt[Any]:

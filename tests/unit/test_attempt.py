@@ -102,21 +102,9 @@ def test_what_the_host_raises_leaves_no_contender(fails: dict[str, int]) -> None
     assert client.attempts == 0
 
 
-class Paused(Client):
-    """A client whose pauses end when the test says so."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
-        self.pauses: list[float] = []
-
-    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
-        self.pauses.append(seconds)
-        return super().pause(seconds, done)
-
-
 def test_pleas_for_patience_are_heeded_with_growing_pauses() -> None:
     server = Server()
-    client = Paused(server)
+    client = Client(server)
     answers: list[Any] = []
     busy = Failed(Failure.DROPPED, failure(Failure.DROPPED, PATH).error, busy=True)
 
