@@ -52,6 +52,9 @@ if rise < 0 then return {{'stale', mark}} end
 if rise > 0 then redis.call('SET', KEYS[1], ARGV[1]) end
 """
 
+# A plain GET may be answered by a replica, which is behind.
+_HIGHEST = "return redis.call('GET', KEYS[1])"
+
 _CLAIM = _FENCED + "return {'done', false}"
 
 # A client that got no answer sends the same call again. KEYS[2] belongs to one caller at a time;
@@ -95,6 +98,11 @@ class RedisMark(ABC):
     """
 
     def __init__(self, client: Any, resource: str) -> None:
+        if not hasattr(client, "register_script"):
+            raise TypeError(
+                f"RedisGuard takes a client of redis-py, not {type(client).__module__}."
+                f"{type(client).__name__}"
+            )
         self._client = client
         self._resource = resource_name(resource)
         if "{" in resource or "}" in resource:
@@ -137,7 +145,7 @@ class RedisMark(ABC):
         args: Sequence[bytes | str | float],
         token: Fenced,
     ) -> Any:
-        if isinstance(keys, str) or isinstance(args, str | bytes):
+        if isinstance(keys, str | bytes) or isinstance(args, str | bytes):
             raise TypeError("keys and args must be sequences, not one text")
         given = token_of(token)
         head, body = "", script
@@ -162,7 +170,8 @@ class RedisMark(ABC):
         from redis.exceptions import ResponseError  # noqa: PLC0415 - an extra
 
         try:
-            mark = await self._answer(self._client.get(self._fence))
+            look = self._client.register_script(_HIGHEST)
+            mark = await self._answer(look(keys=[self._fence]))
         except ResponseError as error:
             raise unreadable(self._resource, self._fence, str(error)) from error
         if mark is None:

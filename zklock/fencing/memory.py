@@ -63,7 +63,7 @@ class MemoryGuard:
         self._first = first
         self._mark: FencingToken | None = None
         self._line = _Line()
-        # Called before the first mark is set, and after the first mark is taken back.
+        # Called before the mark is set, and after the first mark is taken back.
         self._keep: Callable[[FencingToken], object] = _nothing
         self._drop: Callable[[], object] = _nothing
 
@@ -98,6 +98,7 @@ class MemoryGuard:
     def _advance(self, token: FencingToken) -> None:
         """Set the mark; the caller has the turn, and has asked ``first`` about a first token."""
         if self._mark is not None:
+            self._keep(token)
             self._mark = token
             return
         try:
@@ -134,13 +135,11 @@ class _Held:
         self._used = True
         return token_of(self._token)
 
-    def _changes(self, token: FencingToken) -> bool:
-        """Whether the mark advances; sets ``_first_mark`` if it would be the first mark."""
+    def _admit(self, token: FencingToken) -> None:
+        """Compare the token with the mark; set ``_first_mark`` if it would be the first mark."""
         guard = self._guard
-        if not admit(guard._resource, token, guard._mark):
-            return False
+        admit(guard._resource, token, guard._mark)
         self._first_mark = guard._mark is None
-        return True
 
     def take_back(self) -> None:
         """Forget the mark if this hold made the first one; for a body that has changed nothing."""
@@ -169,10 +168,10 @@ class Hold(_Held, functools.partial[None]):
         try:
             if not guard._line.take(self._place, guard._timeout):
                 raise guard._too_late()
-            if self._changes(given):
-                if self._first_mark and guard._first is not None:
-                    ran("first", guard._first(given))
-                guard._advance(given)
+            self._admit(given)
+            if self._first_mark and guard._first is not None:
+                ran("first", guard._first(given))
+            guard._advance(given)
         except BaseException:
             guard._line.leave(self._place)
             raise
@@ -198,10 +197,10 @@ class AsyncHold(_Held, functools.partial[Coroutine[Any, Any, None]]):
         try:
             if not await guard._line.take_async(self._place, guard._timeout):
                 raise guard._too_late()
-            if self._changes(given):
-                if self._first_mark and guard._first is not None:
-                    ran("first", await asyncio.to_thread(guard._first, given))
-                guard._advance(given)
+            self._admit(given)
+            if self._first_mark and guard._first is not None:
+                ran("first", await asyncio.to_thread(guard._first, given))
+            guard._advance(given)
         except BaseException:
             guard._line.leave(self._place)
             raise
@@ -258,10 +257,15 @@ class MemoryGuards:
         return len(self._marked)
 
     def discard(self, resource: str) -> None:
-        """Drop a resource that is gone for good; forget its mark when nobody uses its guard."""
+        """Drop a resource that is gone for good; forget its mark when nobody uses its guard.
+
+        If a token is accepted before that, the mark is kept again.
+        """
         self._marked.pop(resource, None)
 
     def _make_room(self, resource: str, token: FencingToken) -> None:
+        if resource in self._marked:
+            return
         with self._mutex.hold(_ANY):
             if resource not in self._marked and len(self._marked) >= self._capacity:
                 raise GuardUnusable(

@@ -40,6 +40,8 @@ class SqlGuard(SqlMark):
 
     - What was read before ``advance`` in the same transaction is not fenced. Read what the change
       depends on after it.
+    - What a ``Session`` with several engines writes by another one than that of
+      ``session.connection()`` is not fenced. Pass the connection that writes to ``advance``.
     - MyISAM and other tables without transactions are not protected.
     - What a failover to an asynchronous replica takes back, mark and data alike, is not protected.
     """

@@ -18,6 +18,7 @@ from kazoo.exceptions import (
 )
 
 from zklock._ground.numbers import check_number
+from zklock._kazoo.client import check_process, check_type
 from zklock._kazoo.loops import check_thread
 from zklock.errors import GuardUnusable, NoAnswer, StaleToken
 from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, refused, token_of
@@ -32,6 +33,9 @@ class Deadline:
     """One deadline for all answers that a call waits for."""
 
     def __init__(self, client: KazooClient, timeout: float, path: str) -> None:
+        if not hasattr(client, "handler"):  # what wraps a client will do
+            check_type(client)
+        check_process(client)
         check_thread("a call of zklock.fencing")
         timeout = _check_timeout(timeout)
         self._too_late = client.handler.timeout_exception

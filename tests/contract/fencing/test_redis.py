@@ -78,6 +78,8 @@ def test_errors_of_scripts_pass(guard: RedisGuard) -> None:
         guard.run("return redis.call('NONSENSE')", [], [], A)
     with pytest.raises(TypeError, match="must be sequences"):
         guard.run("return 1", "key", [], A)
+    with pytest.raises(TypeError, match="must be sequences"):
+        guard.run("return 1", b"key", [], A)  # type: ignore[arg-type]
 
 
 def test_a_client_that_decodes(store: RedisStore) -> None:
@@ -169,6 +171,14 @@ def test_a_command_monitor_sees_one_script(guard: RedisGuard, client: Any) -> No
     guard.set(guard.key("data"), b"y", A)
     after = client.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert after == before + 1
+
+
+def test_a_command_monitor_sees_no_plain_read_of_the_mark(guard: RedisGuard, client: Any) -> None:
+    """A client may send plain reads to replicas, which are behind."""
+    guard.claim(A)
+    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert guard.highest() == A
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] > before
 
 
 @pytest.fixture
@@ -293,3 +303,5 @@ def test_clients_that_would_do_nothing_are_refused(client: Any) -> None:
             RedisGuard(wrong, "a")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not a pipeline"):
         RedisGuard(client.pipeline(), "a")
+    with pytest.raises(TypeError, match=r"a client of redis-py, not builtins\.str"):
+        RedisGuard("redis://127.0.0.1", "a")  # type: ignore[arg-type]

@@ -146,6 +146,14 @@ class Servers:
         engine = sqlalchemy.create_engine(url)
         return self.disposed(engine, engine.connect)
 
+    def sqlalchemy_streaming(self) -> Any:
+        import sqlalchemy
+
+        engine = sqlalchemy.create_engine(
+            self.store("postgresql-sqlalchemy").where, execution_options={"yield_per": 10}
+        )
+        return self.disposed(engine, engine.connect)
+
     def sqlalchemy_raw(self) -> Any:
         import sqlalchemy
 
@@ -219,6 +227,7 @@ KINDS = {
     "mysql_connector": "mariadb",
     "sqlalchemy_mysql_connector": "mariadb",
     "sqlalchemy_psycopg2": "postgresql",
+    "sqlalchemy_streaming": "postgresql",
     "sqlalchemy_raw": "postgresql",
     "sqlalchemy_session_subclass": "sqlite-sqlalchemy",
     "sqlalchemy_scoped_session": "sqlite-sqlalchemy",
@@ -270,6 +279,45 @@ def test_a_deadlock_is_recognised(kind: str, stores: Stores) -> None:
         errors = [_outcome(lambda: first.advance(other, A), other), waiting.result(30)]
     (error,) = [error for error in errors if error is not None]
     assert is_retryable(error)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_lock_timeout_is_tried_again(kind: str, stores: Stores) -> None:
+    store = Servers(stores).store(kind).fresh()
+    setting = {
+        "mysql": "SET SESSION innodb_lock_wait_timeout = 1",
+        "postgresql": "SET SESSION lock_timeout = 100",
+    }[store.dialect]
+    attempts = 0
+    with contextlib.closing(store.connect()) as other:
+        SqlGuard(store.connect, store.resource).advance(other, A)
+
+        def connect() -> Any:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 2:
+                other.commit()
+            connection = store.connect()
+            store.execute(setting, connection)
+            connection.commit()
+            return connection
+
+        SqlGuard(connect, store.resource).claim(B)
+    assert attempts == 2
+
+
+def test_psycopgs_pipeline_is_refused(stores: Stores) -> None:
+    """In it the rows of the mark come later: they looked like a mark that is missing."""
+    servers = Servers(stores)
+    store = servers.store("postgresql").fresh()
+    guard = SqlGuard(store.connect, store.resource)
+    with contextlib.closing(servers.psycopg()) as connection:
+        with connection.pipeline(), pytest.raises(ValueError, match="pipeline mode"):
+            guard.advance(connection, B)
+        with guard.advance(connection, B), connection.pipeline():
+            connection.execute("SELECT 1")
+        connection.commit()
+    assert guard.highest() == B
 
 
 def _outcome(action: Callable[[], object], connection: Any) -> Exception | None:
@@ -372,6 +420,21 @@ def test_advance_refuses_autocommit_and_run_begins(kind: str, stores: Stores) ->
         again.claim(B)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in AUTOCOMMIT if "sqlalchemy" not in kind])
+def test_a_connection_in_autocommit_mode_stays_as_it_was(kind: str, stores: Stores) -> None:
+    """A mark that is missing leaves no transaction that the caller does not know of."""
+    servers = Servers(stores)
+    where, connect = AUTOCOMMIT[kind]
+    store = servers.store(where).fresh()
+    with contextlib.closing(connect(servers)) as connection:
+        with pytest.raises((GuardUnusable, ValueError)):
+            SqlGuard(store.connect, "never made").advance(connection, A)
+        with contextlib.closing(connection.cursor()) as cursor:
+            cursor.execute("UPDATE data SET value = NULL WHERE 1 = 0")
+        SqlGuard(lambda: contextlib.nullcontext(connection), store.resource).claim(A)
+    assert SqlGuard(store.connect, store.resource).highest() == A
+
+
 # asyncio
 
 
@@ -448,6 +511,44 @@ def test_what_is_no_connection_is_refused(stores: Stores) -> None:
         engine = connection.engine
     with pytest.raises(TypeError, match=r"not sqlalchemy\.engine\.base\.Engine"):
         SqlGuard(store.connect, "report").advance(engine, A)
+
+
+# A session commits its connections in no order: the other one may be committed before the refusal.
+@pytest.mark.filterwarnings("ignore:transaction already deassociated")
+def test_a_session_with_several_engines_is_fenced_on_the_connection_that_writes(
+    tmp_path: Path,
+) -> None:
+    import sqlalchemy
+    import sqlalchemy.orm
+
+    registry = sqlalchemy.orm.registry()
+    table = sqlalchemy.Table(
+        "reports", registry.metadata, sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True)
+    )
+
+    class Report:
+        pass
+
+    registry.map_imperatively(Report, table)
+    reads, writes = (sqlalchemy.create_engine(f"sqlite:///{tmp_path / name}") for name in "ab")
+    registry.metadata.create_all(writes)
+    guard = SqlGuard(writes.connect, "report")
+    guard.create_table()
+    guard.create()
+    guard.claim(B)
+    with sqlalchemy.orm.Session(reads, binds={Report: writes}) as session:
+        session.connection()
+        for token in (A, B):
+            connection = session.connection(bind_arguments={"mapper": Report})
+            session.add(Report())
+            with contextlib.suppress(StaleToken):
+                guard.advance(connection, token)
+            with pytest.raises(StaleToken) if token is A else contextlib.nullcontext():
+                session.commit()
+            session.rollback()
+        assert session.query(Report).count() == 1
+    reads.dispose()
+    writes.dispose()
 
 
 # Django

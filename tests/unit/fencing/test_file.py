@@ -404,7 +404,7 @@ def test_an_exception_at_any_bytecode_leaves_the_guard_usable(quick_path: Path, 
     # On a busy machine an interpreter needs a minute for its start.
     assert orders.recv() == "ready"
     with ThreadPoolExecutor(1) as thread:
-        for step in strikes(call, stride=repeated(1, 3)):
+        for step in strikes(call, stride=repeated(1, 5)):
             if what == "create":
                 guard.create()
             mark = guard.highest()

@@ -437,6 +437,24 @@ def test_a_full_memory_refuses_new_resources_and_forgets_none() -> None:
     assert len(guards) == 2
 
 
+@pytest.mark.parametrize("token", [B, C])
+def test_a_resource_that_is_used_again_after_its_discard_keeps_its_mark(token: Any) -> None:
+    """The request that removes a resource discards it; another one has been waiting."""
+    guards = MemoryGuards(capacity=1)
+    with guards["a"].hold(B):
+        waiting = guards["a"].hold(token)
+        guards.discard("a")
+    with waiting:
+        pass
+    del waiting
+    gc.collect()
+    assert guards["a"].highest() == token
+    with pytest.raises(StaleToken):
+        guards["a"].claim(A)
+    with pytest.raises(GuardUnusable):
+        guards["b"].claim(A)
+
+
 def test_resources_that_were_only_asked_for_take_no_room() -> None:
     guards = MemoryGuards(capacity=1)
     for number in range(1000):

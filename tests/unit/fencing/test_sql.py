@@ -11,6 +11,7 @@ import pytest
 
 from zklock.errors import GuardUnusable, StaleToken
 from zklock.fencing import Guard, SqlGuard, is_retryable
+from zklock.fencing._sql import codes
 from zklock.fencing._sql.session import render
 from zklock.token import FencingToken
 
@@ -152,6 +153,14 @@ def test_what_is_not_retryable() -> None:
     assert not is_retryable(ValueError())
     assert not is_retryable(ValueError(1213))
     assert not is_retryable(sqlite3.OperationalError("no such table"))
+
+
+def test_errors_of_asyncmy_are_those_of_mysql() -> None:
+    """It has classes of its own; SQLAlchemy passes them on."""
+    made = type("OperationalError", (Exception,), {"__module__": "asyncmy.errors"})
+    assert is_retryable(made(1205, "Lock wait timeout exceeded"))
+    assert codes.no_table(made(1146, "Table 'zklock_fence' doesn't exist"))
+    assert codes.no_savepoint(made(1305, "SAVEPOINT zklock does not exist"))
 
 
 def test_the_table_refuses_what_is_no_token(database: Database) -> None:

@@ -12,6 +12,7 @@ _Code: TypeAlias = tuple[Dialect, object]
 _LOST_RACE: set[_Code] = {
     ("postgresql", "40001"),  # serialization_failure
     ("postgresql", "40P01"),  # deadlock_detected
+    ("postgresql", "55P03"),  # lock_not_available: lock_timeout
     ("mysql", 1020),  # ER_CHECKREAD
     ("mysql", 1205),  # ER_LOCK_WAIT_TIMEOUT
     ("mysql", 1213),  # ER_LOCK_DEADLOCK

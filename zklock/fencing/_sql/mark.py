@@ -168,9 +168,13 @@ class SqlMark(ABC):
     def _advance_on(self, connection: Any, given: FencingToken) -> SqlFence:
         """Advance the mark inside the open transaction of ``connection``, which is synchronous."""
         session = self._on(connection)
+        # MySQL's refusal begins a transaction: it must not do so on a connection without one.
+        first = session.dialect == "mysql"
         try:
-            mark, stamp = self._lock(session)
-            begun = session.in_transaction()
+            begun = first and session.in_transaction()
+            if begun or not first:
+                mark, stamp = self._lock(session)
+                begun = begun or session.in_transaction()
             if begun:
                 self._expect(session, self._advance(session, given, mark, stamp), stamp)
         except BaseException as error:
@@ -278,8 +282,8 @@ class SqlMark(ABC):
 def is_retryable(error: BaseException) -> bool:
     """Tell whether the error is a lost race, so that the whole transaction may be repeated.
 
-    A lost race is a deadlock, a serialisation failure or a lock timeout: SQLSTATE 40001 and 40P01;
-    the errors 1020, 1205 and 1213 of MariaDB and MySQL; BUSY of SQLite in all its forms; and
-    ``SnapshotTooOld``.
+    A lost race is a deadlock, a serialisation failure or a lock timeout: SQLSTATE 40001,
+    40P01 and 55P03; the errors 1020, 1205 and 1213 of MariaDB and MySQL; BUSY of SQLite in all its
+    forms; and ``SnapshotTooOld``.
     """
     return isinstance(error, SnapshotTooOld) or codes.lost_race(error)

@@ -16,6 +16,7 @@ DIALECTS: dict[str, Dialect] = {
     "MySQLdb": "mysql",
     "mysql": "mysql",
     "mariadb": "mysql",
+    "asyncmy": "mysql",
     # names of SQLAlchemy's dialects and of Django's vendors
     "sqlite": "sqlite",
     "postgresql": "postgresql",

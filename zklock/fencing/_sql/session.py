@@ -18,6 +18,9 @@ from zklock.fencing._sql.statements import BEGIN, DDL, MYSQL_FAIL, POSTGRESQL_FA
 
 Result = TypeVar("Result")
 
+# A server-side cursor, which the connection's own options may ask for, takes no UPDATE.
+_AT_ONCE = {"stream_results": False, "yield_per": None}
+
 _PARAMETER = re.compile(r":([a-z]+)")
 
 
@@ -84,7 +87,8 @@ class Session(ABC):
     def in_transaction(self) -> bool:
         """Tell whether a transaction is open; otherwise each statement is committed by itself.
 
-        Ask after a first statement: with most drivers that statement opens the transaction.
+        Ask after a first statement: with most drivers that statement opens the transaction. With
+        those for MySQL the question opens it.
         """
         raw = self._raw
         inside = getattr(raw, "in_transaction", None)
@@ -136,6 +140,11 @@ class DbApiSession(Session):
             raise TypeError(
                 "expected a DB-API connection, a SQLAlchemy Connection or Session, or Django's "
                 f"connection, not {type(connection).__module__}.{type(connection).__name__}"
+            )
+        if self._driver == "psycopg" and getattr(self._target.info, "pipeline_status", None):
+            raise ValueError(
+                "the connection is in pipeline mode, in which psycopg does not wait for answers: "
+                "call the guard outside of pipeline()"
             )
         super().__init__(connection, dialect or DIALECTS.get(self._driver))
         self._paramstyle = paramstyle
@@ -235,7 +244,9 @@ class AlchemySession(Session):
     def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
         import sqlalchemy  # noqa: PLC0415 - an extra
 
-        result = self._target.execute(sqlalchemy.text(statement), parameters)
+        result = self._target.execute(
+            sqlalchemy.text(statement), parameters, execution_options=_AT_ONCE
+        )
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
     def flush(self) -> None:
