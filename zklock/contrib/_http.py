@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import zklock
 from zklock import aio
-from zklock.errors import StaleToken
+from zklock.errors import OutcomeUnknown, StaleToken
 
 HEADER = "Fencing-Token"
 
@@ -42,5 +42,21 @@ def stale(
         resource=resource,
         token=grant.token,
         highest=None,
+        path=grant.lock_path,
+    )
+
+
+def unknown(
+    grant: zklock.Grant | aio.Grant, method: str, host: str, path: str, said: str
+) -> OutcomeUnknown:
+    """Return the error to raise for a refusal of what had been sent before."""
+    resource = f"{host}{path}"
+    return OutcomeUnknown(
+        f"{method} {resource} refused token {grant.token} when the request was sent again: what "
+        "was sent first may have happened, read, and decide. The grant of "
+        f"{grant.lock_path} is over, stop its work and acquire the lock again. The service says: "
+        f"{said.strip()[:_TOLD]}",
+        resource=resource,
+        token=grant.token,
         path=grant.lock_path,
     )

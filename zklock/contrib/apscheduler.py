@@ -42,7 +42,7 @@ class LeaderJobs:
     time that running jobs have to end when the leadership is to be handed over.
 
     Decorate the jobs by :meth:`only`: then each looks at the lease when it begins, and a hand-over
-    waits for those that run.
+    waits for those that run. A ``ProcessPoolExecutor`` cannot run them: its processes do not lead.
 
     APScheduler treats what fell due while it was paused as misfired: a job that is late by no more
     than its ``misfire_grace_time`` (1 second by default) runs when this process takes over.
@@ -134,7 +134,9 @@ class LeaderJobs:
 
     def _shut_down(self, event: Any) -> None:
         del event
-        loop = _running_loop()
+        loop = None
+        with contextlib.suppress(RuntimeError):  # no loop runs here
+            loop = asyncio.get_running_loop()
         me = threading.get_ident()
         if loop is None and all(thread != me for thread, _ in list(self._running.pieces)):
             self._hand_over(None)
@@ -168,10 +170,3 @@ class LeaderJobs:
             self._scheduler.pause()
         self._leadership = None  # first: a job that begins from now on is left out
         self._running.wait()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from requests.adapters import HTTPAdapter
 from requests.exceptions import RequestException
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 import zklock
 from zklock import aio
@@ -39,7 +40,9 @@ class FencedAdapter(HTTPAdapter):
     it is, because it may be the answer to that.
 
     *Not guaranteed:* that the request arrives in time. What was sent may arrive late, and
-    ``max_retries`` sends again without another look. That is what the service checks tokens for.
+    ``max_retries`` sends again without another look. That is what the service checks tokens for. If
+    the service refuses what was sent again, ``OutcomeUnknown`` is raised in the place of
+    ``StaleToken``: what was sent first may have changed something.
     """
 
     def __init__(
@@ -59,8 +62,18 @@ class FencedAdapter(HTTPAdapter):
             with response, contextlib.suppress(RequestException):
                 said = response.text
             address = urlsplit(fenced.url)
-            raise _http.stale(self._grant, fenced.method, _host(address.netloc), address.path, said)
+            told = _http.unknown if _sent_before(response.raw) else _http.stale
+            raise told(self._grant, fenced.method, _host(address.netloc), address.path, said)
         return response
+
+
+def _sent_before(answer: Any) -> bool:
+    """Whether urllib3 has sent the request before, so that the service may have got it twice."""
+    retries = getattr(answer, "retries", None)
+    history = () if retries is None else retries.history
+    return any(
+        not isinstance(one.error, NewConnectionError | ConnectTimeoutError) for one in history
+    )
 
 
 def _host(netloc: str) -> str:

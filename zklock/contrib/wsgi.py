@@ -74,7 +74,8 @@ class Background(BackgroundBase[Callable[[zklock.Leadership], object]]):
             return True
         self._stop.set()
         thread.join(2 * self._grace)
-        return not thread.is_alive()
+        # The election gives up work that is stuck, and the thread ends before it.
+        return not thread.is_alive() and self._report.leadership is None
 
     def __call__(
         self, environ: MutableMapping[str, Any], start_response: Callable[..., Any]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fencing.databases import PostgreSql
+from tests.contract.fencing.databases import MariaDb, PostgreSql, Unavailable
 from tests.contract.support import ROOT, SOON, gone, queued
 from zklock.testing import wait_for
 
@@ -80,6 +80,16 @@ def test_fenced_transactions_on_sqlite(manage: Manage) -> None:
 def test_fenced_transactions_on_postgresql(manage: Manage) -> None:
     with PostgreSql() as server:
         check(manage, SHOP_POSTGRESQL=str(server.port))
+
+
+@pytest.mark.slow
+def test_fenced_transactions_on_mariadb(manage: Manage) -> None:
+    try:
+        made = MariaDb()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with made as server:
+        check(manage, SHOP_MARIADB=str(server.port))
 
 
 def sales(database: Path) -> list[tuple[str, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from tests.contract.support import SOON, granted
 from zklock import aio
 from zklock.contrib.httpx import AsyncFencedTransport, FencedTransport
 from zklock.contrib.requests import FencedAdapter
-from zklock.errors import LockLost, NotHeld, StaleToken
+from zklock.errors import LockLost, NotHeld, OutcomeUnknown, StaleToken
 from zklock.fencing import AsgiFencing, MemoryGuards, WsgiFencing
 
 pytestmark = LASTING
@@ -167,6 +168,39 @@ def test_a_refusal_is_told_though_the_rest_of_the_answer_does_not_come(
         with pytest.raises(StaleToken, match="/cut refused token"):
             ask("PUT", "/cut", b"text")
         assert ask("PUT", "/report", b"text") == (200, b"text")
+
+
+def test_a_refusal_of_what_was_sent_twice_does_not_say_that_nothing_has_changed(
+    service: Service, make_lock: Callable[..., zklock.Lock]
+) -> None:
+    """The first sending has changed something; its answer is lost, and a later holder comes."""
+    with make_lock() as grant, socket.create_server(("127.0.0.1", 0)) as listener:
+        later = zklock.FencingToken(grant.token.epoch, grant.token.sequence + 1)
+
+        def serve() -> None:
+            for lost in (True, False):
+                near, _ = listener.accept()
+                with (
+                    near,
+                    socket.create_connection(("127.0.0.1", service.server.server_port)) as far,
+                ):
+                    far.sendall(near.recv(65536))
+                    answer = b"".join(iter(lambda: far.recv(65536), b""))
+                    if lost:
+                        service.guards["report"].claim(later)
+                    else:
+                        near.sendall(answer)
+
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with requests.Session() as session:
+            session.mount(url, FencedAdapter(grant, max_retries=1))
+            with pytest.raises(OutcomeUnknown, match="sent first may have happened") as told:
+                session.put(f"{url}/report", timeout=SOON)
+        thread.join()
+        assert told.value.token == grant.token
+        assert service.asked == [("PUT", "/report", str(grant.token))]
 
 
 @BOTH

@@ -165,6 +165,11 @@ def test_a_service_is_up_before_zookeeper_is(
         service.process.wait(3 * SOON)
 
 
+def told_failure(background: wsgi.Background) -> str:
+    answer = background({"REQUEST_METHOD": "GET", "PATH_INFO": "/live"}, lambda *_: None)
+    return str(json.loads(b"".join(answer))["failure"])
+
+
 def test_work_that_outlives_its_lease_is_not_live(
     zklock_connect: Callable[..., Any],
     zklock_proxy: FaultProxy,
@@ -193,11 +198,13 @@ def test_work_that_outlives_its_lease_is_not_live(
         wait_for(lambda: not background.health.live, SOON, "the end of the lease")
         bad = background.health
         assert (bad.live, bad.leads, bad.token) == (False, False, None)
-        wait_for(background.stop, SOON, "LeaderStuck")
+        wait_for(lambda: "did not end" in told_failure(background), SOON, "LeaderStuck")
         assert not background.health.live, "the work still runs: the process must be replaced"
+        assert not background.stop()
     finally:
         end.set()
         zklock_proxy.restore()
+    wait_for(background.stop, SOON, "the end of the work")
 
 
 def test_work_that_exits_is_not_live(zklock_hosts: str, zklock_path: str) -> None:
@@ -210,8 +217,7 @@ def test_work_that_exits_is_not_live(zklock_hosts: str, zklock_path: str) -> Non
     background.start()
     try:
         wait_for(lambda: not background.health.live, SOON, "the end of the work")
-        answer = background({"REQUEST_METHOD": "GET", "PATH_INFO": "/live"}, lambda *_: None)
-        assert json.loads(b"".join(answer))["failure"] == "there is no configuration"
+        assert told_failure(background) == "there is no configuration"
     finally:
         assert background.stop()
 

@@ -21,8 +21,9 @@ _KEYS = {"HOSTS": "hosts", "TIMEOUT": "timeout", "ROOT": "root", "OPTIONS": "opt
 class Configuration:
     """The setting ``ZKLOCK``.
 
-    ``HOSTS``: as for ``zklock.connect()``. ``TIMEOUT``: the session timeout, in seconds. ``ROOT``:
-    the znode below which locks are. ``OPTIONS``: more arguments of ``zklock.connect()``.
+    ``HOSTS``: as for ``zklock.connect()``, or a list. ``TIMEOUT``: the session timeout, in
+    seconds. ``ROOT``: the znode below which locks are. ``OPTIONS``: more arguments of
+    ``zklock.connect()``.
     """
 
     hosts: str
@@ -46,7 +47,10 @@ def configuration() -> Configuration:
         raise ImproperlyConfigured(
             f"ZKLOCK has no key {', '.join(sorted(unknown))}: the keys are {', '.join(_KEYS)}"
         )
-    return Configuration(**{_KEYS[key]: value for key, value in given.items()})
+    wanted = {_KEYS[key]: value for key, value in given.items()}
+    if isinstance(given["HOSTS"], list):  # as kazoo takes it: a chroot may be the last one
+        wanted["hosts"] = ",".join(given["HOSTS"]).replace(",/", "/")
+    return Configuration(**wanted)
 
 
 _clients = ProcessClients()

@@ -53,6 +53,8 @@ def claim(token: Fenced, resource: str, *, using: str | None = None) -> None:
 
     Call it when the lock is granted. Otherwise an earlier holder may write late until the first
     write with the new token. Raises the errors of ``fenced_atomic()``.
+
+    Inside ``atomic()`` it is a part of that transaction, and is undone if that is rolled back.
     """
     with fenced_atomic(token, resource, using=using):
         pass

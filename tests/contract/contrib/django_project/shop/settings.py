@@ -25,3 +25,15 @@ if port := os.environ.get("SHOP_POSTGRESQL"):
         "PORT": port,
         "OPTIONS": {},
     }
+
+if port := os.environ.get("SHOP_MARIADB"):
+    import pymysql
+
+    pymysql.install_as_MySQLdb()
+    DATABASES["default"] = {
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": "zklock",
+        "USER": "root",
+        "HOST": "127.0.0.1",
+        "PORT": port,
+    }

@@ -9,6 +9,7 @@ import zklock
 from shop.models import Sale
 from zklock import FencingToken
 from zklock.contrib.django import claim, create_mark, fence, fenced_atomic, lock, token
+from zklock.contrib.django.configuration import configuration
 
 OLD, NEW = FencingToken(7, 1), FencingToken(7, 2)
 
@@ -102,5 +103,7 @@ class Fenced(TransactionTestCase):  # type: ignore[misc]
         for each in wrong:
             with override_settings(ZKLOCK=each), pytest.raises(ImproperlyConfigured):
                 lock("other")
+        with override_settings(ZKLOCK={"HOSTS": ["a:1", "b:2", "/chroot"]}):
+            assert configuration().hosts == "a:1,b:2/chroot"
         with pytest.raises(RuntimeError, match="run_singleton"):
             token()
