@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -70,6 +71,10 @@ def released(number: int = 1, path: str = "/lock") -> Released:
 def lost(number: int = 1, reason: LossReason = LossReason.LEASE_LAPSED) -> Lost:
     now = clock()
     return Lost(at=now, lasted=2.0, reason=reason, lease_end=now, **grant(number))
+
+
+def refused(resource: str) -> StaleTokenRefused:
+    return StaleTokenRefused(at=clock(), resource=resource, token=TOKEN, highest=NEXT)
 
 
 def proof(**fields: Any) -> Proof:
@@ -283,6 +288,7 @@ class TestPrometheus:
     ) -> None:
         made = LockMetrics(registry)
         made.close()
+        made.close()
         assert not hub.hooks
         assert sample("sessions", state="connected") is None
         LockMetrics(registry).close()
@@ -316,6 +322,19 @@ class TestPrometheus:
             with pytest.raises(zklock.ZkLockError):
                 LockMetrics(registry)
         LockMetrics(registry).close()
+
+    def test_labels_that_are_no_text_keep_no_metric_from_being_told(
+        self, registry: CollectorRegistry
+    ) -> None:
+        parent: Any = lambda path: PurePosixPath(path).parent  # noqa: E731 - a slip of a user's
+        made = LockMetrics(registry, label=parent)
+        emit(granted(path="/jobs/1"))
+        emit(refused("/data/\udcff"))  # the name of a file, in bytes that are no text
+        assert made.flush(SOON)
+        told = generate_latest(registry).decode()
+        assert 'zklock_client_holders{kind="exclusive",path="/jobs"} 1.0' in told
+        assert r'refused_total{resource="/data/\\udcff"} 1.0' in told
+        made.close()
 
 
 class Recorded:
@@ -376,6 +395,13 @@ class TestOpenTelemetry:
         assert recorded.points("lease.low_water") == [({}, 0.0)]
         assert [value for _, value in recorded.points("shards")] == [1]
         assert [value for _, value in recorded.points("leader.changes")] == [1]
+
+    def test_a_resource_whose_name_is_no_text(self, recorded: Recorded) -> None:
+        emit(refused("/data/\udcff"))
+        name = {"lock.resource": r"/data/\udcff"}
+        assert recorded.points("stale_tokens.refused") == [(name, 1)]
+        (span,) = recorded.spans("lock.token.refused")
+        assert span.attributes["lock.resource"] == name["lock.resource"]
 
     def test_no_token_is_an_attribute_of_a_metric(self, recorded: Recorded) -> None:
         for event in events():

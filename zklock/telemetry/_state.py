@@ -37,6 +37,19 @@ def itself(path: str) -> str:
     return path
 
 
+def written(label: object) -> str:
+    """Return a label as text that every exporter can write.
+
+    One that cannot be written would keep all metrics of the process from being told.
+    """
+    return str(label).encode(errors="backslashreplace").decode()
+
+
+def labeller(label: Callable[[str], object]) -> Callable[[str], str]:
+    """Return what makes the labels of paths, by a function of the user's."""
+    return lambda path: written(label(path))
+
+
 class LowWater:
     """The least of the numbers of the last ``WINDOW`` seconds, to within ten seconds."""
 
@@ -68,7 +81,7 @@ class _Pulse:
 class State:
     """Follows the events. One thread notes; any thread reads.
 
-    ``label`` makes the label of a path; locks of one label are counted together. Each change of a
+    ``label`` is one of ``labeller``; locks of one label are counted together. Each change of a
     collection is one step, and so is each copy: no lock is needed.
     """
 

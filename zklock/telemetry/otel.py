@@ -34,7 +34,7 @@ from zklock._ground.happened import (
 )
 from zklock._version import __version__
 from zklock.telemetry import subscribe
-from zklock.telemetry._state import State, itself
+from zklock.telemetry._state import State, itself, labeller, written
 
 __all__ = ["LockInstrumentor"]
 
@@ -63,8 +63,8 @@ class LockInstrumentor:
     ) -> None:
         meter = metrics.get_meter("zklock", __version__, meter_provider)
         self._tracer = trace.get_tracer("zklock", __version__, tracer_provider)
-        self._label = label
-        self._state = State(label)
+        self._label = labeller(label)
+        self._state = State(self._label)
         self._open = True
         self._wait = meter.create_histogram("lock.client.wait.duration", "s", "Acquire to grant")
         self._hold = meter.create_histogram("lock.client.hold.duration", "s", "Grant to its end")
@@ -142,7 +142,7 @@ class LockInstrumentor:
             case EpochChanged():
                 self._epochs.add(1, self._lock(event.path))
             case StaleTokenRefused():
-                self._stale.add(1, {"lock.resource": event.resource})
+                self._stale.add(1, {"lock.resource": written(event.resource)})
                 self._refusal(event)
             case ShardMoved():
                 moved = {"lock.shard.direction": "taken" if event.owned else "given_up"}
@@ -199,7 +199,7 @@ class LockInstrumentor:
 
     def _refusal(self, event: StaleTokenRefused) -> None:
         at = _wall_clock(event.at)
-        attributes = {"lock.resource": event.resource, "lock.token": str(event.token)}
+        attributes = {"lock.resource": written(event.resource), "lock.token": str(event.token)}
         if event.highest is not None:
             attributes["lock.token.highest"] = str(event.highest)
         span = self._tracer.start_span("lock.token.refused", attributes=attributes, start_time=at)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from zklock._ground.happened import (
 )
 from zklock._ground.loss import LossReason
 from zklock.telemetry import subscribe
-from zklock.telemetry._state import State, itself
+from zklock.telemetry._state import State, itself, labeller, written
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -62,8 +63,8 @@ class LockMetrics(Collector):
         label: Callable[[str], str] = itself,
     ) -> None:
         self._registry = REGISTRY if registry is None else registry
-        self._label = label
-        self._state = State(label)
+        self._label = labeller(label)
+        self._state = State(self._label)
         lock = ("path", "kind")
         self._waits = _histogram("wait_seconds", "From the acquire to its grant.", lock, _LONG)
         self._holds = _histogram("hold_seconds", "From a grant to its end.", lock, _LONG)
@@ -123,9 +124,10 @@ class LockMetrics(Collector):
             raise
 
     def close(self) -> None:
-        """Count no more, and leave the registry."""
+        """Count no more, and leave the registry. Repeatable."""
         self._subscription.close()
-        self._registry.unregister(self)
+        with contextlib.suppress(KeyError):  # it has left already
+            self._registry.unregister(self)
 
     def flush(self, timeout: float = 1.0) -> bool:
         """Wait until all events so far are counted, at most ``timeout`` seconds."""
@@ -194,7 +196,7 @@ class LockMetrics(Collector):
             case EpochChanged():
                 self._epochs.labels(self._label(event.path)).inc()
             case StaleTokenRefused():
-                self._stale.labels(event.resource).inc()
+                self._stale.labels(written(event.resource)).inc()
             case ShardMoved():
                 direction = "taken" if event.owned else "given_up"
                 self._moves.labels(self._label(event.path), direction).inc()
