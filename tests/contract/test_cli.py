@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -22,13 +20,11 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 import zklock
 from tests.contract.support import queued
 from tests.contract.test_demo import parent_of
-from zklock._ground.clock import clock
 from zklock.testing import wait_for
 from zklock.testing.proxy import FaultProxy
 
 SESSION = "2"
 PATIENCE = 60.0
-PROMPT = "now-type> "
 
 
 class Commands:
@@ -79,13 +75,6 @@ class Commands:
         for process in self._running:
             process.kill()
             process.communicate()
-
-
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
 
 
 @pytest.fixture
@@ -267,51 +256,6 @@ def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(
     zklock_proxy.restore()
     running.communicate(timeout=PATIENCE)
     assert running.returncode == 79
-
-
-def test_on_a_terminal_it_stops_goes_on_and_is_interrupted_with_its_command(
-    zk: Commands, zklock_path: str
-) -> None:
-    # A job of an interactive shell: Ctrl-Z, fg, Ctrl-C.
-    terminal, slave = pty.openpty()
-    shell = ["setsid", "--ctty", "bash", "--norc", "--noediting", "-i"]
-    bash = zk.start_raw(shell, {"PS1": PROMPT, "TERM": "dumb"}, slave)
-    os.close(slave)
-    seen = ""
-
-    def expect(text: str) -> None:
-        nonlocal seen
-        deadline = clock() + PATIENCE
-        while text not in seen:
-            assert select.select([terminal], [], [], deadline - clock())[0], (text, seen)
-            seen += os.read(terminal, 4096).decode()
-        seen = seen.partition(text)[2]
-
-    def type_in(text: str) -> None:
-        os.write(terminal, text.encode())
-
-    try:
-        program = 'echo be""gan; exec sed -u s/^/got-/'
-        expect(PROMPT)
-        type_in(f"{sys.executable} -m zklock.cli run {zklock_path} -- sh -c '{program}'\n")
-        expect("began")
-        type_in("one\n")
-        expect("got-one")
-        type_in("\x1a")
-        expect(PROMPT)
-        type_in("fg\n")
-        expect("sed -u")  # the shell says what goes on
-        type_in("two\n")
-        expect("got-two")
-        type_in("\x03")
-        expect(PROMPT)
-        type_in("echo status-$?\n")
-        expect("status-130")
-        type_in("exit\n")
-        assert bash.wait(PATIENCE) == 0
-    finally:
-        os.close(terminal)
-    wait_for(lambda: zk.run("show", zklock_path)[1] == f"{zklock_path} is free\n", PATIENCE)
 
 
 # show, ls, check
@@ -606,6 +550,23 @@ def test_an_election_and_readers_are_shown(
     with zklock.ReadLock(zklock_client, table):
         told = json.loads(zk.run("show", "--json", table)[1])
     assert (told["kind"], told["contenders"][0]["kind"]) == ("read-write lock", "reader")
+
+
+def test_a_lock_at_the_path_of_a_pool_is_shown_too(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    lock = zklock.Lock(zklock_client, zklock_path, identity="host-7")
+    with zklock.WorkerPool(zklock_client, zklock_path, shards=3, identity="w1"):
+        with lock as grant:
+            out = zk.run("show", zklock_path)[1]
+            told = json.loads(zk.run("show", "--json", zklock_path)[1])
+            checked = zk.run("check", zklock_path, str(grant.token))
+        assert zk.run("check", zklock_path, str(grant.token))[0] == 1
+    assert f"{zklock_path} is a pool of 3 shards" in out
+    assert f"{zklock_path} is a lock: 1 holds, 0 wait\nholds " in out
+    assert told["kind"] == "pool"
+    assert [one["token"] for one in told["contenders"]] == [str(grant.token)]
+    assert checked == (0, "", "")
 
 
 def test_a_pool_is_shown(zk: Commands, zklock_path: str, zklock_client: KazooClient) -> None:

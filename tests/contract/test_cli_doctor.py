@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,13 +13,6 @@ import zklock
 from tests.contract.test_cli import PATIENCE, Commands
 from zklock.cli.view import servers
 from zklock.testing import ZooKeeperServer, wait_for
-
-
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
 
 
 def test_a_port_is_a_number(zk: Commands) -> None:

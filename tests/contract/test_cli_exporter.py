@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,13 +22,6 @@ from zklock.testing import wait_for
 from zklock.testing.proxy import FaultProxy
 
 Samples = dict[str, dict[str, float]]
-
-
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
 
 
 @pytest.fixture

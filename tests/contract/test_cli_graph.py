@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +14,6 @@ import zklock
 from tests.contract.support import queued, run
 from tests.contract.test_cli import PATIENCE, Commands
 from zklock.testing import wait_for
-
-
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
 
 
 @pytest.fixture

@@ -72,6 +72,15 @@ def test_a_terminal_is_shown_what_a_pipe_gets(line: str, zk: Commands, queue: st
         assert "Jürgen" in out
 
 
+def test_a_terminal_that_does_not_tell_its_width_is_shown_all(zk: Commands, queue: str) -> None:
+    command = ["top", "--once", "--admin-port", "0", queue]
+    _, out, _ = zk.run(*command)
+    shell = ["sh", "-c", 'stty cols 0; exec "$@"', "sh", sys.executable, "-m", "zklock.cli"]
+    with Terminal([*shell, *command], env=zk.environ) as terminal:
+        terminal.finish(PATIENCE)
+    assert told(terminal.shown) == told(out)
+
+
 def test_the_live_screen_needs_a_terminal(zk: Commands, zklock_path: str) -> None:
     pytest.importorskip("textual")
     process = zk.start("top", zklock_path, stdin=subprocess.DEVNULL)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,11 @@ from tests.contract.support import SOON, freeze, gone, queued
 from tests.contract.test_cli import PATIENCE, Commands, await_file, python
 from tests.contract.test_demo import parent_of
 from zklock._ground.clock import clock
+from zklock.cli.child import Child
 from zklock.cli.supervisor import children_of
 from zklock.testing import wait_for
 
 BEGIN = "echo $$ > {0}/new; mv {0}/new {0}/began; "
-
-
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
 
 
 @pytest.fixture
@@ -193,6 +189,19 @@ def test_a_terminal_that_hangs_up_keeps_the_status(
     assert process.wait(PATIENCE) == 3
 
 
+@pytest.mark.parametrize("output", ["a socket without a reader", "a full disk"])
+@pytest.mark.parametrize("command", ["run", "elect"])
+def test_output_of_no_use_keeps_the_status_of_a_silent_command(
+    command: str, output: str, zk: Commands, zklock_path: str
+) -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs, Path("/dev/full").open("w") as full:
+        out = theirs if output == "a socket without a reader" else full
+        process = zk.start(command, zklock_path, "-c", "exit 3", stdout=out.fileno())
+        assert process.wait(PATIENCE) == 3
+
+
 def test_a_lock_that_is_taken_away_while_nobody_reads_the_errors(
     zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
 ) -> None:
@@ -234,6 +243,22 @@ def test_a_supervisor_that_is_killed_before_the_command_begins(
     assert process.returncode == 125
     assert "supervisor was killed: run it again" in errors
     assert not (tmp_path / "ran").exists()
+
+
+def test_it_runs_out_of_an_archive(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    package = Path(zklock.__file__).parent
+    archive = shutil.make_archive(str(tmp_path / "app"), "zip", package.parent, package.name)
+    zk.environ["PYTHONPATH"] = archive
+    shows = f"import {Child.__module__} as m; assert m.__file__.startswith({archive!r}); "
+    main = "from zklock.cli import main; raise SystemExit(main())"
+    process = zk.start_program(
+        shows + main, "run", zklock_path, "-c", "echo mine; exit 3", cwd=tmp_path
+    )
+    assert process.communicate(timeout=PATIENCE) == ("mine\n", "")
+    assert process.returncode == 3
+    gone(zklock_client, zklock_path)
 
 
 # What the supervisor ends, and what it leaves

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,13 +22,6 @@ from tests.contract.support import queued, run
 from tests.contract.test_cli import PATIENCE, Commands
 from zklock._ground.clock import clock
 from zklock.testing import ZooKeeperServer, four_letter, wait_for
-
-
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pty
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,13 +20,6 @@ from tests.contract.test_cli import PATIENCE, Commands
 from tests.modes import repeated
 from zklock.testing import wait_for
 from zklock.testing.proxy import FaultProxy
-
-
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
 
 
 @pytest.fixture

@@ -189,13 +189,6 @@ def stage(zklock_path: str, zklock_connect: Callable[..., Any]) -> Iterator[Stag
         yield Stage(zklock_path, lambda: zklock_connect(timeout=30.0), stack)
 
 
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
-
-
 @pytest.mark.parametrize(("scene", "block"), list(examples()))
 def test_an_example_is_true(scene: str, block: str, stage: Stage, zk: Commands) -> None:
     SCENES[scene](stage)

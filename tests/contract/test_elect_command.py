@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,6 @@ import zklock
 from tests.contract.support import SOON, queued
 from tests.contract.test_cli import PATIENCE, Commands, await_file, python, text_of
 from zklock.testing import wait_for
-
-
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
 
 
 def on_term(told: Path, ended: Path) -> Any:

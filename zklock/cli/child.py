@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import linecache
 import math
 import os
 import queue
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import zklock
@@ -67,7 +70,7 @@ class Child:
                 fd = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", supervisor.__file__, str(fd)],
+                    [sys.executable, "-I", "-S", *_program(), str(fd)],
                     pass_fds=[fd],
                     process_group=0,
                 )
@@ -218,11 +221,19 @@ class Child:
     # The terminal.
 
     def stop_with_it(self, number: int, *, go_on: Callable[[], bool]) -> None:
-        """Stop this process as the child did; afterwards let the child go on if ``go_on()``."""
-        if number in {signal.SIGTTIN, signal.SIGTTOU} and self.lend_terminal():
-            return  # it used the terminal before this process had lent it
-        self._take_terminal()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        """Stop this process as the child did; afterwards let the child go on if ``go_on()``.
+
+        A child that was stopped by its id, and has no terminal, stays so: whoever did it ends it.
+        """
+        asks = number in {signal.SIGTTIN, signal.SIGTTOU}
+        if asks and self.lend_terminal():
+            return  # this process has not lent it before
+        if not self._take_terminal() and number == signal.SIGSTOP:
+            return
+        # The system drops SIGTSTP where no shell could let this process go on. To this thread, so
+        # that it does not run on until another one has taken the signal.
+        stop = signal.SIGSTOP if asks else signal.SIGTSTP
+        signal.pthread_kill(threading.get_ident(), stop)
         if go_on():
             self.lend_terminal()
             self.signal(signal.SIGCONT)
@@ -237,10 +248,31 @@ class Child:
                 self.signal(signal.SIGCONT)
         return lent
 
-    def _take_terminal(self) -> None:
+    def _take_terminal(self) -> bool:
+        """Take the foreground back if the group has it; return whether it had."""
+        had = False
         with _terminal() as terminal:
-            if terminal is not None and os.tcgetpgrp(terminal) == self.pid:
+            had = terminal is not None and os.tcgetpgrp(terminal) == self.pid
+            if terminal is not None and had:
                 os.tcsetpgrp(terminal, os.getpgrp())
+        return had
+
+
+def in_pipeline() -> bool:
+    """Whether standard input or output is a pipe: its other end may need the terminal, too."""
+    for standard in (0, 1):
+        with contextlib.suppress(OSError):  # it is closed
+            if stat.S_ISFIFO(os.fstat(standard).st_mode):
+                return True
+    return False
+
+
+def _program() -> list[str]:
+    """Return the supervisor for a Python to run: its file, or its text if an archive has it."""
+    file = supervisor.__file__
+    if Path(file).is_file():
+        return [file]
+    return ["-c", "".join(linecache.getlines(file, vars(supervisor)))]
 
 
 @contextlib.contextmanager

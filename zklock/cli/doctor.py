@@ -18,6 +18,7 @@ import zklock
 from zklock.cli import admin, connection
 from zklock.cli.graph import where
 from zklock.cli.view import checkup, draw, servers, waits
+from zklock.cli.view.asking import answer
 from zklock.cli.view.live import confirmed
 from zklock.cli.view.model import Picture
 from zklock.cli.view.reader import Reader
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examined:
     root, reader = options.root, Reader(client, options.root)
-    chroot_exists = not client.chroot or client.exists("/") is not None
+    chroot_exists = not client.chroot or _exists(client, "/")
     picture, graph = Picture(), waits.Graph([])
     if chroot_exists:
         picture = reader.read()
@@ -115,6 +116,6 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
 
 def _exists(client: KazooClient, path: str) -> bool:
     try:
-        return client.exists(path) is not None
+        return answer(client, lambda: client.exists_async(path), path) is not None
     except NoNodeError:
         return False

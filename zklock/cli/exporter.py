@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from zklock._ground.addresses import server_name
 from zklock.cli import connection, settings
 from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
@@ -65,15 +66,14 @@ def run(options: argparse.Namespace) -> int:
         registry = CollectorRegistry()
         registry.register(collector)
         host, port = options.listen
-        name = f"[{host}]" if ":" in host else host
         try:
             server, thread = start_http_server(port, host, registry)
         except (OSError, UnicodeError) as error:  # UnicodeError: it is no name of a host
-            place = f"{name}:{port}"
+            place = server_name(host, port)
             say("exporter", f"cannot listen on {place} ({error}): name another --listen")
             return Status.SYSTEM
         try:
-            address = f"http://{name}:{server.server_port}/metrics"
+            address = f"http://{server_name(host, server.server_port)}/metrics"
             say("exporter", f"serves {address}")
             for collector.look in seen:
                 pass

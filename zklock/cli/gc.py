@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -14,6 +15,7 @@ from zklock.cli import connection
 from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say, say_hidden, say_missing
 from zklock.cli.status import Status
+from zklock.cli.view.asking import answer
 from zklock.cli.view.model import Facts, garbage
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import plain
@@ -85,7 +87,8 @@ def _remove(client: KazooClient, facts: Facts, paths: list[str]) -> dict[str, st
     kept: dict[str, str] = {}
     for path in paths:
         try:
-            client.delete(path, version=facts.folders[path].version)
+            delete = partial(client.delete_async, path, version=facts.folders[path].version)
+            answer(client, delete, path)
         except NotEmptyError:
             kept[path] = "it is in use again"
         except BadVersionError:

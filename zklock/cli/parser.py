@@ -144,9 +144,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _flush() -> None:
-    """Have what was printed arrive; a terminal that has hung up changes no status."""
+    """Have what was printed arrive; a terminal that has hung up changes no status.
+
+    Where nothing was printed this writes nothing: the output may be of no use any more.
+    """
     try:
-        print(end="", flush=True)
+        sys.stdout.flush()
     except OSError as error:
         if error.errno != errno.EIO:
             raise

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zklock
 from zklock._ground.clock import clock
 from zklock.cli import connection, settings
-from zklock.cli.child import Child, Limits, expect_children
+from zklock.cli.child import Child, Limits, expect_children, in_pipeline
 from zklock.cli.ending import Ending, ends_on_signals
 from zklock.cli.happenings import (
     PARTING_SECONDS,
@@ -275,11 +275,13 @@ class _Run:
         self._say("waits")
 
     def _say(self, what: str) -> None:
-        from zklock.cli.standing import Standing  # noqa: PLC0415 - most get their lock at once
+        from kazoo.exceptions import KazooException  # noqa: PLC0415 - most get their lock at once
+
+        from zklock.cli.standing import Standing  # noqa: PLC0415
 
         lock = self._lock
         assert lock is not None
-        with contextlib.suppress(zklock.ZkLockError):  # no answer: nothing is told
+        with contextlib.suppress(zklock.ZkLockError, KazooException):  # nothing is told
             queue = Standing.of(lock, self._client, self._place)
             self._place = queue.place
             say("run", f"{what}: {queue}")
@@ -405,7 +407,8 @@ def run_command(
         return Outcome(Status.NOT_FOUND if missing else Status.NOT_EXECUTABLE, ran=False)
     leave = False
     try:
-        child.lend_terminal()
+        if not in_pipeline():  # else as soon as the command uses it
+            child.lend_terminal()
         term.grant.add_lost_callback(happened.put)
         ended = _attend(child, happened, term)
         leave = term.grant.held and not ended

@@ -65,11 +65,12 @@ def _told(found: Found) -> dict[str, Any]:
 def _lines(found: Found) -> Iterator[str]:
     path, parent = found.path, found.path.rpartition("/")[0]
     name = plain(path)
+    if found.pool is not None:
+        yield from _pool(found.pool)
     if found.lock is not None and found.lock.places:
         yield from _queue(found.lock)
         return
     if found.pool is not None:
-        yield from _pool(found.pool)
         return
     match found.what:
         case What.PART | What.POOL_PART:

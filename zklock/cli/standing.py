@@ -9,6 +9,7 @@ from typing import TypeAlias
 from kazoo.client import KazooClient
 
 import zklock
+from zklock.cli.view.asking import wait
 from zklock.cli.view.model import Place
 from zklock.cli.view.text import named, plain, short
 
@@ -52,18 +53,11 @@ class Standing:
 
 def _dated(client: KazooClient, queue: Iterable[zklock.Contender]) -> list[Place]:
     """Return the contenders with the times of their creation. ``NoAnswer`` if ZooKeeper is mute."""
-    timeout = client.handler.session_timeout
     found, left = [], list(queue)
     while left:
         batch, left = left[:_BATCH], left[_BATCH:]
         asked = [client.exists_async(one.path) for one in batch]
-        for one, answer in zip(batch, asked, strict=True):
-            try:
-                stat = answer.get(timeout=timeout)
-            except client.handler.timeout_exception as error:
-                raise zklock.NoAnswer(
-                    f"{one.path}: no answer within {timeout:g} s: check that a quorum is up, and "
-                    "try again"
-                ) from error
+        for one, reply in zip(batch, asked, strict=True):
+            stat = wait(client, reply, one.path)
             found.append(Place(one, None if stat is None else stat.created))
     return found

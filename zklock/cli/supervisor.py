@@ -186,7 +186,9 @@ def _signal(pid: int, number: int, family: Collection[int]) -> None:
             signal.pidfd_send_signal(process, number)
     except ProcessLookupError:
         return  # it has ended
-    except OSError:  # a kernel before 5.3, or a container, lacks these calls; or another user's
+    except (OSError, AttributeError):
+        # A kernel before 5.3, a container, or a Python that was built for old systems lacks these
+        # calls; or the process is another user's.
         _signal_by_id(pid, number, family)
     finally:
         if process is not None:

@@ -103,11 +103,11 @@ def _once(options: argparse.Namespace) -> int:
         say_hidden("top", reader)
         print(json.dumps(table.to_json(seen, options.root, options.sort, options.filter)))
         return Status.OK
-    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
     print(table.summary(seen))
     found = [row.cells() for row in table.rows(seen, options.sort, options.filter)]
     heads = list(map(str.upper, table.heads(table.COLUMNS, seen)))
-    for line in aligned([heads, *found] if found else [], width):
+    for line in aligned([heads, *found] if found else [], width or None):
         print(line)
     return Status.OK
 

@@ -97,7 +97,7 @@ class _Sessions:
         if self._alive is None and not self._refused:
             host, _, port = self._client.handler.server.rpartition(":")
             with contextlib.suppress(OSError):
-                self._alive = servers.sessions(host, int(port), self._tls)
+                self._alive = servers.sessions(host.strip("[]"), int(port), self._tls)
                 self._refused = self._alive is None
         return None if self._alive is None else session in self._alive
 

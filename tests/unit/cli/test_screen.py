@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import os
 import queue
 import re
 import signal
@@ -25,6 +24,7 @@ from zklock.cli.view import model
 from zklock.cli.view.live import Look
 from zklock.cli.view.table import Order
 from zklock.cli.view.waits import graph
+from zklock.testing.switches import switch
 
 PICTURE = Path(__file__).parents[3] / "docs" / "pictures" / "top.svg"
 NOW = 1_000_000.0
@@ -145,9 +145,9 @@ def test_what_it_shows_and_the_picture_in_the_docs() -> None:
         await desk.shows(seen(some()))
 
     # The parts of a screen are drawn one after the other: the whole is waited for.
-    wanted = "" if os.environ.get("ZKLOCK_DRAW") else "\n".join(text_of(PICTURE.read_text()))
+    wanted = "" if switch("ZKLOCK_DRAW") else "\n".join(text_of(PICTURE.read_text()))
     svg = play(acts, wanted or "/locks/uploads")
-    if os.environ.get("ZKLOCK_DRAW"):
+    if switch("ZKLOCK_DRAW"):
         PICTURE.write_text(svg)
     lines = text_of(svg)
     assert any("/locks: 4 locks, 3 waiting; by waiting" in line for line in lines)

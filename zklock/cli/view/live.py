@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import zklock
 from zklock._ground.clock import clock
 from zklock.cli.view.model import Picture, picture
 from zklock.cli.view.reader import DROPPED, Reader
@@ -50,7 +51,7 @@ def looks(reader: Reader, interval: float) -> Iterator[Look]:
             if reader.refresh(_TURN_SECONDS) or not found.connected:
                 found = look(reader, picture(reader.facts))
                 next_at = clock() + interval
-        except (ConnectionError, *DROPPED):
+        except (ConnectionError, zklock.NoAnswer, *DROPPED):
             found = replace(found, connected=False)
         yield found
 

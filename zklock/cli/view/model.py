@@ -245,7 +245,10 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is at one path: with its queue if it has one, with its workers if it is a pool."""
+    """What is at one path: with its queue if it has one, with its workers if it is a pool.
+
+    A pool's path may have both: the queue is that of a lock at the same path.
+    """
 
     path: str
     what: What
@@ -329,7 +332,9 @@ def find(path: str, facts: Facts) -> Found:
         case What.LOCK | What.READ_WRITE | What.ELECTION:
             return Found(path, what, count, _queue(path, facts, None))
         case What.POOL:
-            return Found(path, what, count, pool=_pool(path, facts))
+            # A lock's contenders may stand beside the pool's nodes.
+            queue = _queue(path, facts, None)
+            return Found(path, what, count, queue if queue.places else None, _pool(path, facts))
     return Found(path, what, count)
 
 

@@ -10,12 +10,14 @@ import queue
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
+    KazooException,
     NoAuthError,
     NoNodeError,
     SessionExpiredError,
@@ -25,6 +27,7 @@ from kazoo.protocol.states import EventType, KazooState
 import zklock
 from zklock._ground.clock import clock
 from zklock._recipes import names
+from zklock.cli.view.asking import Patience, answer, wait
 from zklock.cli.view.model import (
     LEASES,
     LOCKS,
@@ -154,20 +157,27 @@ class Reader:
 
     def still_there(self, paths: Iterable[str]) -> set[str]:
         """Return which of these nodes are still the ones that were read."""
-        there, left = set(), list(paths)
+        there, left, patience = set(), list(paths), Patience(self._client)
         while left:
             batch, left = left[:_WINDOW], left[_WINDOW:]
             asked = [self._client.exists_async(path) for path in batch]
             self.cost.reads += len(batch)
-            for path, answer in zip(batch, asked, strict=True):
-                stat = self._wait(answer, path)
+            for path, reply in zip(batch, asked, strict=True):
+                try:
+                    stat = wait(self._client, reply, path)
+                except KazooException as error:
+                    patience.refused(error, path)
+                    left.append(path)
+                    continue
+                patience.answered()
                 seen = self.facts.seen.get(path)
                 if stat is not None and (seen is None or seen.born == stat.creation_transaction_id):
                     there.add(path)
+            patience.rest()
         return there
 
     def _read(self) -> None:
-        self._wait(self._client.sync_async(self.root), self.root)
+        answer(self._client, lambda: self._client.sync_async(self.root), self.root)
         self._todo[_Job.LIST, self.root] = None
         if self._alone and self._above:
             self._todo[_Job.LIST, self._above] = None
@@ -223,20 +233,26 @@ class Reader:
 
     def _settle(self) -> None:
         """Carry out what is to be done, until nothing is."""
+        patience = Patience(self._client)
         while self._todo:
             batch = [job for job, _ in zip(self._todo, range(_WINDOW), strict=False)]
             asked = [(job, path, self._ask(job, path)) for job, path in batch]
-            for job, path, answer in asked:
+            for job, path, reply in asked:
                 try:
-                    got = self._wait(answer, path)
+                    got = wait(self._client, reply, path)
                 except NoNodeError:
                     got = None
                 except NoAuthError:
                     self.facts.denied.add(path)
                     del self._todo[job, path]
                     continue
+                except KazooException as error:
+                    patience.refused(error, path)
+                    continue
+                patience.answered()
                 del self._todo[job, path]
                 self._take(job, path, got)
+            patience.rest()
 
     def _ask(self, job: _Job, path: str) -> Any:
         client, follow = self._client, self._follow
@@ -275,8 +291,8 @@ class Reader:
     def _await_root(self) -> None:
         self.missing = True
         if self._follow:
-            asked = self._client.exists_async(self.root, watch=self._on_child)
-            if self._wait(asked, self.root) is not None:
+            ask = partial(self._client.exists_async, self.root, watch=self._on_child)
+            if answer(self._client, ask, self.root) is not None:
                 self._todo[_Job.LIST, self.root] = None
 
     def _listed(self, path: str, children: list[str], stat: Any) -> None:
@@ -350,12 +366,3 @@ class Reader:
         folder = facts.folders.pop(path, None)
         for name in folder.names if folder is not None else ():
             self._forget(below(path, name))
-
-    def _wait(self, asked: Any, path: str) -> Any:
-        timeout = self._client.handler.session_timeout
-        try:
-            return asked.get(timeout=timeout)
-        except self._client.handler.timeout_exception as error:
-            raise zklock.NoAnswer(
-                f"{path}: no answer within {timeout:g} s: check that a quorum is up, and try again"
-            ) from error

@@ -15,11 +15,12 @@ from typing import Any
 from uuid import uuid4
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoAuthError, NoNodeError, RolledBackError
+from kazoo.exceptions import KazooException, NoAuthError, RolledBackError
 from kazoo.security import Permissions
 
 import zklock
 from zklock._ground.clock import clock
+from zklock.cli.view.asking import answer
 from zklock.cli.view.checkup import Limits, Rights, Server
 from zklock.cli.view.model import below, signed
 from zklock.testing.errors import NotServing
@@ -234,12 +235,7 @@ def _timed(client: KazooClient, ask: Callable[[], Any]) -> list[float]:
     times = []
     for _ in range(_SAMPLES):
         began = clock()
-        try:
-            ask().get(timeout=client.handler.session_timeout)
-        except client.handler.timeout_exception as error:
-            raise zklock.NoAnswer(
-                "ZooKeeper does not answer within a session timeout: check that a quorum is up"
-            ) from error
+        answer(client, ask, "/")
         times.append(clock() - began)
     return times
 
@@ -247,10 +243,8 @@ def _timed(client: KazooClient, ask: Callable[[], Any]) -> list[float]:
 def rights(client: KazooClient, path: str) -> Rights | None:
     """Return what a node's ACL grants to everybody; ``None`` if it may not be read."""
     try:
-        acls, _ = client.get_acls(path)
-    except NoNodeError:
-        return None
-    except (NoAuthError, KazooException):
+        acls, _ = answer(client, lambda: client.get_acls_async(path), path)
+    except KazooException:
         return None
     granted = 0
     for acl in acls:
@@ -271,25 +265,28 @@ def own_rights(client: KazooClient, path: str) -> Rights | None:
     is not known if it may not create. ``None`` if nothing could be tried.
     """
     name = below(path, f"zklock-doctor-{uuid4().hex}")
-    transaction = client.transaction()
-    transaction.create(name)
-    transaction.delete(name)
-    transaction.check(f"{name}-that-is-not-there", -1)
-    seconds = client.handler.session_timeout
+
+    def tried() -> Any:
+        transaction = client.transaction()
+        transaction.create(name)
+        transaction.delete(name)
+        transaction.check(f"{name}-that-is-not-there", -1)
+        return transaction.commit_async()
+
     try:
-        created, deleted, _ = transaction.commit_async().get(timeout=seconds)
+        created, deleted, _ = answer(client, tried, path)
         if not isinstance(created, RolledBackError | NoAuthError):
             return None
         creates = isinstance(created, RolledBackError)
         deletes = isinstance(deleted, RolledBackError) if creates else None
-        return Rights(path, creates, deletes, _reads(client, path, seconds))
-    except (KazooException, client.handler.timeout_exception):
+        return Rights(path, creates, deletes, _reads(client, path))
+    except (KazooException, zklock.NoAnswer):
         return None
 
 
-def _reads(client: KazooClient, path: str, seconds: float) -> bool:
+def _reads(client: KazooClient, path: str) -> bool:
     try:
-        client.get_children_async(path).get(timeout=seconds)
+        answer(client, lambda: client.get_children_async(path), path)
     except NoAuthError:
         return False
     return True

@@ -1,0 +1,44 @@
+"""What is followed goes on when ZooKeeper is silent in the middle of a look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import zklock
+from zklock.cli.view import live
+from zklock.cli.view.model import Facts, Picture
+
+
+class Unanswered:
+    """A reader that gets no answer to its second look for a while."""
+
+    facts = Facts()
+    missing = False
+
+    def __init__(self) -> None:
+        self.changed = [True, False]
+        self.answers = [True, False, True]
+
+    def read(self) -> Picture:
+        return Picture()
+
+    def refresh(self, timeout: float) -> bool:
+        return self.changed.pop(0)
+
+    def still_there(self, paths: Any) -> set[str]:
+        if not self.answers.pop(0):
+            raise zklock.NoAnswer("/: no answer")
+        return set()
+
+
+def test_an_answer_that_does_not_come_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def graph(reader: Any) -> Any:
+        reader.still_there(())
+        return live.Look()
+
+    monkeypatch.setattr(live, "look", lambda reader, _: graph(reader))
+    reader: Any = Unanswered()
+    seen = live.looks(reader, 0.0)
+    assert [next(seen).connected for _ in range(3)] == [True, False, True]
