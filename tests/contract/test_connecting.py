@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import math
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,6 +39,59 @@ def closing() -> Iterator[str]:
     """A server that ends every connection without an answer."""
     with FaultProxy(refusing()) as proxy:
         yield proxy.hosts
+
+
+@pytest.fixture
+def resetting() -> Iterator[str]:
+    """A server that resets every connection when it has the handshake."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # the listener is shut down
+            while True:
+                with listener.accept()[0] as near:
+                    near.recv(4096)
+                    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            serving.join(SOON)
+
+
+@pytest.fixture
+def without_sasl() -> Iterator[str]:
+    """A server that answers each step of SASL with no token, as ZooKeeper does without SASL."""
+
+    def serve(near: socket.socket) -> None:
+        with near, contextlib.suppress(OSError):
+            file, greeted = near.makefile("rb"), False
+            while head := file.read(4):
+                request = file.read(*struct.unpack(">i", head))
+                token = struct.pack(">iqii", *struct.unpack(">i", request[:4]), 0, 0, -1)
+                welcome = struct.pack(">iiqi16s?", 0, 10_000, 1, 16, b"", False)
+                answer = token if greeted else welcome
+                near.sendall(struct.pack(">i", len(answer)) + answer)
+                greeted = True
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):  # the listener is shut down
+            while True:
+                serving.append(threading.Thread(target=serve, args=(listener.accept()[0],)))
+                serving[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = [threading.Thread(target=accept)]
+        serving[0].start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for each in serving:
+                each.join(SOON)
 
 
 def refusing() -> str:
@@ -82,6 +137,96 @@ def test_a_chroot_that_cannot_be_sent_is_refused_at_the_call(zklock_hosts: str) 
             connect(f"{zklock_hosts}/\udce4", start_timeout=SOON)
 
 
+@pytest.mark.parametrize(
+    "hosts", [None, b"127.0.0.1:2181", ("127.0.0.1:2181",), [b"127.0.0.1:2181"]]
+)
+def test_hosts_that_are_no_text_are_refused_at_the_call(hosts: Any) -> None:
+    for connect in (zklock.connect, zklock.aio.connect):
+        with pytest.raises(TypeError, match=r"^hosts must be text, or a list of it, not "):
+            connect(hosts)
+
+
+@pytest.mark.parametrize("hosts", ["", "zk1:2181,", "::1:2181", "zk1:none", []])
+def test_hosts_that_name_no_server_are_refused_at_the_call(hosts: Any) -> None:
+    for connect in (zklock.connect, zklock.aio.connect):
+        with pytest.raises(ValueError, match=r"^hosts: "):
+            connect(hosts)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ([("digest", b"me:secret")], TypeError),
+        ([("digest", 5)], TypeError),
+        ([("digest", "me:secret", "more")], TypeError),
+        ("digest:me:secret", TypeError),
+        ([("digest", "me:secret\udce4")], ValueError),
+    ],
+)
+def test_credentials_that_cannot_be_sent_are_refused_at_the_call(
+    zklock_hosts: str, given: Any, kind: type[Exception]
+) -> None:
+    for connect in (zklock.connect, zklock.aio.connect):
+        with pytest.raises(kind, match=r"^auth_data") as caught:
+            connect(zklock_hosts, auth_data=given, start_timeout=SOON)
+        assert "secret" not in str(caught.value).replace("'user:password'", "")
+        assert caught.value.__cause__ is None
+
+
+def test_further_credentials_that_cannot_be_sent_are_refused_at_the_call(
+    zklock_connect: Any, zklock_hosts: str
+) -> None:
+    client = zklock_connect(zklock_hosts)
+    for credential, kind in ((b"user:secret", TypeError), ("user:\udcff", ValueError)):
+        with pytest.raises(kind, match=r"^add_auth\(\)"):
+            client.add_auth("digest", credential)
+    assert client.add_auth("digest", "user:secret")
+    client.handler.drop()
+    assert client.retry(client.exists, "/") is not None
+
+
+def test_a_server_without_sasl_is_told_from_a_silent_one_and_leaves_no_thread_busy(
+    without_sasl: str,
+) -> None:
+    """kazoo takes another step after each answer."""
+    before = set(threading.enumerate())
+    options = {"mechanism": "DIGEST-MD5", "username": "me", "password": "secret"}
+
+    async def later() -> None:
+        await zklock.aio.connect(without_sasl, start_timeout=START, sasl_options=options)
+
+    async def cancelled() -> None:
+        await asyncio.wait_for(later(), START / 2)
+
+    def busy() -> list[str]:
+        there = set(threading.enumerate()) - before
+        return [each.name for each in there if "zk_loop" in each.name]
+
+    told = "lets the client in, and answers no request"
+    with pytest.raises(zklock.NoAnswer, match=told):
+        zklock.connect(without_sasl, start_timeout=START, sasl_options=options)
+    with pytest.raises(zklock.NoAnswer, match=told):
+        asyncio.run(later())
+    with pytest.raises(TimeoutError):
+        asyncio.run(cancelled())
+    wait_for(lambda: not busy(), SOON, "the end of the threads")
+
+
+class TestOtherServers:
+    def test_share_the_time_to_connect_anew(self, zklock_hosts: str) -> None:
+        with zklock.connect(zklock_hosts, 3.0) as client:
+            assert (client.handler.servers, client.handler.connect_timeout) == (1, 1.5)
+            client.set_hosts(f"{zklock_hosts},{refusing()}")
+            assert (client.handler.servers, client.handler.connect_timeout) == (2, 1.0)
+
+    def test_with_impossible_names_are_refused(self, zklock_hosts: str) -> None:
+        with zklock.connect(zklock_hosts) as client:
+            before = client.hosts
+            with pytest.raises(ValueError, match=r"^hosts: 'zk1\.\.example\.com' cannot be"):
+                client.set_hosts(f"{zklock_hosts},zk1..example.com")
+            assert client.hosts == before
+
+
 def test_a_connection_may_be_waited_for_without_limit(zklock_hosts: str) -> None:
     # With a chroot it waits for an answer, too.
     with (
@@ -110,6 +255,16 @@ def test_a_silent_server_is_waited_for_no_longer_than_was_said(
 def test_a_connection_may_be_waited_for_without_a_limit(zklock_hosts: str, forever: float) -> None:
     with zklock.connect(zklock_hosts, SESSION, start_timeout=forever) as client:
         assert client.connected
+
+
+def test_a_server_that_resets_connections_is_told_from_a_silent_one(resetting: str) -> None:
+    for connect in (with_threads, with_asyncio):
+        assert f"{resetting} closes connections without an answer" in connect(resetting)
+
+
+def test_an_address_with_colons_is_named_in_brackets() -> None:
+    message = with_threads("[::1]:1")
+    assert "within 1.0 s: [::1]:1 " in message
 
 
 def test_the_cause_is_named_for_each_server(mute: str, closing: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import shutil
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -398,3 +400,95 @@ class TestRefused:
         with pytest.raises(zklock.AccessDenied):
             lock.contenders()
         client.delete(f"{path}/private")
+
+
+class TestRotation:
+    """Credentials are changed, and no lock is lost: docs/operating.md."""
+
+    def test_digest(self, secured: ZooKeeperServer, zklock_connect: Connect, path: str) -> None:
+        page = (ROOT / "docs" / "operating.md").read_text()
+        section = page.partition("## Rotating credentials\n")[2].partition("\n## ")[0]
+        (code,) = re.findall(r"^ +```python\n(.*?)^ +```", section, re.MULTILINE | re.DOTALL)
+        old_acl, new_acl = (make_digest_acl("billing", word, all=True) for word in ("old", "new"))
+
+        def connect(word: str, acl: list[Any]) -> Any:
+            auth = [("digest", f"billing:{word}")]
+            return zklock_connect(secured.hosts, auth_data=auth, default_acl=acl)
+
+        losses = Losses()
+        before = connect("old", [old_acl])
+        before.create(f"{path}/report")
+        lock = zklock.Lock(before, f"{path}/report", on_lost=losses)
+        grant = granted(lock)
+
+        code = textwrap.dedent(code).replace("/locks/report", f"{path}/report")
+        scope: dict[str, Any] = {"client": before, "old_secret": "old", "new_secret": "new"}
+        exec(compile(code, "operating.md", "exec"), scope)
+        after = connect("new", scope["both"])
+        waiting = run(granted, zklock.Lock(after, f"{path}/report"))
+        queued(before, f"{path}/report", 2)
+        grant.verify(SOON)
+        grant.release()
+        again = run(granted, lock)
+        queued(before, f"{path}/report", 2)
+        waiting.result(SOON).release()
+        late = again.result(SOON)
+
+        after.set_acls(f"{path}/report", [new_acl])
+        late.verify(SOON)
+        with pytest.raises(zklock.AccessDenied):
+            late.release()
+        before.stop()
+        granted(zklock.Lock(after, f"{path}/report")).release()
+        assert not losses.losses
+        after.delete(f"{path}/report")
+
+    def test_more_of_it_for_a_running_client(
+        self, secured: ZooKeeperServer, zklock_connect: Connect, path: str
+    ) -> None:
+        old_acl, new_acl = (make_digest_acl("billing", word, all=True) for word in ("old", "new"))
+        client = zklock_connect(
+            secured.hosts, auth_data=[("digest", "billing:old")], default_acl=[old_acl]
+        )
+        with zklock.Lock(client, f"{path}/report") as grant:
+            client.add_auth("digest", "billing:new")
+            client.set_acls(f"{path}/report", [new_acl])
+            client.handler.drop()
+            grant.verify(SOON)
+            client.default_acl = [new_acl]
+        with zklock.Lock(client, f"{path}/report") as grant:
+            assert client.get_acls(grant.path)[0] == [new_acl]
+        client.delete(f"{path}/report")
+
+    def test_a_certificate_that_is_replaced_in_its_file(
+        self,
+        secured: ZooKeeperServer,
+        authority: Authority,
+        zklock_connect: Connect,
+        onlooker: Any,
+        path: str,
+    ) -> None:
+        losses = Losses()
+        file = str(authority.certify("client"))
+        client = zklock_connect(
+            secured.hosts,
+            use_ssl=True,
+            ca=str(authority.certificate),
+            certfile=file,
+            keyfile=file,
+            default_acl=[make_acl("x509", "CN=client", all=True)],
+        )
+        lock = zklock.Lock(client, f"{path}/report", on_lost=losses)
+        grant = granted(lock)
+        authority.certify("client")
+        client.handler.drop()
+        grant.verify(SOON)
+        lock.release()
+        assert not losses.losses
+
+        granted(lock)
+        shutil.copy(authority.certify("somebody"), file)
+        client.handler.drop()
+        assert losses.one().reason is zklock.LossReason.LEASE_LAPSED
+        client.stop()
+        onlooker.delete(f"{path}/report")

@@ -129,7 +129,7 @@ def test_leaves_no_node_behind(
     call = use(client, other)
     call()
     total = counted(strikes, call)
-    for at in range(1, total + 1, repeated(1, 3)):
+    for at in range(1, total + 1, repeated(1, 5)):
         strikes.run(call, at)
         wait_for(
             lambda: set(other.get_children("/struck")) == ours,

@@ -10,6 +10,7 @@ from itertools import groupby
 import pytest
 
 from tests.unit.bytecodes import Bytecodes
+from zklock._kazoo import spin as spinning
 from zklock._kazoo.spin import LIMIT, LONGEST, NEAR, ROUND, ROUNDS, Glance, Spin
 from zklock._kazoo.turn import Bell
 from zklock.testing import wait_for
@@ -62,6 +63,23 @@ class Server:
         """Return how many waits have spun, have slept, … one after the other."""
         spun = [self.spins() for _ in range(waits)]
         return [(spins, len(list(same))) for spins, same in groupby(spun)]
+
+
+class Others:
+    """Those who may run instead of one who spins. No processor is given up: that takes time."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def run(self) -> None:
+        self.turns += 1
+
+
+@pytest.fixture(autouse=True)
+def others(monkeypatch: pytest.MonkeyPatch) -> Others:
+    others = Others()
+    monkeypatch.setattr(spinning, "_let_others_run", others.run)
+    return others
 
 
 @pytest.fixture
@@ -149,7 +167,12 @@ def test_a_wait_that_is_shorter_than_spinning_sleeps(near: Server) -> None:
 
 
 @pytest.mark.parametrize("how", ["sleeps", "spins"])
-def test_who_is_struck_does_not_end_the_measuring(how: str) -> None:
+def test_who_is_struck_does_not_end_the_measuring(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = 4
+    monkeypatch.setattr(spinning, "ROUNDS", rounds)
+
     def server() -> Server:
         """Return one at the last wait of a round."""
         server = Server()
@@ -162,8 +185,8 @@ def test_who_is_struck_does_not_end_the_measuring(how: str) -> None:
     for at in range(1, bytecodes.count + 1):
         struck = server()
         assert bytecodes.run(struck.waits, at)
-        rounds = struck.rounds((ROUNDS + 2) * ROUND)
-        assert len(rounds) > 1, f"struck at {at}: {rounds}"
+        seen = struck.rounds((rounds + 2) * ROUND)
+        assert len(seen) > 1, f"struck at {at}: {seen}"
 
 
 @pytest.mark.parametrize("spins", [False, True])
@@ -261,14 +284,7 @@ def test_where_half_the_answers_come_in_time_glances_stay_rare() -> None:
     assert [server.left_out() for _ in range(20)] == [0] * 20
 
 
-def test_others_run_while_a_thread_spins(monkeypatch: pytest.MonkeyPatch) -> None:
-    yields = 0
-
-    def let_others_run() -> None:
-        nonlocal yields
-        yields += 1
-
-    monkeypatch.setattr("zklock._kazoo.spin._let_others_run", let_others_run)
+def test_others_run_while_a_thread_spins(others: Others) -> None:
     server = Glancing(LIMIT / 2)
     assert server.glances()
-    assert yields == server.looks - 1 > 1
+    assert others.turns == server.looks - 1 > 1

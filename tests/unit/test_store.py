@@ -14,6 +14,7 @@ from zklock._kazoo.store import (
     MAX_REQUEST,
     MEANINGS,
     Store,
+    _carried_out,
     _Landing,
     _Listings,
     _listings_beside,
@@ -81,6 +82,18 @@ def test_who_may_not_write_is_told_where() -> None:
     failed = translate(exceptions.NoAuthError(), "/lock/node", "/lock", "/lock")
     assert "/lock/node: ZooKeeper's ACLs forbid it" in str(failed.error)
     assert "read and write permission on /lock, whose data it writes" in str(failed.error)
+
+
+@pytest.mark.parametrize(("at", "node"), [(0, None), (1, "/pool/1"), (2, "/pool/2")])
+def test_which_of_several_may_not_be_written_is_told(at: int, node: str | None) -> None:
+    request = WriteAll("/pool/leader", (("/pool/1", b"", 0), ("/pool/2", b"", 0)))
+    results: list[Any] = [exceptions.RolledBackError() for _ in range(3)]
+    results[at + 1 :] = [exceptions.RuntimeInconsistency() for _ in range(2 - at)]
+    results[at] = exceptions.NoAuthError()
+    failed = _carried_out(request, results)
+    assert failed is not None
+    assert (failed.why, failed.node) == (Failure.DENIED, node)
+    assert str(failed.error).startswith(f"{node or '/pool/leader'}: ")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,12 @@ from typing import Any
 
 
 def start(target: Callable[..., object], name: str, *args: object) -> None:
-    """Call on a new daemon thread; ``RuntimeError`` if none can be started."""
+    """Call on a new daemon thread; ``RuntimeError`` if none can be started.
+
+    While the interpreter shuts down, none can. Python 3.11 would wait for ever there: a finalizer
+    may be what needs the thread, or a generator that nobody has ended.
+    """
+    if sys.is_finalizing():
+        raise RuntimeError("can't start new thread: the interpreter shuts down")
     context: dict[str, Any] = {"context": Context()} if sys.version_info >= (3, 14) else {}
     threading.Thread(target=target, args=args, name=name, daemon=True, **context).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Protocol, TypeAlias
 
 from kazoo.client import KazooClient
@@ -30,23 +31,51 @@ class AnyClient(Protocol):
         """Call back at every change of its state."""
 
 
-def check_client(client: object) -> None:
-    """Raise a clear error unless ``client`` is a started client that can carry locks."""
+def check_type(client: object) -> None:
+    """Raise ``TypeError`` unless ``client`` is one of kazoo's."""
     if not isinstance(client, KazooClient):
         raise TypeError(
             f"pass a started KazooClient, such as zklock.connect() returns, "
             f"not {type(client).__name__}"
         )
+
+
+def check_client(client: Any) -> None:
+    """Raise a clear error unless ``client`` is a started client that can carry locks."""
+    check_type(client)
     if not isinstance(client.handler, SequentialThreadingHandler):
         raise ClientUnusable(
             f"the client's handler is {type(client.handler).__name__}: zklock needs one on "
             "threads (kazoo's SequentialThreadingHandler, or zklock.connect())"
         )
-    if isinstance(client.handler, Handler) and client.handler.forked:
-        raise forked_error()
+    check_process(client)
     error = closed_error(client)
     if error is not None:
         raise error
+    if isinstance(client.handler, Handler):
+        check_handler(client.handler, client)
+        serve(client.handler, client)
+
+
+def check_handler(handler: Handler, client: Kazoo | None = None) -> None:
+    """Raise ``ClientUnusable`` if the handler serves another client, which is not closed.
+
+    It would report to the one what happens on the connection of the other.
+    """
+    other = handler.served() if handler.served is not None else None
+    if other not in {None, client} and closed_error(other) is None:
+        raise ClientUnusable("this handler serves another client: make a zklock.Handler for each")
+
+
+def serve(handler: Handler, client: Kazoo) -> None:
+    """Note that the handler serves the client."""
+    handler.served = weakref.ref(client)
+
+
+def check_process(client: Kazoo) -> None:
+    """Raise ``ForkedClient`` if the client is known to belong to the parent process."""
+    if isinstance(client.handler, Handler) and client.handler.forked:
+        raise forked_error()
 
 
 def forked_error() -> ForkedClient:

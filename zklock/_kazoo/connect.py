@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -17,10 +18,14 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KazooState, KeeperState
 
+from zklock._ground import threads
+from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.itself import EntersItself, Leaving
 from zklock._ground.numbers import check_number
 from zklock._ground.uncopied import Uncopied
+from zklock._kazoo import options
+from zklock._kazoo.client import check_handler, serve
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.switch import new_handler
 from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
@@ -49,19 +54,40 @@ class Client(EntersItself, Leaving, Uncopied, KazooClient):  # type: ignore[misc
     _INSTEAD = "make another one, in another process too: zklock.connect()"
 
     handler: Handler
+    hosts: list[tuple[str, int]]
     chroot: str
     connected: bool
     state: str
+
+    def set_hosts(self, hosts: Any, randomize_hosts: bool | None = None) -> None:
+        """Use these servers from the next connection on, with the same chroot; see kazoo.
+
+        Raises ``TypeError`` or ``ValueError`` for what cannot be a server; nothing changes then.
+        """
+        options.check_hosts(hosts)
+        try:
+            super().set_hosts(hosts, randomize_hosts)
+        finally:  # with another chroot, kazoo raises, and has the new servers nevertheless
+            if isinstance(self.handler, Handler):
+                _share_time(self.handler, len(self.hosts))
+
+    def add_auth_async(self, scheme: str, credential: str) -> Any:
+        """Send credentials to the server, as on each later connection; see kazoo.
+
+        Raises ``TypeError`` or ``ValueError`` for what cannot be sent; nothing changes then.
+        """
+        options.credentials([(scheme, credential)], "add_auth()")
+        return super().add_auth_async(scheme, credential)
 
     def _leave_body(self, error: BaseException | None) -> None:
         """Stop and close. Blocks until its threads have ended."""
         _end_aside(self).result()
 
     def _abandon_body(self) -> None:
-        _abandon(self)  # maybe its end was not begun
+        abandon(self)  # maybe its end was not begun
 
     def __repr__(self) -> str:
-        servers = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        servers = ",".join(server_name(host, port) for host, port in self.hosts)
         # Just after it has connected, kazoo's state may still be LOST.
         state = "connected" if self.connected else self.state.lower()
         if self.client_state == KeeperState.CLOSED:
@@ -91,6 +117,9 @@ def connect(
     - Everything else goes to ``kazoo.client.KazooClient``: TLS (``use_ssl=True, ca=…``), SASL,
       ACLs, a logger.
 
+    Raises ``TypeError`` or ``ValueError`` for arguments that cannot be used. So does kazoo for an
+    option that it does not know. Raises ``ClientUnusable`` if a library for SASL is missing.
+
     Raises ``NoAnswer`` if there is no connection after ``start_timeout``. The message says for each
     server what happened: its name was not resolved, it refused, it was silent. Then nothing is left
     running. One exception: a look-up of a name that the system does not end may outlive the call.
@@ -112,7 +141,11 @@ def connect(
         if sasl or client.chroot:
             _first_answer(client, hosts, start_timeout, deadline)
     except BaseException:
-        _abandon(client)
+        try:
+            abandon(client)
+        except BaseException:  # a second interrupt
+            abandon(client)
+            raise
         raise
     return client
 
@@ -125,36 +158,32 @@ def new_client(
         check_number(name, seconds, "seconds", lambda it: it > 0, "more than 0 seconds")
     most = f"at most {LONGEST_TIMEOUT} seconds"
     check_number("timeout", timeout, "seconds", lambda it: it <= LONGEST_TIMEOUT, most)
+    # kazoo cuts it to whole milliseconds; with 0, it tries no server.
+    least = "at least 0.001 seconds"
+    check_number("timeout", timeout, "seconds", lambda it: int(it * 1000) > 0, least)
     handler = kazoo_options.setdefault("handler", new_handler())
     if not isinstance(handler, Handler):
         raise ClientUnusable("connect() needs a zklock.Handler; make other clients with kazoo")
     kazoo_options.setdefault(
         "connection_retry", {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
     )
+    if kazoo_options.get("auth_data"):
+        kazoo_options["auth_data"] = options.credentials(kazoo_options["auth_data"])
+    if kazoo_options.get("sasl_options") is not None:
+        kazoo_options["sasl_options"] = options.sasl(kazoo_options["sasl_options"])
+    options.check(kazoo_options)
+    check_handler(handler)
     client = Client(hosts, timeout, **kazoo_options)
-    _check_names(client)
-    handler.servers = max(1, len(client.hosts))
+    serve(handler, client)
     handler.connect_timeout = timeout / (handler.servers + 1)
     return client
 
 
-def _check_names(client: Client) -> None:
-    """Raise ``ValueError`` for a name that Python cannot look up, or a chroot that it cannot send.
-
-    Either would end kazoo's connection thread, and no other server would be tried.
-    """
-    for host, _ in client.hosts:
-        try:
-            host.encode("idna")  # as socket.getaddrinfo does
-        except UnicodeError:
-            raise ValueError(
-                f"hosts: {host!r} cannot be the name of a host: a part between dots is empty or "
-                "too long, or has a character that no name has"
-            ) from None
-    try:
-        client.chroot.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"hosts: the chroot {client.chroot!r} is not UTF-8 text") from None
+def _share_time(handler: Handler, servers: int) -> None:
+    """Share the time to connect among so many servers instead of those before."""
+    if handler.connect_timeout is not None:
+        handler.connect_timeout *= (handler.servers + 1) / (servers + 1)
+    handler.servers = servers
 
 
 def begin(
@@ -186,7 +215,7 @@ def begin(
 
 def no_server(client: Client, hosts: str, start_timeout: float) -> NoAnswer:
     """Return the error to raise when no server has answered; it says why, for each server."""
-    servers = dict.fromkeys(f"{host.strip()}:{port}" for host, port in client.hosts)
+    servers = dict.fromkeys(server_name(host.strip(), port) for host, port in client.hosts)
     met = {server: client.handler.met(server) for server in servers}
     # kazoo resolves all names before it tries the first server.
     untried = (
@@ -202,8 +231,11 @@ def no_server(client: Client, hosts: str, start_timeout: float) -> NoAnswer:
 
 
 def end(client: Client) -> None:
-    """Stop a client and close its resources; blocks until its threads have ended."""
-    if not client.handler.forked:
+    """Stop a client and close its resources; blocks until its threads have ended.
+
+    While the interpreter shuts down, its threads run no more, and would never end.
+    """
+    if not (client.handler.forked or sys.is_finalizing()):
         client.stop()
         client.close()
 
@@ -224,18 +256,20 @@ def _end_aside(client: Client) -> Future[None]:
             ended.set_result(None)
 
     try:
-        threading.Thread(target=work, name="zklock-stop", daemon=True).start()
+        threads.start(work, "zklock-stop")
     except RuntimeError:  # no thread can be started
         work()
     return ended
 
 
-def _abandon(client: Client) -> None:
+def abandon(client: Client) -> None:
     """End a client, and do not mind its errors; if it is stuck, it ends later.
 
     It may be stuck in the look-up of a name. One that was interrupted may be half started.
     """
-    wait([_end_aside(client)], STUCK_SECONDS)
+    _, stuck = wait([_end_aside(client)], STUCK_SECONDS)
+    if stuck:  # kazoo goes on with a server that ends no SASL, as long as the connection lasts
+        client.handler.drop()
 
 
 def _first_answer(client: Client, hosts: str, start_timeout: float, deadline: float) -> None:

@@ -29,6 +29,7 @@ import select
 import ssl
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,12 +38,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
 
+from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
 from zklock._ground.mutexes import Mutex
 from zklock._ground.strikes import may_strike
 from zklock._kazoo.handshake import unanswered
-from zklock._kazoo.socket import _SILENT, _Socket, _WakeReader, _WakeWriter, is_closed
+from zklock._kazoo.socket import _CLOSED, _SILENT, _Socket, _WakeReader, _WakeWriter, is_closed
 from zklock.errors import ClientUnusable
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zklock")
 T = TypeVar("T")
+_UNHEARD = "does not answer"
 _UNPOLLED = 16
 _MAX_XID = 2**31 - 1
 
@@ -83,7 +86,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     ``session_timeout`` is the shortest timeout negotiated in this session's life, in seconds:
     ZooKeeper negotiates it again at every connection. ``None`` before the first connection.
     ``servers`` is the number of servers to try. ``connect_timeout``, if set, is the longest time to
-    wait for one server's answer to a TCP connect, in seconds.
+    wait for one server's answer to a TCP connect, in seconds. ``served`` is the client.
     """
 
     _connection: type[_Socket] = _Socket
@@ -93,6 +96,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.session_timeout: float | None = None
         self.connect_timeout: float | None = None
         self.servers = 1
+        self.served: weakref.ref[Any] | None = None
         self._start_by: float | None = None
         self._met: dict[str, str] = {}  # by server: how far its connection came while starting
         self._wanted = 0.0  # the session timeout that kazoo asks for
@@ -198,6 +202,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def connected(self, sent: float, timeout: float, resumed: bool) -> None:
         """Note a connection; called by its socket."""
+        self.note(self.server, "lets the client in, and answers no request")
         self._silent, self._start_by = 0, None
         with self._observing:
             known = self.session_timeout
@@ -250,17 +255,22 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(self, *args: Any, **kwargs: Any) -> _Socket:
         """Connect to a server; watch the connection if a session uses it."""
         address = kwargs["address"] if "address" in kwargs else args[0]
-        server = f"{kwargs.get('hostname') or address[0]}:{address[1]}"
+        server = server_name(str(kwargs.get("hostname") or address[0]), address[1])
         if kwargs.get("timeout") is not None:
             self._wanted = kwargs["timeout"]
             kwargs["timeout"] = self._within(kwargs["timeout"])
-        self.note(server, "does not answer")
+        if self.met(server) is None:  # else what the last try met counts until this one is over
+            self.note(server, _UNHEARD)
         try:
             sock = super().create_connection(*args, **kwargs)
         except (TimeoutError, BlockingIOError):
+            self.note(server, _UNHEARD)
             raise
         except ssl.SSLError as error:
             self.note(server, f"was refused by TLS ({error})")
+            raise
+        except (BrokenPipeError, ConnectionResetError):  # it has accepted the connection before
+            self.note(server, _CLOSED)
             raise
         except OSError as error:
             if error.strerror:

@@ -28,7 +28,6 @@ from zklock._kazoo.riders import Awaited, Rider
 from zklock._kazoo.socket import (
     _CHUNK,
     _CLOSE,
-    _CLOSED,
     _HANDSHAKE,
     _HEAD,
     _NUMBER,
@@ -307,13 +306,14 @@ class RidingSocket(_Socket):
                     self._sorted.feed(chunk)
                 else:
                     self._stop(True)
-                    if self._answer_by is not None:
-                        self._carrier.note(self.server, _CLOSED)
+                    self._closed_early()
                 if self._below is None or not self._below():
                     return
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as error:
+            if isinstance(error, ConnectionError):
+                self._closed_early()
             self._stop(error)
 
     def _stop(self, end: OSError | bool) -> None:

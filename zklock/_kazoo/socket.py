@@ -39,7 +39,10 @@ _HANDSHAKE = struct.Struct(">iiqiq")  # length; version, last zxid, timeout, ses
 _NOT_SERVING = b"not currently serving"
 _SILENT = "accepts connections, and says nothing"
 _CUT = "the connection was cut while the server looked at the credentials"
-_CLOSED = "closes connections without an answer, as a server without a quorum does"
+_CLOSED = (
+    "closes connections without an answer, as a server without a quorum does, or one that has as "
+    "many clients of one address as its maxClientCnxns allows"
+)
 
 
 class Hears(Protocol):
@@ -139,6 +142,9 @@ class _Socket:
             except BlockingIOError:
                 if not self._ready(select.POLLOUT):
                     raise TimeoutError("the server takes no more requests") from None
+            except ConnectionError:
+                self._closed_early()
+                raise
             else:
                 del self._held[:sent]
 
@@ -149,10 +155,13 @@ class _Socket:
             return self._proved(size)
         self._arrived = False
         while not self._buffer and not self._frames.broken:
-            chunk = self._sock.recv(max(size, _CHUNK))
+            try:
+                chunk = self._sock.recv(max(size, _CHUNK))
+            except ConnectionError:
+                self._closed_early()
+                raise
             if not chunk:
-                if self._answer_by is not None:
-                    self._handler.note(self.server, _CLOSED)
+                self._closed_early()
                 return b""
             self._buffer = memoryview(self._frames.feed(chunk))
             if not self._buffer and not self._frames.broken and not self._ready(select.POLLIN):
@@ -160,6 +169,11 @@ class _Socket:
         data = bytes(self._buffer[:size])
         self._buffer = self._buffer[size:]
         return data
+
+    def _closed_early(self) -> None:
+        """Note that the server has ended the connection, if the handshake is not answered yet."""
+        if self._answer_by is not None:
+            self._handler.note(self.server, _CLOSED)
 
     def _proved(self, size: int) -> bytes:
         """Receive the answer to credentials.

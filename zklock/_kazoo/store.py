@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -361,7 +361,13 @@ def _listed(_: List | WatchList, value: Any) -> Listing:
 
 def _carried_out(request: Request, results: list[Any]) -> Failed | None:
     refused = _refused(results)
-    return None if refused is None else failed(request, refused)
+    if refused is None:
+        return None
+    at = results.index(refused)
+    if isinstance(request, WriteAll) and at > 0:  # at 0 is the check of its path
+        write = Write(*request.writes[at - 1])
+        return replace(failed(write, refused), node=write.path)
+    return failed(request, refused)
 
 
 def _all_created(request: CreateAll, results: list[Any]) -> Failed | tuple[str, ...]:
