@@ -857,6 +857,26 @@ class TestMultiLock:
         gc.collect()
         assert [each() for each in known] == [None] * 20
 
+    def test_leaves_nothing_in_what_is_held_on(self, client: Any, paths: list[str]) -> None:
+        held = zklock.RLock(client, paths[0])
+        outer = held.acquire()
+        assert outer is not None
+        multi = zklock.MultiLock([held, zklock.Lock(client, paths[1])])
+
+        def over() -> weakref.ref[zklock.MultiGrant]:
+            grant = multi.acquire()
+            assert grant is not None
+            grant.release()
+            return weakref.ref(grant)
+
+        known = over()
+        assert multi.grant is None
+        over()
+        gc.collect()
+        assert known() is None
+        assert outer.held
+        outer.release()
+
     def test_of_which_nothing_is_heard_after_the_release(
         self, z: Any, client: Any, other: Any, paths: list[str]
     ) -> None:

@@ -29,6 +29,7 @@ from tests.contract.support import (
     queued,
     run,
 )
+from zklock._engine import watches as watches_of_session
 from zklock._recipes.names import EXHAUSTED_AT, check_path
 from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer, four_letter, wait_for
 
@@ -393,6 +394,25 @@ class TestUnreadable:
         ]
         assert asked == ["create2", "getChildren2", "delete"]
 
+    def test_for_a_while_keeps_nobody_waiting(
+        self,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+        zklock_server: ZooKeeperServer,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Nobody is told that a node goes which is hidden at that moment."""
+        monkeypatch.setattr(watches_of_session, "LOOK_AGAIN", 1.0)
+        holder = granted(zklock.Lock(other, zklock_path))
+        waiting = run(granted, zklock.Lock(zklock_connect(timeout=3.0), zklock_path))
+        own = queued(other, zklock_path, 2)[1]
+        wait_for(lambda: watches(zklock_server, own), SOON)
+        other.add_auth("digest", "owner:secret")
+        other.set_acls(holder.path, [SECRET])
+        holder.release()
+        waiting.result(SOON).release()
+
     def test_from_now_on_ends_the_lease(
         self, zklock_connect: Connect, other: Any, zklock_path: str
     ) -> None:
@@ -433,6 +453,19 @@ class TestForbidden:
                     ask()
         other.delete(zklock_path)
 
+    def test_gathering_permits(self, client: Any, other: Any, zklock_path: str) -> None:
+        """Who may not make a permit, and may not look for it, leaves the queue nevertheless."""
+        semaphore = zklock.Semaphore(client, zklock_path, limit=2)
+        granted(semaphore).release()
+        other.add_auth("digest", "owner:secret")
+        other.set_acls(f"{zklock_path}/leases", [SECRET, make_acl("world", "anyone", delete=True)])
+        for permits in (1, 2):
+            with pytest.raises(zklock.AccessDenied):
+                semaphore.acquire(permits=permits)
+            assert children(other, f"{zklock_path}/locks") == []
+            assert children(other, f"{zklock_path}/leases") == []
+        other.delete(zklock_path, recursive=True)
+
     def test_below_what_may_not_be_written(
         self, make_lock: Make, client: Any, other: Any, zklock_path: str
     ) -> None:
@@ -443,6 +476,24 @@ class TestForbidden:
         assert lock.contenders() == []
         assert children(other, zklock_path) == []
         other.delete(zklock_path)
+
+    def test_giving_permits_back(self, client: Any, other: Any, zklock_path: str) -> None:
+        """The permits stay until the session ends; the contender does not keep others waiting."""
+        other.ensure_path(zklock_path)
+        for name in ("locks", "leases"):
+            rights = {"create": True, "read": True, "delete": name == "locks"}
+            self.path_for_anyone(other, f"{zklock_path}/{name}", **rights)
+        first = zklock.Semaphore(client, zklock_path, limit=1)
+        granted(first)
+        assert first.acquire(timeout=0.2) is None
+        gone(other, f"{zklock_path}/locks")
+        with pytest.raises(zklock.AccessDenied):
+            first.acquire(blocking=False)
+        assert children(other, f"{zklock_path}/locks") == []
+        with pytest.raises(zklock.AccessDenied):
+            first.release()
+        client.stop()
+        gone(other, f"{zklock_path}/leases")
 
     def test_releasing(self, zklock_connect: Connect, other: Any, zklock_path: str) -> None:
         """Who may create and not delete keeps the lock until the session ends."""

@@ -20,6 +20,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
 import zklock
+import zklock.aio
 from tests.contract.lasting import LASTING
 from tests.contract.support import (
     SOON,
@@ -756,7 +757,8 @@ class TestRefusals:
     def test_of_options(
         self, zklock_client: Any, zklock_path: str, options: dict[str, Any]
     ) -> None:
-        with pytest.raises((TypeError, ValueError)):
+        (name,) = options
+        with pytest.raises((TypeError, ValueError), match=name):
             zklock.Lock(zklock_client, zklock_path, **options)
 
     @pytest.mark.parametrize("options", BAD_CALLS, ids=repr)
@@ -782,6 +784,24 @@ class TestRefusals:
         client = KazooClient(zklock_hosts, handler=SequentialGeventHandler())
         with pytest.raises(zklock.ClientUnusable, match="SequentialGeventHandler"):
             zklock.Lock(client, zklock_path)
+
+    def test_of_handlers_that_serve_another_client(
+        self, zklock_hosts: str, zklock_path: str
+    ) -> None:
+        shared = zklock.Handler()
+        with zklock.connect(zklock_hosts, handler=shared) as first:
+            zklock.Lock(first, zklock_path)
+            for connect in (zklock.connect, zklock.aio.connect):
+                with pytest.raises(zklock.ClientUnusable, match="serves another client"):
+                    connect(zklock_hosts, handler=shared)
+            with zklock.Lock(first, zklock_path, tidy=True) as grant:
+                grant.verify(SOON)
+        with zklock.connect(zklock_hosts, handler=shared) as second:
+            zklock.Lock(second, zklock_path)
+            first.start()
+            with pytest.raises(zklock.ClientUnusable, match="serves another client"):
+                zklock.Lock(first, zklock_path)
+            first.stop()
 
     def test_of_clients_that_are_not_started(self, zklock_hosts: str, zklock_path: str) -> None:
         client = KazooClient(zklock_hosts)
@@ -931,7 +951,7 @@ class TestClients:
                 queued(other, zklock_path, 1)
             assert watches() <= 1  # on the holder's node, shared by all of them
             del pending
-            wait_for(attempts_are_over, SOON, "no attempt is left in memory")
+            wait_for(lambda: not attempts_of(client), SOON, "no attempt is left in memory")
         with lock:
             pass
         wait_for(lambda: watches() == 0, SOON)
@@ -952,6 +972,8 @@ class TestClients:
         assert len(descriptors()) <= before + 2
 
 
-def attempts_are_over() -> bool:
+def attempts_of(client: Any) -> int:
+    """Return how many attempts of a client are in memory. Sessions of other tests may have some."""
     gc.collect()
-    return not any(isinstance(each, Attempt) for each in gc.get_objects())
+    found = [each for each in gc.get_objects() if isinstance(each, Attempt)]
+    return sum(getattr(each._host, "client", None) is client for each in found)

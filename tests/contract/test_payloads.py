@@ -74,6 +74,8 @@ class TestElection:
         election = front.LeaderElection(other, zklock_path, payload="first")
         with pytest.raises(TypeError, match="payload"):
             election.set_payload(7)
+        with pytest.raises(ValueError, match="payload must be UTF-8"):
+            election.set_payload("\udce4")
         with pytest.raises(ValueError, match="16384"):
             election.set_payload(bytes(16385))
         assert election.payload == b"first"

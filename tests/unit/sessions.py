@@ -229,15 +229,22 @@ class World:
                 path, deleted = what
                 self.on_event(states.DELETED if deleted else "CHANGED", path)
 
+    def forget_watches(self) -> None:
+        """Have the server tell of nothing that is watched now."""
+        assert self._link is not None
+        self._link.watches.clear()
+
     def requests(self, kind: type[Request]) -> list[float]:
         """Return when requests of this kind were sent."""
         return [when for when, request in self.sent if isinstance(request, kind)]
 
     # What a user does.
 
-    def ask_for(self, path: str = PATH, **options: Any) -> Attempt[Any]:
+    def ask_for(
+        self, path: str = PATH, *, kind: names.Kind = names.Kind.EXCLUSIVE, **options: Any
+    ) -> Attempt[Any]:
         """Ask for a lock; return the attempt."""
-        entry = lock_recipe.Entry(path, b"me", names.Kind.EXCLUSIVE)
+        entry = lock_recipe.Entry(path, b"me", kind)
         return self._stand(entry, GrantOptions(path, "me", zklock.Grant, **options))
 
     def stand(self, path: str = PATH, **options: Any) -> Attempt[Any]:

@@ -641,6 +641,21 @@ def test_what_is_forbidden_is_an_error_and_leaves_nothing(world: World, denied: 
     assert len(world.leases) == (denied is not DeleteIf)
 
 
+def test_a_permit_that_may_not_be_looked_for_keeps_nothing_else(world: World) -> None:
+    entry, client = world.taker(0, permits=2).entry, world.clients[0]
+    for path in (LEASES, LOCKS):
+        world.server.make_path(path)
+    for uuid in ("made", "lost"):  # of the second one, the reply was lost
+        lease = lock_recipe.Entry(LEASES, b"me", names.Kind.LEASE, uuid=uuid)
+        if uuid == "made":
+            lease.node = str(world.server.create(f"{LEASES}/_c_made-lease-", b"", client.session))
+        entry._leases.append(lease)
+    entry.node = str(world.server.create(f"{LOCKS}/_c_me-lock-", b"", client.session))
+    world.server.denied = {List}
+    assert isinstance(world.ask(lock_recipe.leave(entry)), AccessDenied)
+    assert (world.queue, world.leases) == ([], [])
+
+
 @pytest.mark.parametrize("lost", [MakePath, Read, Write, Watch, WatchList, DeleteIf])
 @pytest.mark.parametrize("carried_out", [0, 9])
 def test_a_lost_reply_of_each_request(world: World, lost: type, carried_out: int) -> None:

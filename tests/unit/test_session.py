@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,12 +25,13 @@ from zklock import (
     Loss,
     LossReason,
 )
+from zklock._engine import watches
 from zklock._engine.attempt import Attempt
 from zklock._engine.lease import LeaseSettings
-from zklock._engine.watches import Watchers
+from zklock._engine.watches import LOOK_AGAIN, Watchers
 from zklock._ground.events import Event
 from zklock._kazoo import states
-from zklock._recipes import names, nodedata, queries
+from zklock._recipes import names, nodedata, observe, queries
 from zklock._recipes.effects import Check, Delete, Exists, List, Sync, Watch
 from zklock._recipes.notes import Notes
 
@@ -398,7 +400,7 @@ class TestRest:
         assert attempt.result().held
         assert len(world.requests(Check)) == proofs
 
-    def test_has_a_grant_wait_for_a_proof_although_there_is_a_lease(
+    def test_ends_with_a_proof_beside_the_look_though_another_look_has_ended_it(
         self, world: World, others: list[str]
     ) -> None:
         attempt = self.waits(world)
@@ -411,10 +413,53 @@ class TestRest:
         world.deliver()
         world.session.rest(attempt, own)
         world.run(BEAT / 8)
-        assert world.session._lease.end - world.now >= 2 * BEAT
-        assert not attempt.done
-        world.run(BEAT / 2)
         assert attempt.result().remaining() > LEASE - BEAT
+
+    @pytest.mark.parametrize("told", [True, False])
+    def test_has_a_grant_wait_for_a_proof_although_there_is_a_lease(
+        self, world: World, others: list[str], told: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its turn comes otherwise than by a deletion that it is told of."""
+        monkeypatch.setattr(watches, "LOOK_AGAIN", LOOK_AGAIN)
+        world.server.delete(others[0])
+        first = f"{PATH}/{names.prefix(names.Kind.WRITE, str(uuid4()))}"
+        writer = world.server.create(first, b"", world.server.open_session())
+        assert isinstance(writer, str)
+        attempt = world.ask_for(kind=names.Kind.READ)
+        world.run(3 * BEAT)
+        assert world.session._watchers.far
+        world.server.delete(others[1])
+        world.deliver()
+        if not told:
+            world.forget_watches()
+            world.server.delete(writer)
+            world.run(LOOK_AGAIN / 2)
+        proofs, touches = len(world.requests(Check)), len(world.requests(Sync))
+        while len(world.requests(Sync)) == touches:
+            world.run(BEAT / 16)
+        world.latency = BEAT / 16
+        if told:
+            world.server.commit(Written(writer, bytes(nodedata.NodeData(b"", True))))
+            world.deliver()
+        while not attempt.done:
+            world.run(BEAT / 32)
+        assert attempt.result().remaining() > LEASE - BEAT
+        assert len(world.requests(Check)) == proofs + 1
+
+    def test_goes_on_when_somebody_hears_of_a_deletion_who_wants_no_grant(
+        self, world: World, others: list[str]
+    ) -> None:
+        self.waits(world)
+        observed = stand_before(world, "/another", 1)
+        changes: list[Any] = []
+        world.session.attempt(observe.observe("/another", changes.append)).start()
+        world.run(5 * TIMEOUT)
+        proofs = len(world.requests(Check))
+        world.server.delete(observed[0])
+        world.deliver()
+        world.run(BEAT)
+        assert changes[-1].leader is None
+        assert len(world.requests(Check)) == proofs
 
     def test_that_ends_twice_at_once_needs_one_proof(self, world: World, others: list[str]) -> None:
         before = stand_before(world, "/another")
@@ -488,6 +533,80 @@ class TestRest:
         attempt.give_up(AcquireCancelled("it waits no more", path=PATH))
         world.run(BEAT)
         assert not world.session._watchers.far
+
+
+class TestWhoIsToldNothing:
+    """A server may tell a client nothing, and not even that."""
+
+    @pytest.fixture(autouse=True)
+    def looks_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(watches, "LOOK_AGAIN", LOOK_AGAIN)
+
+    @pytest.fixture
+    def others(self, world: World) -> list[str]:
+        return stand_before(world)
+
+    def test_looks_again(self, world: World, others: list[str]) -> None:
+        attempt = world.ask_for()
+        world.run(BEAT)
+        self.tells_nothing(world, others)
+        world.run(LOOK_AGAIN / 2)
+        assert not attempt.done
+        world.run(LOOK_AGAIN / 2)
+        assert attempt.result().held
+
+    def test_looks_no_sooner_for_having_come_late(self, world: World, others: list[str]) -> None:
+        world.run(10 * LOOK_AGAIN)
+        world.ask_for()
+        world.run(LOOK_AGAIN / 2)
+        assert len(watched(world)) == 2
+
+    def test_looks_again_and_again(self, world: World, others: list[str]) -> None:
+        for _ in range(3):
+            world.ask_for()
+            world.ask_for("/free")
+        world.run(10 * LOOK_AGAIN)
+        looks = Counter(watched(world))
+        del looks[others[1]]
+        assert set(looks.values()) <= {10, 11, 12, 20, 21, 22}, looks
+
+    def test_looks_again_after_a_reconnection(self, world: World, others: list[str]) -> None:
+        attempt = world.ask_for()
+        world.run(BEAT)
+        world.disconnect()
+        world.run(TIMEOUT / 2)
+        world.connect()
+        self.tells_nothing(world, others)
+        world.run(LOOK_AGAIN + TIMEOUT)
+        assert attempt.result().held
+
+    def test_does_not_look_when_all_others_do(self, world: World) -> None:
+        count = 240
+        for number in range(count):
+            stand_before(world, f"/lock-{number}", 1)
+            world.ask_for(f"/lock-{number}")
+        world.run(BEAT)
+        world.sent.clear()
+        world.run(LOOK_AGAIN)
+        times = Counter(world.requests(Watch))
+        assert times.total() == pytest.approx(2 * count, abs=20)
+        assert max(times.values()) <= 2 * (count * BEAT / LOOK_AGAIN + 1)
+
+    def test_rests_all_the_same(self, world: World, others: list[str]) -> None:
+        attempt = world.ask_for()
+        world.run(5 * BEAT)
+        world.latency = BEAT / 4
+        proofs, looks = len(world.requests(Check)), len(watched(world))
+        world.run(5 * LOOK_AGAIN)
+        assert not attempt.done
+        assert len(world.requests(Check)) == proofs
+        assert len(watched(world)) > looks
+
+    def tells_nothing(self, world: World, others: list[str]) -> None:
+        world.forget_watches()
+        for node in others:
+            world.server.delete(node)
+        world.deliver()
 
 
 class TestBegin:
@@ -782,6 +901,27 @@ class TestConnections:
         world.client.client_id = None
         world.connect()
         assert [loss.reason for loss in lost] == [LossReason.SESSION_EXPIRED]
+
+    def test_to_another_session_as_the_first_lock_is_made_count(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """kazoo's thread tells of it when the thread that makes the lock has read the old id."""
+        ask, replaced = states.session_id, list[int]()
+
+        def read(client: Any) -> int | None:
+            found = ask(client)
+            if found is not None and not replaced:
+                replaced.append(found)
+                world.server.expire(found)
+                world.client.client_id = None
+                world.connect()
+            return found
+
+        monkeypatch.setattr(states, "session_id", read)
+        world.begin(LeaseSettings())
+        assert world.client.client_id is not None
+        assert world.is_mine(world.client.client_id[0])
+        assert world.acquire().session_id != replaced[0]
 
     def test_that_are_closed_lose_the_grants_first(self, world: World) -> None:
         lost: list[Loss] = []

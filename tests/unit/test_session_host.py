@@ -15,6 +15,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from tests.fakes import Counted, Written, failure
 from tests.unit.sessions import PATH, TIMEOUT, FakeReader, World
 from zklock import AccessDenied, ClientClosed, Grant, Loss, LossReason, WouldDeadlock, ZkLockError
+from zklock._engine import session as session_module
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
 from zklock._engine.lease import LeaseSettings
@@ -536,6 +537,41 @@ def test_an_attempt_that_parks_when_it_is_connected_goes_on(
     assert attempt.result().held
 
 
+def test_so_many_go_on_after_a_lost_connection_before_there_is_an_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of requests at once would hold up the heartbeats."""
+    monkeypatch.setattr(session_module, "AT_ONCE", 3)
+    paths = [f"/lock{n}" for n in range(8)]
+    for path in paths:
+        world.server.make_path(path)
+    world.disconnect()
+    attempts = [world.ask_for(path) for path in paths]
+    world.latency = 0.1
+    world.connect()
+    begun = []
+    for _ in range(4):
+        begun.append(len(world.requests(Create)))
+        world.run(0.1)
+    assert begun == [3, 6, 8, 8]
+    world.run(TIMEOUT)
+    assert all(attempt.result().held for attempt in attempts)
+
+
+def test_those_that_wait_for_an_answer_go_on_with_the_next_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "AT_ONCE", 3)
+    world.disconnect()
+    attempts = [world.ask_for(f"/lock{n}") for n in range(8)]
+    world.latency = 0.1
+    world.connect()
+    world.disconnect()  # before the answer
+    world.connect()
+    world.run(TIMEOUT)
+    assert all(attempt.result().held for attempt in attempts)
+
+
 @pytest.mark.parametrize("which", ["_worker", "_callers"])
 def test_nothing_is_acquired_if_threads_cannot_be_started(
     world: World, which: str, monkeypatch: pytest.MonkeyPatch
@@ -645,6 +681,20 @@ def test_a_disowned_create_that_is_late_is_deleted(world: World, late: float) ->
     assert not world.session._attempts
 
 
+def test_a_disowned_create_that_may_not_be_looked_for_now_is_deleted_later(world: World) -> None:
+    world.server.make_path(PATH)
+    assert world.client.client_id is not None
+    world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", world.client.client_id[0])
+    world.server.denied.add(List)
+    world.session.disown(PATH, UUID)
+    world.run(2.0)
+    assert len(nodes(world)) == 1
+    world.server.denied.clear()
+    world.run(1.0)
+    assert nodes(world) == []
+    assert not world.session._attempts
+
+
 def test_creates_that_are_lost_at_the_same_time_are_looked_for_together(world: World) -> None:
     world.server.make_path(PATH)
     uuids = [f"{number:032}" for number in range(100)]
@@ -683,6 +733,27 @@ def test_a_disowned_create_is_forgotten_with_its_session(world: World) -> None:
     world.disconnect()
     world.connect()
     assert not world.session._attempts
+
+
+@pytest.mark.parametrize("how", ["the session ends", "the client is started again"])
+def test_a_session_that_ends_before_the_first_look_keeps_no_later_look_away(
+    world: World, how: str
+) -> None:
+    world.server.make_path(PATH)
+    world.session.disown(PATH, "1" * 32)
+    world.run(0.05)
+    world.server.expire(world.session._id or 0)
+    if how == "the session ends":
+        world.disconnect()
+    else:
+        world.stop()
+        world.client.client_id = None
+    world.connect()
+    world.session.disown(PATH, UUID)
+    assert world.client.client_id is not None
+    world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", world.client.client_id[0])
+    world.run(0.2)
+    assert nodes(world) == []
 
 
 def test_a_disowned_create_is_forgotten_with_its_client(world: World) -> None:

@@ -73,12 +73,20 @@ def end(recipe: Any, answer: Any) -> Any:
 SOUGHT = (Sync(PATH), List(PATH))
 
 
-@pytest.mark.parametrize("answer", [(OTHER, listing()), (None, DENIED), (None, OTHER)])
+@pytest.mark.parametrize("answer", [(OTHER, listing()), (None, OTHER)])
 def test_a_search_that_is_refused_says_so_and_not_that_there_is_no_node(answer: Any) -> None:
     search: Any = steps.find(PATH, "u")
     next(search)
     with pytest.raises(ZkLockError):
         search.send(answer)
+
+
+def test_what_may_not_be_looked_for_is_looked_for_later() -> None:
+    search: Any = steps.find(PATH, "u")
+    next(search)
+    assert search.send((None, DENIED)) == Disown(PATH, "u")
+    with pytest.raises(AccessDenied):
+        search.send(None)
 
 
 @pytest.mark.parametrize("answer", [(DROPPED, listing()), (None, DROPPED), (DROPPED, DROPPED)])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
+from zklock._ground.records import log_fields
 from zklock._ground.uncopied import Uncopied
 from zklock.errors import AcquireTimeout, LockLost, NotHeld
+
+log = logging.getLogger("zklock")
 
 Left: TypeAlias = dict[object, int]
 """How many uses of a grant are left once what goes on has ended, for each grant.
@@ -128,7 +132,14 @@ class Locking(HasBody, Generic[B]):
     async def _end_body(self, error: BaseException | None) -> None:
         mine = self._holdings()
         if not mine.entered:
-            prefer(self._nothing_here(), error, ours=False)
+            nothing = self._nothing_here()
+            if error is not None:  # it goes on, and says nothing of this
+                log.error(
+                    "the end of a body has released nothing: %s",
+                    nothing,
+                    extra=log_fields(path=nothing.path, token=nothing.token),
+                )
+            prefer(nothing, error, ours=False)
             return
         try:
             await mine.entered[-1]._end_body(error)

@@ -27,8 +27,10 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from zklock._engine import telling
@@ -90,6 +92,13 @@ ASSUMED_TIMEOUT = 4.0
 MOMENT = 1.0
 """How long a non-blocking call may wait for ZooKeeper's answer, in seconds."""
 
+AT_ONCE = 200
+"""How many go on after a lost connection before an answer is waited for.
+
+ZooKeeper answers in order. If all went on at once, the answer to a heartbeat would come after the
+answers to all of them: too late, where there are thousands.
+"""
+
 LATENESS, LATE_TIMEOUTS = 60.0, 10
 """For how long a lost create may be carried out late: these seconds, or so many session timeouts.
 
@@ -139,6 +148,7 @@ class Session(Uncopied, WireObserver):
         self._outbox = Outbox()
         self._attempts: dict[Attempt[Any], None] = {}
         self._parked: dict[Attempt[Any], None] = {}
+        self._resuming = False  # some go on, and others after the answer that is under way
         self._awaiting_lease: dict[Attempt[Any], str] = {}  # to the node that each claims
         self._disowned: dict[str, list[str]] = {}  # by path: those that nobody looks for yet
         # Whether heartbeats can work: they need read permission on the session's own nodes.
@@ -147,9 +157,11 @@ class Session(Uncopied, WireObserver):
         self._late = False  # the lease is over, and the losses are not all noted
         self._proved_at = -math.inf  # when the newest answered proof was sent
         self._proof_sent = -math.inf  # the newest heartbeat that is one
+        self._rested_at = -math.inf  # the newest heartbeat that is none, although there are nodes
         self._roused_at = -math.inf  # a grant waits for a proof that was sent then or later
         self._forked = False
         self._idle = True  # the worker sleeps until it is woken
+        self._turned_at = -math.inf
         self._used_at = -math.inf
         if self._handler is not None:
             self._handler.observe(self)
@@ -162,10 +174,11 @@ class Session(Uncopied, WireObserver):
                 extra=log_fields(),
             )
         client.add_listener(shielded(self._on_state))
-        if client.connected:
+        # kazoo's thread may tell of another session while this thread notes the one before.
+        while self.connected and states.session_id(client) not in {None, self._id}:
             self._on_connected()
-            if self._handler is not None:
-                self._handler.repeat_pings()
+        if client.connected and self._handler is not None:
+            self._handler.repeat_pings()
 
     def _make_guard(self) -> None:
         self.guard = ReentrantMutex()
@@ -200,14 +213,27 @@ class Session(Uncopied, WireObserver):
         """How long a non-blocking call may wait for an answer, in seconds."""
         return min(MOMENT, self._lease.timeout / 3)
 
+    def check_process(self) -> None:
+        """Raise ``ForkedClient`` in a forked child: no thread of the session runs there.
+
+        None runs while the interpreter shuts down, either: raise ``ZkLockError``.
+        """
+        if self._forked:
+            raise forked_error()
+        if sys.is_finalizing():
+            raise ZkLockError(
+                "no thread of zklock's runs any more, as the interpreter shuts down: do this "
+                "before, and not in a finalizer"
+            )
+
     def check_usable(self) -> None:
         """Raise ``ForkedClient`` or ``ClientClosed`` if ZooKeeper cannot be asked.
 
         Raise ``WouldDeadlock`` in a signal handler that has interrupted a change of the session on
-        its own thread: no answer could be taken until the handler returns.
+        its own thread: no answer could be taken until the handler returns. Raise ``ZkLockError``
+        while the interpreter shuts down.
         """
-        if self._forked:
-            raise forked_error()
+        self.check_process()
         if self.interrupted:
             raise handler_error()
         error = closed_error(self.client)
@@ -646,8 +672,7 @@ class Session(Uncopied, WireObserver):
             telling.disconnected(self._id, grants, now, self._lease.end - now)
         for grant in grants:
             grant._suspended()
-        for attempt in waiting:
-            attempt.watched(None, deleted=False)
+        _look_again(waiting)
 
     def _on_gone(self, reason: LossReason, *, only_seen: bool = False) -> bool:
         """Lose the session. Return whether it is lost.
@@ -660,6 +685,7 @@ class Session(Uncopied, WireObserver):
                 return False
             self._lose(self._nodes, reason)
             ended, self._id = self._id, None
+            self._disowned.clear()  # they are gone, too, and who was to look for them does not
             attempts = list(self._attempts)
             final = closed_error(self.client) if reason is LossReason.CLIENT_CLOSED else None
         self._outbox.send()
@@ -745,12 +771,15 @@ class Session(Uncopied, WireObserver):
         a grant is no nearer to its loss for having been waited for in rest. Return whether no such
         proof has been sent.
         """
-        if not self._watchers.rouse(attempt):
-            return False
         newest = max(self._proof_sent, self._proved_at)
-        missing = now - newest > self.timeout / HEARTBEATS
-        self._roused_at = now if missing else newest
-        return missing
+        if self._watchers.rouse(attempt):
+            missing = now - newest > self.timeout / HEARTBEATS
+            self._roused_at = now if missing else newest
+            return missing
+        if attempt.terms is not None and self._rested_at > newest:  # its look has ended its rest
+            self._roused_at = now
+            return True
+        return False
 
     def _proved(self, sent: float) -> None:
         waiting: dict[Attempt[Any], str] = {}
@@ -829,9 +858,7 @@ class Session(Uncopied, WireObserver):
         connected = self.connected
         with self.guard:
             self._lapse()
-            parked: dict[Attempt[Any], None] = {}
-            if connected:
-                parked, self._parked = self._parked, {}
+            parked = self._take_parked() if connected and not self._resuming else []
             # A heartbeat does not help a claim whose node is gone: its attempt must look again.
             waiting = self._awaiting_lease.items()
             orphans = [attempt for attempt, node in waiting if node not in self._nodes]
@@ -852,8 +879,7 @@ class Session(Uncopied, WireObserver):
                 extra=self._fields(),
             )
             self._handler.drop()
-        for attempt in parked:
-            attempt.resume()
+        self._resume(parked)
         for attempt in orphans:
             attempt.lease_live()
         if states.over(self.client) and self._end():
@@ -874,9 +900,36 @@ class Session(Uncopied, WireObserver):
             due = self._heartbeat.due(now, timeout, held=held)
             if self._lease.end > now:
                 due = min(due, self._lease.end)
+            passed = min(now - self._turned_at, timeout)  # it may have slept before they came
+            again = self._watchers.take_turns(passed) if connected else []
+            self._turned_at = now
         if number is not None:
             self._beat(number, now, proves=proves)
+        _look_again(again)  # behind the heartbeat: a session does not rest while somebody looks
         return due
+
+    def _take_parked(self) -> list[Attempt[Any]]:
+        """Return those that go on now; the caller has the guard."""
+        parked = list(islice(self._parked, AT_ONCE))
+        for attempt in parked:
+            del self._parked[attempt]
+        return parked
+
+    def _resume(self, parked: list[Attempt[Any]]) -> None:
+        for attempt in parked:
+            attempt.resume()
+        if len(parked) == AT_ONCE:  # there may be others
+            self._resuming = True
+            try:
+                self._store.fly((Exists("/"),), self._resume_others)
+            except BaseException:
+                self._resuming = False
+                raise
+
+    def _resume_others(self, results: Results) -> None:
+        del results
+        self._resuming = False
+        self._worker.wake()
 
     def _end(self) -> bool:
         """End what is there, attempts that came in late among it; return whether it is the end."""
@@ -908,6 +961,8 @@ class Session(Uncopied, WireObserver):
         number = self._heartbeat.take(now, self.timeout, sends=sends, held=held, proves=proves)
         if number is not None and proves:
             self._proof_sent = now
+        elif number is not None and self._nodes:
+            self._rested_at = now
         return number
 
     def _beat(self, number: int, now: float, *, proves: bool) -> None:
@@ -999,6 +1054,12 @@ class Session(Uncopied, WireObserver):
         self._callers = self._runtime.callers()
         self._outbox = Outbox()
         self._nodes.orphan_waiters()
+
+
+def _look_again(attempts: Iterable[Attempt[Any]]) -> None:
+    """Have those that wait for events look, and watch anew."""
+    for attempt in attempts:
+        attempt.watched(None, deleted=False)
 
 
 def handler_error() -> WouldDeadlock:

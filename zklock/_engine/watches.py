@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from zklock._engine.attempt import Attempt
@@ -15,6 +16,13 @@ from zklock._ground.several import Several
 from zklock._kazoo.store import Results
 from zklock._recipes import nodedata
 from zklock._recipes.effects import Flight, Node, Watch
+
+LOOK_AGAIN = 60.0
+"""Who waits for an event looks again after about so many seconds.
+
+Since 3.8.4 and 3.9.2, ZooKeeper does not tell a client what becomes of a node that this client may
+not read at that moment, even if it could when it began to watch. A change of an ACL is no event.
+"""
 
 _IN_FLIGHT = 65536  # limit of bytes of watches under way: heartbeats wait behind them
 _WATCH_BYTES = 200  # bytes of a request and its answer, besides path and data
@@ -27,6 +35,7 @@ class Watchers:
         self._paths: dict[Attempt[Any], tuple[str, ...]] = {}
         self._far: dict[str, None] = {}
         self._attempts: Several[str, Attempt[Any]] = Several()
+        self._due = 0.0  # how many are to look again now
 
     def put(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Tell the attempt of these paths, and of no others."""
@@ -65,6 +74,18 @@ class Watchers:
     def of(self, path: str) -> list[Attempt[Any]]:
         """Return the attempts to tell of an event on ``path``."""
         return self._attempts.of(path)
+
+    def take_turns(self, seconds: float) -> list[Attempt[Any]]:
+        """Return who is to look again, as so many seconds have passed: those who waited longest.
+
+        ``LOOK_AGAIN`` has room for a turn of each. So they do not all look at the same time.
+        """
+        self._due += len(self._paths) * seconds / LOOK_AGAIN
+        due = list(islice(self._paths, int(self._due)))
+        self._due -= int(self._due)
+        for attempt in due:
+            self._paths[attempt] = self._paths.pop(attempt)
+        return due
 
     def everyone(self) -> list[Attempt[Any]]:
         """Return all attempts that wait for an event."""

@@ -549,7 +549,10 @@ def check_identity(identity: Any) -> str | None:
         return None
     if not isinstance(identity, str):
         raise TypeError(f"identity must be a str, not {type(identity).__name__}")
-    size = len(identity.encode())
+    try:
+        size = len(identity.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"identity must be UTF-8 text, not {identity!r}") from None
     if not 0 < size <= MAX_IDENTITY:
         raise ValueError(f"identity must have 1 to {MAX_IDENTITY} bytes of UTF-8, not {size}")
     if "\0" in identity:

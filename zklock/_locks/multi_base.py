@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
@@ -89,7 +90,7 @@ class MultiGrantBase(Bodied, Generic[G]):
 
         A re-entrant lock is released, however often it was acquired.
         """
-        self._over = True
+        self._set_over()
         for grant in reversed(self.grants):
             grant.abandon()
 
@@ -153,7 +154,7 @@ class MultiGrantBase(Bodied, Generic[G]):
             lock._note_use(grant, left)
 
     def _give_up_use(self, left: Left) -> None:
-        self._over = True
+        self._set_over()
         for lock, grant in reversed([*zip(self._locks, self.grants, strict=True)]):
             lock._give_up_use(grant, left)
 
@@ -181,7 +182,17 @@ class MultiGrantBase(Bodied, Generic[G]):
         """Note that it is given back; ``NotHeld`` if it was given back before."""
         if self._over:
             raise self._released()
+        self._set_over()
+
+    def _set_over(self) -> None:
+        """Note that it is given back, and hear of no loss any more. Repeatable.
+
+        A re-entrant lock's grant may last longer, and would keep all that has heard of its loss.
+        """
         self._over = True
+        for grant in self.grants:
+            with suppress(ValueError):  # it was told of the loss
+                grant._callbacks.remove(self._lose)
 
     def _released(self) -> NotHeld:
         paths = ", ".join(grant.lock_path for grant in self.grants)
@@ -318,12 +329,10 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                     return grant  # inside the try: an interrupt before the return must not miss it
                 self._drop(grants, left)
             except BaseException:
-                if grant is not None:
-                    grant._over = True
                 try:
-                    self._drop(grants, left)
+                    self._undo(grant, grants, left)
                 finally:  # a second interrupt may have struck in it
-                    self._drop(grants, left)
+                    self._undo(grant, grants, left)
                 raise
             if not complete:
                 return None
@@ -505,6 +514,12 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             raise AcquireCancelled(
                 f"{', '.join(self.paths)}: the acquire was cancelled", path=self.paths[0]
             )
+
+    def _undo(self, grant: M | None, grants: Mapping[int, GrantBase], left: Left) -> None:
+        """Give everything back that a call has acquired. Repeatable."""
+        if grant is not None:
+            grant._set_over()
+        self._drop(grants, left)
 
     def _drop(self, grants: Mapping[int, GrantBase], left: Left) -> None:
         """Give back the locks gathered so far, without waiting. Repeatable."""

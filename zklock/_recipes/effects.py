@@ -301,12 +301,14 @@ class Failed:
     """The result of a request that failed.
 
     ``busy``: the connection works, and ZooKeeper asks the client to wait. The recipe gets the
-    result after a pause, so a recipe that asks again need not pause itself.
+    result after a pause, so a recipe that asks again need not pause itself. ``node``: which of
+    several nodes could not be written, if that is known.
     """
 
     why: Failure
     error: Exception
     busy: bool = False
+    node: str | None = None
 
     def for_another(self) -> Failed:
         """Return the same failure, with an error of its own; see ``copied``."""

@@ -39,6 +39,7 @@ def follow(path: str, tell: Callable[[Node | None, bool], object]) -> Recipe[Non
     The second argument of ``tell`` says whether the node was deleted just as it was last told:
     nothing was written to it just before. ``tell`` must not block.
     """
+    told: Node | None = None
     while True:
         with steadfast():
             (found,) = yield (Watch(path),)
@@ -48,7 +49,9 @@ def follow(path: str, tell: Callable[[Node | None, bool], object]) -> Recipe[Non
             if isinstance(found, Failed):
                 tell(None, False)
                 return
-            tell(found, False)
+            if found != told:
+                told = found
+                tell(found, False)
             if (yield Wait(path, None)) is not Event.UNWATCHED:
                 tell(None, True)
                 return
@@ -56,6 +59,7 @@ def follow(path: str, tell: Callable[[Node | None, bool], object]) -> Recipe[Non
 
 def follow_children(path: str, tell: Callable[[list[str]], object]) -> Recipe[None]:
     """Tell the names of a node's children, at first and after changes. ``tell`` must not block."""
+    told: set[str] | None = None
     while True:
         with steadfast():
             (found,) = yield (WatchList(path),)
@@ -64,7 +68,10 @@ def follow_children(path: str, tell: Callable[[list[str]], object]) -> Recipe[No
                 (made,) = yield (MakePath(path),)
                 steps.check(made, Failure.DROPPED)
             elif isinstance(found, Listing):
-                tell(found.names)
+                names = set(found.names)
+                if names != told:
+                    told = names
+                    tell(found.names)
                 yield Wait(path, None)
 
 
@@ -73,6 +80,7 @@ def follow_folder(path: str, tell: Callable[[Folder], object]) -> Recipe[None]:
 
     It makes no node: one that is missing is empty. ``tell`` must not block.
     """
+    told: Folder | None = None
     while True:
         with steadfast():
             # This server may lag behind the previous one.
@@ -83,7 +91,7 @@ def follow_folder(path: str, tell: Callable[[Folder], object]) -> Recipe[None]:
                 for result in (listing, node):
                     steps.check(result, Failure.DROPPED, Failure.MISSING)
                 if isinstance(listing, Listing) and isinstance(node, Node):
-                    tell(Folder(tuple(listing.names), listing.epoch, node.data))
+                    folder = Folder(tuple(sorted(listing.names)), listing.epoch, node.data)
                 elif any(steps.is_(result, Failure.DROPPED) for result in (listing, node)):
                     continue
                 else:
@@ -91,7 +99,10 @@ def follow_folder(path: str, tell: Callable[[Folder], object]) -> Recipe[None]:
                     steps.check(there, Failure.DROPPED, Failure.MISSING)
                     if not steps.is_(there, Failure.MISSING):
                         continue
-                    tell(Folder((), -1, b""))
+                    folder = Folder((), -1, b"")
+                if folder != told:
+                    told = folder
+                    tell(folder)
                 yield Wait(path, None)
 
 

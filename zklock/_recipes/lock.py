@@ -44,6 +44,7 @@ from zklock._recipes.steps import (
     worn_out,
 )
 from zklock._recipes.turn import Decision, decide
+from zklock.errors import AccessDenied
 from zklock.token import FencingToken
 
 AGAIN = object()
@@ -175,6 +176,8 @@ def enter(entry: Entry) -> Recipe[Listing]:
                 entry.uuid = entry.new_uuid()
                 continue
         else:
+            if created.why is Failure.DENIED:
+                entry.uuid = ""  # nothing was made: it need not be looked for
             raise created.error
         if entry.data is not data:  # who changes it later finds the node
             yield from entry.announce()
@@ -237,9 +240,15 @@ def leave(entry: Entry) -> Recipe[None]:
 
 
 def _leave(entry: Entry) -> Recipe[None]:
-    yield from entry.before_leaving()
+    denied: AccessDenied | None = None
+    try:
+        yield from entry.before_leaving()
+    except AccessDenied as error:
+        denied = error  # its node goes all the same: others wait behind it
     node = entry.node or (entry.uuid and (yield from find(entry.path, entry.uuid)))
     if node:
         tidy = entry.tidy and entry.granted
         yield from delete(entry.path, node, entry.departure(node), tidy=tidy)
     yield from entry.after_leaving()
+    if denied is not None:
+        raise denied

@@ -45,7 +45,7 @@ from zklock._recipes.effects import (
     Write,
 )
 from zklock._recipes.queries import Contender
-from zklock.errors import LimitMismatch, ZkLockError
+from zklock.errors import AccessDenied, LimitMismatch, ZkLockError
 from zklock.token import FencingToken
 
 
@@ -214,9 +214,15 @@ class Entry(lock_recipe.Entry):
 
     def before_leaving(self) -> Recipe[None]:
         """Give back the permits that it has gathered."""
+        refused: AccessDenied | None = None
         while self._leases:
-            yield from lock_recipe.leave(self._leases[-1])
+            try:
+                yield from lock_recipe.leave(self._leases[-1])
+            except AccessDenied as error:  # it stays: the others need not
+                refused = error
             self._leases.pop()
+        if refused is not None:
+            raise refused
 
 
 def _name(lease: lock_recipe.Entry) -> str:

@@ -58,9 +58,14 @@ def look(path: str) -> Recipe[Listing]:
 def find(path: str, uuid: str) -> Recipe[str | None]:
     """Return the node of a create whose reply was lost, if it exists and this session owns it.
 
-    If there is none, it is disowned: the uuid must not be used again.
+    If there is none, or it may not be looked for now, it is disowned: the uuid must not be used
+    again.
     """
-    found = yield from _find(path, {uuid})
+    try:
+        found = yield from _find(path, {uuid})
+    except AccessDenied:
+        yield Disown(path, uuid)
+        raise
     if not found:
         yield Disown(path, uuid)
     return next(iter(found.values()), None)
