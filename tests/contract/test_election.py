@@ -507,6 +507,37 @@ class TestTransferring:
         b.leads()
         b.stop()
 
+    def test_two_at_a_time_to_different_members(self, client: Any, zklock_path: str) -> None:
+        may_end = threading.Event()
+
+        def lead(leadership: zklock.Leadership) -> None:
+            may_end.wait(SOON)
+            election.stop()
+
+        election = zklock.LeaderElection(client, zklock_path, identity="first")
+        running = run(election.run, lead)
+        wait_for(lambda: election.is_leader, SOON)
+        b = Member(client, zklock_path, "b")
+        queued(client, zklock_path, 2)
+        c = Member(client, zklock_path, "c")
+        queued(client, zklock_path, 3)
+        term = election._term
+        assert term is not None
+        first = run(election.transfer, "b")
+        wait_for(lambda: term.candidacy.successor == "b", SOON)
+        second = run(election.transfer, "c")
+        wait_for(lambda: term.candidacy.successor == "c", SOON)
+        may_end.set()
+        with pytest.raises(zklock.ZkLockError, match=r"to 'b', as .* named 'c'") as late:
+            first.result(SOON)
+        assert late.value.token is not None
+        assert second.result(SOON).identity == "c"
+        running.result(SOON)
+        c.leads()
+        assert not b.terms
+        c.stop()
+        b.stop()
+
     def test_not_in_time(self, client: Any, zklock_path: str) -> None:
         may_end = threading.Event()
 

@@ -486,11 +486,20 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
                 path=self._path,
                 token=term.leadership.token,
             )
+        handed_to = term.candidacy.handed_to
+        named = term.candidacy.successor if handed_to is None else handed_to.identity
+        if named != identity:
+            raise ZkLockError(
+                f"{self._path}: not handed over to {identity!r}, as another transfer() of this "
+                f"term has named {named!r}: look at leader()",
+                path=self._path,
+                token=term.leadership.token,
+            )
         if term.candidacy.refused is not None:
             raise copied(term.candidacy.refused)
-        if term.candidacy.handed_to is None:
+        if handed_to is None:
             term.leadership.check()
-        return term.candidacy.handed_to or chosen
+        return handed_to or chosen
 
     def _stuck(self, term: T) -> LeaderStuck:
         token = term.leadership.token
@@ -607,7 +616,10 @@ def discard(attempt: Attempt[Any]) -> None:
 def check_payload(payload: Any) -> bytes:
     """Return a valid payload, as bytes; ``TypeError`` or ``ValueError`` if it is none."""
     if isinstance(payload, str):
-        payload = payload.encode()
+        try:
+            payload = payload.encode()
+        except UnicodeEncodeError:
+            raise ValueError("payload must be UTF-8 text, or bytes") from None
     if not isinstance(payload, bytes):
         raise TypeError(f"payload must be bytes or str, not {type(payload).__name__}")
     if len(payload) > MAX_PAYLOAD:

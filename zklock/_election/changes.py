@@ -107,6 +107,7 @@ class ChangesBase(Closing, Generic[C]):
     async def _next(self, timeout: float | None) -> C | None:
         check_thread("next()")
         limit = check_timeout(timeout)
+        self._session.check_process()
         until = None if limit is None else self._session.now() + limit
         while self._closed or (change := self._take()) is None:
             if self._attempt.done:

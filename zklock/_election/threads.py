@@ -222,7 +222,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         Raises ``NotHeld`` if this object does not lead. Raises ``NoSuchMember`` if there is no such
         member, or none to which it can hand over; this object then leads on. If the member is gone
         by the time that ``lead`` has returned, it raises ``NoSuchMember`` too, and the next in the
-        queue leads. If ``lead`` itself called it, that error is logged instead.
+        queue leads. If ``lead`` itself called it, that error is logged instead. Of
+        two transfers of one term, the later one counts, as long as ``lead`` runs. The other one
+        raises ``ZkLockError``.
         """
         return run(lambda: self._transfer(identity, timeout))
 
