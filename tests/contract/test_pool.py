@@ -560,6 +560,35 @@ def test_a_loop_of_the_user(zklock_connect: Callable[..., Any], zklock_path: str
     assert sorted(ended) == list(range(SHARDS))
 
 
+def test_a_loop_of_the_user_that_is_closed(zklock_connect: Any, zklock_path: str) -> None:
+    """It leaves handlers that never end. The shards are given up, whatever ``on_error`` is."""
+    running: list[int] = []
+
+    async def handle(shard: aio.Shard) -> None:
+        running.append(shard.number)
+        await shard.should_stop.wait()
+
+    loop = asyncio.new_event_loop()
+    pool = zklock.WorkerPool(
+        zklock_connect(),
+        zklock_path,
+        shards=SHARDS,
+        handler=handle,
+        executor=loop,
+        on_error="stop",
+    )
+
+    async def main() -> None:
+        await asyncio.to_thread(pool.start)
+        while len(running) < SHARDS:
+            await asyncio.sleep(0.01)
+
+    loop.run_until_complete(main())
+    loop.close()
+    wait_for(lambda: pool.draining and not pool.owned(), SOON, "all shards are given up")
+    pool.stop()
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_processes(join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
@@ -741,6 +770,7 @@ def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
         {"handler": print, "executor": "gevent"},
         {"retry": (2, 1)},
         {"settle": -1},
+        {"settle": float("inf")},
         {"identity": ""},
     )
     for options in values:
@@ -861,7 +891,7 @@ def test_a_leader_that_stands_still_is_replaced(processes: Any) -> None:
 
 
 FRAMES = 60
-ONE_OF = repeated(1, 2)
+ONE_OF = repeated(1, 4)
 """Of so many frames one is lost."""
 
 

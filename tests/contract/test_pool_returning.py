@@ -320,6 +320,31 @@ class TestInOrder:
             shared(first, each=2)
         gone(other, places.assigned)
 
+    @pytest.mark.parametrize("part", ["/_z", ""])
+    def test_what_acls_hide_stops_nobody(
+        self,
+        front: Any,
+        other: Any,
+        zklock_path: str,
+        caplog: pytest.LogCaptureFixture,
+        part: str,
+    ) -> None:
+        """Neither the place of one worker, nor all that is kept."""
+        hidden = f"{PoolPaths(zklock_path).returning}{part}"
+        options = {"shards": 2, "settle": 0.0, "rejoin_delay": LONG if part else 0.0}
+        acl = [make_acl("world", "anyone", write=True, create=True, delete=True)]
+        other.ensure_path(hidden.rpartition("/")[0])
+        other.create(hidden, acl=acl)
+        first, second = (
+            front.pool(other, zklock_path, identity=each, **options) for each in ("a", "b")
+        )
+        with first, second:
+            shared(first, second, each=1)
+            told = [each for each in caplog.messages if "ACLs hide its place" in each]
+            assert all(hidden in each for each in told)
+            assert 1 <= len(told) <= 2, "once by each that leads"
+        other.delete(hidden)
+
     def test_two_of_one_identity(self, front: Any, other: Any, zklock_path: str) -> None:
         options = {"shards": 4, "identity": "a", "rejoin_delay": LONG, "settle": 0.0}
         first, second = (front.pool(other, zklock_path, **options) for _ in range(2))

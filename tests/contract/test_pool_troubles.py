@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from kazoo.security import make_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import zklock
 from tests.contract.fronts import Loop, Steps, Threads
@@ -19,9 +19,11 @@ from tests.contract.support import SOON, Child, children, reaches, run, tree
 from tests.modes import repeated
 from tests.stopwatch import Stopwatch
 from zklock._engine.sessions import session_of
-from zklock._pool import nodes
+from zklock._pool import nodes, publication
 from zklock._pool.keys import decode
+from zklock._pool.member import Membership
 from zklock._pool.own_threads import OwnThreads
+from zklock._pool.returning import Place
 from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 12
@@ -205,6 +207,73 @@ def test_a_pool_whose_thread_cannot_be_started(
         shared(pool)
 
 
+def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
+    zklock_connect: Callable[..., Any], zklock_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it stands for in ZooKeeper has ended, and nobody has heard so yet."""
+    attend, gone, leave = nodes.attend, Membership._gone, Membership._leave
+    told, leaving, stopped = threading.Event(), threading.Event(), []
+
+    def slow_to_end(desk: Any, tell: Any, left: Callable[[], object]) -> Any:
+        def ends() -> None:
+            left()
+            assert told.wait(SOON)
+            stopped.append(run(pool.stop))
+            assert leaving.wait(SOON)
+
+        return attend(desk, tell, ends)
+
+    def tells(self: Membership[Any]) -> None:
+        gone(self)
+        told.set()
+
+    def leaves(self: Membership[Any]) -> None:
+        leave(self)
+        leaving.set()
+
+    monkeypatch.setattr(nodes, "attend", slow_to_end)
+    monkeypatch.setattr(Membership, "_gone", tells)
+    monkeypatch.setattr(Membership, "_leave", leaves)
+    before = set(threading.enumerate())
+    client = zklock_connect()
+    pool = zklock.WorkerPool(client, zklock_path, identity="a", shards=SHARDS)
+    pool.start()
+    shared(pool)
+    client.stop()
+    wait_for(lambda: stopped, SOON, "it was told to leave")
+    stopped[0].result(SOON)
+
+    def left() -> list[str]:
+        return [each.name for each in set(threading.enumerate()) - before if "pool" in each.name]
+
+    wait_for(lambda: not left(), SOON, lambda: str(left()))
+
+
+def test_a_client_that_is_started_again_has_no_half_of_a_worker(
+    zklock_connect: Callable[..., Any], zklock_client: Any, zklock_path: str
+) -> None:
+    """One thread of the pool sees the client while it is stopped, the other one only later."""
+    client = zklock_connect()
+    pool = zklock.WorkerPool(client, zklock_path, identity="a", shards=SHARDS)
+    pool.start()
+    shared(pool)
+    held_up, go_on = threading.Event(), threading.Event()
+
+    def hold_up() -> None:
+        held_up.set()
+        go_on.wait(SOON)
+
+    pool._agenda.later(hold_up)
+    assert held_up.wait(SOON)
+    client.stop()
+    pool._campaign.join(SOON)
+    client.start()
+    go_on.set()
+    wait_for(lambda: pool._closed, SOON, "the worker has left")
+    assert children(zklock_client, f"{zklock_path}/members") == []
+    pool.stop()
+
+
 def deleted(client: Any, path: str) -> None:
     """Delete a tree in one transaction: others make nodes in it meanwhile."""
 
@@ -295,8 +364,8 @@ class Member:
             self.client.delete(node)
 
 
-def member(client: Any, path: str, identity: str, **more: Any) -> Member:
-    """Make a worker."""
+def member(client: Any, path: str, identity: str, acl: Any = None, **more: Any) -> Member:
+    """Make a worker; ``acl`` is that of its own node."""
     nodes = {}
     for kind in ("assigned", "owned"):
         nodes[kind] = client.create(
@@ -314,6 +383,7 @@ def member(client: Any, path: str, identity: str, **more: Any) -> Member:
         json.dumps(profile).encode(),
         ephemeral=True,
         sequence=True,
+        acl=acl,
     )
     return Member(client, path, nodes["assigned"], made)
 
@@ -327,6 +397,112 @@ def test_a_worker_of_a_later_release_gets_its_share(
     wait_for(lambda: len(later.has()) == SHARDS // 2, SOON, "its share")
     assert [it.identity for it in one.members()] == ["a", "later"]
     wait_for(lambda: len(one.owned()) == SHARDS // 2, SOON, "the other's share")
+
+
+def test_a_forked_child_does_not_wait_for_the_worker_of_its_parent(
+    zklock_hosts: str, zklock_path: str
+) -> None:
+    with Child("working_forked", hosts=zklock_hosts, path=zklock_path) as process:
+        assert process.hears() == {
+            "owned": "{}",
+            "stop": "ForkedClient",
+            "drain": "ForkedClient",
+            "next": "ForkedClient",
+        }
+        assert process.hears() == [0, 1], "the parent's worker goes on"
+        assert process.process.wait(SOON) == 0
+
+
+def test_a_worker_that_was_hidden_gets_its_share_once_it_may_be_read(
+    join: Join, zklock_client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared(join("a"))
+    hidden = [make_acl("world", "anyone", write=True, admin=True)]
+    later = member(zklock_client, zklock_path, "later", hidden)
+    wait_for(
+        lambda: "gets no shards, as its node cannot be read" in caplog.text, SOON, "it is said"
+    )
+    assert later.has() == frozenset()
+    zklock_client.set_acls(later.member, OPEN_ACL_UNSAFE)
+    wait_for(lambda: len(later.has()) == SHARDS // 2, SOON, "its share")
+    assert caplog.text.count("as its node cannot be read") == 1
+
+
+@pytest.mark.parametrize("shut", [{"read": True}, {}], ids=["written", "read or written"])
+def test_others_are_served_while_what_is_assigned_to_a_worker_may_not_be_written(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    caplog: pytest.LogCaptureFixture,
+    shut: dict[str, bool],
+) -> None:
+    one = join("a")
+    shared(one)
+    later = member(zklock_client, zklock_path, "later")
+    wait_for(lambda: len(later.has()) == SHARDS // 2, SOON, "its share")
+    wait_for(lambda: len(one.owned()) == SHARDS // 2, SOON, "the other's share")
+    had = later.has()
+    owner = make_acl("auth", "", all=True)
+    zklock_client.add_auth("digest", "later:secret")  # it can read what others cannot
+    zklock_client.set_acls(later.assigned, [owner, make_acl("world", "anyone", **shut)])
+    (term,) = children(zklock_client, f"{zklock_path}/leader")
+    two = join("b")
+    wait_for(lambda: one.owned() and two.owned(), SOON, "the others' shares")
+    if shut:
+        wait_for(lambda: len(two.owned()) == SHARDS // 4, SOON, "a share of the rest")
+        wait_for(lambda: len(one.owned()) == SHARDS // 4, SOON, "the rest")
+    assert later.has() == had
+    said = "as ACLs forbid the leader to read or write it"
+    wait_for(lambda: said in caplog.text, SOON, "it is said")
+    zklock_client.set_acls(later.assigned, OPEN_ACL_UNSAFE)
+    wait_for(lambda: len(later.has()) == SHARDS // 3, SOON, "its share of now")
+    wait_for(lambda: len(one.owned()) == len(two.owned()) == SHARDS // 3, SOON, "theirs")
+    assert caplog.text.count(said) == 1
+    assert "cannot lead" not in caplog.text
+    assert term in children(zklock_client, f"{zklock_path}/leader")
+
+
+def test_a_place_that_may_not_be_deleted_stops_nobody(
+    join: Join, zklock_client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = join("a")
+    shared(one)
+    places = f"{zklock_path}/returning"
+    zklock_client.ensure_path(places)
+    zklock_client.create(f"{places}/_gone", bytes(Place("gone", 1.0, 0.1, frozenset())))
+    zklock_client.set_acls(places, [make_acl("world", "anyone", read=True, admin=True)])
+    two = join("b")
+    shared(one, two)
+    wait_for(lambda: "a worker's place stays" in caplog.text, SOON, "it is said")
+    shared(one, two, join("c"))
+    assert caplog.text.count("a worker's place stays") == 1
+    assert "cannot lead" not in caplog.text
+    zklock_client.set_acls(places, OPEN_ACL_UNSAFE)
+
+
+def test_the_others_are_shown_while_acls_hide_a_worker(
+    join: Join, zklock_client: Any, zklock_path: str
+) -> None:
+    one = join("a")
+    shared(one)
+    wait_for(lambda: [it.owned for it in one.members()] == [SHARDS], SOON, "what it owns")
+    (name,) = children(zklock_client, f"{zklock_path}/owned")
+    hidden = [make_acl("world", "anyone", write=True, admin=True)]
+    later = member(zklock_client, zklock_path, "later", hidden)
+    assert [(it.identity, it.owned) for it in one.members()] == [("a", SHARDS)]
+    assert {(it.wanted, it.owner) for it in one.assignment()} == {("a", "a")}
+    owned = f"{zklock_path}/owned/{name}"
+    zklock_client.set_acls(owned, hidden)
+    assert [(it.identity, it.assigned, it.owned) for it in one.members()] == [("a", SHARDS, 0)]
+    assert {(it.wanted, it.owner) for it in one.assignment()} == {("a", None)}
+    zklock_client.set_acls(owned, OPEN_ACL_UNSAFE)
+    for name in children(zklock_client, f"{zklock_path}/members"):
+        zklock_client.set_acls(f"{zklock_path}/members/{name}", hidden)
+    for ask in (one.members, one.assignment):
+        with pytest.raises(zklock.AccessDenied):
+            ask()
+    zklock_client.set_acls(later.member, OPEN_ACL_UNSAFE)
+    assert [it.identity for it in one.members()] == ["later"]
 
 
 @pytest.mark.hazard("H42")
@@ -349,8 +525,128 @@ def test_a_worker_that_says_nothing_sensible_stops_nobody(
     shared(one, two)
     wait_for(lambda: caplog.text.count("its worker gets no shards") >= 8, SOON, "it is said")
     assert "gets no shards, as its node cannot be read" in caplog.text
-    zklock_client.delete(f"{zklock_path}/members/z")
     assert {"a", "b"} <= {it.identity for it in one.members()}
+
+
+def not_to_be_written(client: Any, path: str) -> str:
+    """Have ACLs forbid to write the only node below a path; return that node."""
+    (name,) = children(client, path)
+    node = f"{path}/{name}"
+    shut = make_acl("world", "anyone", create=True, delete=True, read=True, admin=True)
+    client.set_acls(node, [shut])
+    return node
+
+
+@pytest.mark.parametrize(
+    ("where", "home", "hears"),
+    [
+        ("members", Membership, "_profile_told"),
+        ("owned", publication.Publication, "_answered"),
+        ("returning", publication.PlaceKeeper, "_answered"),
+    ],
+)
+def test_what_a_worker_may_not_write_for_a_while_is_written_later(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    home: type,
+    hears: str,
+) -> None:
+    """ACLs refuse it to say what it is, what it owns, or what is to be kept for it."""
+    refused = threading.Event()
+    real = getattr(home, hears)
+
+    def heard(self: Any, was_refused: bool) -> None:
+        if was_refused:
+            refused.set()
+        real(self, was_refused)
+
+    monkeypatch.setattr(home, hears, heard)
+    one = join("a", rejoin_delay=30.0)
+    shared(one)
+    wait_for(lambda: [it.owned for it in one.members()] == [SHARDS], SOON, "what it owns")
+    node = not_to_be_written(zklock_client, f"{zklock_path}/{where}")
+    said = zklock_client.get(node)[0]
+    if where == "members":
+        one.set_capacity(2.0)
+    else:
+        one.set_shards(SHARDS - 1)
+    assert refused.wait(SOON)
+    assert zklock_client.get(node)[0] == said
+    zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
+    wait_for(lambda: zklock_client.get(node)[0] != said, SOON, "what it says now")
+    (told,) = one.members()
+    expected = (2.0, SHARDS) if where == "members" else (1.0, SHARDS - 1)
+    wait_for(lambda: len(one.owned()) == told.owned, SOON, "its shards")
+    assert where == "returning" or (told.capacity, told.owned) == expected
+
+
+def test_all_that_a_worker_may_not_say_of_itself_is_tried_as_one(
+    join: Join, zklock_client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else there would be as many tries a second as it has changed what it says."""
+    monkeypatch.setattr(publication, "REFUSED", 0.1)
+    sent: list[int] = []  # for each: how many have no answer yet
+    refused: list[bool] = []
+    real_write, real_told = publication.write, Membership._profile_told
+
+    def write(session: Any, agenda: Any, node: str, data: bytes, written: Any) -> None:
+        if "/members/" in node:
+            sent.append(len(sent) - len(refused))
+        real_write(session, agenda, node, data, written)
+
+    def told(self: Any, was_refused: bool) -> None:
+        refused.append(was_refused)
+        real_told(self, was_refused)
+
+    monkeypatch.setattr(publication, "write", write)
+    monkeypatch.setattr(Membership, "_profile_told", told)
+    one = join("a")
+    shared(one)
+    node = not_to_be_written(zklock_client, f"{zklock_path}/members")
+    for number in range(20):
+        one.set_capacity(2.0 + number)
+    wait_for(lambda: len(refused) == len(sent) >= 20, SOON, "all are refused")
+    before = len(sent)
+    wait_for(lambda: len(refused) >= before + 4, SOON, "more tries")
+    assert sent[before + 1 : before + 4] == [0] * 3, "one at a time"
+    zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
+    wait_for(lambda: [it.capacity for it in one.members()] == [21.0], SOON, "the newest")
+
+
+def test_a_worker_that_may_not_say_what_it_is_stays_in_the_pool(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It looks at its node whenever the leader has written to it."""
+    monkeypatch.setattr(publication, "REFUSED", 0.1)
+    refused = threading.Semaphore(0)
+    real = Membership._profile_told
+
+    def told(self: Any, was_refused: bool) -> None:
+        if was_refused:
+            refused.release()
+        real(self, was_refused)
+
+    monkeypatch.setattr(Membership, "_profile_told", told)
+    one = join("a")
+    shared(one)
+    node = not_to_be_written(zklock_client, f"{zklock_path}/members")
+    one.set_capacity(2.0)
+    assert refused.acquire(timeout=SOON)
+    one.set_shards(SHARDS + 1)
+    shared(one, total=SHARDS + 1)
+    for _ in range(5):
+        assert refused.acquire(timeout=SOON)
+    zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
+    wait_for(lambda: [it.capacity for it in one.members()] == [2.0], SOON, "what it is")
+    assert children(zklock_client, f"{zklock_path}/members") == [node.rpartition("/")[2]]
+    assert "cannot be in the pool" not in caplog.text
 
 
 @pytest.mark.hazard("H43")

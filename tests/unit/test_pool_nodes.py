@@ -20,6 +20,7 @@ from zklock._recipes.effects import (
     Create,
     Delete,
     DeleteIf,
+    Disown,
     Exists,
     Failed,
     Failure,
@@ -194,6 +195,20 @@ def test_a_forbidden_plan_raises() -> None:
         recipe.send((Failed(Failure.DENIED, AccessDenied("/p/1: forbidden")),))
 
 
+def test_what_is_forbidden_of_a_plan_is_told() -> None:
+    forbidden: list[str] = []
+    recipe = nodes.hand_out("/p/leader/x", [("/p/1", b"x", 7), ("/p/2", b"y", 7)], forbidden)
+    next(recipe)
+    with pytest.raises(StopIteration) as stop:
+        recipe.send((Failed(Failure.DENIED, AccessDenied("/p/2: forbidden"), node="/p/2"),))
+    assert stop.value.value is Failure.DENIED
+    assert forbidden == ["/p/2"]
+    recipe = nodes.hand_out("/p/leader/x", [("/p/1", b"x", 7)], forbidden)
+    next(recipe)
+    with pytest.raises(AccessDenied):
+        recipe.send((Failed(Failure.DENIED, AccessDenied("/p/leader/x: forbidden")),))
+
+
 @pytest.mark.hazard("H56")
 def test_a_worker_writes_for_the_version_that_was_read() -> None:
     """So what comes late undoes nothing."""
@@ -338,7 +353,8 @@ def test_one_that_may_not_make_all_of_its_nodes_takes_the_others_along() -> None
     (create,) = next(recipe)
     recipe.send((Node(f"{create.prefix}0000000000", b"", 0, True),))
     assert recipe.send((denied,)) == (Sync(PLACES.owned), List(PLACES.owned))
-    gone = deleted(recipe, recipe.send((None, denied)))
+    assert isinstance(recipe.send((None, denied)), Disown)
+    gone = deleted(recipe, recipe.send(None))
     assert [path.split("/")[2] for path in gone] == ["assigned"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +14,7 @@ import pytest
 from tests.fakes import no_thread
 from zklock import aio
 from zklock._locks.grant import Grant
-from zklock._pool import processes
+from zklock._pool import processes, runners
 from zklock._pool.processes import InExecutor, InProcesses
 from zklock._pool.runners import CannotRun, InTasks, InThreads
 from zklock.token import FencingToken
@@ -136,6 +136,49 @@ def test_a_task_that_exits_ends_no_other(error: type[BaseException]) -> None:
     runner.close()
 
 
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_what_a_handler_has_left_ends_with_the_loop(
+    monkeypatch: pytest.MonkeyPatch, stubborn: bool
+) -> None:
+    monkeypatch.setattr(runners, "_LEFT", 0.2)
+    began, ends = asyncio.Event(), list[str]()
+    kept: list[Any] = []
+
+    async def stays() -> None:
+        began.set()
+        while True:
+            try:
+                await asyncio.sleep(SOON)
+            except asyncio.CancelledError:
+                if stubborn:
+                    continue
+                await asyncio.sleep(0)
+                ends.append("task")
+                raise
+
+    async def counts() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            await asyncio.sleep(0)
+            ends.append("generator")
+
+    async def handler(shard: aio.Shard) -> None:
+        kept.extend([asyncio.create_task(stays()), counts()])
+        await began.wait()
+        async for _ in kept[1]:
+            return
+
+    runner = InTasks(handler, None)
+    runner.submit(7, held()).future.result(SOON)
+    assert not ends
+    runner.close()
+    assert ends == (["generator"] if stubborn else ["task", "generator"])
+    if stubborn:
+        kept[0]._log_destroy_pending = False
+
+
 def test_a_call_that_the_executor_cancels_cannot_run() -> None:
     """Nobody has called it off: its shard would be owned, and nobody would work on it."""
     go_on = threading.Event()
@@ -180,6 +223,30 @@ def test_a_closed_loop_is_said_so(work: Work) -> None:
     loop.close()
     with pytest.raises(CannotRun, match="closed"):
         InTasks(work, loop).submit(7, held())
+
+
+def test_a_loop_that_is_closed_ends_what_it_has_left(work: Work) -> None:
+    """A loop cancels no tasks by itself. Nobody works on the shard any more."""
+    loop = asyncio.new_event_loop()
+    tasks = InTasks(work, loop)
+    task = tasks.submit(7, held())
+    loop.run_until_complete(asyncio.sleep(0))
+    assert work.began.is_set()
+    assert tasks.look()
+    assert not task.future.done()
+    loop.close()
+    task.tell()
+    assert not tasks.look()
+    error = task.future.exception(0)
+    assert isinstance(error, CannotRun)
+    assert error.for_good
+
+
+def test_a_task_that_has_ended_is_not_looked_for(work: Work, tasks: InTasks) -> None:
+    task = tasks.submit(7, held())
+    task.tell()
+    assert task.future.result(SOON) is None
+    assert not tasks.look()
 
 
 def test_a_call_that_was_refused_does_not_run_later(monkeypatch: pytest.MonkeyPatch) -> None:

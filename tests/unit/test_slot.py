@@ -22,6 +22,7 @@ from tests.modes import examples
 from tests.unit.test_slot_states import CASES
 from zklock._engine.machine import IllegalStep
 from zklock._engine.outcome import Outcome
+from zklock._pool import slot
 from zklock._pool.agenda import Agenda
 from zklock._pool.runners import CannotRun, Task
 from zklock._pool.slot import Duties, ShardLock, Slot, Slots
@@ -132,6 +133,7 @@ class World:
         self.usable = True
         self.stopping = False
         self.unfit = 0
+        self.asked: list[Callable[[], object]] = []
         self.slots = Slots(
             "/pool",
             "w1",
@@ -143,6 +145,7 @@ class World:
             stopping=lambda: self.stopping,
             changed=lambda: None,
             unfit=self.is_unfit,
+            answered=self.asked.append,
         )
         self.slots.runner = cast(Any, self)
         self.slots.callbacks = Callbacks(self)
@@ -396,6 +399,28 @@ def test_a_loss_that_is_heard_of_after_the_end_is_not_the_next_owners() -> None:
     world.run()
     assert slot.state is S.GONE
     assert SHARD in world.slots.owned
+
+
+def test_so_many_are_queued_for_before_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of requests at once would hold up the heartbeats."""
+    monkeypatch.setattr(slot, "AT_ONCE", 3)
+    world = World()
+    world.want(*range(8))
+    assert len(world.attempts) == 3
+    assert len(world.asked) == 1
+    for attempt in world.attempts[:3]:
+        attempt.end(Grant(world))
+        world.run()
+    assert len(world.attempts) == 3, "who has them is of no account"
+    world.asked.pop()()
+    world.run()
+    assert len(world.attempts) == 6
+    world.want(*range(3), 7)
+    assert len(world.attempts) == 6
+    world.asked.pop()()
+    world.run()
+    assert sorted(world.slots._slots) == [0, 1, 2, 3, 4, 5, 7]
+    assert not world.asked, "there is room for others"
 
 
 @pytest.mark.parametrize("again", [True, False])

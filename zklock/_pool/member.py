@@ -12,6 +12,7 @@ import contextlib
 import logging
 import math
 import socket
+import sys
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
@@ -38,7 +39,7 @@ from zklock._ground.uncopied import Uncopied
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import G
-from zklock._pool import nodes
+from zklock._pool import nodes, publication
 from zklock._pool.agenda import Agenda
 from zklock._pool.executors import in_processes, runner
 from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_shards
@@ -49,17 +50,20 @@ from zklock._pool.processes import InExecutor, InProcesses
 from zklock._pool.publication import PlaceKeeper, Publication
 from zklock._pool.rebalancer import Memory, Policy, Rebalancer
 from zklock._pool.returning import Place
-from zklock._pool.runners import Runner, ShardHandler
+from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Duties, ShardLock, Slot, Slots
 from zklock._recipes import names, queries
 from zklock._recipes.effects import Recipe
-from zklock.errors import PoolStuck, ZkLockError
+from zklock.errors import ClientClosed, PoolStuck, ZkLockError
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
     from zklock._pool.slot import Reporting
 
 log = logging.getLogger("zklock")
+
+_LOOK = 1.0
+"""Seconds between two looks at an event loop that may be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ class Membership(Uncopied, Observed, Generic[G]):
             raise ValueError(f"on_error must be 'retry' or 'stop', not {on_error!r}")
         self._make_runner = None if handler is None else self._runner_of(handler, executor)
         self._retry = check_retry(retry)
-        self._policy = Policy(check_timeout(settle) or 0.0, assign)
+        self._policy = Policy(_check_pause("settle", settle), assign)
         self._client = client
         self._session_options = {
             "session_timeout": session_timeout,
@@ -224,10 +228,12 @@ class Membership(Uncopied, Observed, Generic[G]):
             stopping=lambda: self._stopping,
             changed=self._publication.soon,
             unfit=self._unfit,
+            answered=self._answered,
         )
         # Only the pool's own thread writes the following.
         self._attending: Attempt[None] | None = None
         self._seen: tuple[str | None, int] = None, -1
+        self._tells_again = False  # its profile, which was refused
         self._leaving = False
         self._left = False  # no node of the desk is left in ZooKeeper
         self._idle = False  # nobody works on any shard, now or later
@@ -426,6 +432,9 @@ class Membership(Uncopied, Observed, Generic[G]):
     async def _stop(self, timeout: float | None) -> None:
         check_thread("stop()")
         limit = check_timeout(timeout)
+        if sys.is_finalizing():
+            return  # no thread runs any more, and the session ends with the process
+        self._check_process()
         until = self._end_of(limit)
         if not self._depart():
             return
@@ -466,6 +475,7 @@ class Membership(Uncopied, Observed, Generic[G]):
     async def _drain(self, timeout: float | None) -> bool:
         check_thread("drain()")
         until = self._end_of(check_timeout(timeout))
+        self._check_process()
         self._change(draining=True)
         return await self._until(self._drained, until)
 
@@ -504,6 +514,14 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     # Inside, on any thread.
 
+    def _check_process(self) -> None:
+        """Raise ``ForkedClient`` if this is a child of the worker's process.
+
+        Raise ``ZkLockError`` while the interpreter shuts down.
+        """
+        if self._joined:
+            self._session.check_process()
+
     def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[PoolWorker]]:
         """Begin to observe who is in the pool."""
         roster = Roster(self._session, self._places.members, list, _workers, wake)
@@ -529,9 +547,7 @@ class Membership(Uncopied, Observed, Generic[G]):
                 self._agenda.ready()  # it has jobs; nobody else tries again to start its thread
                 self._election.run(self._lead)
             except Exception as error:
-                try:
-                    self._session.check_usable()
-                except ZkLockError:
+                if self._over(error):
                     log.info(
                         "%s: this worker leads no more: %s",
                         self._path,
@@ -588,16 +604,25 @@ class Membership(Uncopied, Observed, Generic[G]):
             if all(grant._loss is None for grant in self._owned.values()):
                 runner.lease(end)
             self._agenda.wake_by(now + self._session.timeout / HEARTBEATS / 2)
+        elsewhere: tuple[object, ...] = (runner, self._slots.callbacks)
+        for each in elsewhere:
+            if isinstance(each, OnLoop) and each.look():
+                self._look_again()
         if self._leaving and not self._idle and not self._slots.running:
             threading.Thread(target=self._close, name="zklock-stop", daemon=True).start()
             self._idle = True
         self._heard()
         return self._joined and not (self._idle and self._slots.empty and self._left)
 
+    def _look_again(self) -> None:
+        """Look soon whether an event loop is closed: nothing tells of it."""
+        self._agenda.wake_by(self._agenda.now() + _LOOK)
+
     def _attend(self) -> None:
         if self._stopping:
             self._gone()
             return
+        self._left = False
         attempt = self._session.attempt(
             nodes.attend(self._desk, self._told, lambda: self._agenda.later(self._gone))
         )
@@ -615,8 +640,19 @@ class Membership(Uncopied, Observed, Generic[G]):
                 error,
                 extra=self._fields(),
             )
-            if self._usable():
+            if not self._over(error):
                 self._agenda.at(self._agenda.now() + pause_after(1, self._retry), self._attend)
+
+    def _over(self, error: Exception) -> bool:
+        """Whether the client is of no use any more. Then all of the worker leaves, for good.
+
+        A client that was stopped may have been started again by now. Others have seen that it was
+        stopped, and have ended.
+        """
+        over = isinstance(error, ClientClosed) or not self._usable()
+        if over:
+            self._depart()
+        return over
 
     def _usable(self) -> bool:
         try:
@@ -626,14 +662,15 @@ class Membership(Uncopied, Observed, Generic[G]):
         return True
 
     def _gone(self) -> None:
-        self._left = self._stopping
+        self._left = True
 
     def _leave(self) -> None:
         if self._leaving:
             return
         self._leaving = True
-        if self._attending is None or not self._attending.give_up():
-            self._left = self._attending is None or self._attending.done
+        attending = self._attending
+        if attending is None or (not attending.give_up() and attending.done):
+            self._left = True
         self._slots.want(frozenset())
 
     def _take_profile(self) -> None:
@@ -644,9 +681,16 @@ class Membership(Uncopied, Observed, Generic[G]):
         node = self._desk.member
         if node is not None and not self._stopping:
             data = nodes.profile_data(self._desk)
-            self._session.attempt(
-                queries.retry_on_new_session(lambda: nodes.write(node, data))
-            ).start()
+            publication.write(self._session, self._agenda, node, data, self._profile_told)
+
+    def _profile_told(self, refused: bool) -> None:
+        if refused and not self._tells_again:  # one try for all changes meanwhile
+            self._tells_again = True
+            self._agenda.at(self._agenda.now() + publication.REFUSED, self._tell_again)
+
+    def _tell_again(self) -> None:
+        self._tells_again = False
+        self._tell_profile()
 
     def _heed(self, node: str | None, data: bytes, version: int) -> None:
         if self._stopping:
@@ -654,18 +698,20 @@ class Membership(Uncopied, Observed, Generic[G]):
         seen, latest = self._seen
         if node == seen and version < latest:
             return  # from another server, which is behind the one before
+        news = self._seen != (node, version)
         self._seen = node, version
         if node != seen:
             self._publication.soon()
             self._place.forget()
         wanted = nodes.parse_assigned(data)
         if wanted is None:
-            log.error(
-                "%s says %r, which is passed over: these are no shards",
-                node,
-                data[:100],
-                extra=self._fields(),
-            )
+            if news:
+                log.error(
+                    "%s says %r, which is passed over: these are no shards",
+                    node,
+                    data[:100],
+                    extra=self._fields(),
+                )
             return
         self._slots.want(wanted)
         said = self._desk.profile
@@ -682,6 +728,13 @@ class Membership(Uncopied, Observed, Generic[G]):
             identity=self._identity,
             **self._session_options,
         )
+
+    def _answered(self, call: Callable[[], object]) -> None:
+        attempt = self._session.attempt(
+            queries.retry_on_new_session(partial(nodes.read, [self._places.shards], []))
+        )
+        attempt.when_done(call)
+        attempt.start()
 
     def _unfit(self) -> None:
         if not self._desk.profile.draining and not self._stopping:
@@ -720,14 +773,14 @@ def _coded(payload: bytes | str) -> str:
     return base64.b64encode(check_payload(payload)).decode()
 
 
-def _check_delay(delay: Any, identity: str | None) -> float:
-    found = check_number(
-        "rejoin_delay",
-        delay,
-        "a number of seconds",
-        lambda it: 0 <= it < math.inf,
-        "0 or more, and finite",
+def _check_pause(name: str, value: Any) -> float:
+    return check_number(
+        name, value, "a number of seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
     )
+
+
+def _check_delay(delay: Any, identity: str | None) -> float:
+    found = _check_pause("rejoin_delay", delay)
     if found and identity is None:
         raise ValueError("rejoin_delay= needs an identity= that is the same at every start")
     return found

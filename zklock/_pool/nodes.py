@@ -64,7 +64,7 @@ from zklock._recipes.effects import (
     Write,
     WriteAll,
 )
-from zklock.errors import ZkLockError
+from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
 
 _OWNED = struct.Struct(">HQI")  # number, epoch and sequence of the token
@@ -390,10 +390,18 @@ def _listen(desk: WorkerNodes, tell: Callable[[bytes, int], object]) -> Recipe[N
         if not (assigned.mine and member.mine):
             return
         tell(assigned.data, assigned.version)
-        if member.data != profile_data(desk):
-            yield from write(desk.member, profile_data(desk))
-        else:
+        said = profile_data(desk)
+        if member.data == said or not (yield from _permitted(write(desk.member, said))):
             yield Wait(desk.assigned, desk.owned, desk.member)
+
+
+def _permitted(write: Recipe[None]) -> Recipe[bool]:
+    """Write → whether ACLs permit it. If they do not, it is tried again later."""
+    try:
+        yield from write
+    except AccessDenied:
+        return False
+    return True
 
 
 def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
@@ -474,24 +482,37 @@ def _sign_off(member: str, data: bytes) -> Recipe[None]:
             yield from steps.delete(member.rpartition("/")[0], member)
 
 
-def read(paths: Sequence[str]) -> Recipe[list[Node | None]]:
-    """Return the nodes, ``None`` for those that are missing."""
+def read(paths: Sequence[str], hidden: list[str] | None = None) -> Recipe[list[Node | None]]:
+    """Return the nodes, ``None`` for those that are missing.
+
+    With a list for what is ``hidden`` by ACLs, those nodes are missing, too, and their paths are
+    put there.
+    """
+    passing = () if hidden is None else (Failure.DENIED,)
     there: list[Node | None] = []
     while len(there) < len(paths):
         batch = paths[len(there) : len(there) + _BATCH]
         nodes = yield tuple(map(Read, batch))
         for node in nodes:
-            steps.check(node, Failure.DROPPED, Failure.MISSING)
+            steps.check(node, Failure.DROPPED, Failure.MISSING, *passing)
         if not any(steps.is_(node, Failure.DROPPED) for node in nodes):
             there += [node if isinstance(node, Node) else None for node in nodes]
+            if hidden is not None:
+                each = zip(batch, nodes, strict=True)
+                hidden += [path for path, node in each if steps.is_(node, Failure.DENIED)]
     return there
 
 
-def hand_out(leader_node: str, writes: Sequence[tuple[str, bytes, int]]) -> Recipe[Failure | None]:
+def hand_out(
+    leader_node: str,
+    writes: Sequence[tuple[str, bytes, int]],
+    forbidden: list[str] | None = None,
+) -> Recipe[Failure | None]:
     """Write the workers' assignments, if the leader's node exists → the failure, if any.
 
     Each node must still have the version that was read. ZooKeeper limits the size of a request, so
-    there may be several transactions: as few as possible.
+    there may be several transactions: as few as possible. With a list for what is ``forbidden`` by
+    ACLs, that is such a failure, too, and the node's path is put there.
     """
     left = list(writes)
     while left:
@@ -500,6 +521,9 @@ def hand_out(leader_node: str, writes: Sequence[tuple[str, bytes, int]]) -> Reci
         while left and (size := size + len(left[0][1]) + len(left[0][0]) + 64) <= _FLIGHT:
             batch.append(left.pop(0))
         (written,) = yield (WriteAll(leader_node, tuple(batch)),)
+        if forbidden is not None and steps.is_(written, Failure.DENIED) and written.node:
+            forbidden.append(written.node)
+            return Failure.DENIED
         steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
         if isinstance(written, Failed):
             return written.why
@@ -515,11 +539,16 @@ class Found:
     owned: Mapping[Key, FencingToken]
 
 
-def kept(places: PoolPaths) -> Recipe[list[Node]]:
-    """Return the places that are kept for workers."""
-    listing = yield from steps.look(places.returning)
-    found = yield from read([f"{places.returning}/{name}" for name in listing.names])
-    return [node for node in found if node is not None]
+def kept(places: PoolPaths) -> Recipe[tuple[list[Node], list[str]]]:
+    """Return the places that are kept for workers, and the paths of what ACLs hide of them."""
+    try:
+        listing = yield from steps.look(places.returning)
+    except AccessDenied:
+        return [], [places.returning]
+    hidden: list[str] = []
+    paths = [f"{places.returning}/{name}" for name in listing.names]
+    found = yield from read(paths, hidden)
+    return [node for node in found if node is not None], hidden
 
 
 def drop(place: Node) -> Recipe[None]:
@@ -532,7 +561,11 @@ def drop(place: Node) -> Recipe[None]:
 
 
 def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:
-    """Return the shards, and the workers."""
+    """Return the shards, and the workers.
+
+    Workers whose nodes ACLs hide are not there; that ends in ``AccessDenied`` if they hide all.
+    What they hide of another worker is as if it had never been written.
+    """
     while True:
         synced, listing, shards = yield (
             Sync(places.root),
@@ -544,12 +577,17 @@ def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:
         if any(steps.is_(result, Failure.DROPPED) for result in (synced, listing, shards)):
             continue
         names = listing.names if isinstance(listing, Listing) else []
-        nodes = yield from read([f"{places.members}/{name}" for name in names])
+        hidden: list[str] = []
+        nodes = yield from read([f"{places.members}/{name}" for name in names], hidden)
+        if hidden and not any(nodes):
+            yield from read(hidden)
+            continue  # they are there to read now, or gone
         told = (WorkerRecord.parse(node.data) for node in nodes if node is not None)
         profiles = [profile for profile in told if profile is not None]
         data = yield from read(
             [f"{places.assigned}/{profile.assigned}" for profile in profiles]
-            + [f"{places.owned}/{profile.owned}" for profile in profiles]
+            + [f"{places.owned}/{profile.owned}" for profile in profiles],
+            hidden,
         )
         assigned, owned = data[: len(profiles)], data[len(profiles) :]
         found = [

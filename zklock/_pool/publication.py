@@ -13,9 +13,29 @@ from zklock._pool.agenda import Agenda
 from zklock._pool.keys import Key
 from zklock._pool.nodes import WorkerNodes
 from zklock._recipes import queries
+from zklock.errors import AccessDenied
 
 _AFTER = 0.1
 """How long a worker collects changes of what it owns before it writes them, in seconds."""
+
+REFUSED = 1.0
+"""How long a worker waits after ACLs have refused a write, in seconds. Then it tries again."""
+
+
+def write(
+    session: Session, agenda: Agenda, node: str, data: bytes, written: Callable[[bool], object]
+) -> None:
+    """Write to a node. ``written(refused)`` is called later, on the agenda's thread.
+
+    ``refused``: whether ACLs have refused it. They may be changed again.
+    """
+    attempt = session.attempt(queries.retry_on_new_session(lambda: nodes.write(node, data)))
+
+    def answered() -> None:
+        written(isinstance(attempt.settled()[1], AccessDenied))
+
+    attempt.when_done(partial(agenda.later, Once(answered)))
+    attempt.start()
 
 
 class Publication:
@@ -58,11 +78,14 @@ class Publication:
             self._under_way = False
             return
         self._written = node, data
-        attempt = self._session.attempt(
-            queries.retry_on_new_session(lambda: nodes.write(node, data))
-        )
-        attempt.when_done(partial(self._agenda.later, Once(self._again)))
-        attempt.start()
+        write(self._session, self._agenda, node, data, self._answered)
+
+    def _answered(self, refused: bool) -> None:
+        if refused:
+            self._written = None
+            self._agenda.at(self._agenda.now() + REFUSED, self._write)
+        else:
+            self._again()
 
 
 class PlaceKeeper:
@@ -98,8 +121,11 @@ class PlaceKeeper:
         self._under_way = data != self._written and not self._stopping()
         if self._under_way:
             self._written = data
-            attempt = self._session.attempt(
-                queries.retry_on_new_session(lambda: nodes.write(self._path, data))
-            )
-            attempt.when_done(partial(self._agenda.later, Once(self._write)))
-            attempt.start()
+            write(self._session, self._agenda, self._path, data, self._answered)
+
+    def _answered(self, refused: bool) -> None:
+        if refused:
+            self._written = b""
+            self._agenda.at(self._agenda.now() + REFUSED, self._write)
+        else:
+            self._write()

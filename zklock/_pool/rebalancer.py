@@ -33,7 +33,10 @@ _PATIENCE = 5.0
 """Seconds that the leader waits for an answer before it checks whether it still leads."""
 
 _ASK_AGAIN = 5.0
-"""Seconds after which a user's function that made no plan is called again, even without news."""
+"""Seconds after which a user's function that made no plan is called again, even without news.
+
+So is a worker's node read or written that could not be.
+"""
 
 _LATE = 5.0
 """Seconds after which the leader says that a user's function has not returned."""
@@ -98,11 +101,16 @@ class Rebalancer:
         # By the name of the member: the version, and the shards, ``None`` if unreadable.
         self._assigned: dict[str, tuple[int, frozenset[Key] | None]] = {}
         self._broken: dict[str, bytes] = {}  # data that was complained about
+        self._hidden: set[str] = set()  # the workers whose nodes may not be read
+        # Of the workers whose assignments ACLs forbid to read or write: when to try again.
+        self._barred: dict[str, float] = {}
         self._absences = Absences()
         self._places_kept: dict[str, tuple[Node, Place]] = {}  # by identity
         self._due: float | None = None  # when to plan even if nothing has happened
         self._told_of: set[str] = set()  # the workers that were logged as left out
         self._told_away: set[str] = set()  # the identities that were logged as away
+        self._told_hidden: set[str] = set()  # the places that were logged as hidden
+        self._told_kept: set[str] = set()  # the places that were logged as not to be deleted
         self._told_bad = ""  # what was logged of the user's function
 
     def run(self) -> None:
@@ -150,12 +158,25 @@ class Rebalancer:
             if key in {"", "/"}:
                 raise
             self._profiles[key] = None
-            log.error(
-                "%s: a worker gets no shards, as its node cannot be read: %s",
-                self._places.root,
-                error,
-                extra=self._fields(),
-            )
+            if key not in self._hidden:
+                log.error(
+                    "%s: a worker gets no shards, as its node cannot be read: %s",
+                    self._places.root,
+                    error,
+                    extra=self._fields(),
+                )
+            self._hidden.add(key)
+            # It may be permitted later, and a change of an ACL is no event.
+            look = partial(self._look_again, key, attempt)
+            self._session.pause(_ASK_AGAIN, partial(self._later, look))
+
+    def _look_again(self, name: str, before: Attempt[None]) -> None:
+        if self._following.get(name) is before:
+            self._follow_worker(name)
+
+    def _follow_worker(self, name: str) -> None:
+        path = f"{self._places.members}/{name}"
+        self._follow(name, follow.follow(path, partial(self._on_profile, name)))
 
     def _take_members(self, names: set[str]) -> None:
         self._names = names
@@ -163,11 +184,12 @@ class Rebalancer:
             self._following.pop(name).give_up()
             self._profiles.pop(name, None)
             self._assigned.pop(name, None)
+            self._hidden.discard(name)
+            self._barred.pop(name, None)
             self._broken.pop(f"{self._places.members}/{name}", None)
             self._newcomers.left(name, False, self._session.now(), self._session.timeout)
         for name in sorted(names - self._following.keys()):
-            path = f"{self._places.members}/{name}"
-            self._follow(name, follow.follow(path, partial(self._on_profile, name)))
+            self._follow_worker(name)
 
     def _take_profile(self, name: str, node: Node | None, at_once: bool) -> None:
         before = self._profiles.get(name)
@@ -177,6 +199,7 @@ class Rebalancer:
             self._newcomers.left(name, crashed, now, unit)
         if name not in self._following:
             return
+        self._hidden.discard(name)
         self._profiles[name] = profile = None if node is None else WorkerRecord.parse(node.data)
         if profile is not None:
             self._newcomers.came(name, profile.kin or profile.identity, now, unit)
@@ -227,6 +250,42 @@ class Rebalancer:
         if self._broken.get(path) != data:
             self._broken[path] = data
             log.error("%s says %r: %s", path, data[:100], what, extra=self._fields())
+
+    def _tell_hidden(self, places: Sequence[str]) -> None:
+        """Log the places that ACLs hide, once each."""
+        for path in places:
+            if path not in self._told_hidden:
+                log.error(
+                    "%s: nothing is kept for a worker that crashes, as ACLs hide its place from "
+                    "the leader: %s",
+                    self._places.root,
+                    path,
+                    extra=self._fields(),
+                )
+        self._told_hidden = set(places)
+
+    def _tell_kept(self, path: str, error: AccessDenied) -> None:
+        """Log a place that ACLs keep from being deleted, once."""
+        if path not in self._told_kept:
+            self._told_kept.add(path)
+            log.error(
+                "%s: a worker's place stays, though nothing is kept for it any more: %s",
+                self._places.root,
+                error,
+                extra=self._fields(),
+            )
+
+    def _bar(self, name: str, path: str) -> None:
+        """Plan without a worker for a while. It keeps what it has, and that is logged once."""
+        if name not in self._barred:
+            log.error(
+                "%s: what is assigned to a worker stays as it is, as ACLs forbid the leader to "
+                "read or write it: %s",
+                self._places.root,
+                path,
+                extra=self._fields(),
+            )
+        self._barred[name] = self._session.now() + _ASK_AGAIN
 
     def _fields(self) -> Fields:
         return log_fields(self._leadership, path=self._places.root)
@@ -279,8 +338,11 @@ class Rebalancer:
             self._drop_places()
             if not writes:
                 return True
+            # Those that were forbidden come first: if they still are, nothing has been written.
+            writes.sort(key=lambda write: write[0] not in self._barred)
             changed = [(path, data, version) for _, path, data, version in writes]
-            refused = self._ask(lambda: nodes.hand_out(self._leadership.path, changed))
+            forbidden: list[str] = []
+            refused = self._ask(lambda: nodes.hand_out(self._leadership.path, changed, forbidden))
         except NoAnswer as error:
             log.info("%s: the plan is late: %s", self._places.root, error, extra=self._fields())
             self._assigned.clear()
@@ -288,7 +350,11 @@ class Rebalancer:
         if refused is None:
             for name, _, data, version in writes:
                 self._assigned[name] = version + 1, nodes.parse_assigned(data)
+                self._barred.pop(name, None)
             return True
+        for name, path, _, _ in writes:
+            if path in forbidden:
+                self._bar(name, path)
         log.info(
             "%s: the plan was refused (%s), and is made anew",
             self._places.root,
@@ -300,28 +366,38 @@ class Rebalancer:
 
     def _read(self) -> None:
         """Read the assignments that are not known yet, and what is kept for workers."""
-        kept = ((node, Place.parse(node.data)) for node in self._ask(self._kept))
+        there, hidden = self._ask(self._kept)
+        self._tell_hidden(hidden)
+        kept = ((node, Place.parse(node.data)) for node in there)
         self._places_kept = {place.identity: (node, place) for node, place in kept if place}
         profiles = {name: each for name, each in self._profiles.items() if each is not None}
         unread = [name for name in profiles if name not in self._assigned]
         paths = [f"{self._places.assigned}/{profiles[name].assigned}" for name in unread]
-        for name, node in zip(unread, self._ask(lambda: nodes.read(paths)), strict=True):
+        unreadable: list[str] = []
+        found = self._ask(lambda: nodes.read(paths, unreadable))
+        for name, path, node in zip(unread, paths, found, strict=True):
+            if path in unreadable:
+                self._bar(name, path)
             if node is not None:
                 numbers = nodes.parse_assigned(node.data)
                 self._assigned[name] = node.version, numbers
                 if numbers is None:
-                    path = f"{self._places.assigned}/{profiles[name].assigned}"
                     self._complain(path, node.data, "these are no shards, and it is written anew")
 
     def _writes(self) -> list[tuple[str, str, bytes, int]]:
         """Return the changes: member, path, data, and the version that each replaces."""
         known: dict[tuple[str, str], WorkerRecord] = {}
         taken: set[str] = set()
+        fixed: frozenset[Key] = frozenset()  # shards of workers that cannot be told of a change
+        now = self._session.now()
         for name, profile in sorted(self._profiles.items()):
             if profile is None or name not in self._assigned or profile.assigned in taken:
                 continue
             taken.add(profile.assigned)  # for the first member that names this node
-            known[profile.identity, name] = profile
+            if self._barred.get(name, 0.0) <= now:
+                known[profile.identity, name] = profile
+            elif profile.weight:
+                fixed |= self._assigned[name][1] or frozenset()
         keys = {f"{at:08}": key for at, key in enumerate(sorted(known))}
         by_name = {name: profile for (_, name), profile in known.items()}
         has = {name: self._assigned[name][1] for name in by_name}
@@ -340,11 +416,15 @@ class Rebalancer:
         shares = {at: 0.0 if name in left_out else weights[name] for at, (_, name) in keys.items()}
         current = {at: had.get(name, frozenset()) for at, (_, name) in keys.items()}
         away = self._away()
+        again = (until for until in self._barred.values() if until > now)
+        self._due = min(filter(None, (self._due, *again)), default=None)
+        free = [key for key in self._shards or () if key not in fixed]
         if self._assign is None:
-            plan = share_out(self._shards or (), shares, current, away)
+            plan = share_out(free, shares, current, away)
         else:
             profiles = {at: (key[1], known[key]) for at, key in keys.items()}
-            plan = self._asked(self._assign, profiles, shares, current, away)
+            wanted = frozenset(free) - kept_back(free, current, away)
+            plan = self._asked(self._assign, wanted, profiles, shares, current)
         writes = []
         for at, numbers in plan.items():
             _, name = keys[at]
@@ -358,17 +438,15 @@ class Rebalancer:
     def _asked(
         self,
         assign: Assign,
+        shards: frozenset[Key],
         profiles: Mapping[str, tuple[str, WorkerRecord]],
         shares: Mapping[str, float],
         current: Mapping[str, frozenset[Key]],
-        away: list[Place],
     ) -> dict[str, frozenset[Key]]:
         """Return what the user's function plans; nothing if it makes no plan: all stays as it is.
 
         ``profiles``: the members' names and records, by the names that the plan has for them.
         """
-        all_shards: Sequence[Key] = self._shards or ()
-        shards = frozenset(all_shards) - kept_back(all_shards, current, away)
         takers = [at for at in profiles if shares[at]]
         # Of workers with one identity, the one that came last.
         takers.sort(key=lambda at: age(profiles[at][0]))
@@ -448,7 +526,7 @@ class Rebalancer:
                 extra=self._fields(),
             )
 
-    def _kept(self) -> Recipe[list[Node]]:
+    def _kept(self) -> Recipe[tuple[list[Node], list[str]]]:
         return nodes.kept(self._places)
 
     def _away(self) -> list[Place]:
@@ -484,7 +562,10 @@ class Rebalancer:
         }
         for identity, (node, _) in self._places_kept.items():
             if identity not in need | self._told_away:
-                self._ask(partial(nodes.drop, node))
+                try:
+                    self._ask(partial(nodes.drop, node))
+                except AccessDenied as error:
+                    self._tell_kept(node.path, error)
 
     def _left_out(self, weights: Mapping[str, float]) -> set[str]:
         """Return the newcomers that get no shards yet; none if nobody else can take shards."""

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import BrokenExecutor, Executor, Future
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from zklock._engine.callbacks import ran
@@ -15,6 +16,9 @@ from zklock._ground.events import Event
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import Calling, OwnThreads
 from zklock._pool.submitted import Submitted
+
+_LEFT = 5.0
+"""Seconds that what handlers have left on the pool's own loop has to end, once it is cancelled."""
 
 
 class Stop(Protocol):
@@ -208,13 +212,63 @@ def _settle(kept: Future[Any], error: BaseException | None, *, begun: bool) -> N
         kept.set_exception(error)
 
 
-class InTasks:
+class OnLoop:
+    """Calls of coroutine functions on an event loop, from any thread.
+
+    A loop that is closed leaves tasks that never end, as nobody has cancelled them, or as they
+    began too late for that. So somebody has to look from time to time.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._futures: dict[Future[Any], bool] = {}  # of the calls that have not ended
+
+    def begin(self, what: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run it → a future that cannot be cancelled, as the coroutine has to end by itself.
+
+        If others cancel the coroutine, the future ends with ``asyncio.CancelledError``. Raises
+        ``RuntimeError`` if the loop is closed.
+        """
+        try:
+            future = asyncio.run_coroutine_threadsafe(what, self._loop)
+        except RuntimeError:
+            what.close()
+            raise
+        kept: Future[Any] = Future()
+        kept.set_running_or_notify_cancel()
+        self._futures[kept] = True
+        future.add_done_callback(partial(self._done, kept))
+        return kept
+
+    def look(self) -> bool:
+        """End the futures of what a closed loop has left. Return whether to look again."""
+        if self._loop.is_closed():
+            for kept in list(self._futures):
+                self._end(kept, CannotRun("its event loop is closed", for_good=True))
+        return bool(self._futures)
+
+    def _done(self, kept: Future[Any], future: Future[Any]) -> None:
+        if future.cancelled():
+            self._end(kept, asyncio.CancelledError("cancelled by others than zklock"))
+        else:
+            self._end(kept, future.exception())
+
+    def _end(self, kept: Future[Any], error: BaseException | None) -> None:
+        if not self._futures.pop(kept, False):  # one step
+            return
+        if error is None:
+            kept.set_result(None)
+        else:
+            kept.set_exception(error)
+
+
+class InTasks(OnLoop):
     """Runs handlers as tasks of an event loop. The handler of a lost shard is cancelled."""
 
     def __init__(self, handler: ShardHandler, loop: asyncio.AbstractEventLoop | None) -> None:
+        super().__init__(loop or asyncio.new_event_loop())
         self._handler = handler
         self._own = loop is None
-        self._loop = loop or asyncio.new_event_loop()
         self._closing = False
         self._thread: threading.Thread | None = None
         if self._own:
@@ -230,13 +284,13 @@ class InTasks:
         stop = asyncio.Event()
         call = _Call(self._handler, TaskShard(shard, grant, stop))
         try:
-            future = on_loop(self._loop, call.run())
+            future = self.begin(call.run())
         except RuntimeError as error:
             raise CannotRun("its event loop is closed", for_good=True) from error
         return Task(future, lambda: self._soon(stop.set), lambda: self._soon(call.lose))
 
     def _soon(self, call: Callable[[], object]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks have ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs there
             self._loop.call_soon_threadsafe(call)
 
     def _run(self) -> None:
@@ -244,6 +298,8 @@ class InTasks:
         while not self._closing:
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self._loop.run_forever()
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            self._loop.run_until_complete(_end_what_is_left())
 
     def close(self) -> None:
         """End the loop, if this runner started it."""
@@ -252,6 +308,17 @@ class InTasks:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+async def _end_what_is_left() -> None:
+    """Cancel the tasks that handlers have left, and close their generators, as at a loop's end."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=_LEFT)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.get_running_loop().shutdown_asyncgens(), _LEFT)
 
 
 class _Call:
@@ -282,29 +349,3 @@ class _Call:
         self._shard.should_stop.set()
         if self._task is not None:
             self._task.cancel()
-
-
-def on_loop(loop: asyncio.AbstractEventLoop, what: Coroutine[Any, Any, Any]) -> Future[Any]:
-    """Run on a loop → a future that cannot be cancelled, as the coroutine has to end by itself.
-
-    If others cancel the coroutine, the future ends with ``asyncio.CancelledError``. Raises
-    ``RuntimeError`` if the loop is closed.
-    """
-    try:
-        future = asyncio.run_coroutine_threadsafe(what, loop)
-    except RuntimeError:
-        what.close()
-        raise
-    kept: Future[Any] = Future()
-    kept.set_running_or_notify_cancel()
-
-    def done(future: Future[Any]) -> None:
-        if future.cancelled():
-            kept.set_exception(asyncio.CancelledError("cancelled by others than zklock"))
-        elif (error := future.exception()) is not None:
-            kept.set_exception(error)
-        else:
-            kept.set_result(future.result())
-
-    future.add_done_callback(done)
-    return kept

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState
 from zklock.errors import LockLost, NotHeld
 
 log = logging.getLogger("zklock")
+
+AT_ONCE = 200
+"""How many shards a worker begins to queue for before it waits for an answer."""
 
 
 class Reporting(GrantBase):
@@ -87,7 +91,8 @@ class Slots:
     notes the grants of the shards that the worker owns; ``changed()`` is called after each change.
     ``lock(slot)`` makes the lock of a slot. ``usable()``: whether the client may be of use, now or
     later. ``stopping()``: whether the worker was told to stop. ``unfit()`` is called if handlers
-    cannot run any more.
+    cannot run any more. ``answered(call)`` calls when all is answered that was asked before, or
+    when the client is of no use any more.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class Slots:
         stopping: Callable[[], bool],
         changed: Callable[[], object],
         unfit: Callable[[], object],
+        answered: Callable[[Callable[[], object]], object],
     ) -> None:
         self.path = path
         self._identity = identity
@@ -113,12 +119,16 @@ class Slots:
         self.stopping = stopping
         self.changed = changed
         self.unfit = unfit
+        self.answered = answered
         self.home: asyncio.AbstractEventLoop | None = None
         self.runner: Runner | None = None
         self.callbacks: Calling | None = None
         self.taking = True
         self.owned = owned
         self._wanted: frozenset[Key] = frozenset()
+        self._to_begin: deque[Key] = deque()
+        self._room = AT_ONCE
+        self._asked = False  # for the answer that comes after those to what has begun
         self._slots: dict[Key, Slot] = {}
         self._stuck: set[Slot] = set()  # their shards were given back, and the work still runs
 
@@ -165,9 +175,27 @@ class Slots:
             slot.call_off()
         for slot in unwanted:
             slot.unwant()
+        self._to_begin.clear()
         if self.taking:
-            for shard in in_order(self._wanted - self._slots.keys()):
-                self._begin(shard)
+            self._to_begin.extend(in_order(self._wanted - self._slots.keys()))
+        self._begin_some()
+
+    def _begin_some(self) -> None:
+        """Begin with what is wanted, until as many have begun as may before an answer.
+
+        ZooKeeper answers in order. If all began at once, the answer to a heartbeat would come after
+        the answers to all of them: too late, where there are thousands.
+        """
+        while self._to_begin and self._room:
+            self._room -= 1
+            self._begin(self._to_begin.popleft())
+        if not self._room and not self._asked:
+            self._asked = True
+            self.answered(partial(self.agenda.later, Once(self._go_on)))
+
+    def _go_on(self) -> None:
+        self._asked, self._room = False, AT_ONCE
+        self._begin_some()
 
     def _begin(self, shard: Key) -> None:
         slot = self._slots[shard] = Slot(shard, self)
@@ -210,10 +238,10 @@ class Slots:
 
     def gone(self, shard: Key) -> None:
         """Forget a slot. Begin with another if its shard is wanted again."""
+        del self._slots[shard]
         if shard in self._wanted and self.taking and self.usable():
-            self._begin(shard)
-        else:
-            del self._slots[shard]
+            self._to_begin.append(shard)
+            self._begin_some()
 
 
 class Slot:

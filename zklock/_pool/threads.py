@@ -15,7 +15,7 @@ from zklock._locks.grant import Grant
 from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.slot import Reporting
-from zklock.errors import WouldDeadlock
+from zklock.errors import ForkedClient, WouldDeadlock
 
 _CALLBACKS = 64  # that run at a time
 
@@ -127,11 +127,13 @@ class WorkerPool(Membership[Grant]):
         have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``. Their
         shards then stay owned until they return (or ``stuck_after``), and ``stop()`` may be called
         again. If ZooKeeper does not answer, the rest goes on in the background. After an interrupt
-        all of it does. A handler that calls ``stop()`` waits for itself.
+        all of it does. A handler that calls ``stop()`` waits for itself. In a forked child, whose
+        parent has the worker, it raises ``ForkedClient``, and the end of ``with pool:`` does
+        nothing.
         """
         try:
             run(lambda: self._stop(timeout))
-        except (TypeError, ValueError, WouldDeadlock):
+        except (TypeError, ValueError, WouldDeadlock, ForkedClient):
             raise  # stop() was refused
         except BaseException:
             try:
@@ -145,7 +147,8 @@ class WorkerPool(Membership[Grant]):
 
         Waits until this worker owns no shard. Returns ``False`` if that took longer than
         ``timeout`` seconds; the draining goes on. After ``True`` no handler begins before
-        :meth:`resume`. If all workers of the pool drain, nobody owns the shards.
+        :meth:`resume`. If all workers of the pool drain, nobody owns the shards. A handler that
+        calls ``drain()`` waits for itself: let it pass ``timeout=0``.
         """
         return run(lambda: self._drain(timeout))
 
@@ -164,9 +167,11 @@ class WorkerPool(Membership[Grant]):
         """Return for each shard, in order, which worker should have it and which worker has it.
 
         The owners are as the workers have said last; they do so a tenth of a second after a change.
-        It costs three reads for each worker, whatever the number of shards. Raises ``NoAnswer``
-        after ``timeout`` seconds, by default the session timeout. Asks through the leader of
-        ZooKeeper. Needs no :meth:`start`.
+        It costs three reads for each worker, whatever the number of shards. Workers whose nodes
+        ACLs hide from this client are left out, and their shards seem to have no owner. Raises
+        ``AccessDenied`` if ACLs hide all workers, or the pool. Raises ``NoAnswer`` after
+        ``timeout`` seconds, by default the session timeout. Asks through the leader of ZooKeeper.
+        Needs no :meth:`start`.
         """
         return run(lambda: self._assignment(timeout))
 
@@ -220,6 +225,8 @@ class WorkerPool(Membership[Grant]):
     ) -> None:
         try:
             self.stop()
+        except ForkedClient:
+            return  # the worker is that of the parent
         except BaseException:
             try:
                 self._depart()
