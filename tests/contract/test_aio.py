@@ -10,7 +10,7 @@ import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
@@ -245,6 +245,29 @@ class TestFronts:
         with pytest.raises(zklock.WrongThread, match="this task"):
             await asyncio.create_task(lock.release())
         await asyncio.create_task(grant.release())
+
+    @pytest.mark.parametrize("several", [False, True])
+    @on_loop
+    async def test_a_body_that_is_left_in_another_task_is_told_of(
+        self, make: Make, caplog: pytest.LogCaptureFixture, several: bool
+    ) -> None:
+        """The loop finishes a generator that was abandoned in a task of its own."""
+        lock = aio.MultiLock([make()]) if several else make()
+        grants = []
+
+        async def holding() -> AsyncIterator[None]:
+            async with lock as grant:
+                grants.append(grant)
+                yield
+
+        async for _ in holding():
+            break
+        said = "released nothing"
+        while said not in caplog.text:
+            gc.collect()
+            await asyncio.sleep(0.01)
+        assert grants[0].held, "it belongs to this task"
+        await lock.release()
 
     @LASTING
     @on_loop

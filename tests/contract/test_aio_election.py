@@ -39,6 +39,20 @@ async def until(condition: Callable[[], object], what: str = "the condition") ->
         pytest.fail(f"{what} did not come about")
 
 
+class Counting(aio.LeaderElection):
+    """It counts the transfers that have asked for the end of a term and wait for it."""
+
+    waiting = 0
+
+    async def _ended(self, *args: Any) -> bool:
+        self.waiting += 1
+        return await super()._ended(*args)
+
+
+class Outcome(BaseException):
+    """As a library may have it: no error, and neither the end of a task nor of the program."""
+
+
 class Member:
     """An election with a ``run`` of its own, whose ``lead`` waits until it is told to end."""
 
@@ -121,6 +135,36 @@ class TestTerms:
         assert election.leadership is None
         assert not election.is_leader
         await aside(gone, client, zklock_path)
+
+    @on_loop
+    async def test_without_a_task_are_given_back(self, client: Any, zklock_path: str) -> None:
+        """With ``asyncio.eager_task_factory``, ``SystemExit`` in ``lead`` comes from its making."""
+        loop = asyncio.get_running_loop()
+
+        class Refused(BaseException):
+            pass
+
+        def make(its_loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+            if options.get("name") == "zklock-lead" or "_lead" in coroutine.__qualname__:
+                coroutine.close()
+                raise Refused
+            return asyncio.Task(coroutine, loop=its_loop, **options)
+
+        async def lead(leadership: aio.Leadership) -> None:
+            raise AssertionError("it has no task")
+
+        election = aio.LeaderElection(client, zklock_path)
+        loop.set_task_factory(make)
+        try:
+            with pytest.raises(Refused):
+                await election.run(lead)
+        finally:
+            loop.set_task_factory(None)
+        await aside(gone, client, zklock_path)
+        assert election.leadership is None
+        leadership = await election.acquire(timeout=SOON)
+        assert leadership is not None
+        await leadership.release()
 
     @pytest.mark.hazard("H44")
     @on_loop
@@ -423,7 +467,7 @@ class TestTransferring:
             await may_end.wait()
             election.stop()
 
-        election = aio.LeaderElection(client, zklock_path, identity="first")
+        election = Counting(client, zklock_path, identity="first")
         running = asyncio.create_task(election.run(lead))
         await until(lambda: election.is_leader)
         b = Member(client, zklock_path, "b")
@@ -431,7 +475,7 @@ class TestTransferring:
         c = Member(client, zklock_path, "c")
         await aside(queued, client, zklock_path, 3)
         transfers = [asyncio.create_task(election.transfer("c")) for _ in range(2)]
-        await until(lambda: election.leadership and election.leadership.should_stop.is_set())
+        await until(lambda: election.waiting == 2)
         await c.stop()
         await aside(queued, client, zklock_path, 2)
         may_end.set()
@@ -957,7 +1001,7 @@ class TestObserving:
             assert name_of(await changes.next(SOON)) == ("a", False)
             assert [change async for change in changes] == []
 
-    @pytest.mark.parametrize("kind", ["plain", "coroutine"])
+    @pytest.mark.parametrize(("kind", "error"), [("plain", RuntimeError), ("coroutine", Outcome)])
     @on_loop
     async def test_callbacks_come_in_order_and_may_fail(
         self,
@@ -966,12 +1010,13 @@ class TestObserving:
         zklock_path: str,
         caplog: pytest.LogCaptureFixture,
         kind: str,
+        error: type[BaseException],
     ) -> None:
         heard: list[zklock.LeaderChange] = []
 
         def hear(change: zklock.LeaderChange) -> None:
             heard.append(change)
-            raise RuntimeError("an observer that fails")
+            raise error("an observer that fails")
 
         async def hear_later(change: zklock.LeaderChange) -> None:
             await asyncio.sleep(0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -101,6 +102,31 @@ class TestMultiLock:
                 await forever()
         assert uncancelled()
         await aside(passes_on, other, zklock_path)
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock", "MultiLock", "LeaderElection"])
+@on_loop
+async def test_a_grant_that_an_exit_stack_only_leaves(
+    kind: str, client: Any, other: Any, zklock_path: str
+) -> None:
+    """``push_async_exit()`` enters no body. The end of the stack releases all the same."""
+    made: Any = (
+        aio.MultiLock([aio.Lock(client, zklock_path)])
+        if kind == "MultiLock"
+        else getattr(aio, kind)(client, zklock_path)
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        grant = await made.acquire()
+        stack.push_async_exit(grant)
+        assert grant.held
+    assert not grant.held
+    await aside(gone, other, zklock_path)
+    grant = await made.acquire()
+    async with grant:
+        pass
+    with pytest.raises(zklock.NotHeld):
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_exit(grant)
 
 
 @pytest.mark.parametrize(

@@ -485,9 +485,48 @@ class TestTheEndOfTheLoop:
         all_gone(zklock_client, zklock_path)
         wait_for(lambda: not pool_threads(), SOON, lambda: f"{pool_threads()} end")
 
+    def test_a_loop_that_is_closed_without_a_cancellation(
+        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+    ) -> None:
+        """The tasks of such a loop never end, and nothing tells of it."""
+        client = zklock_connect()
+        pool = aio.WorkerPool(client, zklock_path, shards=SHARDS, handler=waits)
+
+        async def main() -> None:
+            await pool.start()
+            await until(lambda: owns(pool))
+
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.close()
+        all_gone(zklock_client, zklock_path)
+        assert pool.owned() == {}
+        wait_for(lambda: not pool_threads(), SOON, lambda: f"{pool_threads()} end")
+
+    def test_a_callback_that_a_closed_loop_has_left(
+        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+    ) -> None:
+        client = zklock_connect()
+        called: list[int] = []
+
+        async def assigned(shard: int, grant: aio.Grant) -> None:
+            called.append(shard)
+            await asyncio.get_running_loop().create_future()
+
+        pool = aio.WorkerPool(client, zklock_path, shards=SHARDS, on_assigned=assigned)
+
+        async def main() -> None:
+            await pool.start()
+            await until(lambda: len(called) == SHARDS)
+
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.close()
+        all_gone(zklock_client, zklock_path)
+
 
 FRAMES = 40
-ONE_OF = repeated(1, 2)
+ONE_OF = repeated(1, 4)
 """Of so many frames one is lost."""
 
 

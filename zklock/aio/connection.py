@@ -8,7 +8,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from zklock._kazoo.connect import STUCK_SECONDS, Client, begin, end, new_client, no_server
+from zklock._kazoo.connect import (
+    STUCK_SECONDS,
+    Client,
+    abandon,
+    begin,
+    end,
+    new_client,
+    no_server,
+)
 from zklock.aio.waiting import call_soon, in_thread
 
 
@@ -83,14 +91,17 @@ class Connecting:
             )
             error = await started
         except BaseException:
-            self._end()
+            self._abandon()
             raise
         finally:
             timer.cancel()
         if error is not None:
-            await asyncio.wait([self._end()], timeout=STUCK_SECONDS)
+            await asyncio.wait([self._abandon()], timeout=STUCK_SECONDS)
             raise error
         return self._client
 
     def _end(self) -> asyncio.Future[None]:
         return in_thread(partial(end, self._client), "zklock-stop")
+
+    def _abandon(self) -> asyncio.Future[None]:
+        return in_thread(partial(abandon, self._client), "zklock-stop")

@@ -336,7 +336,12 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         if leadership is None:
             return None
         term = self._term = _Term(leadership, candidacy, led=True)
-        term.task = asyncio.create_task(self._lead(leadership, lead), name="zklock-lead")
+        try:
+            term.task = asyncio.create_task(self._lead(leadership, lead), name="zklock-lead")
+        except BaseException:  # an eager task raises SystemExit at once
+            term.give_back()
+            term.over.set()
+            raise
         term.task.add_done_callback(term.ended)
         try:
             await self._end_of(term)

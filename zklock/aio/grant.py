@@ -216,9 +216,12 @@ class Bodies:
     def leave(self, error: BaseException | None) -> bool:
         """Leave the innermost body of the running task, or of any if that has entered none.
 
-        Return whether its error is the cancellation for the loss.
+        Return whether its error is the cancellation for the loss. Nobody may have entered a body:
+        ``AsyncExitStack.push_async_exit()`` only leaves.
         """
         bodies = self._bodies
+        if not bodies:
+            return False
         task = None if running_loop() is None else asyncio.current_task()
         mine = [body for body in bodies if body.task is task]
         left = (mine or bodies)[-1]

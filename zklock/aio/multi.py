@@ -11,7 +11,7 @@ from typing import Any
 
 from zklock._ground.loss import LostCallback
 from zklock._locks.multi_base import MultiBase, MultiGrantBase, MultiHoldings
-from zklock.aio.grant import Attempting, Bodies, Entered, Grant, WithLock
+from zklock.aio.grant import Attempting, Bodies, Entered, Grant, WithLock, running_loop
 from zklock.aio.lock import TaskLock
 from zklock.aio.waiting import running_task
 
@@ -106,6 +106,8 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
         return self.acquire()
 
     def _holdings(self) -> MultiHoldings[MultiGrant]:
+        if running_loop() is None:
+            return MultiHoldings()  # the loop was closed, and now its coroutines are
         return self._mine.setdefault(running_task(), MultiHoldings())
 
     def _member(self) -> type[TaskLock]:

@@ -114,7 +114,9 @@ class Observer(Closing):
                 raise
             # What the callback awaited was cancelled. Nobody has cancelled this task.
             log.exception("an observer raised", extra=log_fields(path=self._changes._path))
-        except Exception:
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise  # the loop raises the first two, and ends by the last one
+        except BaseException:  # else no more changes would be told, unnoticed
             log.exception("an observer raised", extra=log_fields(path=self._changes._path))
 
 

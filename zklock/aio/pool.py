@@ -8,7 +8,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Collection
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -19,7 +19,8 @@ from zklock._ground.news import News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
 from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
-from zklock._pool.runners import Runner, ShardHandler, on_loop
+from zklock._pool.own_threads import Calling
+from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Reporting, Slot
 from zklock.aio.grant import Grant
 from zklock.aio.observers import MembershipChanges, Observer
@@ -115,8 +116,9 @@ class WorkerPool(Membership[Grant]):
         Waits until this worker owns no shard. Returns ``False`` if that took longer than
         ``timeout`` seconds; the draining goes on. It also goes on if this is cancelled;
         :meth:`resume` takes it back. After ``True`` no handler begins before :meth:`resume`. If all
-        workers of the pool drain, nobody owns the shards. Raises ``RuntimeError`` on another loop
-        than the pool's.
+        workers of the pool drain, nobody owns the shards. A handler that awaits ``drain()`` waits
+        for itself: let it pass ``timeout=0``. Raises ``RuntimeError`` on another loop than the
+        pool's.
         """
         self._check_loop()
         return await self._drain(timeout)
@@ -179,8 +181,19 @@ class WorkerPool(Membership[Grant]):
             raise TypeError("executor must be no loop: coroutine functions run on that of start()")
         return super()._runner_of(handler, executor)
 
-    def _new_callbacks(self) -> Executor:
-        return _OnLoop(self)
+    def _new_callbacks(self) -> Calling:
+        assert self._slots.home is not None
+        return _Callbacks(self, self._slots.home)
+
+    def _turn(self) -> bool:
+        home = self._slots.home
+        if home is not None and not self._stopping:
+            if home.is_closed():  # and has cancelled nothing
+                self._loop_ends = True
+                self._depart()
+            else:
+                self._look_again()
+        return super()._turn()
 
     def _heard(self) -> None:
         loop = self._slots.home
@@ -228,18 +241,18 @@ class WorkerPool(Membership[Grant]):
         return True
 
 
-class _OnLoop(Executor):
+class _Callbacks(OnLoop):
     """Calls functions and coroutine functions on the loop of a pool, as tasks."""
 
-    def __init__(self, pool: WorkerPool) -> None:
+    def __init__(self, pool: WorkerPool, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
         self._pool = pool
 
-    def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+    def submit(self, call: Callable[..., Any], /, *what: Any) -> Future[Any]:
         """Call soon. Once the loop is over, do not call at all."""
-        loop = self._pool._slots.home
-        if loop is not None and not self._pool._loop_ends:
+        if not self._pool._loop_ends:
             with contextlib.suppress(RuntimeError):
-                return on_loop(loop, _called(call, *args, **options))
+                return self.begin(_called(call, *what))
         log.warning(
             "%s: a callback is not called: its event loop is over",
             self._pool,
@@ -249,8 +262,11 @@ class _OnLoop(Executor):
         nothing.set_result(None)
         return nothing
 
+    def shutdown(self) -> None:
+        """Do nothing: the loop is the user's."""
 
-async def _called(call: Callable[..., Any], *args: Any, **options: Any) -> None:
-    outcome = call(*args, **options)
+
+async def _called(call: Callable[..., Any], *what: Any) -> None:
+    outcome = call(*what)
     if inspect.isawaitable(outcome):
         await outcome
