@@ -282,6 +282,18 @@ PERMISSIONS: list[tuple[int, Step]] = [
     (2, [("create", "", "a", 0, bad) for bad in range(7, 10)]),
     (2, [("create", "", "n-", 2, bad) for bad in range(7, 10)]),
 ]
+HIDDEN: list[tuple[int, Step]] = [
+    (0, AUTH),
+    (0, [("create", "", "e", 0, 0), ("exists", "e", True), ("children", "a", True, False)]),
+    (1, [("get", "e", True), ("exists", "none", True), ("children", "a", True, False)]),
+    (2, [("get", "e", True), ("get", "a", True)]),
+    (0, [("set_acls", "e", 4, -1), ("set_acls", "a", 4, -1)]),
+    (2, [("delete", "e", -1)]),
+    (0, [("create", "a", "n-", 0, 0)]),
+    (0, [("create", "", "none", 0, 4), ("delete", "none", -1), ("set_acls", "a", 0, -1)]),
+    (1, [("get", "a", True), ("create", "", "e", 0, 0), ("set", "a", b"", -1)]),
+]
+"""Of what becomes of a node only those are told who may read it at that moment."""
 
 
 @pytest.fixture
@@ -314,6 +326,7 @@ def worlds(servers: tuple[Any, Any]) -> Iterator[Callable[[], list[World]]]:
 @given(story=st.lists(steps, min_size=4, max_size=12))
 @example(story=A_LOCK)
 @example(story=PERMISSIONS)
+@example(story=HIDDEN)
 def test_the_same_requests_get_the_same_answers(
     story: list[tuple[int, Step]], worlds: Callable[[], list[World]]
 ) -> None:

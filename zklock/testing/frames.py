@@ -76,6 +76,12 @@ class Direction(enum.Enum):
     TO_CLIENT = "to client"
 
 
+def known_ops(direction: Direction) -> frozenset[str]:
+    """Return the names that `Frame.op` has for frames in this direction."""
+    events = _EVENTS.values() if direction is Direction.TO_CLIENT else ()
+    return frozenset({"connect", *_OPS.values(), *events})
+
+
 class FrameKind(enum.Enum):
     """What a frame is; the application causes only ``REQUEST``, ``REPLY`` and ``EVENT``."""
 

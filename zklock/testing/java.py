@@ -167,11 +167,14 @@ class JavaNode(Node):
 
     def _write_files(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)
+        data = self._folder / "data"
+        if self._data != data and not data.is_symlink():
+            data.symlink_to(self._data, target_is_directory=True)
         entries = {
             "tickTime": str(self._settings.tick_time),
             "initLimit": str(self._settings.init_limit),
             "syncLimit": str(self._settings.sync_limit),
-            "dataDir": str(self._data),
+            "dataDir": "./data",
             "clientPort": str(self.port),
             "clientPortAddress": self.host,
             "maxClientCnxns": "0",
@@ -201,6 +204,8 @@ class JavaNode(Node):
                 raise StartFailed(f"port {self.port} was taken while the server was down")
             self.port = free_ports()[0]
             self._write_files()
+        # Java runs in the folder, and is told no path of it: it reads a file of properties as
+        # Latin-1, and a class path ends at a colon. In the locale "C" it knows names in ASCII only.
         command = [
             self._installation.java,
             *_QUICK_JAVA,
@@ -208,9 +213,9 @@ class JavaNode(Node):
             *self._java_options,
             *self._settings.java_arguments(),
             "-cp",
-            os.pathsep.join((str(self._folder), *self._installation.classpath)),
+            os.pathsep.join((".", *self._installation.classpath)),
             _MAIN,
-            str(self._folder / "zoo.cfg"),
+            "./zoo.cfg",
         ]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -219,6 +224,7 @@ class JavaNode(Node):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
                 start_new_session=True,
             )
         self._paused = False

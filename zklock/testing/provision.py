@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from zklock.testing.backend import Backend
 from zklock.testing.errors import BackendUnavailable
 from zklock.testing.selection import BACKEND_VARIABLE, choose_backend
+from zklock.testing.switches import switch
 
 PERMIT_VARIABLE = "ZKLOCK_PROVISION"
 
@@ -62,7 +63,7 @@ def _refusal(environ: Mapping[str, str]) -> str | None:
             "Install a Java runtime (11 or later) with this system's package manager, unpack an "
             "Apache ZooKeeper release, set ZOOKEEPER_HOME to its folder, and try again."
         )
-    if environ.get(PERMIT_VARIABLE) == "0":
+    if not switch(PERMIT_VARIABLE, environ, default=True):
         return f"Not installed, as {PERMIT_VARIABLE}=0. As root, run:  {command}"
     if os.geteuid() != 0:
         return f"As root, run:  {command}\nThen try again."
@@ -122,7 +123,7 @@ def main() -> int:
     """Provision; print what serves, or what to do."""
     try:
         backend = provision()
-    except BackendUnavailable as error:
+    except (BackendUnavailable, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     print(f"ZooKeeper: {backend.describe()}")

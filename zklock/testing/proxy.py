@@ -35,7 +35,7 @@ from typing import Protocol, Self, TypeVar
 from zklock._ground.clock import clock
 from zklock._ground.numbers import check_int
 from zklock.testing.addresses import one_server
-from zklock.testing.frames import Direction, Frame, FrameKind, Header
+from zklock.testing.frames import Direction, Frame, FrameKind, Header, known_ops
 from zklock.testing.proxied import End, Pair, Rule
 
 __all__ = ["Connection", "Counts", "Direction", "Fault", "FaultProxy", "Frame", "FrameKind"]
@@ -485,10 +485,16 @@ class FaultProxy:
     ) -> Fault:
         check_int("n", n, 1)
         ops = frozenset([op] if isinstance(op, str) else op)
+        known = known_ops(direction)
+        if unknown := ops - known:
+            raise ValueError(
+                f"no operation {', '.join(sorted(unknown))} {direction.value}: use "
+                f"{', '.join(sorted(known))}"
+            )
 
         def match(frame: Frame) -> bool:
-            known = frame.op in ops if ops else frame.kind is _COUNTED[direction]
-            return known and (where is None or where(frame))
+            fits = frame.op in ops if ops else frame.kind is _COUNTED[direction]
+            return fits and (where is None or where(frame))
 
         which = f"{n} of {', '.join(sorted(ops))}" if ops else str(n)
         name = act.__name__.replace("_", " ")

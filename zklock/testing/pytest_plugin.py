@@ -6,13 +6,14 @@ does not pay for the import. See ``docs/testing.md``.
 
 from __future__ import annotations
 
-import os
 import re
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pytest
+
+from zklock.testing.switches import switch
 
 if TYPE_CHECKING:
     from zklock._kazoo.connect import Client
@@ -39,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _strict(config: pytest.Config) -> bool:
     asked = config.getoption("--zklock-strict") or config.getini("zklock_strict")
-    return bool(asked) or os.environ.get(_STRICT, "0") not in {"", "0"}
+    return bool(asked) or switch(_STRICT)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

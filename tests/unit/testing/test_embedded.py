@@ -41,6 +41,8 @@ from zklock.testing import (
     four_letter,
     wait_for,
 )
+from zklock.testing.frames import Direction, known_ops
+from zklock.testing.zookeeper.messages import Op
 
 SOON = 60.0
 
@@ -253,6 +255,17 @@ class TestFaults:
         assert not any_.fired.is_set()
         any_.cancel()
         client.create("/x")
+
+    def test_bad_numbers(self, server: EmbeddedServer, join: Join) -> None:
+        for bad in ({"tick_time": 0}, {"max_session_timeout": "2000"}, {"port": 65536}):
+            with pytest.raises((ValueError, TypeError), match="|".join(bad)):
+                embedded(**bad)
+        with pytest.raises(TypeError, match="max_session_timeout must be an int, not str"):
+            server.restart(max_session_timeout="2000")  # type: ignore[arg-type]
+        join(server).create("/goes-on")
+
+    def test_operations_have_the_names_of_the_proxy(self) -> None:
+        assert {op.title for op in Op} - {"error"} <= known_ops(Direction.TO_SERVER)
 
     def test_an_operation_that_there_is_not(self, server: EmbeddedServer) -> None:
         with pytest.raises(ValueError, match=r"no operation paint: use .*getData"):

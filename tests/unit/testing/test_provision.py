@@ -107,6 +107,7 @@ def test_one_sees_that_it_goes_on_in_lines_that_fit(monkeypatch: pytest.MonkeyPa
         ({}, True, False, "As root, run:  apt-get update && apt-get install default-jre-headless"),
         ({}, False, True, "set ZOOKEEPER_HOME"),
         ({"ZKLOCK_PROVISION": "0"}, True, True, "As root, run:  apt-get update"),
+        ({"ZKLOCK_PROVISION": "no"}, True, True, "As root, run:  apt-get update"),
         ({"ZKLOCK_TEST_BACKEND": "container"}, True, True, "Nothing is installed"),
         ({"ZKLOCK_TEST_HOSTS": "zk:2181"}, True, True, "Nothing is installed"),
     ],
@@ -154,3 +155,13 @@ def test_as_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     monkeypatch.setattr(module, "choose_backend", lambda **options: SERVED)
     assert module.main() == 0
     assert "ZooKeeper: given by ZKLOCK_TEST_HOSTS" in capsys.readouterr().out
+
+
+def test_the_command_says_which_backends_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ZKLOCK_TEST_BACKEND", "jaav")
+    assert module.main() == 1
+    assert (
+        capsys.readouterr().err == "no backend 'jaav'; there are container, java, hosts, embedded\n"
+    )

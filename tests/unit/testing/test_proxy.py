@@ -546,6 +546,13 @@ class TestUse:
             with pytest.raises(ValueError, match="0 or more"):
                 proxy.delay(seconds)
 
+    def test_an_operation_that_there_is_not(self, proxy: FaultProxy) -> None:
+        with pytest.raises(ValueError, match=r"no operation getAcl to client: use .*getACL"):
+            proxy.drop_before_reply(op={"create", "getAcl"})
+        with pytest.raises(ValueError, match="no operation NodeDeleted to server: use"):
+            proxy.drop_before_request(op="NodeDeleted")
+        proxy.drop_before_reply(op=("connect", "getACL", "NodeDeleted")).cancel()
+
     def test_a_predicate_that_calls_the_proxy_is_told_so(
         self, proxy: FaultProxy, client: Client
     ) -> None:

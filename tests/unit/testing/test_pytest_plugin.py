@@ -54,8 +54,9 @@ def test_strict_by_environment(
     run.makepyfile(f"import pytest\n{SKIPS['a call']}")
     monkeypatch.setenv("ZKLOCK_TEST_STRICT", value)
     run.runpytest().assert_outcomes(failed=1)
-    monkeypatch.setenv("ZKLOCK_TEST_STRICT", "0")
-    run.runpytest().assert_outcomes(skipped=1)
+    for off in ("0", "false", "no", ""):
+        monkeypatch.setenv("ZKLOCK_TEST_STRICT", off)
+        run.runpytest().assert_outcomes(skipped=1)
 
 
 def test_strict_by_ini(run: pytest.Pytester) -> None:
@@ -95,7 +96,13 @@ def test_loading_the_plugin_imports_nothing_that_a_server_needs() -> None:
     loaded = set(out.stdout.split())
     assert not {"kazoo", "docker", "yaml", "asyncio"} & {name.partition(".")[0] for name in loaded}
     ours = {name for name in loaded if name.partition(".")[0] == "zklock"}
-    assert ours == {"zklock", "zklock._version", "zklock.testing", PLUGIN}
+    assert ours == {
+        "zklock",
+        "zklock._version",
+        "zklock.testing",
+        "zklock.testing.switches",
+        PLUGIN,
+    }
 
 
 def test_the_package_is_all_that_is_installed() -> None:

@@ -586,6 +586,10 @@ class TestTheObject:
         with pytest.raises(TypeError, match=option):
             sim.client(TIMEOUT, chroot="", **{option: None})
 
+    def test_a_chroot_is_absolute(self, sim: Simulation) -> None:
+        with pytest.raises(ValueError, match=r"must be absolute .*'relative'"):
+            sim.client(TIMEOUT, chroot="relative")
+
     def test_closed(self, sim: Simulation, client: Any) -> None:
         grant = acquired(zklock.Lock(client, PATH))
         sim.partition(client)

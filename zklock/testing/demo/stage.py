@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 import zklock
+from zklock._ground.addresses import server_name
 from zklock.testing import Backend, BackendUnavailable, NotServing, ZooKeeperServer, srvr
 from zklock.testing.demo import pool_checks, pool_worker
 from zklock.testing.demo.checks import Verdict, judge
@@ -170,7 +171,7 @@ def _zookeeper(stack: contextlib.ExitStack, hosts: str | None, tick: float) -> _
     servers, slash, chroot = hosts.partition("/")
     reasons = []
     for host, port in parse_hosts(servers):
-        one = f"{f'[{host}]' if ':' in host else host}:{port}{slash}{chroot}"
+        one = f"{server_name(host, port)}{slash}{chroot}"
         try:
             return _ZooKeeper(hosts, one, srvr(host, port).version)
         except NotServing:

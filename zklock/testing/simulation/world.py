@@ -136,6 +136,8 @@ class Simulation:
         """
         if wrong := {"hosts", "handler"} & kazoo_options.keys():
             raise TypeError(f"a simulation has its own {' and '.join(sorted(wrong))}")
+        if chroot and not chroot.startswith("/"):
+            raise ValueError(f"chroot must be absolute (start with '/'): {chroot!r}")
         with self._alone():
             self._forget_closed()
             side = Side(self._world, next(self._numbers))

@@ -37,13 +37,19 @@ def prove(scheme: str, proof: bytes) -> Identity | None:
 
 def check(node: Znode, wanted: int, who: Iterable[Identity]) -> None:
     """`Refused` if none of these identities has one of the wanted permissions."""
-    for entry in node.acl:
+    if not permits(node.acl, wanted, who):
+        raise Refused(Code.NO_AUTH)
+
+
+def permits(acl: Iterable[Acl], wanted: int, who: Iterable[Identity]) -> bool:
+    """Whether one of these identities has one of the wanted permissions."""
+    for entry in acl:
         if entry.perms & wanted:
             if (entry.scheme, entry.id) == ("world", "anyone"):
-                return
+                return True
             if any(each.scheme == entry.scheme and _matches(each, entry.id) for each in who):
-                return
-    raise Refused(Code.NO_AUTH)
+                return True
+    return False
 
 
 def settle(acl: Iterable[Acl], who: Iterable[Identity]) -> tuple[Acl, ...]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
+from zklock._ground.numbers import check_int
 from zklock.testing.zookeeper import acl
 from zklock.testing.zookeeper.acl import Identity
 from zklock.testing.zookeeper.messages import (
@@ -117,6 +118,12 @@ class Rules:
     min_session_timeout: int | None = None
     max_session_timeout: int | None = None
     container_check: int = 60_000
+
+    def __post_init__(self) -> None:
+        for name in ("tick_time", "min_session_timeout", "max_session_timeout", "container_check"):
+            number = getattr(self, name)
+            if number is not None or name in {"tick_time", "container_check"}:
+                check_int(name, number, 1)
 
     def timeout(self, wanted: int) -> int:
         """Return the session timeout that a client gets."""
@@ -361,7 +368,8 @@ class Machine(Generic[C]):
             raise
         for change in txn.changes:
             for connection, event in self.watches.fire(change):
-                self._send(connection, event)
+                if acl.permits(change.acl, Perms.READ, self._links[connection].who):
+                    self._send(connection, event)
         return result
 
     def _write(self, txn: Transaction, link: _Link[C], request: Write) -> Body:

@@ -59,9 +59,9 @@ class Op(enum.IntEnum):
 
     @property
     def title(self) -> str:
-        """ZooKeeper's own name of it, such as ``getData``."""
+        """ZooKeeper's own name of it, such as ``getData`` or ``getACL``."""
         first, *rest = self.name.lower().split("_")
-        return "".join([first, *map(str.capitalize, rest)])
+        return "".join([first, *("ACL" if word == "acl" else word.capitalize() for word in rest)])
 
 
 class EventKind(enum.IntEnum):

@@ -22,6 +22,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
+from zklock._ground.addresses import server_name
+from zklock._ground.numbers import check_int
 from zklock.testing.errors import ServerError, StartFailed
 from zklock.testing.ports import LOOPBACK, free_ports
 from zklock.testing.sessions import HasSession
@@ -87,7 +89,7 @@ def _peer(link: socket.socket) -> str:
         host, port, *_ = link.getpeername()
     except OSError:  # it has gone
         return "unknown"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return server_name(host, port)
 
 
 class EmbeddedServer:
@@ -116,15 +118,17 @@ class EmbeddedServer:
         max_frame: int = MAX_FRAME,
         container_check: int = 60_000,
     ) -> None:
-        self.host = host
-        self.port = port or free_ports()[0]
-        self._max_frame = max_frame
+        if port is not None:
+            check_int("port", port, 0, 65535)
+        self._max_frame = check_int("max_frame", max_frame, 1)
         self._rules = Rules(
             tick_time=tick_time,
             min_session_timeout=min_session_timeout,
             max_session_timeout=max_session_timeout,
             container_check=container_check,
         )
+        self.host = host
+        self.port = port or free_ports()[0]
         wall = time.time_ns() // 1_000_000
         self._machine: Machine[Connection] = self._MACHINE(
             self._rules,
@@ -233,10 +237,11 @@ class EmbeddedServer:
             "min_session_timeout": min_session_timeout,
             "max_session_timeout": max_session_timeout,
         }
-        self.stop()
-        self._rules = replace(
+        rules = replace(
             self._rules, **{name: value for name, value in given.items() if value is not None}
         )
+        self.stop()
+        self._rules = rules
         self.start()
 
     # Faults.

@@ -33,10 +33,14 @@ class Refused(Exception):
 
 
 class Change(NamedTuple):
-    """What a transaction did to a node; watches are told in this order."""
+    """What a transaction did to a node; watches are told in this order.
+
+    ``acl``: that of the node. Only who may read it is told.
+    """
 
     kind: EventKind
     path: str
+    acl: tuple[Acl, ...]
 
 
 def signed(number: int) -> int:
@@ -206,7 +210,10 @@ class Transaction:
             parent.counter, parent.pzxid = before
 
         self._undo.append(undo)
-        self.changes += (Change(EventKind.CREATED, path), Change(EventKind.CHILD, above))
+        self.changes += (
+            Change(EventKind.CREATED, path, acl),
+            Change(EventKind.CHILD, above, parent.acl),
+        )
         return path
 
     def remove(self, path: str) -> None:
@@ -222,7 +229,10 @@ class Transaction:
             parent.pzxid = before
 
         self._undo.append(undo)
-        self.changes += (Change(EventKind.DELETED, path), Change(EventKind.CHILD, above))
+        self.changes += (
+            Change(EventKind.DELETED, path, node.acl),
+            Change(EventKind.CHILD, above, parent.acl),
+        )
 
     def write(self, node: Znode, path: str, data: bytes | None, version: int) -> Stat:
         """Replace a node's data."""
@@ -235,7 +245,7 @@ class Transaction:
             node.data, node.version, node.mzxid, node.mtime = before
 
         self._undo.append(undo)
-        self.changes.append(Change(EventKind.CHANGED, path))
+        self.changes.append(Change(EventKind.CHANGED, path, node.acl))
         return node.stat()
 
     def protect(self, node: Znode, acl: tuple[Acl, ...], version: int) -> Stat:
