@@ -62,13 +62,8 @@ class Elections:
     def stand(self, member: Member, name: str, rng: random.Random) -> None:
         """Stand and lead, again and again, until all is calm; ask others to release."""
         world = self._world
-        try:
-            election = zklock.LeaderElection(
-                member.client, PATHS[0], grace=30.0, **world.options(member, name)
-            )
-        except ClientClosed:
-            if not member.stopped:
-                raise
+        election = self._election(member, name)
+        if election is None:
             return
 
         def lead(exposed: Exposed, leadership: Any) -> None:
@@ -83,6 +78,7 @@ class Elections:
 
         interrupted = False
         while not world.calm.is_set() and not member.stopped:
+            begin = world.system.now
             try:
                 with world.system.exposed() as exposed:
                     if rng.random() < 0.5:
@@ -99,12 +95,28 @@ class Elections:
                     raise
                 simulated.sleep(0.5)  # the term may not have been over yet
             except ClientClosed:
-                if not member.stopped:
+                if not member.may_be_closed(begin):
                     raise
+                world.comes_back(member)
             except (ZkLockError, RuntimeError) as error:
-                if "thread" not in str(error):
+                if not world.may_fail(error, begin):
                     raise
                 simulated.sleep(0.5)
+
+    def _election(self, member: Member, name: str) -> Any:
+        """Return a user's election, once there is a client for it; ``None``: there will be none."""
+        world = self._world
+        while True:
+            begin = world.system.now
+            try:
+                return zklock.LeaderElection(
+                    member.client, PATHS[0], grace=30.0, **world.options(member, name)
+                )
+            except ClientClosed:
+                if not member.may_be_closed(begin):
+                    raise
+                if not world.comes_back(member):
+                    return None
 
     def _ask(self, election: Any, member: Member, name: str, rng: random.Random) -> None:
         world, limit = self._world, rng.uniform(0.2, 1.0) * self._world.plan.timeout
@@ -114,10 +126,10 @@ class Elections:
         asked = None
         try:
             asked = election.request_release(limit)
-        except (NoAnswer, KeyboardInterrupt) as error:
+        except (ZkLockError, KeyboardInterrupt) as error:
             # Any of these was perhaps the first; those that are told may have left meanwhile.
             call.asked = self._standing() | self._all_told()
-            if isinstance(error, KeyboardInterrupt):
+            if not isinstance(error, NoAnswer):
                 raise
         finally:
             world.check_time(member, f"{name} request_release()", call.begin, limit)

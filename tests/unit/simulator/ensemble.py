@@ -30,17 +30,21 @@ from tests.unit.simulator.system import System
 from zklock.testing.zookeeper import jute, words
 from zklock.testing.zookeeper.machine import Machine, Rules, Write, writes
 from zklock.testing.zookeeper.messages import (
+    Acl,
     Answer,
     Body,
     Close,
+    Code,
     EventKind,
     HangUp,
     Message,
+    NotDone,
     Ping,
     Request,
+    Results,
 )
 from zklock.testing.zookeeper.sessions import Session, Sessions
-from zklock.testing.zookeeper.tree import Transaction
+from zklock.testing.zookeeper.tree import Refused, Transaction
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 HOSTS = ",".join(f"{address}:2181" for address in ADDRESSES)
@@ -70,10 +74,18 @@ class Hears(Protocol):
         """Hear that data were written; return whether the writer's session ends, unanswered."""
 
 
+class Refuses(Protocol):
+    """Who hears what clients may not do."""
+
+    def refused(self, request: Request) -> None:
+        """Hear that a client may not do this."""
+
+
 class Leader(Machine[Link]):
     """The state machine of the leader. It tells of what becomes of nodes."""
 
     hears: Hears | None = None
+    rights: Refuses | None = None
     _ends = False  # the session whose request is carried out
 
     def _serve(self, connection: Link, link: Any, xid: int, request: Request, now: int) -> None:
@@ -84,11 +96,19 @@ class Leader(Machine[Link]):
             self.expire(link.session.id, now)
 
     def _write(self, txn: Transaction, link: Any, request: Write) -> Body:
-        body = super()._write(txn, link, request)
+        try:
+            body = super()._write(txn, link, request)
+        except Refused as refused:
+            if self.rights is not None and refused.code is Code.NO_AUTH:
+                self.rights.refused(request)
+            raise
+        parts = body.parts if isinstance(body, Results) else ()
+        if self.rights is not None and NotDone(Code.NO_AUTH) in parts:
+            self.rights.refused(request)
         hears = self.hears
         if hears is None:
             return body
-        for kind, path in txn.changes:
+        for kind, path, _ in txn.changes:
             if kind is EventKind.DELETED:
                 hears.gone(path, asked=True)
             elif kind is EventKind.CHANGED:
@@ -99,6 +119,11 @@ class Leader(Machine[Link]):
         nodes = list(self.tree.ephemerals.get(session.id, ()))
         super()._close(session, now)
         self._tell_gone(nodes)
+
+    def protect(self, path: str, acl: tuple[Acl, ...], now: int) -> None:
+        """Give a node another ACL, as one whom no ACL stops."""
+        node = self.tree.nodes[path]
+        self._transact(now, lambda txn: txn.protect(node, acl, -1))
 
     def remove(self, path: str, now: int) -> None:
         super().remove(path, now)
@@ -395,6 +420,11 @@ class Ensemble:
     def delete(self, path: str) -> None:
         """Delete a node, as an operator does."""
         self.machine.remove(path, self._now())
+        self._post()
+
+    def protect(self, path: str, acl: tuple[Acl, ...]) -> None:
+        """Give a node another ACL, as an operator does."""
+        self.machine.protect(path, acl, self._now())
         self._post()
 
     def epoch(self, path: str) -> int:

@@ -10,8 +10,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from tests.unit.bends import Bend, bent
-from tests.unit.simulator.plans import AGAIN, FAULTS, INTERRUPT, LATE, Plan, plan_of
-from tests.unit.simulator.system import Violation
+from tests.unit.simulator.plans import (
+    AGAIN,
+    FAULTS,
+    FORBID,
+    INTERRUPT,
+    LATE,
+    START_AGAIN,
+    WIDER_FAULTS,
+    Plan,
+    plan_of,
+)
+from tests.unit.simulator.system import MOST_STEPS, Violation
 from tests.unit.simulator.world import World
 from zklock._election import base as election_base
 from zklock._election.threads import LeaderElection, Leadership
@@ -20,6 +30,8 @@ from zklock._engine.attempt import Attempt
 from zklock._engine.callers import Callers
 from zklock._engine.lease import Lease
 from zklock._engine.session import Session
+from zklock._engine.timed_thread import TimedThread
+from zklock._engine.watches import Watchers
 from zklock._kazoo import store
 from zklock._locks import base, kinds, multi_base
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
@@ -45,6 +57,7 @@ class Mutation:
     found: str = ""  # a part of what is then said
     quick: bool = True  # whether it is looked for in each run of the tests
     delay: float = 0.0
+    steps: int = MOST_STEPS  # a plan with more goes on and on
 
     def put_in(self) -> AbstractContextManager[None]:
         """Have the bent code run."""
@@ -102,6 +115,7 @@ MUTATIONS = {
         (Bend(Session, "_lose", "self._outbox.add(grant._tell_loss)", "pass"),),
         faults=("cut off",),
         found="nobody is told",
+        quick=False,
     ),
     "a node is kept when its lease has lapsed": Mutation(
         (
@@ -155,7 +169,7 @@ MUTATIONS = {
         quick=False,
     ),
     "a create that may come late is not looked for again": Mutation(
-        (Bend(steps, "find", "yield Disown(path, uuid)", "pass"),),
+        (Bend(steps, "find", "if not found:", "if False:"),),
         faults=LATE,
         troubles=5,
         found="left",
@@ -181,7 +195,7 @@ MUTATIONS = {
         found="left",
     ),
     "a lost watch is not placed again": Mutation(
-        (Bend(Session, "_on_suspended", "attempt.watched(None, deleted=False)", "pass"),),
+        (Bend(Session, "_on_suspended", "_look_again(waiting)", "pass"),),
         faults=("cut", "restart"),
         found="left waiting",
         quick=False,
@@ -204,9 +218,9 @@ MUTATIONS = {
         (
             Bend(
                 Session,
-                "_turn",
-                "parked, self._parked = self._parked, {}",
-                "parked = {}",
+                "_take_parked",
+                "parked = list(islice(self._parked, AT_ONCE))",
+                "parked = []",
             ),
         ),
         faults=("cut off", "restart"),
@@ -349,9 +363,9 @@ MUTATIONS = {
             Bend(
                 MultiBase,
                 "_acquire",
-                "try:\n                self._drop(grants, left)\n"
+                "try:\n                self._undo(grant, grants, left)\n"
                 "            finally:  # a second interrupt may have struck in it\n"
-                "                self._drop(grants, left)\n            raise",
+                "                self._undo(grant, grants, left)\n            raise",
                 "raise",
             ),
         ),
@@ -442,8 +456,8 @@ MUTATIONS = {
             Bend(
                 semaphore.Entry,
                 "before_leaving",
-                "yield from lock_recipe.leave(self._leases[-1])\n        self._leases.pop()",
-                "self._leases.pop()\n        yield from ()",
+                "yield from lock_recipe.leave(self._leases[-1])",
+                "yield from ()",
             ),
         ),
         kind="semaphore",
@@ -453,7 +467,7 @@ MUTATIONS = {
     "a shard is given back while it is worked on": Mutation(
         (Bend(Slot, "_look", "if not self._running:", "if True:"),),
         kind="pool",
-        found="the shard is given back",
+        found="given back",
     ),
     "the handler of a lost shard is not told": Mutation(
         (
@@ -553,6 +567,7 @@ MUTATIONS = {
         (Bend(Membership, "_heed", "self._place.say(bytes(place))", "pass"),),
         kind="pool",
         found="a shard has moved",
+        quick=False,
     ),
     "who is away is given no time": Mutation(
         (Bend(Absences, "look", "now + places[identity].delay", "now"),),
@@ -618,7 +633,7 @@ MUTATIONS = {
                 MultiBase,
                 "_acquire",
                 "finally:  # a second interrupt may have struck in it\n"
-                "                self._drop(grants, left)",
+                "                self._undo(grant, grants, left)",
                 "finally:\n                pass",
             ),
         ),
@@ -652,6 +667,7 @@ MUTATIONS = {
         kind="tracked",
         faults=("slow", "expire"),
         found="its mark is not",
+        quick=False,
     ),
     "who gives up leaves its own mark": Mutation(
         (Bend(abandoned.Entry, "departure", "self._marked != node", "not self.granted"),),
@@ -690,6 +706,56 @@ MUTATIONS = {
         found="says that abandoned is",
         quick=False,
     ),
+    "the thread of a session does not start again": Mutation(
+        (Bend(TimedThread, "_run", "del self._runs[None]", "pass"),),
+        faults=(START_AGAIN,),
+        found="left waiting",
+    ),
+    "a client that was started again is still over": Mutation(
+        (Bend(Session, "_on_gone", "only_seen and not states.over(self.client)", "False"),),
+        faults=(START_AGAIN,),
+        troubles=6,
+        found="goes on and on",
+        steps=20_000,  # its queue grows, and each step with it
+    ),
+    "who is refused leaves its contender": Mutation(
+        (
+            Bend(
+                lock,
+                "acquire",
+                "except Exception:\n            yield from leave(entry)",
+                "except AccessDenied:\n            raise\n"
+                "        except Exception:\n            yield from leave(entry)",
+            ),
+        ),
+        faults=(FORBID,),
+        troubles=6,
+        found="left",
+    ),
+    "a contender stays where a permit is refused": Mutation(
+        (
+            Bend(lock, "enter", "created.why is Failure.DENIED", "False"),
+            Bend(lock, "_leave", "denied = error", "raise"),
+        ),
+        kind="semaphore",
+        faults=(FORBID,),
+        troubles=6,
+        found="left",
+        quick=False,
+    ),
+    "nobody looks again without an event": Mutation(
+        (Bend(Watchers, "take_turns", "/ LOOK_AGAIN", "* 0"),),
+        faults=(FORBID,),
+        troubles=6,
+        found="left waiting",
+        quick=False,
+    ),
+    "who waits for a lease is not told that it is refused": Mutation(
+        (Bend(Session, "_beaten", "attempt.refused(copied(failed.error))", "pass"),),
+        faults=(FORBID,),
+        troubles=6,
+        found="left waiting",
+    ),
 }
 """What is wrong in each is said by its name."""
 
@@ -711,6 +777,7 @@ def detect(mutation: Mutation, most: int) -> Detected | None:
     with mutation.put_in():
         for seed in range(most):
             world = World(seed, _plan(mutation, seed))
+            world.system.most_steps = mutation.steps
             try:
                 world.run()
             except Violation as violation:
@@ -720,7 +787,7 @@ def detect(mutation: Mutation, most: int) -> Detected | None:
 
 
 def _plan(mutation: Mutation, seed: int) -> Plan:
-    assert set(mutation.faults) <= {*FAULTS, INTERRUPT, AGAIN}
+    assert set(mutation.faults) <= {*FAULTS, *WIDER_FAULTS, INTERRUPT, AGAIN}
     return replace(
         plan_of(seed, (mutation.kind,)),
         faults=mutation.faults,

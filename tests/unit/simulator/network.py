@@ -293,6 +293,13 @@ class Socket:
         self.close()
 
 
+def of_the_call(error: BaseException) -> bool:
+    """As zklock's: a simulated call has a frame of its own."""
+    trace = error.__traceback__
+    called = None if trace is None else trace.tb_next
+    return called is None or called.tb_frame.f_code.co_filename == __file__
+
+
 class Lines:
     """As much of a socket's file as zklock uses."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from dataclasses import asdict, dataclass, field, replace
@@ -60,6 +61,17 @@ FAULTS = (
 WIDER_KINDS = (*KINDS, *["tracked"] * len(KINDS))
 """What users ask for in wider plans: in half of them, locks that track abandoned grants."""
 
+START_AGAIN = "start again"
+"""A fault of wider plans: a client is stopped, and started again, at once or after a while."""
+
+FORBID = "forbid"
+"""A fault of wider plans: ACLs forbid something for a while."""
+
+WIDER_FAULTS = (START_AGAIN, FORBID)
+
+UNLIKE = "no threads"
+"""Does not go with `START_AGAIN`: kazoo's ``start()`` leaves half of a client if it fails there."""
+
 INTERRUPT = "interrupt"
 """A fault for a while: exceptions out of nowhere strike calls of users, each at most once."""
 
@@ -114,7 +126,12 @@ class Member:
     client: Any = None
     told: dict[Any, list[float]] = field(default_factory=dict)
     stopped: bool = False
+    back: float = -math.inf  # when its client was started again; infinite while it is not
     crashed: bool = False  # on purpose, to see what its users find when they come back
+
+    def may_be_closed(self, since: float) -> bool:
+        """Whether its client has not run all the time since then."""
+        return self.stopped or self.back >= since
 
 
 def command(seed: int, plan: Plan) -> str:
@@ -159,7 +176,13 @@ def wider_plan_of(seed: int) -> Plan:
     """Draw a plan of those that only new seeds play, and seeds that have found something."""
     rng = random.Random(f"wider {seed}")
     plan = plan_of(seed, (rng.choice(WIDER_KINDS),))
-    return replace(plan, delay=rng.choice((0.0, 0.0, 1.0, 3.0)) if plan.kind == "tracked" else 0.0)
+    delay = rng.choice((0.0, 0.0, 1.0, 3.0)) if plan.kind == "tracked" else 0.0
+    more = rng.choice(((), (START_AGAIN,), (FORBID,), WIDER_FAULTS))
+    if plan.kind == "burst" or not more:
+        return replace(plan, delay=delay)
+    faults = tuple(it for it in plan.faults if it != UNLIKE or START_AGAIN not in more)
+    often = rng.choice((1, 2))  # each of them, among the others
+    return replace(plan, delay=delay, faults=faults + often * more, troubles=max(3, plan.troubles))
 
 
 def with_interrupts(plan: Plan, what: str = INTERRUPT) -> Plan:

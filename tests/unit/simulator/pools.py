@@ -27,7 +27,7 @@ from tests.unit.simulator import system as simulated
 from tests.unit.simulator.plans import POOL, SOON, Member
 from tests.unit.simulator.system import Violation
 from zklock._pool.keys import parse_shards
-from zklock.errors import ClientClosed, NoAnswer, ZkLockError
+from zklock.errors import AccessDenied, ClientClosed, NoAnswer, ZkLockError
 
 if TYPE_CHECKING:
     from tests.unit.simulator.world import World
@@ -58,6 +58,7 @@ class Worker:
     returned: set[Any] = field(default_factory=set)  # grants whose handlers have returned
     assigned: Counter[Any] = field(default_factory=Counter)
     revoked: Counter[Any] = field(default_factory=Counter)
+    since: float = 0.0  # when it has begun to join
 
 
 @dataclass(eq=False)
@@ -104,7 +105,8 @@ class Workers:
 
     def _join(self, member: Member, name: str, rng: random.Random) -> Worker | None:
         while True:
-            worker = Worker(name, member, rng.choice((None, None, PATIENCE)))
+            begin = self._world.system.now
+            worker = Worker(name, member, rng.choice((None, None, PATIENCE)), since=begin)
             try:
                 worker.pool = zklock.WorkerPool(
                     member.client,
@@ -123,22 +125,23 @@ class Workers:
             except KeyboardInterrupt:
                 self._world.say(f"{name} is interrupted, and does not join")
             except ClientClosed:
-                if not member.stopped:
+                if not member.may_be_closed(begin):
                     raise
-                return None
+                if not self._world.comes_back(member):
+                    return None
             except NoAnswer as error:
                 self._world.say(f"{name} does not join: {error}")
             except (ZkLockError, RuntimeError) as error:
-                if "thread" not in str(error):
+                if not self._world.may_fail(error, begin):
                     raise
                 simulated.sleep(0.5)
             else:
                 return worker
 
     def _live(self, worker: Worker, rng: random.Random) -> bool:
-        """Return whether the worker stays until all is calm."""
+        """Return whether the worker stays until all is calm. A pool ends with its client."""
         acts = 0
-        while not self._world.calm.is_set() and not worker.member.stopped:
+        while not self._world.calm.is_set() and not worker.member.may_be_closed(worker.since):
             simulated.sleep(rng.uniform(0.1, 0.7) * self._world.plan.timeout)
             if acts == self._world.plan.rounds:
                 continue
@@ -156,7 +159,7 @@ class Workers:
                     worker.pool.set_payload(f"at {self._world.system.now}")
                 case "shards":
                     self._set_shards(worker, rng)
-        return not worker.member.stopped
+        return not worker.member.may_be_closed(worker.since)
 
     def _drain(self, worker: Worker, rng: random.Random) -> None:
         worker.drained = worker.pool.drain(rng.uniform(0.5, 10.0))
@@ -167,12 +170,16 @@ class Workers:
         worker.pool.resume()
 
     def _set_shards(self, worker: Worker, rng: random.Random) -> None:
+        begin = self._world.system.now
         try:
             worker.pool.set_shards(rng.choice((SHARDS - 1, SHARDS, SHARDS + 1)))
         except NoAnswer:
             return
         except ClientClosed:
-            if not worker.member.stopped:
+            if not worker.member.may_be_closed(begin):
+                raise
+        except AccessDenied:
+            if not self._world.rights.may_refuse(begin):
                 raise
 
     def _leave(self, worker: Worker) -> None:

@@ -85,6 +85,7 @@ class System:
         self.seed = seed
         self.now = BEGIN
         self.steps = 0
+        self.most_steps = MOST_STEPS
         self.rng = random.Random(f"steps {seed}")
         self.strikes = random.Random(f"strikes {seed}")
         self.outside = Process("outside")
@@ -249,7 +250,7 @@ class System:
         try:
             while not self.over:
                 self.steps += 1
-                if self.steps > MOST_STEPS:
+                if self.steps > self.most_steps:
                     raise Violation("it goes on and on")
                 self.each_step()
                 able, later = self._look()

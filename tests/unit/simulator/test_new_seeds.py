@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.modes import strict
+from tests.modes import repeated, strict
 from tests.unit.simulator.coverage import Seen
 from tests.unit.simulator.plans import (
     AGAIN,
@@ -29,7 +29,7 @@ from tests.unit.simulator.shrinking import fails, shrink
 ROOT = Path(__file__).parents[3]
 
 ASKED = os.environ.get("ZKLOCK_SIMULATE")
-SECONDS = float(ASKED or 30)
+SECONDS = float(ASKED or repeated(30, 10))
 """How long, in seconds of a processor. Half of them with riders."""
 WIDER = bool(ASKED) and not strict()
 """Whether half of the plans are wider ones: where somebody asks for new seeds, and looks."""
@@ -45,7 +45,7 @@ def seed_of_sources() -> int:
     return int.from_bytes(digest.digest()[:4], "big") % 10**9
 
 
-@pytest.mark.lengthy("new seeds of the simulator: half a minute of a processor")
+@pytest.mark.lengthy("new seeds of the simulator: ten seconds of a processor")
 @pytest.mark.timeout(900 + 10 * SECONDS)  # beside others, and nicer than they are
 @pytest.mark.parametrize("riders", ["off", "on"])
 def test_new_seeds(

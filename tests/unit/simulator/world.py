@@ -15,6 +15,8 @@
   recipe (``tests.trace``), but for nodes that an operator has deleted.
 - *Errors*: no thread ends by an error, no error is logged as unexpected, and users see only the
   errors that the documentation names.
+- *Closed*: users hear that their client is closed only in a call during which it was; a client that
+  was started again serves as before.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from itertools import count
 from typing import Any
 from unittest import mock
 
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 
 import zklock
@@ -50,30 +52,36 @@ from tests.unit.simulator import system as simulated
 from tests.unit.simulator.elections import Elections
 from tests.unit.simulator.ensemble import HOSTS, Ensemble
 from tests.unit.simulator.marks import Marks
-from tests.unit.simulator.network import Network
+from tests.unit.simulator.network import Network, of_the_call
 from tests.unit.simulator.plans import (
     AGAIN,
+    FORBID,
     INTERRUPT,
     MOMENT,
     PATHS,
     POOL,
     RULES,
     SOON,
+    START_AGAIN,
     Member,
     Plan,
     plan_of,
 )
 from tests.unit.simulator.pools import Planned, Workers
+from tests.unit.simulator.rights import Rights
 from tests.unit.simulator.several import Several
 from tests.unit.simulator.system import Over, Process, System, Violation
 from zklock import LossReason, telemetry
 from zklock._election.base import pause_after
-from zklock._engine import nodes, runtime, sessions, telling
+from zklock._engine import nodes, runtime, sessions, telling, watches
 from zklock._engine.grant import GrantBase
-from zklock._ground import mutexes, telemetry as hub
+from zklock._engine.watches import LOOK_AGAIN
+from zklock._ground import mutexes, strikes, telemetry as hub
 from zklock._ground.clock import clock
+from zklock._kazoo import states
 from zklock._recipes import names
 from zklock.errors import (
+    AccessDenied,
     AcquireCancelled,
     ClientClosed,
     LockLost,
@@ -105,6 +113,7 @@ class World:
         self.elections = Elections(self)
         self.workers = Workers(self)
         self.marks = Marks(self)
+        self.rights = Rights(self)
         self._active: list[tuple[GrantBase, Member]] = []
         self._deleted: set[str] = set()
         self._reading: set[GrantBase] = set()  # write locks that were downgraded, or perhaps
@@ -120,6 +129,7 @@ class World:
             with _substituted(self), simulated.running(self.system):
                 self.ensemble = Ensemble(self.system, self.network, RULES)
                 self.ensemble.machine.hears = self.marks
+                self.ensemble.machine.rights = self.rights
                 self.system.run(self._script)
         finally:
             if collects:
@@ -177,6 +187,7 @@ class World:
             self.workers.work(member, name, rng)
         else:
             for _ in self._rounds():
+                begin = self.system.now
                 try:
                     if self.plan.kind == "several":
                         self.several.use(member, name, rng)
@@ -185,14 +196,26 @@ class World:
                 except (AcquireCancelled, LockLost, KeyboardInterrupt):
                     continue
                 except ClientClosed:
-                    if not member.stopped:
+                    if not member.may_be_closed(begin):
                         raise
-                    break
+                    if not self.comes_back(member):
+                        break
                 except ZkLockError as error:
-                    if "threads that watch over" not in str(error):
+                    if not self.may_fail(error, begin, "threads that watch over"):
                         raise
                     simulated.sleep(0.5)
         self.left -= 1
+
+    def comes_back(self, member: Member) -> bool:
+        """Wait for a client that was found closed → whether it runs again."""
+        self.system.block(lambda: member.stopped or member.back < math.inf)
+        return not member.stopped
+
+    def may_fail(self, error: BaseException, since: float, unstarted: str = "thread") -> bool:
+        """Whether a call of a user may have failed so: no thread can start, or it is forbidden."""
+        if isinstance(error, AccessDenied):
+            return self.rights.may_refuse(since)
+        return unstarted in str(error)
 
     def _rounds(self) -> Iterator[int]:
         """Go on until nothing goes wrong any more; in a burst, ask once."""
@@ -309,7 +332,9 @@ class World:
         self._reading.add(grant)  # from now on readers may come in
         try:
             lock.downgrade(self.plan.timeout)
-        except NoAnswer as error:
+        except (NoAnswer, AccessDenied) as error:
+            if isinstance(error, AccessDenied) and not self.rights.may_refuse(begin):
+                raise
             self.say(f"{name}: {error}")
         finally:
             self.check_time(member, f"{name} downgrade()", begin, self.plan.timeout)
@@ -345,6 +370,8 @@ class World:
                 ("isolate", "pause server", "throttle", "lose"), self._trouble_of_server
             ),
             **dict.fromkeys(("restart", "restart shorter"), self._restart),
+            START_AGAIN: self._start_again,
+            FORBID: self._forbid,
             **dict.fromkeys(
                 ("freeze", "stall", "no threads", "kill", INTERRUPT, AGAIN),
                 self._trouble_of_process,
@@ -392,6 +419,44 @@ class World:
             self._cut(member, self.ensemble.followers)
             self.system.after(1.5 * timeout, self.network.heal)
 
+    def _forbid(self, what: str, member: Member, follower: Any, long: float) -> None:
+        self.rights.forbid(long)
+
+    def _start_again(self, what: str, member: Member, follower: Any, long: float) -> None:
+        process, rng = member.process, self.rng
+        pause = rng.choice((0.0, 0.0, 0.01, 0.3, long))
+        closes = rng.random() < 0.3
+        if member.client is None or member.stopped or member.back == math.inf or process.dead:
+            return
+        member.back = math.inf
+        self.left += 1
+        name = f"{process.name} starts again"
+        self.system.spawn(name, partial(self._stop_and_start, member, pause, closes), process)
+
+    def _stop_and_start(self, member: Member, pause: float, closes: bool) -> None:
+        client = member.client
+        client.stop()
+        self.say(f"{member.process.name} has stopped its client")
+        if closes:
+            client.close()
+        simulated.sleep(pause)
+        while True:
+            try:
+                client.start()
+                break
+            except KazooTimeoutError:
+                self.say(f"{member.process.name} does not connect")
+        self.say(f"{member.process.name} has started its client again")
+        member.back = self.system.now
+        self.left -= 1
+
+    def saw_the_end(self) -> None:
+        """Have a thread that has seen that a client is stopped stand still, perhaps."""
+        me, rng = self.system.current, self.rng
+        if me is not None and START_AGAIN in self.plan.faults and rng.random() < 0.3:
+            self.system.stall(me, rng.uniform(0.0, 1.0))
+            self.system.block(lambda: True)
+
     def _trouble_of_process(self, what: str, member: Member, follower: Any, long: float) -> None:
         process, rng = member.process, self.rng
         match what:
@@ -430,7 +495,7 @@ class World:
                     self._deleted.add(node)
                     self.ensemble.delete(node)
             case "stop client":
-                if client is not None and not member.stopped:
+                if client is not None and not member.stopped and member.back < math.inf:
                     member.stopped = True
                     self.system.spawn("stops", client.stop, member.process)
             case "cancel":
@@ -462,7 +527,8 @@ class World:
         self.system.freeze(process, math.inf)
         self.network.kill(process)
         for task in self.system.tasks:
-            if task.process is process and (task.name.endswith(" main") or "u" in task.name[:4]):
+            ends = task.name.endswith((" main", " starts again")) or "u" in task.name[:4]
+            if task.process is process and ends:
                 self.left -= 1
 
     def begin_again(self, member: Member) -> None:
@@ -491,6 +557,7 @@ class World:
         self._let_start()
         self._let_be()
         self.network.heal()
+        self.rights.give_back()
         for follower in self.ensemble.followers:
             if follower.mute:
                 self.ensemble.resume(follower)
@@ -499,7 +566,12 @@ class World:
         self.say("nothing goes wrong any more")
 
     def is_planned(self, error: BaseException) -> bool:
-        """Whether an error may be logged: users' code has raised it, or no thread can start."""
+        """Whether an error may be logged: users' code has raised it, or something is forbidden.
+
+        Or no thread can start.
+        """
+        if isinstance(error, AccessDenied):
+            return self.struck[FORBID] > 0
         if self.plan.kind == "pool" and "can't start new thread" in str(error):
             return self.struck["no threads"] > 0
         return isinstance(error, Planned)
@@ -733,6 +805,7 @@ def _substituted(world: World) -> Iterator[None]:
         (time.sleep, simulated.sleep),
         (random.uniform, chance.uniform),
         (clock, simulated.now),
+        (strikes.of_the_call, of_the_call),
         (mutexes.Mutex, simulated.Lock),
         (mutexes.ReentrantMutex, simulated.RLock),
         (os.urandom, chance.randbytes),
@@ -758,6 +831,8 @@ def _substituted(world: World) -> Iterator[None]:
                     local = simulated.Local if kind is threading.local else None
                     put(module, attribute, (local or simulated.local_class(kind))())
         put(SequentialThreadingHandler, "queue_impl", simulated.Queue)
+        # Who looks again would hide that nobody was woken. Where ACLs change, it has to.
+        put(watches, "LOOK_AGAIN", LOOK_AGAIN if FORBID in world.plan.faults else math.inf)
         put(SequentialThreadingHandler, "sleep_func", staticmethod(simulated.sleep))
         for function in (runtime.Runtime.__init__, KazooRetry.__init__, pause_after):
             defaults = tuple(by_id.get(id(each), each) for each in function.__defaults__ or ())
@@ -773,6 +848,15 @@ def _substituted(world: World) -> Iterator[None]:
             world.given(grant)
 
         put(nodes.OwnNodes, "give", given)
+        is_over = states.over
+
+        def over(client: Any) -> bool:
+            found = is_over(client)
+            if found:
+                world.saw_the_end()
+            return found
+
+        put(states, "over", over)
         put(hub, "hooks", {world.told: None})
         handler = _Log(world)
         for name in LOGGERS:
