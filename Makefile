@@ -30,7 +30,7 @@ export ZKLOCK_TEST_FULL := $(FULL)
 endif
 
 # All are wanted, none of them left to CI.
-ALL := $(filter-out 0,$(or $(ZKLOCK_TEST_FULL),$(ZKLOCK_TEST_STRICT)))
+ALL := $(filter-out 0 false no off,$(or $(ZKLOCK_TEST_FULL),$(ZKLOCK_TEST_STRICT)))
 # The tests against a server wait for most of their time. Each process collects all tests, and has a server.
 SHARED := -n $(or $(WORKERS),$(shell echo $$(($(CORES) + 7)))) --dist loadscope --no-loadscope-reorder
 # Tests of narrow margins between many holders and an ensemble run by themselves, after all others, where
@@ -103,7 +103,7 @@ chaos: zookeeper  ## workers under a nemesis for MINUTES, and the verdict; ARGS=
 
 simulate: $(READY)  ## new seeds for MINUTES of a processor; ARGS="SEED…" tells the stories of some
 ifeq ($(ARGS),)
-	ZKLOCK_SIMULATE=$$(($(MINUTES) * 60)) $(BIN)/python -m pytest -q -s tests/unit/simulator/test_new_seeds.py
+	ZKLOCK_SIMULATE=$$(($(MINUTES) * 60)) $(BIN)/python -m pytest -q -n 2 tests/unit/simulator/test_new_seeds.py
 else
 	$(BIN)/python -m tests.unit.simulator $(ARGS)
 endif

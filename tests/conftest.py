@@ -7,17 +7,19 @@ looks for new ones, ten times as many.
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import re
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.modes import examples, full, quick
+from zklock._engine import watches
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=examples(100))
 settings.register_profile("thorough", max_examples=1000, deadline=None)
@@ -262,3 +264,11 @@ def pytest_terminal_summary(
             terminalreporter.section(LONGER[mark])
         for why, count in reasons.items():
             terminalreporter.write_line(f"{count:4} of {why}")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nobody_looks_again() -> Iterator[None]:
+    """Who looks again without an event would hide that nobody has woken it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(watches, "LOOK_AGAIN", math.inf)
+        yield

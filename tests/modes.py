@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+from zklock.testing.switches import switch
 
 
 def strict() -> bool:
     """Whether a test that cannot run fails."""
-    return _on("ZKLOCK_TEST_STRICT")
+    return switch("ZKLOCK_TEST_STRICT")
 
 
 def full() -> bool:
@@ -15,17 +15,17 @@ def full() -> bool:
 
     Strict runs are full, unless ``ZKLOCK_TEST_FULL`` is 0.
     """
-    return _on("ZKLOCK_TEST_FULL") if "ZKLOCK_TEST_FULL" in os.environ else strict()
+    return switch("ZKLOCK_TEST_FULL", default=strict())
 
 
 def quick() -> bool:
     """Whether tests marked ``lengthy`` are left to ``make test``, and others try fewer examples."""
-    return _on("ZKLOCK_TEST_QUICK") and not full()
+    return switch("ZKLOCK_TEST_QUICK") and not full()
 
 
 def simulated() -> bool:
     """Whether the clients of the contract tests are those of a simulation."""
-    return _on("ZKLOCK_TEST_SIMULATED")
+    return switch("ZKLOCK_TEST_SIMULATED")
 
 
 def examples(most: int) -> int:
@@ -39,7 +39,3 @@ def examples(most: int) -> int:
 def repeated(most: int, enough: int) -> int:
     """Return how often something is tried again: ``most`` where nothing is left to CI."""
     return most if full() else enough
-
-
-def _on(variable: str) -> bool:
-    return os.environ.get(variable, "0") not in {"", "0"}

@@ -109,6 +109,38 @@ def leaving(hosts: str, path: str) -> None:
         os._exit(0)
 
 
+def working_forked(hosts: str, path: str) -> None:
+    """Fork in the body of a pool; the child leaves the body, the parent goes on."""
+    child = 0
+    told: dict[str, object] = {}
+    client = zklock.connect(hosts, timeout=30.0)
+    election = zklock.LeaderElection(client, f"{path}/election")
+    changes = election.changes()
+    assert changes.next(SOON) is not None
+
+    def outcome(call: Callable[[], object]) -> str:
+        try:
+            return repr(call())
+        except Exception as error:
+            return type(error).__name__
+
+    with zklock.WorkerPool(client, f"{path}/pool", shards=2) as pool:
+        wait_for(lambda: len(pool.owned()) == 2, SOON)
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            say(sorted(pool.owned()))
+        else:
+            told["owned"] = outcome(pool.owned)
+            told["stop"] = outcome(lambda: pool.stop(None))
+            told["drain"] = outcome(pool.drain)
+            told["next"] = outcome(changes.next)
+    if not child:
+        say(told)
+        os._exit(0)
+    client.stop()
+
+
 def forked(hosts: str, path: str) -> None:
     """Fork while holding; both sides tell what they believe."""
     losses = Losses()
@@ -409,6 +441,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "queue": queue,
     "paused": paused,
     "forked": forked,
+    "working_forked": working_forked,
     "leaving": leaving,
     "aio_forked": aio_forked,
     "interrupt": interrupt,

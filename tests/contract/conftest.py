@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,6 +29,9 @@ from zklock.testing import BackendUnavailable, Simulation, ZooKeeperServer, wait
 from zklock.testing.external import ExternalBackend
 from zklock.testing.java import Installation, JavaBackend
 from zklock.testing.ports import free_ports
+
+if TYPE_CHECKING:
+    from tests.contract.test_cli import Commands
 
 # multiprocessing keeps these for as long as the tests run.
 KEPT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
@@ -68,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(handler)
         elif (
             callspec is not None
-            and callspec.params.get("front") is Loop
+            and Loop in callspec.params.values()
             and ON_ONE_FRONT.search(item.nodeid)
         ):
             item.add_marker(asyncio)
@@ -250,6 +253,16 @@ def requests_take_time(
             simulation.heal(client)
 
     return nullcontext if simulation is None else cut_off
+
+
+@pytest.fixture
+def zk(zklock_hosts: str) -> Iterator[Commands]:
+    """The command, as users start it, on the server of these tests."""
+    from tests.contract.test_cli import Commands
+
+    commands = Commands(zklock_hosts)
+    yield commands
+    commands.close()
 
 
 @pytest.fixture(params=FRONTS, ids=lambda front: front.name)

@@ -13,7 +13,8 @@ import resource
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,8 +27,12 @@ from zklock import telemetry
 from zklock.testing import wait_for
 
 LIBRARY = str(Path(zklock.__file__).parent)
-STRIDE = repeated(4, 8)
+STRIDE = repeated(4, 16)
 """Every so many lines a signal arrives, so that a run is over in seconds."""
+
+TIMEOUT = 60.0
+"""The session timeout in seconds. A tenth of it is the shortest time that anybody could wait for an
+answer because of a thread that a handler has interrupted; a busy server takes less."""
 
 
 def say(what: Any) -> None:
@@ -74,7 +79,7 @@ def handled(hosts: str, path: str, what: str, hooked: bool) -> None:
     told: Counter[str] = Counter()
     if hooked:
         subscription = telemetry.subscribe(lambda event: told.update([type(event).__name__]))
-    client = zklock.connect(hosts, timeout=20.0)
+    client = zklock.connect(hosts, timeout=TIMEOUT)
     onlooker = zklock.connect(hosts, timeout=20.0)
     lock, held = zklock.Lock(client, path), zklock.Lock(client, f"{path}-held")
     outcomes: Counter[str] = Counter()
@@ -127,12 +132,12 @@ def handled(hosts: str, path: str, what: str, hooked: bool) -> None:
 
 
 def _ask(client: Any, path: str, lock: zklock.Lock, grant: zklock.Grant) -> None:
-    lock.contenders(timeout=2.0)
+    lock.contenders(timeout=SOON)
 
 
 def _acquire(client: Any, path: str, lock: zklock.Lock, grant: zklock.Grant) -> None:
     other = zklock.Lock(client, f"{path}-other")
-    taken = other.acquire(timeout=2.0)
+    taken = other.acquire(timeout=SOON)
     assert taken is not None
     taken.release()
 
@@ -245,7 +250,62 @@ def leaving(hosts: str, path: str) -> None:
     assert children(client, path)
 
 
+UNENDED: list[object] = []
+"""What is ended when the interpreter ends the module."""
+
+
+def unended(hosts: str, path: str) -> None:
+    """Leave generators in the bodies of clients, a lock and a pool, and an object that asks."""
+    client = zklock.connect(hosts, timeout=20.0)
+    new, used, pool = (zklock.connect(hosts, timeout=20.0) for _ in range(3))
+    taken = zklock.Lock(used, f"{path}/taken")
+    granted(taken)  # its session has its threads, which will run no more
+    taken.release()
+    granted(zklock.Lock(client, f"{path}/taken"))
+    election = zklock.LeaderElection(used, f"{path}/election")
+    changes = election.changes()
+    assert changes.next() is not None
+    worker = zklock.WorkerPool(used, f"{path}/drained", shards=1)
+    worker.start()
+    asked = (
+        zklock.Lock(new, f"{path}/other").acquire,
+        taken.acquire,
+        zklock.MultiLock([taken, zklock.Lock(used, f"{path}/other")]).acquire,
+        partial(election.run, print),
+        changes.next,
+        worker.drain,
+        taken.holder,
+    )
+    lock = f"{path}/lock"
+    error, write = zklock.ZkLockError, os.write  # the module's names are gone by then
+
+    def holding() -> Iterator[str]:
+        with zklock.connect(hosts, timeout=60.0) as another, zklock.Lock(another, lock) as grant:
+            yield grant.path
+
+    def working() -> Iterator[None]:
+        with zklock.WorkerPool(pool, f"{path}/pool", shards=1):
+            yield
+
+    class Late:
+        def __del__(self) -> None:
+            refused = 0
+            for ask in asked:
+                try:
+                    ask()
+                except error as why:
+                    refused += "interpreter shuts down" in str(why)
+            write(1, b"true" if refused == len(asked) else b"%d" % refused)
+
+    held, works = holding(), working()
+    node = next(held)
+    next(works)
+    assert children(client, lock) == [node.rpartition("/")[2]]
+    UNENDED.extend([held, works, Late()])
+
+
 PARTS: dict[str, Callable[..., None]] = {
+    "unended": unended,
     "handled": handled,
     "starved": starved,
     "many": many,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import json
+import logging
 import random
 import sys
 import threading
@@ -147,16 +148,20 @@ def main(
 ) -> None:
     """Do it, struck at one moment after the other; nothing may be left."""
     faulthandler.dump_traceback_later(600, exit=True)
+    logging.getLogger("kazoo").setLevel(logging.ERROR)  # each strike may end a connection
     moments = Moments(STRIKES[strike])
     if how == "connect":
-        tally = connecting(hosts, moments, stride)
+        tally = connecting(hosts, moments, stride, twice)
     else:
         tally = locking(hosts, path, how, moments, stride, hooked, twice)
     print(json.dumps(tally), flush=True)
 
 
-def connecting(hosts: str, moments: Moments, stride: int) -> dict[str, int]:
-    """Connect and end: no thread of a client may be left."""
+def connecting(hosts: str, moments: Moments, stride: int, twice: bool) -> dict[str, int]:
+    """Connect and end: no thread of a client may be left.
+
+    ``twice``: see :func:`locking`.
+    """
 
     def use() -> None:
         with zklock.connect(hosts, timeout=30.0) as client:
@@ -171,9 +176,11 @@ def connecting(hosts: str, moments: Moments, stride: int) -> dict[str, int]:
         moments.run(use)
         counts.append(moments.count)
     total = max(counts)
+    thens = random.Random(total)
     for at in range(1, total + 1, stride):
-        if moments.strike(use, at):
+        if moments.strike(use, at, thens.randint(1, 2) if twice else 0):
             tally["struck"] += 1
+            tally["twice"] += moments.twice
         else:
             tally["done"] += 1
             counts.append(moments.count)

@@ -48,7 +48,7 @@ def test_a_create_whose_reply_was_lost_is_found_h5(
 def test_interrupts_leave_nothing_h9(
     zklock_hosts: str, zklock_path: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rounds = repeated(400, 150)
+    rounds = repeated(400, 80)
     with Child(
         "interrupt", hosts=zklock_hosts, path=zklock_path, how=how, rounds=rounds, longest=0.003
     ) as child:
@@ -83,7 +83,7 @@ def twice_as_long(lock: zklock.Lock) -> float:
 def test_cancels_at_any_moment_leave_nothing(far: Any, other: Any, zklock_path: str) -> None:
     lock = zklock.Lock(far, zklock_path)
     outcomes: Counter[str] = Counter()
-    rounds = repeated(200, 100)
+    rounds = repeated(200, 60)
     most = twice_as_long(lock)
     for number in range(rounds):
         pending = run(lock.acquire)
@@ -107,7 +107,7 @@ def test_cancels_at_any_moment_leave_nothing(far: Any, other: Any, zklock_path: 
 def test_timeouts_at_any_moment_leave_nothing(far: Any, other: Any, zklock_path: str) -> None:
     lock = zklock.Lock(far, zklock_path)
     outcomes: Counter[bool] = Counter()
-    rounds = repeated(200, 100)
+    rounds = repeated(200, 60)
     most = twice_as_long(lock)
     for number in range(rounds):
         grant = lock.acquire(timeout=most * (number + 1) / rounds)

@@ -7,10 +7,8 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.contract.support import ROOT
@@ -30,13 +28,6 @@ def script(file: Path, *lines: str) -> str:
     file.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     file.chmod(0o755)
     return str(file)
-
-
-@pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    yield commands
-    commands.close()
 
 
 def test_the_line_of_the_crontab_runs_its_job_on_one_host(

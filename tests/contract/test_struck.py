@@ -19,7 +19,7 @@ OTHER = pytest.mark.thorough(
 )
 
 
-ONE_OF = repeated(1, 5)
+ONE_OF = repeated(1, 8)
 """Of so many moments one is struck: where something is left to CI, that is left, too."""
 
 
@@ -99,6 +99,7 @@ def test_an_interrupt_leaves_what_the_thread_has_acquired_before(
         pytest.param("multi with attempt", marks=OTHER),
         "election acquire",
         pytest.param("election with acquire", marks=OTHER),
+        pytest.param("connect", marks=OTHER),
     ],
 )
 def test_a_second_interrupt_leaves_nothing(
@@ -106,7 +107,8 @@ def test_a_second_interrupt_leaves_nothing(
 ) -> None:
     """It strikes while the first is being seen to, when a function begins."""
     tally = struck(capsys, zklock_hosts, zklock_path, how, ONE_OF, twice=True)
-    assert tally["twice"] > tally["struck"] / 2
+    # Until there is a client, there is nothing to undo.
+    assert tally["twice"] > tally["struck"] / (8 if how == "connect" else 2)
 
 
 def struck(

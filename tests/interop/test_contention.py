@@ -16,7 +16,7 @@ from tests.modes import repeated
 
 pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
 
-HOLDS = repeated(1000, 200)
+HOLDS = repeated(1000, 100)
 
 Cast = list[tuple[str, str]]
 """For each process, the sort of player and the recipes that it holds in turn."""

@@ -186,6 +186,30 @@ def test_no_property_has_a_lock_that_nobody_sees(module: str) -> None:
     assert "cached_property" not in names, "Python 3.11's takes a lock: use _ground.kept"
 
 
+@pytest.mark.hazard("H55")
+def test_what_is_undone_twice_is_undone_first() -> None:
+    """A second interrupt may strike at any call: at one before it, nothing would be undone."""
+    found = 0
+    for module in ALL:
+        for handler in ast.walk(tree(module)):
+            if not isinstance(handler, ast.ExceptHandler):
+                continue
+            for node in ast.walk(handler):
+                if isinstance(node, ast.Try) and _undoes_twice(node):
+                    found += 1
+                    lines = [
+                        call.lineno for call in ast.walk(handler) if isinstance(call, ast.Call)
+                    ]
+                    assert min(lines) >= node.lineno, f"{module}, line {node.lineno}"
+    assert found > 12
+
+
+def _undoes_twice(node: ast.Try) -> bool:
+    again = [node.finalbody, *(handler.body for handler in node.handlers)]
+    once = list(map(ast.dump, node.body))
+    return any(list(map(ast.dump, body[: len(once)])) == once for body in again)
+
+
 def test_the_demo_needs_what_its_extra_brings_and_no_more() -> None:
     needed: set[str] = set()
 

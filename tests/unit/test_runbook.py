@@ -208,3 +208,11 @@ def test_what_is_a_message(source: str, message: str | None) -> None:
 )
 def test_what_is_a_message_of_a_command(source: str, message: str) -> None:
     assert set(messages_of(ast.parse(source), "cli/list.py")) == {message}
+
+
+def test_each_entry_is_in_a_table() -> None:
+    """A row behind an empty line is shown as plain text."""
+    for block in re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE):
+        head, rule, *rows = block.splitlines()
+        assert re.fullmatch(r"\|[-:| ]+\|", rule), head
+        assert rows
