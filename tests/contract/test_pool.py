@@ -552,8 +552,7 @@ def test_a_loop_of_the_user(zklock_connect: Callable[..., Any], zklock_path: str
             executor=asyncio.get_running_loop(),
         )
         await asyncio.to_thread(pool.start)
-        while len(pool.owned()) < SHARDS:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_for, lambda: len(pool.owned()) == SHARDS, SOON, "all owned")
         await asyncio.to_thread(pool.stop)
 
     asyncio.run(main())
@@ -580,8 +579,7 @@ def test_a_loop_of_the_user_that_is_closed(zklock_connect: Any, zklock_path: str
 
     async def main() -> None:
         await asyncio.to_thread(pool.start)
-        while len(running) < SHARDS:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_for, lambda: len(running) == SHARDS, SOON, "all handled")
 
     loop.run_until_complete(main())
     loop.close()
