@@ -404,6 +404,17 @@ def test_a_contender_is_no_lock(zk: Commands, zklock_path: str, zklock_client: K
         )
 
 
+def test_a_contender_without_data_is_shown(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    zklock_client.ensure_path(zklock_path)
+    zklock_client.create(f"{zklock_path}/-lock-", None, ephemeral=True, sequence=True)
+    for command in ("show", "ls", "top --once"):
+        status, told, _ = zk.run(*command.split(), zklock_path)
+        assert status == 0
+        assert "(unnamed)" in told
+
+
 PRIVATE = [make_digest_acl("owner", "secret", all=True)]
 
 

@@ -31,6 +31,7 @@ from tests.contract.support import (
 )
 from zklock._engine import watches as watches_of_session
 from zklock._recipes.names import EXHAUSTED_AT, check_path
+from zklock.fencing import verify_owner
 from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer, four_letter, wait_for
 
 Make = Callable[..., zklock.Lock]
@@ -244,6 +245,40 @@ class TestData:
         assert not losses.losses
         other.delete(grant.path)
         assert losses.one().reason is zklock.LossReason.NODE_DELETED
+
+    @pytest.mark.parametrize("kind", [zklock.Lock, zklock.ReadLock])
+    def test_that_there_are_none_of(
+        self, kind: type[zklock.Lock | zklock.ReadLock], client: Any, other: Any, zklock_path: str
+    ) -> None:
+        """For kazoo, a node that somebody has made without data has ``None``."""
+        other.create(zklock_path, None, makepath=True)
+        node = other.create(f"{zklock_path}/-__WRIT__", None, ephemeral=True, sequence=True)
+        lock = kind(client, zklock_path)
+        waiting = run(granted, lock)
+        queued(other, zklock_path, 2)
+        assert lock.contenders()[0].identity == ""
+        assert not waiting.done()
+        token = zklock.FencingToken(other.exists(zklock_path).czxid, 0)
+        assert verify_owner(client, zklock_path, token).path == node
+        with pytest.raises(zklock.NotOwner):
+            verify_owner(client, zklock_path, zklock.FencingToken(token.epoch, 1))
+        other.delete(node)
+        waiting.result(SOON).release()
+
+    def test_that_an_election_has_none_of(self, client: Any, other: Any, zklock_path: str) -> None:
+        other.create(zklock_path, None, makepath=True)
+        election = zklock.LeaderElection(client, zklock_path, identity="me")
+        with election.changes(timeout=SOON) as changes:
+            assert next(changes).leader is None
+            leadership = election.acquire()
+            assert leadership is not None
+            first = next(changes).leader
+            assert first is not None
+            assert first.identity == "me"
+            assert verify_owner(client, zklock_path, leadership.token) == first
+            election.request_release()
+            assert leadership.should_stop.wait(SOON)
+            leadership.release()
 
 
 class TestCrowds:

@@ -344,9 +344,10 @@ class Store:
             return translate(exceptions.NoNodeError(), request.path)
         return self._node(request.path, b"", value)
 
-    def _node(self, path: str, data: bytes, stat: Any) -> Node:
+    def _node(self, path: str, data: bytes | None, stat: Any) -> Node:
+        """Return the node; its data are ``None`` if somebody has made it without any."""
         owner = stat.ephemeralOwner
-        return Node(path, data, owner, self._is_mine(owner), stat.version)
+        return Node(path, data or b"", owner, self._is_mine(owner), stat.version)
 
 
 def failed(request: Request, error: Exception) -> Failed:

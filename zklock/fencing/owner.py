@@ -22,6 +22,7 @@ from zklock.token import FencingToken
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
+    from kazoo.interfaces import IAsyncResult
 
 _REMEMBERED = 1024
 
@@ -96,11 +97,11 @@ def _ask(
             read, checked = client.get_async(node), check.commit_async()
             noted = client.get_async(parent) if name.kind is names.Kind.LATCH else None
             try:
-                found = deadline.wait(read)
+                found = _read(read, deadline)
                 (result,) = deadline.wait(checked)
                 if isinstance(result, Exception):
                     raise result
-                notes = b"" if noted is None else deadline.wait(noted)[0]
+                notes = b"" if noted is None else _read(noted, deadline)[0]
             except NoNodeError:
                 # Gone since the listing, or this server is behind: look again.
                 pass
@@ -126,12 +127,18 @@ def _listing(
     return path, names.Queue(children).contenders, stat.czxid
 
 
+def _read(asked: IAsyncResult, deadline: Deadline) -> tuple[bytes, Any]:
+    """Return the data and the stat of a node; kazoo tells ``None`` if it was made without data."""
+    data, stat = deadline.wait(asked)
+    return data or b"", stat
+
+
 def _reads(client: KazooClient, parent: str, queue: list[names.Name], deadline: Deadline) -> bool:
     """Whether the first in the queue is a writer that lets readers in."""
     if not queue or queue[0].kind is not names.Kind.WRITE:
         return False
     try:
-        data, _ = deadline.wait(client.get_async(f"{parent}/{queue[0].text}"))
+        data, _ = _read(client.get_async(f"{parent}/{queue[0].text}"), deadline)
     except NoNodeError:
         return False
     return nodedata.parse(data).lets_readers_in
@@ -165,7 +172,7 @@ def _not_owner(
     holder = None
     if first is not None:
         try:
-            data, _ = deadline.wait(client.get_async(first))
+            data, _ = _read(client.get_async(first), deadline)
             holder = nodedata.parse(data).identity.decode(errors="replace")
         except NoNodeError:
             pass

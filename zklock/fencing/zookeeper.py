@@ -192,7 +192,7 @@ class ZooKeeperGuard:
                     resource=self._path,
                 )
         data, stat = mark
-        token = parse_mark(self._path, self._path, data)
+        token = parse_mark(self._path, self._path, data or b"")
         return _Mark(token, stat.version, f"{self._made}/{made[0][0]}")
 
 

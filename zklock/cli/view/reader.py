@@ -280,11 +280,11 @@ class Reader:
         elif job is _Job.DATA:
             folder = self.facts.folders.get(path)
             if folder is not None:
-                self.facts.folders[path] = replace(folder, data=got[0])
+                self.facts.folders[path] = replace(folder, data=got[0] or b"")
         else:
             data, stat = got
             owner, born = stat.ephemeralOwner, stat.creation_transaction_id
-            self.facts.seen[path] = Seen(data, owner, stat.created, born)
+            self.facts.seen[path] = Seen(data or b"", owner, stat.created, born)
             if owner:  # what stays may have its time from a clock that was wrong long ago
                 self.facts.times.note(stat.created)
 
