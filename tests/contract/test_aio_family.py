@@ -15,6 +15,8 @@ import zklock
 from tests.contract.support import SOON, gone, granted, passes_on, queued
 from tests.contract.test_aio import aside, forever, on_loop, uncancelled
 from zklock import aio
+from zklock._engine.sessions import session_of
+from zklock.testing import wait_for
 
 ITERATIONS = 60
 
@@ -57,6 +59,25 @@ class TestRLock:
             await lock.release()
             assert grant.held
         await aside(passes_on, other, zklock_path)
+
+
+class TestAbandoned:
+    @on_loop
+    async def test_is_told_to_who_gets_it(self, client: Any, other: Any, zklock_path: str) -> None:
+        """A task that is cancelled before it has got its grant is told nothing."""
+        lock = aio.Lock(client, zklock_path, track_abandoned=True)
+        lost = await lock.acquire()
+        await aio.Lock(other, zklock_path).break_lock()
+        await asyncio.wait_for(lost.lost.wait(), SOON)
+        getting = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0)
+        wait_for(lambda: session_of(client).grants(zklock_path), SOON)
+        getting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await getting
+        await aside(gone, other, zklock_path)
+        async with lock as grant:
+            assert grant.abandoned is True
 
 
 class TestMultiLock:

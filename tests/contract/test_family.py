@@ -1308,6 +1308,12 @@ class TestBreaking:
         pending.result().release()
 
 
+def end_without_release(z: Any, client: Any, other: Any, path: str) -> None:
+    grant = granted(z.Lock(client, path, track_abandoned=True))
+    z.Lock(other, path).break_lock()
+    assert grant.lost.wait(SOON)
+
+
 class TestAbandoned:
     def test_is_not_known_without_being_asked_for(
         self, z: Any, client: Any, zklock_path: str
@@ -1346,6 +1352,37 @@ class TestAbandoned:
             assert rival.acquire(blocking=False) is None
             assert rival.acquire(timeout=0.2) is None
         with rival as grant:
+            assert grant.abandoned is False
+
+    @pytest.mark.parametrize("kind", ["Lock", "RLock"])
+    def test_is_told_to_who_gets_it(
+        self, z: Any, client: Any, other: Any, zklock_path: str, kind: str
+    ) -> None:
+        """A ``MultiLock`` that gets one lock, and not the next, gives back what nobody has seen."""
+        tracked, busy = f"{zklock_path}/a", f"{zklock_path}/b"
+        end_without_release(z, client, other, tracked)
+        lock = getattr(z, kind)(client, tracked, track_abandoned=True)
+        both = z.MultiLock([lock, z.Lock(client, busy)])
+        with z.Lock(other, busy):
+            assert both.acquire(timeout=0.2) is None
+            gone(other, tracked)
+            with lock as grant:
+                assert grant.abandoned is True
+        with both as grants:
+            assert grants.grants[0].abandoned is False
+
+    def test_is_not_told_again_after_one_use_of_several(
+        self, z: Any, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        tracked, busy = f"{zklock_path}/a", f"{zklock_path}/b"
+        end_without_release(z, client, other, tracked)
+        lock = z.RLock(client, tracked, track_abandoned=True)
+        with z.Lock(other, busy), lock as grant:
+            assert grant.abandoned is True
+            both = z.MultiLock([lock, z.Lock(client, busy)])
+            assert both.acquire(timeout=0.2) is None
+            assert grant.held
+        with z.Lock(other, tracked, track_abandoned=True) as grant:
             assert grant.abandoned is False
 
     def test_is_not_kept_in_somebody_elses_data(

@@ -122,6 +122,7 @@ class GrantBase(Bodied):
     _asked: str | None = None
     _reads = False  # a downgraded write lock
     _kept = False  # its owner has got it
+    _undo: Callable[[], Recipe[None]] | None = None  # what gives it back if nobody has got it
     _granted_at: float | None = None  # if telemetry was told of it
 
     def __init__(
@@ -137,6 +138,8 @@ class GrantBase(Bodied):
         self._alone = claim.alone
         # One that is alone needs no more of its contender than its node.
         self._departs = None if claim.alone else claim.release
+        if claim.undo is not None:
+            self._undo = claim.undo
         self._keeper = keeper
         self._terms = terms
         self._given = lifecycle.TABLE[State.CONTENDING, Step.GRANT]
@@ -154,7 +157,8 @@ class GrantBase(Bodied):
     @property
     def _give_back(self) -> Callable[[], Recipe[None]]:
         """What makes the recipe that gives it back."""
-        return self._departs or partial(steps.remove, self.path)
+        undo = None if self._kept else self._undo
+        return undo or self._departs or partial(steps.remove, self.path)
 
     @kept
     def _callbacks(self) -> list[LostCallback]:

@@ -218,8 +218,10 @@ class LockBase(Uncopied, Locking[G]):
         """Undo an acquire that has begun. Repeatable."""
         grant = None
         if attempt is not None:
-            undo(attempt)
             grant = attempt.settled()[0] if attempt.done else None
+            if grant is not None:
+                grant._kept = False
+            undo(attempt)
         self._users.pop(attempt, None)
         self._users.pop(turn, None)
         if grant is not None:

@@ -522,9 +522,13 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         self._drop(grants, left)
 
     def _drop(self, grants: Mapping[int, GrantBase], left: Left) -> None:
-        """Give back the locks gathered so far, without waiting. Repeatable."""
+        """Give back the locks gathered so far, which nobody has got. Repeatable; does not wait."""
         for n, grant in reversed(list(grants.items())):
-            self._locks[n]._give_up_use(grant, left)
+            lock = self._locks[n]
+            lock._note_use(grant, left)
+            if not left.get(grant):
+                grant._kept = False
+            lock._give_up_use(grant, left)
 
     def _nothing_here(self) -> NotHeld:
         return NotHeld(

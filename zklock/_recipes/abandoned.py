@@ -63,7 +63,13 @@ class Entry(lock_recipe.Entry):
             steps.check(marked, Failure.DROPPED, Failure.MISSING)
             if marked is not None:
                 return lock_recipe.AGAIN
-        return (yield from lock_recipe.claim(self, token, abandoned=self._found != FREE))
+        found = self._found != FREE
+        return (yield from lock_recipe.claim(self, token, abandoned=found, undo=self._undo))
+
+    def _undo(self) -> Recipe[None]:
+        """Give back a grant that nobody has got: nobody has heard yet of what it found."""
+        self.granted = False
+        return self.leave()
 
     def departure(self, node: str) -> Delete | Depart:
         """Delete the node, and remove its mark; if not granted, put back the mark it found."""

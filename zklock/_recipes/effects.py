@@ -215,8 +215,9 @@ class Claim:
     """Become the holder → the grant.
 
     ``None``: the lease was not live at the time of the request, and is live now: look again.
-    ``release`` makes the recipe that gives the grant back. ``others`` are more nodes that the
-    grant needs, with their tokens, which are lower than ``token``. ``abandoned``: whether the
+    ``release`` makes the recipe that gives the grant back; ``undo``, if there is one, the recipe
+    for a grant that nobody has got. ``others`` are more nodes that the grant needs, with their
+    tokens, which are lower than ``token``. ``abandoned``: whether the
     grant before this one ended without a release; ``None`` if that is not known. ``alone``: whether
     ``release`` deletes the node, and does nothing else.
     """
@@ -227,6 +228,7 @@ class Claim:
     others: tuple[tuple[str, FencingToken], ...] = ()
     abandoned: bool | None = None
     alone: bool = False
+    undo: Callable[[], Recipe[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
