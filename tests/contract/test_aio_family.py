@@ -68,6 +68,7 @@ class TestAbandoned:
         lock = aio.Lock(client, zklock_path, track_abandoned=True)
         lost = await lock.acquire()
         await aio.Lock(other, zklock_path).break_lock()
+        assert lost is not None
         await asyncio.wait_for(lost.lost.wait(), SOON)
         getting = asyncio.create_task(lock.acquire())
         await asyncio.sleep(0)

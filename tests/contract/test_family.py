@@ -19,6 +19,7 @@ import zklock
 from tests.contract.fronts import FRONTS
 from tests.contract.support import SOON, Losses, children, gone, granted, queued, run
 from tests.stopwatch import Stopwatch
+from zklock._engine.sessions import session_of
 from zklock._locks.base import LockBase
 from zklock.fencing import verify_owner
 from zklock.testing import FaultProxy, Frame, FrameKind, ZooKeeperServer, expire_session, wait_for
@@ -1431,6 +1432,22 @@ class TestAbandoned:
         gone(other, zklock_path)
         with z.Lock(other, zklock_path, track_abandoned=True) as grant:
             assert grant.abandoned is True  # as before
+
+    @pytest.mark.parametrize("patience", [0, 0.2])
+    def test_the_delay_ends_for_those_who_do_not_wait_so_long(
+        self, z: Any, client: Any, other: Any, zklock_path: str, patience: float
+    ) -> None:
+        end_without_release(z, client, other, zklock_path)
+        now = session_of(other).now
+        began = now()
+        grant = wait_for(
+            lambda: z.Lock(other, zklock_path, lock_delay=0.7).acquire(timeout=patience), SOON
+        )
+        assert now() - began >= 0.699  # the server counts milliseconds
+        assert grant.abandoned is True
+        grant.release()
+        with z.Lock(other, zklock_path, lock_delay=0.7) as clean:
+            assert clean.abandoned is False
 
     @pytest.mark.parametrize("delay", [-1, float("inf"), float("nan"), True, "1"])
     def test_bad_delays(self, z: Any, client: Any, zklock_path: str, delay: Any) -> None:

@@ -347,7 +347,8 @@ class Store:
     def _node(self, path: str, data: bytes | None, stat: Any) -> Node:
         """Return the node; its data are ``None`` if somebody has made it without any."""
         owner = stat.ephemeralOwner
-        return Node(path, data or b"", owner, self._is_mine(owner), stat.version)
+        mine, times = self._is_mine(owner), (stat.ctime, stat.mtime)
+        return Node(path, data or b"", owner, mine, stat.version, *times)
 
 
 def failed(request: Request, error: Exception) -> Failed:

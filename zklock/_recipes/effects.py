@@ -342,7 +342,8 @@ class Listing:
 class Node:
     """A node: its path, data, and owner; ``mine``: whether the present session owns it.
 
-    ``version`` counts the writes of its data.
+    ``version`` counts the writes of its data. ``made`` is when it was made, and ``written`` when
+    its data were written last, in milliseconds of the leader's clock.
     """
 
     path: str
@@ -350,6 +351,8 @@ class Node:
     owner: int
     mine: bool
     version: int = 0
+    made: int = 0
+    written: int = 0
 
 
 class GiveUp(Exception):
