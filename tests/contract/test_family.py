@@ -604,6 +604,18 @@ class TestSemaphore:
         first.release()
         granted(semaphore).release()
 
+    def test_that_goes_by_what_is_kept_still_does_when_it_has_changed_that(
+        self, z: Any, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        z.Semaphore(other, zklock_path, limit=1).acquire().release()
+        free = z.Semaphore(client, zklock_path, limit=None)
+        free.set_limit(2)
+        z.Semaphore(other, zklock_path, limit=None).set_limit(3)
+        assert free.limit is None
+        grant = free.acquire(permits=3)
+        assert grant is not None
+        grant.release()
+
     def test_is_lost_as_a_whole(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
         losses = Losses()
         semaphore = z.Semaphore(client, zklock_path, limit=3, on_lost=losses)

@@ -179,7 +179,8 @@ class Permits(LockBase[G]):
 
         def change() -> Recipe[None]:
             yield from semaphore_recipe.set_limit(self._path, number)
-            self._permits = number
+            if self._permits is not None:
+                self._permits = number
 
         await self._ask("set_limit()", change, timeout)
 

@@ -270,7 +270,7 @@ class Semaphore(kinds.Permits[Grant], ThreadLock):
         return Attempting(lambda: self.acquire(blocking, timeout, permits=permits))
 
     def set_limit(self, limit: int, timeout: float | None = None) -> None:
-        """Change the stored limit, for this object and for all that come later.
+        """Change the stored limit: for all that come later, and that of this object if it has one.
 
         A higher limit lets waiters in at once, if their objects have ``limit=None``. A lower one
         takes no permit away. Once this returns, permits are given within the new limit only. A
