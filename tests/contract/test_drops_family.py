@@ -114,6 +114,20 @@ def marked_after_a_crash(stage: Stage) -> None:
     assert stage.other.get(path)[0] == b""
 
 
+def delayed_after_a_crash(stage: Stage) -> None:
+    """The delay is noted at the first try, and a later one waits for the rest of it."""
+    path = f"{stage.path}-delayed"
+    stage.other.create(path, b"held by 0000000000000001-0000000001", makepath=True)
+    stage.arm()
+    lock = zklock.Lock(stage.client, path, lock_delay=0.2)
+    assert lock.acquire(blocking=False) is None
+    grant = granted(lock)
+    assert grant.abandoned is True
+    grant.release()
+    gone(stage.other, path)
+    assert stage.other.get(path)[0] == b""
+
+
 def mark_is_left(stage: Stage) -> None:
     """Give up while the end of the one before is being waited off: it is told of still."""
     path = f"{stage.path}-waited"
@@ -231,7 +245,8 @@ SCENARIOS: dict[Scenario, int] = {
     permit_not_in_time: 8,
     marked: 4,
     marked_after_a_crash: 4,
-    mark_is_left: 3,
+    delayed_after_a_crash: 6,
+    mark_is_left: 4,
     downgrade: 3,
     tidied: 1,
     several_at_once: 5,
