@@ -106,6 +106,8 @@ def test_fields_are_written_as_elsewhere() -> None:
         "zklock_resource": "reports",
         "zklock_reason": "session_expired",
     }
+    # kazoo's number is negative where the server's id is 128 or more.
+    assert log_fields(session_id=-(2**60))["zklock_session"] == "0xf000000000000000"
     assert {*log_fields().values()} == {None}
     assert log_fields(session_id=0)["zklock_session"] is None  # a session that is not known
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
+from zklock._ground.addresses import session_text
 from zklock._ground.loss import LossReason
 from zklock.token import FencingToken
 
@@ -57,7 +58,7 @@ def log_fields(
     return {
         "zklock_path": path,
         "zklock_token": None if token is None else str(token),
-        "zklock_session": f"{session_id:#x}" if session_id else None,
+        "zklock_session": session_text(session_id) if session_id else None,
         "zklock_identity": identity,
         "zklock_shard": shard,
         "zklock_resource": resource,

@@ -13,6 +13,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import Status, StatusCode, TracerProvider
 
+from zklock._ground.addresses import session_text
 from zklock._ground.clock import clock
 from zklock._ground.happened import (
     EpochChanged,
@@ -251,7 +252,7 @@ def _described(event: LockEvent) -> Attributes:
     if isinstance(event, GrantEvent):
         attributes |= {
             "lock.token": str(event.token),
-            "lock.session.id": f"{event.session_id:#x}",
+            "lock.session.id": session_text(event.session_id),
         }
     return attributes
 

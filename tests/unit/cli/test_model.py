@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.cli.views import World
+from zklock._ground.addresses import session_text
 from zklock._pool.nodes import WorkerRecord
 from zklock.cli.view import model
 from zklock.cli.view.model import Folder, Place, Times, What, find
@@ -157,7 +158,7 @@ def test_an_age_is_never_negative(clocks: Clocks) -> None:
 )
 def test_a_session_is_written_as_zookeeper_writes_it(number: int, text: str) -> None:
     """kazoo's number is negative where the server's id is 128 or more."""
-    assert model.session_text(number) == text
+    assert session_text(number) == text
     assert model.signed(int(text, 16)) == number
     assert model.signed(number) == number
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from zklock.cli.view.model import Place, session_text
+from zklock._ground.addresses import session_text
+from zklock.cli.view.model import Place
 from zklock.cli.view.text import plain, short
 from zklock.cli.view.waits import Deadlock, Graph, Stand
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from zklock._ground.addresses import session_text
 from zklock._ground.clock import clock
 from zklock._pool import nodes as pool_nodes
 from zklock._pool.keys import Key, parse_shards
@@ -273,11 +274,6 @@ class Facts:
     seen: dict[str, Seen] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
     times: Times = field(default_factory=Times)
-
-
-def session_text(number: int) -> str:
-    """Return a session's id as ZooKeeper writes it; kazoo's number has a sign."""
-    return f"{number & _WORD:#x}"
 
 
 def signed(number: int) -> int:
