@@ -546,6 +546,21 @@ class TestForbidden:
         gone(other, zklock_path)
         other.delete(zklock_path)
 
+    def test_removing_a_mark(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+        """Who may delete its contender, and not write to the path any more, is in nobody's way."""
+        self.path_for_anyone(other, zklock_path, create=True, delete=True, read=True, write=True)
+        lock = make_lock(track_abandoned=True)
+        granted(lock)
+        readers = make_acl("world", "anyone", create=True, delete=True, read=True)
+        other.set_acls(zklock_path, [SECRET, readers])
+        with pytest.raises(zklock.AccessDenied, match="write permission on") as caught:
+            lock.release()
+        assert caught.value.path == zklock_path
+        gone(other, zklock_path)
+        with zklock.Lock(other, zklock_path, track_abandoned=True) as grant:
+            assert grant.abandoned is True
+        other.delete(zklock_path)
+
     def test_nothing_that_is_not_needed(
         self, make_lock: Make, other: Any, zklock_path: str
     ) -> None:

@@ -18,6 +18,7 @@ from zklock._recipes.effects import (
     Disown,
     Event,
     Exists,
+    Failed,
     Failure,
     GiveUp,
     List,
@@ -256,6 +257,18 @@ def test_a_deletion_that_is_refused_is_tried_again_alone_after_growing_pauses() 
         assert deletion.send((OTHER,)) == Pause(seconds)
         assert deletion.send(None) == (Delete(node(3).path),)
     end(deletion, (MISSING,))
+
+
+def test_a_deletion_whose_write_alone_is_refused_goes_without_it_and_says_so() -> None:
+    deletion: Any = steps.delete(PATH, node(3).path, Depart(node(3).path, b"mark"))
+    next(deletion)
+    error = AccessDenied("no write")
+    alone = deletion.send((Failed(Failure.DENIED, error, node=PATH),))
+    assert alone == (Delete(node(3).path),)
+    assert deletion.send((DROPPED,)) == alone
+    with pytest.raises(AccessDenied) as caught:
+        deletion.send((MISSING,))
+    assert caught.value is error
 
 
 def test_a_deletion_whose_reply_is_lost_is_sent_again_as_it_was_without_a_pause() -> None:

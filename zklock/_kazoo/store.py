@@ -365,9 +365,9 @@ def _carried_out(request: Request, results: list[Any]) -> Failed | None:
     refused = _refused(results)
     if refused is None:
         return None
-    at = results.index(refused)
-    if isinstance(request, WriteAll) and at > 0:  # at 0 is the check of its path
-        write = Write(*request.writes[at - 1])
+    at, writes = results.index(refused), _writes(request)
+    if writes and at > 0:  # at 0 is the check of its path, or the deletion
+        write = writes[at - 1]
         return replace(failed(write, refused), node=write.path)
     return failed(request, refused)
 
@@ -746,6 +746,16 @@ def _written(request: Request) -> str | None:
         case Mark(path):
             return path.rpartition("/")[0]
     return None
+
+
+def _writes(request: Request) -> list[Write]:
+    """Return the writes of a transaction that come behind its first operation."""
+    match request:
+        case WriteAll(writes=writes):
+            return [Write(*each) for each in writes]
+        case Depart(path, data):
+            return [Write(path.rpartition("/")[0], data)]
+    return []
 
 
 _HEADERS = 256

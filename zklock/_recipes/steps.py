@@ -140,21 +140,28 @@ def delete(
     A ``lasting`` node is not: then ``SessionReplaced`` is raised.
 
     Only ``AccessDenied`` is final. An unexpected error may pass, so the deletion is tried again. It
-    is then sent without the write that came with it: an error of that write would not pass. A
+    is then sent without the write that came with it: an error of that write would not pass. If ACLs
+    refuse that write alone, the node goes without it, and ``AccessDenied`` is raised then. A
     worn-out parent is deleted with the last of its children; with ``tidy``, any parent. If the
     request is a ``Depart``, others may have held by then, and left a mark: such a parent stays.
     """
     first: Request = request or Delete(node)
     empties, marked = tidy or worn(node), isinstance(request, Depart)
     flight = (first, Delete(path)) if empties and not marked else (first,)
+    refused: Exception | None = None
     tries = 0
     try:
         while True:
             result, *_ = yield flight
             if result is None or result.why is Failure.MISSING:
+                if refused is not None:
+                    raise refused
                 if empties and marked:
                     yield from _delete_unmarked(path)
                 return
+            if result.why is Failure.DENIED and result.node is not None:
+                refused, flight = result.error, (Delete(node),)
+                continue
             check(result, *_PASSING)
             if result.why is not Failure.DROPPED:
                 flight = (Delete(node), *flight[1:])
