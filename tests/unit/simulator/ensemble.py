@@ -38,6 +38,7 @@ from zklock.testing.zookeeper.messages import (
     EventKind,
     HangUp,
     Message,
+    Multi,
     NotDone,
     Ping,
     Request,
@@ -77,8 +78,8 @@ class Hears(Protocol):
 class Refuses(Protocol):
     """Who hears what clients may not do."""
 
-    def refused(self, request: Request) -> None:
-        """Hear that a client may not do this."""
+    def refused(self, request: Request, part: Request) -> None:
+        """Hear that a client may not do this; ``part``: what is refused, of a transaction."""
 
 
 class Leader(Machine[Link]):
@@ -100,11 +101,12 @@ class Leader(Machine[Link]):
             body = super()._write(txn, link, request)
         except Refused as refused:
             if self.rights is not None and refused.code is Code.NO_AUTH:
-                self.rights.refused(request)
+                self.rights.refused(request, request)
             raise
         parts = body.parts if isinstance(body, Results) else ()
         if self.rights is not None and NotDone(Code.NO_AUTH) in parts:
-            self.rights.refused(request)
+            assert isinstance(request, Multi)
+            self.rights.refused(request, request.parts[parts.index(NotDone(Code.NO_AUTH))])
         hears = self.hears
         if hears is None:
             return body

@@ -4,7 +4,8 @@ The servers say how each node went: a client asked for it, or its session ended,
 deleted it. Of two grants of a lock, the *grant before* is the one with the next lower token.
 
 - *Abandoned*: ``grant.abandoned`` is true if the grant before was lost, or its node went without a
-  request. It is false if there was none, or if that one was released.
+  request, or ACLs refused to remove its mark. It is false if there was none, or if that one was
+  released.
 - *Perhaps*: it may be true after a release, too, if the node of a contender between the two went
   without a request, and this contender had written its mark: its turn had come. And if an interrupt
   kept the grant before from its caller, it may be as that one's is.
@@ -76,6 +77,8 @@ class Marks:
         name = names.parse(own)
         if self._plays and name is not None and path in PATHS:
             token = FencingToken(self._world.ensemble.epoch(path), name.sequence)
+            stays = self._world.ensemble.data(path) == HELD + str(token).encode()
+            asked = asked and not (stays and node in self._world.rights.unmarked)
             self._gone[path].append(Gone(token, self._world.system.now, asked))
 
     def written(self, path: str, session: int) -> bool:

@@ -23,6 +23,7 @@ from zklock.testing.zookeeper.messages import (
     Multi,
     Perms,
     Request,
+    SetData,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Rights:
         self._rng = random.Random(f"rights {world.system.seed}")
         self._given_back = -math.inf  # when the last of them was; infinite if not all are
         self._may_stay: set[str] = set()
+        self.unmarked: set[str] = set()
+        """Contenders whose deletion was refused for the write that came with it."""
 
     # What goes wrong.
 
@@ -92,9 +95,10 @@ class Rights:
 
     # What the servers tell.
 
-    def refused(self, request: Request) -> None:
-        """Hear that a client may not do this."""
-        self._may_stay.update(_deleted(request))
+    def refused(self, request: Request, part: Request) -> None:
+        """Hear that a client may not do this; ``part``: what is refused, of a transaction."""
+        written = isinstance(part, SetData)
+        (self.unmarked if written else self._may_stay).update(_deleted(request))
 
 
 def _deleted(request: Request) -> Iterator[str]:
