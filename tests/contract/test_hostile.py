@@ -546,6 +546,15 @@ class TestForbidden:
         gone(other, zklock_path)
         other.delete(zklock_path)
 
+    def test_leaving_a_mark(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+        self.path_for_anyone(other, zklock_path, create=True, delete=True, read=True)
+        with pytest.raises(zklock.AccessDenied, match="write permission on"):
+            make_lock(track_abandoned=True).acquire()
+        assert children(other, zklock_path) == []
+        with zklock.Lock(other, zklock_path, track_abandoned=True) as grant:
+            assert grant.abandoned is False
+        other.delete(zklock_path)
+
     def test_removing_a_mark(self, make_lock: Make, other: Any, zklock_path: str) -> None:
         """Who may delete its contender, and not write to the path any more, is in nobody's way."""
         self.path_for_anyone(other, zklock_path, create=True, delete=True, read=True, write=True)
