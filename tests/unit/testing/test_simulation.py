@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 import zklock
+from tests.at_once import at_once
 from zklock import aio, telemetry
 from zklock._kazoo.store import _Sending
 from zklock.testing import ServerError, Simulation, simulated, wait_for
@@ -168,6 +169,18 @@ class TestTime:
             heard.close()
         late = [at for at in beats if at > 0]
         assert late == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0])
+
+    def test_threads_that_move_the_clock_at_once_move_it_forward(
+        self, sim: Simulation, client: Any
+    ) -> None:
+        acquired(zklock.Lock(client, PATH))
+        at_once(*(partial(sim.advance, seconds) for seconds in (50.0, 1.0, 2.0)))
+        assert sim.now == 53.0
+
+    def test_a_task_and_a_thread_move_the_clock_forward(self, sim: Simulation, client: Any) -> None:
+        acquired(zklock.Lock(client, PATH))
+        at_once(lambda: asyncio.run(sim.aio_advance(1.0)), partial(sim.advance, 50.0))
+        assert sim.now >= 50.0
 
 
 class TestLoss:
@@ -370,6 +383,35 @@ class TestWaits:
     def test_run_passes_an_error_on(self, sim: Simulation) -> None:
         with pytest.raises(ZeroDivisionError):
             sim.run(lambda: 1 / 0)
+
+    def test_the_call_may_change_the_simulation(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        sim.partition(client)
+        acquired(zklock.Lock(other, PATH))
+
+        def work() -> float:
+            sim.advance(5.0)
+            sim.expire(other)
+            assert sim.run(zklock.Lock(other, PATH).acquire) is not None
+            sim.heal(client)
+            assert zklock.Lock(client, PATH).acquire(timeout=2.0) is None
+            return sim.now
+
+        assert sim.run(work) == 7.0
+
+    def test_time_that_the_call_lets_pass_counts(
+        self, sim: Simulation, client: Any, other: Any
+    ) -> None:
+        acquired(zklock.Lock(client, PATH))
+
+        def work() -> object:
+            sim.advance(60.0)
+            return zklock.Lock(other, PATH).acquire()
+
+        with pytest.raises(TimeoutError, match="45 s"):
+            sim.run(work, at_most=45.0)
+        assert sim.now == 60.0
 
     def test_what_is_asked_of_nobody_ends(self, sim: Simulation, client: Any) -> None:
         lock = zklock.Lock(client, PATH)
