@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import KazooException, NoAuthError
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_acl, make_digest_acl
 
 from tests.contract.support import SOON, kazoo_client
 from tests.modes import repeated
-from zklock.testing import FaultProxy, ZooKeeperServer, embedded, four_letter
+from zklock.testing import EmbeddedServer, FaultProxy, ZooKeeperServer, four_letter
 from zklock.testing.frames import Direction, FrameKind
 
 SESSIONS = 3
@@ -41,8 +41,23 @@ Ask = Callable[..., Any]
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[ZooKeeperServer, Any]]:
     """A real server and an embedded one, configured alike."""
-    with ZooKeeperServer() as real, embedded() as fake:
+    with (
+        ZooKeeperServer() as real,
+        EmbeddedServer(exists_needs_read=exists_needs_read(real.hosts)) as fake,
+    ):
         yield real, fake
+
+
+def exists_needs_read(hosts: str) -> bool:
+    """Whether this release asks for the right to read there; 3.9.3 is the first."""
+    with kazoo_client(hosts) as client:
+        client.create("/hidden", acl=[make_acl("world", "anyone", delete=True)])
+        try:
+            return client.exists("/hidden") is None
+        except NoAuthError:
+            return True
+        finally:
+            client.delete("/hidden")
 
 
 class World:
@@ -288,6 +303,7 @@ HIDDEN: list[tuple[int, Step]] = [
     (1, [("get", "e", True), ("exists", "none", True), ("children", "a", True, False)]),
     (2, [("get", "e", True), ("get", "a", True)]),
     (0, [("set_acls", "e", 4, -1), ("set_acls", "a", 4, -1)]),
+    (2, [("exists", "e", True), ("exists", "a", None)]),
     (2, [("delete", "e", -1)]),
     (0, [("create", "a", "n-", 0, 0)]),
     (0, [("create", "", "none", 0, 4), ("delete", "none", -1), ("set_acls", "a", 0, -1)]),
@@ -353,6 +369,10 @@ def text(value: str) -> bytes:
 
 def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
+
+
+OPEN = struct.pack(">ii", 1, 31) + text("world") + text("anyone")
+NOBODY = struct.pack(">iiii", 1, 31, -1, -1)
 
 
 class Raw:
@@ -474,8 +494,8 @@ def sizes(hosts: str) -> Iterator[Any]:
     for size in (0xFFFFF, 0xFFFFF + 1):
         with Raw(hosts) as raw:
             yield raw.connect()
-            path, acl = text("/large"), struct.pack(">ii", 1, 31) + text("world") + text("anyone")
-            rest = acl + struct.pack(">i", 1)
+            path = text("/large")
+            rest = OPEN + struct.pack(">i", 1)
             data = bytes(size - 8 - len(path) - 4 - len(rest))
             raw.link.settimeout(SOON)
             try:
@@ -498,6 +518,9 @@ def misfits(hosts: str) -> Iterator[Any]:
         (14, b"\0\0\0\x63\0\0\0\0\0"),
         (GET, text("") + b"\0"),
         (9, text("any thing")),
+        (EXISTS, text("/zookeeper/config") + b"\0"),
+        (CREATE, text("/zookeeper/config/mine") + framed(b"") + OPEN + struct.pack(">i", 0)),
+        (CREATE, text("/x") + framed(b"") + NOBODY + struct.pack(">i", 0)),
         (18, text("/") + struct.pack(">i", 3)),
         (17, text("/") + struct.pack(">i", 1)),
     ):
@@ -513,11 +536,10 @@ def strings(*values: str) -> bytes:
 
 def watches(hosts: str) -> Iterator[Any]:
     """Place watches again after a reconnection, and remove them."""
-    acl = struct.pack(">ii", 1, 31) + text("world") + text("anyone")
     lists = strings("/again", "/none"), strings("/again", "/never"), strings("/again", "/none")
     with Raw(hosts) as raw:
         yield raw.connect()
-        yield raw.ask(1, CONTAINER, text("/again") + framed(b"") + acl + struct.pack(">i", 4))
+        yield raw.ask(1, CONTAINER, text("/again") + framed(b"") + OPEN + struct.pack(">i", 4))
         raw.link.sendall(framed(struct.pack(">iiq", -8, SET_WATCHES, 0) + b"".join(lists)))
         yield [raw.hear() for _ in range(6)]
         yield raw.ask(-8, SET_WATCHES, struct.pack(">q", 2**60) + strings("/again") * 3)
@@ -537,10 +559,19 @@ def unknown(hosts: str) -> Iterator[Any]:
 
 
 def proofs(hosts: str) -> Iterator[Any]:
-    for scheme, proof in (("digest", b"me:secret"), ("ip", b""), ("none", b"x"), ("world", b"x")):
+    null = struct.pack(">i", -1)
+    for scheme, proof in (
+        ("digest", framed(b"me:secret")),
+        ("digest", framed(b"")),
+        ("digest", null),
+        ("ip", framed(b"")),
+        ("ip", null),
+        ("none", framed(b"x")),
+        ("world", framed(b"x")),
+    ):
         with Raw(hosts) as raw:
             yield raw.connect()
-            packet = struct.pack(">i", 0) + text(scheme) + framed(proof)
+            packet = struct.pack(">i", 0) + text(scheme) + proof
             yield scheme, raw.ask(-4, AUTH_OP, packet)
             yield raw.ask(6, PING)
 

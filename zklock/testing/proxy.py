@@ -25,6 +25,7 @@ buffers without limit.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 from collections import Counter, deque
@@ -33,7 +34,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 from zklock._ground.clock import clock
-from zklock._ground.numbers import check_int
+from zklock._ground.numbers import check_int, check_number
 from zklock.testing.addresses import one_server
 from zklock.testing.frames import Direction, Frame, FrameKind, Header, known_ops
 from zklock.testing.proxied import End, Pair, Rule
@@ -234,8 +235,9 @@ class FaultProxy:
 
     def delay(self, seconds: float, *, to_server: bool = True, to_client: bool = True) -> None:
         """Deliver what is read from now on so many seconds later, in order; 0 ends the delay."""
-        if not seconds >= 0:
-            raise ValueError(f"a delay is 0 or more seconds, not {seconds!r}")
+        check_number(
+            "seconds", seconds, "seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
+        )
 
         def change(rule: Rule, on: bool) -> None:
             if on:

@@ -262,6 +262,9 @@ class TestFaults:
                 embedded(**bad)
         with pytest.raises(TypeError, match="max_session_timeout must be an int, not str"):
             server.restart(max_session_timeout="2000")  # type: ignore[arg-type]
+        for seconds in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="seconds must be 0 or more, and finite"):
+                server.delay(seconds)
         join(server).create("/goes-on")
 
     def test_operations_have_the_names_of_the_proxy(self) -> None:

@@ -407,8 +407,24 @@ class TestAcls:
         assert (stat.aversion, stat.version) == (1, 0)
         assert world.fails("a", SetAcl("/x", OPEN, 0)) is Code.BAD_VERSION
 
-    def test_a_false_proof_ends_the_connection(self, world: World) -> None:
-        world.machine.request("a", -4, Auth("kerberos", b"me"), world.now)
+    @pytest.mark.parametrize("needed", [True, False])
+    def test_who_may_not_read_a_node_may_not_ask_for_it(self, needed: bool) -> None:
+        world = World(exists_needs_read=needed)
+        world.connect("a")
+        world.do("a", Create("/x", b"", (Acl(Perms.CREATE, "world", "anyone"),)))
+        assert world.ask("a", Exists("/x", watch=True)).code == (Code.NO_AUTH if needed else 0)
+        assert world.machine.watches.of("/x", "a", WatchKind.DATA) is not needed
+
+    def test_nobody_may_change_the_configuration(self, world: World) -> None:
+        assert world.do("a", Exists("/zookeeper/config")).aversion == -1
+        for request in (SetData("/zookeeper/config", b""), Create("/zookeeper/config/x", b"")):
+            assert world.fails("a", request) is Code.NO_AUTH
+
+    @pytest.mark.parametrize(("scheme", "proof"), [("kerberos", b"me"), ("digest", None)])
+    def test_a_false_proof_ends_the_connection(
+        self, world: World, scheme: str, proof: bytes | None
+    ) -> None:
+        world.machine.request("a", -4, Auth(scheme, proof), world.now)
         assert world.take("a") == [Answer(-4, 0, Code.AUTH_FAILED, None), HangUp()]
 
 

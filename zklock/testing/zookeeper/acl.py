@@ -23,12 +23,12 @@ class Identity(NamedTuple):
     id: str
 
 
-def prove(scheme: str, proof: bytes) -> Identity | None:
+def prove(scheme: str, proof: bytes | None) -> Identity | None:
     """Return who says this; ``None`` if the server does not believe it.
 
     The scheme ``ip`` proves nothing new: a connection has its address from the start.
     """
-    if scheme != "digest":
+    if scheme != "digest" or proof is None:
         return None
     user = proof.partition(b":")[0].decode(errors="replace")
     digest = base64.b64encode(hashlib.sha1(proof, usedforsecurity=False).digest()).decode()

@@ -127,6 +127,9 @@ class Reader:
             raise Malformed("null instead of a text")
         return self._decoded(found)
 
+    def _text_or_null(self) -> str:
+        return self._decoded(self.buffer() or b"")
+
     def _decoded(self, found: bytes) -> str:
         try:
             return found.decode()
@@ -141,8 +144,8 @@ class Reader:
         return tuple(read() for _ in range(count))
 
     def acl(self) -> Acl:
-        """Return one entry of an ACL; kazoo sends an empty id as null."""
-        return Acl(self.number(), self.text(), self._decoded(self.buffer() or b""))
+        """Return one entry of an ACL; kazoo sends an empty text as null."""
+        return Acl(self.number(), self._text_or_null(), self._text_or_null())
 
     def part(self) -> tuple[int, bool]:
         """Return the header of a transaction's part: its operation, and whether it is the end."""
@@ -217,7 +220,7 @@ _READ: Mapping[int, Callable[[Reader], Request]] = {
     Op.MULTI: _multi,
     Op.CHECK_WATCHES: lambda r: RemoveWatches(r.text(), r.number(), Op.CHECK_WATCHES),
     Op.REMOVE_WATCHES: lambda r: RemoveWatches(r.text(), r.number()),
-    Op.AUTH: lambda r: (r.number(), Auth(r.text(), r.buffer() or b""))[1],
+    Op.AUTH: lambda r: (r.number(), Auth(r.text(), r.buffer()))[1],
     Op.SET_WATCHES: _set_watches,
     Op.CLOSE_SESSION: lambda r: Close(),
 }

@@ -118,6 +118,8 @@ class Rules:
     min_session_timeout: int | None = None
     max_session_timeout: int | None = None
     container_check: int = 60_000
+    exists_needs_read: bool = True
+    """Whether who asks for a node's existence must have the right to read it, as since 3.9.3."""
 
     def __post_init__(self) -> None:
         for name in ("tick_time", "min_session_timeout", "max_session_timeout", "container_check"):
@@ -449,9 +451,14 @@ class Machine(Generic[C]):
             case Exists(path, watch):
                 if "\0" in path:
                     raise Refused(Code.BAD_ARGUMENTS)
+                node = self.tree.nodes.get(path or "/")
+                if node is not None and self.rules.exists_needs_read:
+                    acl.check(node, Perms.READ, link.who)
                 if watch:
                     self.watches.on_data(path, connection)
-                return self.tree.find(path).stat()
+                if node is None:
+                    raise Refused(Code.NO_NODE)
+                return node.stat()
             case GetData(path, watch):
                 node = self._readable(link, path, Perms.READ)
                 if watch:

@@ -95,6 +95,9 @@ class Acl(NamedTuple):
 OPEN: tuple[Acl, ...] = (Acl(Perms.ALL, "world", "anyone"),)
 """The ACL that permits everything to everybody."""
 
+READ_ONLY: tuple[Acl, ...] = (Acl(Perms.READ, "world", "anyone"),)
+"""The ACL that permits everybody to read."""
+
 
 class Stat(NamedTuple):
     """What a server tells about a node, in the order of the wire."""
@@ -249,7 +252,7 @@ class Auth(NamedTuple):
     """Say who one is."""
 
     scheme: str
-    data: bytes
+    data: bytes | None
     op: Op = Op.AUTH
 
 

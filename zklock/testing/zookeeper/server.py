@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import selectors
 import socket
@@ -23,7 +24,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 from zklock._ground.addresses import server_name
-from zklock._ground.numbers import check_int
+from zklock._ground.numbers import check_int, check_number
 from zklock.testing.errors import ServerError, StartFailed
 from zklock.testing.ports import LOOPBACK, free_ports
 from zklock.testing.sessions import HasSession
@@ -117,6 +118,7 @@ class EmbeddedServer:
         max_session_timeout: int | None = 60_000,
         max_frame: int = MAX_FRAME,
         container_check: int = 60_000,
+        exists_needs_read: bool = True,
     ) -> None:
         if port is not None:
             check_int("port", port, 0, 65535)
@@ -126,6 +128,7 @@ class EmbeddedServer:
             min_session_timeout=min_session_timeout,
             max_session_timeout=max_session_timeout,
             container_check=container_check,
+            exists_needs_read=exists_needs_read,
         )
         self.host = host
         self.port = port or free_ports()[0]
@@ -232,7 +235,7 @@ class EmbeddedServer:
         Every session begins a whole timeout anew, as with a real server. It negotiates when its
         client connects again.
         """
-        given = {
+        given: dict[str, Any] = {
             "tick_time": tick_time,
             "min_session_timeout": min_session_timeout,
             "max_session_timeout": max_session_timeout,
@@ -263,8 +266,9 @@ class EmbeddedServer:
 
     def delay(self, seconds: float) -> None:
         """Send everything later by this time, in order; 0 ends that."""
-        if seconds < 0:
-            raise ValueError(f"seconds must not be negative: {seconds}")
+        check_number(
+            "seconds", seconds, "seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
+        )
 
         def set_delay() -> None:
             self._delay = seconds

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from zklock.testing.zookeeper.messages import OPEN, Acl, Code, EventKind, Stat
+from zklock.testing.zookeeper.messages import OPEN, READ_ONLY, Acl, Code, EventKind, Stat
 
 CONTAINER_OWNER = -(2**63)
 """What a container has in place of the session that owns an ephemeral node."""
@@ -137,6 +137,8 @@ class Tree:
         self.containers: dict[str, None] = {}
         for name in _SYSTEM:
             self._add(f"/{name}", Znode(b"", OPEN, 0, 0, 0))
+        config = self.nodes["/zookeeper/config"]
+        config.acl, config.aversion = READ_ONLY, -1
 
     def find(self, path: str) -> Znode:
         """Return the node; `Refused` if there is none. The root has an empty path, too."""
