@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,19 @@ class Rule:
     delay: float = 0.0
     held: bool = False
     blackhole: bool = False
+
+
+class Socket(Protocol):
+    """What can be shut down: a socket, or asyncio's."""
+
+    def shutdown(self, how: int, /) -> object:
+        """End a direction, or both."""
+
+
+def shut(link: Socket) -> None:
+    """End a connection, or listening: closing does not, while a forked child has a copy."""
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)
 
 
 class Strike(Protocol):
@@ -123,6 +137,7 @@ class End(asyncio.Protocol):
     def abort(self) -> None:
         """Close now."""
         if self._transport is not None:
+            shut(self._transport.get_extra_info("socket"))
             self._transport.abort()
 
 

@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import socket
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ from zklock._ground.clock import clock
 from zklock._ground.numbers import check_int, check_number
 from zklock.testing.addresses import one_server
 from zklock.testing.frames import Direction, Frame, FrameKind, Header, known_ops
-from zklock.testing.proxied import End, Pair, Rule
+from zklock.testing.proxied import End, Pair, Rule, shut
 
 __all__ = ["Connection", "Counts", "Direction", "Fault", "FaultProxy", "Frame", "FrameKind"]
 
@@ -197,6 +199,7 @@ class FaultProxy:
             target=self._loop.run_forever, name=f"zklock-fault-proxy-{self.port}", daemon=True
         )
         self._thread.start()
+        _running.add(self)
         self._run(self._listen)
 
     def __enter__(self) -> Self:
@@ -214,6 +217,7 @@ class FaultProxy:
             return
         self._run(self._end_all)
         self._closed = True
+        _running.discard(self)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -445,6 +449,7 @@ class FaultProxy:
     async def _end_all(self) -> None:
         if self._listening is not None:
             self._loop.remove_reader(self._listening)
+            shut(self._listening)
             self._listening.close()
             self._listening = None
         await self._drop()
@@ -550,6 +555,19 @@ class FaultProxy:
             if pair.gone.is_set() and self._open.pop(pair.number, None) is not None:
                 self._ended.append(_snapshot(pair))
             self._news.notify_all()
+
+
+_running: weakref.WeakSet[FaultProxy] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # The thread and the connections belong to the parent.
+    for proxy in list(_running):
+        proxy._closed = True
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _snapshot(pair: Pair) -> Connection:

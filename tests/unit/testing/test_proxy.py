@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -525,6 +526,47 @@ class TestWaiting:
             proxy.drop_before_reply(3, op="create").wait(0.05)
 
 
+class TestFork:
+    def test_a_child_keeps_nothing_open(
+        self, proxy: FaultProxy, client: Client, server: Server
+    ) -> None:
+        reads, writes = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.read(reads, 1)
+            os._exit(0)
+        try:
+            proxy.cut()
+            assert client.ended()
+            assert refused(proxy.port)
+            proxy.restore()
+            with Client(proxy.port) as another:
+                proxy.drop()
+                assert another.ended()
+            proxy.close()
+            assert refused(proxy.port)
+        finally:
+            os.write(writes, b"!")
+            os.waitpid(pid, 0)
+            os.close(reads)
+            os.close(writes)
+
+    def test_in_a_child_it_is_closed(self, proxy: FaultProxy, client: Client) -> None:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                proxy.close()
+                proxy.cut()
+            except RuntimeError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        client.send(request(1, "exists"))
+        assert client.xid() == 1
+
+
 class TestUse:
     @pytest.mark.parametrize(
         "server", ["", "a:1,b:2", "host:", ":2181", "host:port", "h:²", "h:70000"]
@@ -542,7 +584,7 @@ class TestUse:
             proxy.drop_before_reply(0)
         with pytest.raises(TypeError, match="int"):
             proxy.drop_before_reply(1.5)  # type: ignore[arg-type]
-        for seconds in (-1, float("nan")):
+        for seconds in (-1, float("nan"), float("inf")):
             with pytest.raises(ValueError, match="0 or more"):
                 proxy.delay(seconds)
 
