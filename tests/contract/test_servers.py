@@ -107,6 +107,8 @@ def test_constructing_starts_nothing(backend: Backend) -> None:
     with pytest.raises(StartFailed, match="down"):
         server.pause()
     server.close()
+    with pytest.raises(ServerError, match="closed"):
+        server.start()
 
 
 def test_an_error_in_the_body_ends_it_too(backend: Backend) -> None:
@@ -329,8 +331,10 @@ SCRIPT = """
 import os, sys, threading, time
 from zklock.testing import ZooKeeperServer
 server = ZooKeeperServer(backend=sys.argv[1])
-starter = threading.Thread(target=server.start)
-starter.start(); starter.join()
+if sys.argv[2] != "unstarted":
+    starter = threading.Thread(target=server.start)
+    starter.start(); starter.join()
+if sys.argv[2] == "stopped": server.stop()
 if sys.argv[2] == "forked" and os.fork() == 0:
     os.setsid(); time.sleep(60); os._exit(0)
 print(server.port, server.data_dir, flush=True)
@@ -401,6 +405,15 @@ class TestNothingIsLeft:
         process, port, folder = start(how)
         assert srvr("127.0.0.1", port).mode == "standalone"
         process.send_signal(number)
+        process.wait(30)
+        self.assert_gone(backend, port, folder)
+
+    @pytest.mark.parametrize("how", ["unstarted", "stopped"])
+    def test_a_process_that_is_killed_while_its_server_is_down(
+        self, backend: Backend, start: Start, how: str
+    ) -> None:
+        process, port, folder = start(how)
+        process.kill()
         process.wait(30)
         self.assert_gone(backend, port, folder)
 

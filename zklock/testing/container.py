@@ -29,6 +29,7 @@ from zklock.testing.owner import Owner
 from zklock.testing.ports import LOOPBACK, free_ports
 from zklock.testing.settings import Settings
 from zklock.testing.waiting import wait_for
+from zklock.testing.watchdog import Watchdog
 
 IMAGE_VARIABLE = "ZOOKEEPER_IMAGE"
 BUILT_IMAGE = "zklock-zookeeper"
@@ -106,12 +107,12 @@ class _Scope:
         self.id = secrets.token_hex(6)
         self.labels = {reaper.OWNER_LABEL: str(Owner.current()), reaper.GROUP_LABEL: self.id}
         self._environ = environ
-        self._watchdog: reaper.Watchdog | None = None
+        self._watchdog: Watchdog | None = None
 
     def begin(self) -> None:
         """Start the watchdog; call this before anything with the labels is made."""
         if self._watchdog is None:
-            self._watchdog = reaper.Watchdog(self.id, self._environ)
+            self._watchdog = reaper.watch(self.id, self._environ)
 
     def end(self, engine: Any) -> None:
         """Remove everything that has the labels."""

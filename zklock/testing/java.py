@@ -20,6 +20,7 @@ from zklock.testing.errors import BackendUnavailable, StartFailed
 from zklock.testing.ports import LOOPBACK, free_ports, is_free
 from zklock.testing.relay import PeerRelay
 from zklock.testing.settings import Settings
+from zklock.testing.watchdog import Watchdog
 
 DEBIAN_JAR = Path("/usr/share/java/zookeeper.jar")
 DEBIAN_LOGGER = Path("/usr/share/java/slf4j-simple.jar")
@@ -158,7 +159,11 @@ class JavaNode(Node):
         self._peers = dict(peers or {})
         self._java_options = tuple(java_options)
         self._folder = Path(tempfile.mkdtemp(prefix="zklock-zookeeper-"))
-        self._remove_folder = weakref.finalize(self, _remove_own, self._folder, os.getpid())
+        # The watcher of a process goes with it. This one stays while the server is down.
+        watchdog = Watchdog("rm", "-rf", "--", str(self._folder))
+        self._remove_folder = weakref.finalize(
+            self, _remove_own, self._folder, watchdog, os.getpid()
+        )
         self._data = (settings.data_dir or self._folder / "data").absolute()
         self._log = self._folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -363,9 +368,10 @@ def socks_options(port: int) -> tuple[str, ...]:
     return (f"-DsocksProxyHost={LOOPBACK}", f"-DsocksProxyPort={port}", "-DsocksNonProxyHosts=")
 
 
-def _remove_own(folder: Path, pid: int) -> None:
+def _remove_own(folder: Path, watchdog: Watchdog, pid: int) -> None:
     if os.getpid() == pid:  # not in a forked child
         shutil.rmtree(folder, ignore_errors=True)
+        watchdog.dismiss()
 
 
 def _has_server(folder: Path) -> bool:

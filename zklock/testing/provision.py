@@ -6,13 +6,14 @@ exits with 1 and says what to do.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from zklock.testing.backend import Backend
 from zklock.testing.errors import BackendUnavailable
@@ -119,8 +120,13 @@ def _apt(arguments: list[str], say: Callable[[str], None]) -> None:
             raise subprocess.CalledProcessError(code, command, said())
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Provision; print what serves, or what to do."""
+    argparse.ArgumentParser(
+        prog="python -m zklock.testing.provision",
+        description="Find what can run ZooKeeper. If there is nothing, install Debian's packages:"
+        f" as root, where there is apt-get, and not with {PERMIT_VARIABLE}=0.",
+    ).parse_args(arguments)
     try:
         backend = provision()
     except (BackendUnavailable, ValueError) as error:
@@ -131,4 +137,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,10 @@ import docker
 from docker.errors import APIError
 
 from zklock.testing.owner import Owner
+from zklock.testing.watchdog import Watchdog
 
 OWNER_LABEL = "zklock.testing.owner"
 GROUP_LABEL = "zklock.testing.group"
-
-# End of file without a word: the process with the other end of the pipe is gone.
-_WAIT = 'read -r word || exec "$@"'
 
 
 def remove_group(engine: Any, group: str) -> None:
@@ -56,46 +52,12 @@ def _remove(engine: Any, label: str, chosen: Callable[[str], bool]) -> None:
                 network.remove()
 
 
-class Watchdog:
-    """Has a group removed if this process ends without ``dismiss``, even by SIGKILL."""
-
-    def __init__(self, group: str, environ: Mapping[str, str] = os.environ) -> None:
-        root = str(Path(__file__).resolve().parents[2])
-        paths = [root, *filter(None, [environ.get("PYTHONPATH")])]
-        self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _WAIT, "zklock", sys.executable, "-m", __name__, group],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        _watchdogs.add(self)
-
-    def dismiss(self) -> None:
-        """End the watch. May be called twice."""
-        if self._shell.poll() is None:
-            assert self._shell.stdin is not None
-            with contextlib.suppress(BrokenPipeError), self._shell.stdin as pipe:
-                pipe.write(b"dismissed\n")
-            self._shell.wait()
-        _watchdogs.discard(self)
-
-    def _forget(self) -> None:
-        assert self._shell.stdin is not None
-        self._shell.stdin.close()
-
-
-_watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # A child of fork() that outlives this process would keep the shells waiting.
-    for watchdog in list(_watchdogs):
-        watchdog._forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+def watch(group: str, environ: Mapping[str, str] = os.environ) -> Watchdog:
+    """Have a group removed once this process has ended."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = os.pathsep.join([root, *filter(None, [environ.get("PYTHONPATH")])])
+    command = sys.executable, "-m", __name__, group
+    return Watchdog(*command, environ={**environ, "PYTHONPATH": paths})
 
 
 def main(arguments: list[str]) -> int:

@@ -14,7 +14,7 @@ from zklock.testing import snapshot
 from zklock.testing.backend import Backend, Capability, Node
 from zklock.testing.errors import NotServing, NotSupported, ServerError, StartFailed
 from zklock.testing.selection import choose_backend
-from zklock.testing.settings import Settings
+from zklock.testing.settings import Settings, several
 from zklock.testing.status import ServerStatus, srvr
 from zklock.testing.waiting import wait_for
 
@@ -62,13 +62,14 @@ class ZooKeeperServer:
             max_session_timeout=max_session_timeout,
             config=dict(config or {}),
             system_properties=dict(system_properties or {}),
-            java_options=tuple(java_options),
+            java_options=several("java_options", java_options),
             data_dir=None if data_dir is None else Path(data_dir),
         )
         self._backend = choose_backend(backend)
         self._node = self._backend.single(settings)
         self._member = False
         self._announced = False
+        self._closed = False
 
     @classmethod
     def _of_ensemble(cls, backend: Backend, node: Node) -> ZooKeeperServer:
@@ -76,6 +77,7 @@ class ZooKeeperServer:
         server._backend = backend
         server._node = node
         server._member = server._announced = True
+        server._closed = False
         return server
 
     def __enter__(self) -> Self:
@@ -149,6 +151,8 @@ class ZooKeeperServer:
 
     def launch(self) -> None:
         """Start it without waiting: for a member that has no quorum yet."""
+        if self._closed:
+            raise ServerError(f"{self.hosts} was closed, and what was made for it is gone")
         self._node.start()
 
     def wait_until_serving(self, timeout: float = START_SECONDS) -> ServerStatus:
@@ -209,6 +213,7 @@ class ZooKeeperServer:
     def close(self) -> None:
         """End it and remove what was made for it. May be called twice."""
         if not self._member:
+            self._closed = True
             self._node.close()
 
     def status(self, timeout: float = 3.0) -> ServerStatus:
@@ -290,7 +295,7 @@ class Ensemble:
             max_session_timeout=max_session_timeout,
             config=dict(config or {}),
             system_properties=dict(system_properties or {}),
-            java_options=tuple(java_options),
+            java_options=several("java_options", java_options),
             data_dir=None if data_dir is None else Path(data_dir),
         )
         self._backend = choose_backend(backend)
@@ -380,6 +385,8 @@ class Ensemble:
 
     def close(self) -> None:
         """End all members and remove what was made for them. May be called twice."""
+        for server in self.servers:
+            server._closed = True
         self._group.close()
 
     def leader(self, timeout: float = START_SECONDS) -> ZooKeeperServer:

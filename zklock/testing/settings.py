@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +59,13 @@ class Settings:
         """Return the options that the caller wants for Java."""
         properties = [f"-D{key}={value}" for key, value in self.system_properties.items()]
         return [*properties, *self.java_options]
+
+
+def several(name: str, words: Iterable[str]) -> tuple[str, ...]:
+    """Return these words; ``TypeError`` for a text, which is a sequence of letters, too."""
+    if isinstance(words, str):
+        raise TypeError(f"{name} must be a list, not a str")
+    return tuple(words)
 
 
 def _word(name: str, value: object, pattern: re.Pattern[str]) -> None:

@@ -157,6 +157,19 @@ def test_as_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert "ZooKeeper: given by ZKLOCK_TEST_HOSTS" in capsys.readouterr().out
 
 
+def test_the_command_that_is_asked_for_help_installs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = Machine()
+    put(monkeypatch, machine, apt=True, root=True)
+    for arguments, status in (["--help"], 0), (["--nope"], 2):
+        with pytest.raises(SystemExit) as ended:
+            module.main(arguments)
+        assert ended.value.code == status
+    assert "as root" in capsys.readouterr().out
+    assert not machine.commands
+
+
 def test_the_command_says_which_backends_there_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

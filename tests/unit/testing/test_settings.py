@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from zklock.testing import Ensemble
+from zklock.testing import Ensemble, ZooKeeperServer
 from zklock.testing.settings import Settings
 
 
@@ -53,6 +53,12 @@ def test_values_are_text() -> None:
     given: Any = {"config": {"key": 3}}
     with pytest.raises(TypeError, match="must be a str"):
         Settings(**given)
+
+
+@pytest.mark.parametrize("kind", [ZooKeeperServer, Ensemble])
+def test_java_options_are_a_list(kind: Any) -> None:
+    with pytest.raises(TypeError, match="java_options must be a list, not a str"):
+        kind(java_options="-Xmx64m", backend="hosts")
 
 
 @pytest.mark.parametrize(("size", "error"), [(1, ValueError), (0, ValueError), ("3", TypeError)])
