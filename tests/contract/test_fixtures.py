@@ -102,6 +102,35 @@ def test_paths_are_unique_and_cleaned(
     assert [n for n in zklock_client.get_children("/") if n.startswith("zklock-test-test-it")] == []
 
 
+def test_what_acls_protect_is_cleaned_by_who_may(
+    pytester: pytest.Pytester,
+    zklock_hosts: str,
+    monkeypatch: pytest.MonkeyPatch,
+    zklock_client: Any,
+) -> None:
+    monkeypatch.setenv("ZKLOCK_TEST_HOSTS", zklock_hosts)
+    monkeypatch.delenv("ZKLOCK_TEST_BACKEND", raising=False)
+    pytester.makepyfile(
+        """
+        import zklock
+        from kazoo.security import CREATOR_ALL_ACL, make_digest_acl
+        def test_digests(zklock_connect, zklock_path):
+            mine = zklock_connect(auth_data=[("digest", "me:secret")])
+            yours = zklock_connect(default_acl=CREATOR_ALL_ACL)
+            yours.add_auth("digest", "you:secret")
+            both = [make_digest_acl(name, "secret", all=True) for name in ("me", "you")]
+            mine.create(zklock_path, acl=both)
+            mine.create(zklock_path + "/mine", acl=CREATOR_ALL_ACL)
+            with zklock.Lock(mine, zklock_path + "/mine"):
+                pass
+            with zklock.Lock(yours, zklock_path + "/yours"):
+                pass
+        """
+    )
+    pytester.runpytest().assert_outcomes(passed=1)
+    assert [n for n in zklock_client.get_children("/") if n.startswith("zklock-test-test-di")] == []
+
+
 def test_clients_are_stopped_after_the_test(
     pytester: pytest.Pytester, zklock_hosts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

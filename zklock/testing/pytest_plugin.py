@@ -138,7 +138,15 @@ def zklock_hosts(zklock_server: ZooKeeperServer) -> str:
 
 
 @pytest.fixture
-def zklock_connect(request: pytest.FixtureRequest, zklock_hosts: str) -> Iterator[Connect]:
+def _zklock_digests() -> set[tuple[str, str]]:
+    """Return the digests of the test's clients: what only these may delete is deleted by them."""
+    return set()
+
+
+@pytest.fixture
+def zklock_connect(
+    request: pytest.FixtureRequest, zklock_hosts: str, _zklock_digests: set[tuple[str, str]]
+) -> Iterator[Connect]:
     """Return ``connect(hosts=None, **options)``: calls `zklock.connect`, stops it after the test.
 
     ``hosts`` defaults to the shared server; the session timeout defaults to 4 s. What is below
@@ -157,6 +165,7 @@ def zklock_connect(request: pytest.FixtureRequest, zklock_hosts: str) -> Iterato
 
     yield connect_for_test
     for client in reversed(clients):
+        _zklock_digests |= {each for each in client.auth_data if each[0] == "digest" and each[1]}
         client.stop()
         client.close()
 
@@ -168,14 +177,20 @@ def zklock_client(zklock_connect: Connect) -> Client:
 
 
 @pytest.fixture
-def zklock_path(request: pytest.FixtureRequest, zklock_hosts: str) -> Iterator[str]:
-    """Return a path that no other test has; not created. Delete what is below it after the test."""
+def zklock_path(
+    request: pytest.FixtureRequest, zklock_hosts: str, _zklock_digests: set[tuple[str, str]]
+) -> Iterator[str]:
+    """Return a path that no other test has; not created. Delete what is below it after the test.
+
+    It is deleted with the digests of all clients of ``zklock_connect``. What ACLs forbid to these
+    fails the test.
+    """
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
     path = f"/zklock-test-{name}-{uuid.uuid4().hex[:12]}"
     yield path
     from zklock import connect  # noqa: PLC0415
 
-    client = connect(zklock_hosts, timeout=_SESSION_SECONDS)
+    client = connect(zklock_hosts, timeout=_SESSION_SECONDS, auth_data=_zklock_digests)
     try:
         _delete_tree(client, path)
     finally:
@@ -245,7 +260,7 @@ def _whole(ensemble: Ensemble) -> bool:
 
 
 def _delete_tree(client: Client, path: str) -> None:
-    from kazoo.exceptions import NotEmptyError  # noqa: PLC0415
+    from kazoo.exceptions import NoAuthError, NotEmptyError  # noqa: PLC0415
     from kazoo.retry import KazooRetry  # noqa: PLC0415
 
     again = KazooRetry(max_tries=3)  # a connection is lost where a busy server is slow
@@ -254,6 +269,11 @@ def _delete_tree(client: Client, path: str) -> None:
             again(client.delete, path, recursive=True)
         except NotEmptyError:  # a contender that was dying has created one more node
             continue
+        except NoAuthError as error:
+            raise RuntimeError(
+                f"an ACL below {path} forbids its deletion: delete it in the test, or use a client "
+                "of zklock_connect with the digest that may"
+            ) from error
         return
     raise RuntimeError(f"{path} is still written to after its test: stop its clients in the test")
 

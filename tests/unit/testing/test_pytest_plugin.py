@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kazoo.exceptions import ConnectionLoss, NotEmptyError
+from kazoo.exceptions import ConnectionLoss, NoAuthError, NotEmptyError
 from kazoo.retry import RetryFailedError
 
 from zklock.testing.pytest_plugin import _delete_tree
@@ -150,6 +150,11 @@ def test_a_tree_is_deleted_past_a_lost_connection_and_a_late_node() -> None:
 def test_a_tree_that_is_written_to_all_the_time_fails_the_test() -> None:
     with pytest.raises(RuntimeError, match="/zklock-test is still written to"):
         _delete_tree(Slow(*[NotEmptyError] * 100), "/zklock-test")  # type: ignore[arg-type]
+
+
+def test_a_tree_that_acls_protect_fails_the_test() -> None:
+    with pytest.raises(RuntimeError, match="an ACL below /zklock-test forbids its deletion"):
+        _delete_tree(Slow(NoAuthError), "/zklock-test")  # type: ignore[arg-type]
 
 
 def test_without_a_server_it_fails_after_three_tries() -> None:
