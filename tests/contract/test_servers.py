@@ -111,6 +111,19 @@ def test_constructing_starts_nothing(backend: Backend) -> None:
         server.start()
 
 
+def test_in_a_forked_child_its_end_does_nothing(standing: ZooKeeperServer) -> None:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            standing.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert standing.mode() == "standalone"
+
+
 def test_an_error_in_the_body_ends_it_too(backend: Backend) -> None:
     with pytest.raises(KeyboardInterrupt), ZooKeeperServer(backend=backend) as server:
         raise KeyboardInterrupt

@@ -316,6 +316,8 @@ class JavaNode(Node):
         """In a forked child: leave the process, and this end of its pipe, to the parent."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
+            self._process.poll()  # finds no child, so that nothing warns of one that still runs
+            self._process = None
 
 
 class JavaGroup(Group):

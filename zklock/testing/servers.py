@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,6 +68,7 @@ class ZooKeeperServer:
         )
         self._backend = choose_backend(backend)
         self._node = self._backend.single(settings)
+        self._pid = os.getpid()
         self._member = False
         self._announced = False
         self._closed = False
@@ -211,8 +213,11 @@ class ZooKeeperServer:
         self._node.resume()
 
     def close(self) -> None:
-        """End it and remove what was made for it. May be called twice."""
-        if not self._member:
+        """End it and remove what was made for it. May be called twice.
+
+        In a forked child it does nothing: the server belongs to the parent.
+        """
+        if not self._member and os.getpid() == self._pid:
             self._closed = True
             self._node.close()
 
@@ -300,6 +305,7 @@ class Ensemble:
         )
         self._backend = choose_backend(backend)
         self._group = self._backend.ensemble(settings, size)
+        self._pid = os.getpid()
         self.servers: Sequence[ZooKeeperServer] = tuple(
             ZooKeeperServer._of_ensemble(self._backend, node) for node in self._group.nodes
         )
@@ -384,7 +390,12 @@ class Ensemble:
             server.stop()
 
     def close(self) -> None:
-        """End all members and remove what was made for them. May be called twice."""
+        """End all members and remove what was made for them. May be called twice.
+
+        In a forked child it does nothing: the members belong to the parent.
+        """
+        if os.getpid() != self._pid:
+            return
         for server in self.servers:
             server._closed = True
         self._group.close()
