@@ -1,4 +1,4 @@
-"""The code of the pages about the simulated ZooKeeper runs."""
+"""The code of the pages about testing runs, where it needs no real server."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import zklock.testing
-from zklock.testing import Simulation
+from zklock.testing import Simulation, embedded
 
 DOCS = Path(__file__).parents[3] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def run(page: str, text: str) -> dict[str, Any]:
+def run(page: str, text: str, **given: Any) -> dict[str, Any]:
     """Run the blocks of a text, one after the other; return what they define."""
-    scope: dict[str, Any] = {"__name__": page}
+    scope: dict[str, Any] = {"__name__": page, **given}
     for block in BLOCK.findall(text):
         exec(compile(block, page, "exec"), scope)
     return scope
@@ -27,11 +27,27 @@ HOWTO = run("test-a-loss.md", (DOCS / "howto" / "test-a-loss.md").read_text())
 TESTS = [name for name in HOWTO if name.startswith("test_")]
 
 
-def test_the_section_runs() -> None:
+def section(heading: str) -> str:
     text = (DOCS / "testing.md").read_text()
-    begin = text.index("## The simulated ZooKeeper")
-    section = text[begin : text.index("\n## ", begin)]
-    assert "main" in run("testing.md", section)
+    begin = text.index(f"## {heading}")
+    return text[begin : text.index("\n## ", begin)]
+
+
+def test_the_section_about_the_simulation_runs() -> None:
+    assert "main" in run("testing.md", section("The simulated ZooKeeper"))
+
+
+def test_the_section_about_the_embedded_server_runs() -> None:
+    found = run("testing.md", section("Without Java and containers"))
+    assert found["lost_reply"].struck == 1
+    assert not found["client"].connected
+
+
+def test_the_section_about_networks_runs() -> None:
+    with embedded() as server:
+        found = run("testing.md", section("Faults in the network"), zklock=zklock, server=server)
+    assert found["lost_reply"].frame.error == 0
+    assert not found["client"].connected
 
 
 def test_the_page_has_its_tests() -> None:
