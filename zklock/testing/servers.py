@@ -40,9 +40,9 @@ class ZooKeeperServer:
     ``system_properties`` and ``java_options`` are for its Java. The data survive ``stop`` and
     ``kill``. ``close`` removes them, unless ``data_dir`` names a folder to keep them in.
 
-    The constructor starts nothing. A server that is left running ends with the process that started
-    it, however that process ends. Not thread-safe. Data are not forced to disk: they survive a kill
-    of the server, not a crash of the machine.
+    The constructor starts no server. A server that is left running ends with the process that
+    started it, however that process ends. Not thread-safe. Data are not forced to disk: they
+    survive a kill of the server, not a crash of the machine.
     """
 
     def __init__(
