@@ -231,7 +231,7 @@ def acquire_leadership(hosts: str, path: str, timeout: float) -> None:
     """Lead without a function that leads, until told to end."""
     client = zklock.connect(hosts, timeout=timeout)
     election = zklock.LeaderElection(client, path, identity="child")
-    with election.acquire() as leadership:  # type: ignore[union-attr]
+    with election.acquire() as leadership:
         say({"leads": str(leadership.token)})
         hear()
     client.stop()

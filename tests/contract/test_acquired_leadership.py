@@ -100,6 +100,8 @@ class TestAcquiring:
         gone(other, zklock_path)
         with pytest.raises(ValueError, match="waits for nothing"):
             first.acquire(blocking=False, timeout=1.0)
+        with pytest.raises(TypeError, match="not 5: pass seconds as timeout="):
+            first.acquire(5)
 
     def test_again_and_again_with_greater_tokens(
         self, front: Any, other: Any, zklock_path: str
@@ -407,7 +409,7 @@ class TestTasks:
     @on_loop
     async def test_one_that_is_cancelled_leaves_nothing(self, other: Any, zklock_path: str) -> None:
         first, second = (aio.LeaderElection(other, zklock_path, identity=each) for each in "ab")
-        async with await first.acquire() as leadership:  # type: ignore[union-attr]
+        async with await first.acquire() as leadership:
             waiting = asyncio.create_task(second.acquire())
             await aside(queued, other, zklock_path, 2)
             waiting.cancel()

@@ -409,6 +409,7 @@ class TestBadInput:
         calls: list[tuple[Callable[[], object], type[Exception]]] = [
             (lambda: lock.acquire(timeout=-1), ValueError),
             (lambda: lock.acquire(timeout=True), TypeError),
+            (lambda: lock.acquire(5), TypeError),
             (lambda: lock.acquire(blocking=False, timeout=1), ValueError),
             (lambda: lock.contenders(timeout="1"), TypeError),
             (lambda: lock.holder(timeout=-1), ValueError),

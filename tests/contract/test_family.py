@@ -1215,6 +1215,8 @@ class TestMultiLock:
             z.MultiLock([lock], timeout=-1)
         with pytest.raises(ValueError, match="timeout"):
             z.MultiLock([lock]).acquire(blocking=False, timeout=1)
+        with pytest.raises(TypeError, match="not 5: pass seconds as timeout="):
+            z.MultiLock([lock]).acquire(5)
         assert client.exists(paths[0]) is None
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -64,6 +66,38 @@ def test_what_can_be_called_is_accepted(awaits: bool) -> None:
     callbacks.check_callbacks(awaits, on_lost=print, on_suspended=None, observe=[].append)
     with pytest.raises(TypeError, match="on_lost must be callable, not int"):
         callbacks.check_callbacks(awaits, on_lost=1)
+
+
+class Unsigned:
+    """An object whose signature cannot be known."""
+
+    @property
+    def __signature__(self) -> object:
+        raise NameError("an annotation")
+
+    def __call__(self) -> None: ...
+
+
+def for_any_event(call: Callable[[], None]) -> Callable[..., None]:
+    @functools.wraps(call)
+    def wrapped(*_: object) -> None:
+        call()
+
+    return wrapped
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_the_arguments_have_to_fit(awaits: bool) -> None:
+    stop = threading.Event()
+    with pytest.raises(TypeError, match=r"on_lost is called with one argument, which .*Event\.set"):
+        callbacks.check_callbacks(awaits, on_lost=stop.set)
+    with pytest.raises(TypeError, match="on_assigned is called with 2 arguments"):
+        callbacks.check_callbacks(awaits, 2, on_assigned=[].append)
+    callbacks.check_callbacks(awaits, on_lost=lambda loss, more=1: more)
+    callbacks.check_callbacks(awaits, on_lost=for_any_event(stop.set))
+    callbacks.check_callbacks(awaits, on_lost=Unsigned())
+    callbacks.check_callbacks(awaits, on_lost=Mock(), on_suspended=int)
+    callbacks.check_callbacks(awaits, 2, on_assigned=lambda *_: None, assign=max)
 
 
 def test_a_coroutine_that_comes_of_a_call_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

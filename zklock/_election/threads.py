@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
+from typing import Literal, overload
 
 from zklock._election.base import ElectionBase, Leading, Term, discard
 from zklock._election.changes import TURN
@@ -171,6 +172,12 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         """
         self._stop_all()
         self._mail.put(None)
+
+    @overload
+    def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> Leadership: ...
+
+    @overload
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Leadership | None: ...
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Leadership | None:
         """Stand once, without a ``lead``; return the leadership, or ``None``: not in time.

@@ -12,17 +12,18 @@ from zklock._ground.records import log_fields
 log = logging.getLogger("zklock")
 
 
-def check_callbacks(awaits: bool, /, **callbacks: object) -> None:
+def check_callbacks(awaits: bool, takes: int = 1, /, **callbacks: object) -> None:
     """Raise ``TypeError`` for a callback that cannot be called here; ``None`` means no callback.
 
-    ``awaits``: whether there is an event loop, on which coroutine functions can run.
+    ``awaits``: whether there is an event loop, on which coroutine functions can run. ``takes``: how
+    many arguments they are called with.
     """
     for name, callback in callbacks.items():
         if callback is not None:
-            check_callback(awaits, name, callback)
+            check_callback(awaits, name, callback, takes)
 
 
-def check_callback(awaits: bool, name: str, callback: object) -> None:
+def check_callback(awaits: bool, name: str, callback: object, takes: int = 1) -> None:
     """Raise ``TypeError`` for a callback that cannot be called, or whose call would run nothing."""
     if not callable(callback):
         raise TypeError(f"{name} must be callable, not {type(callback).__name__}")
@@ -35,6 +36,12 @@ def check_callback(awaits: bool, name: str, callback: object) -> None:
         raise TypeError(
             f"{name} is a coroutine function, which only an event loop can run: pass a plain "
             "function here, or use the class of the same name in zklock.aio"
+        )
+    if _refuses(callback, takes):
+        arguments = "one argument" if takes == 1 else f"{takes} arguments"
+        raise TypeError(
+            f"{name} is called with {arguments}, which {callback!r} does not take: put it into a "
+            "lambda that does"
         )
 
 
@@ -56,6 +63,19 @@ def ran(what: str, outcome: object) -> object:
 
 def _calls(call: object) -> tuple[object, ...]:
     return call, getattr(call, "__call__", None)  # noqa: B004 - an object may have a method for it
+
+
+def _refuses(call: Callable[..., object], takes: int) -> bool:
+    """Whether a call with so many arguments is known to fail."""
+    try:
+        signature = inspect.signature(call, follow_wrapped=False)
+    except Exception:  # of a built-in, or of its own: the call may still be right
+        return False
+    try:
+        signature.bind(*[None] * takes)
+    except TypeError:
+        return True
+    return False
 
 
 def _generates(call: object) -> bool:

@@ -172,7 +172,7 @@ def translate(
             f"this client needs read and write permission on {written}, whose data it writes"
             if written
             else "this client needs create, delete and read permission on the lock's path, and "
-            "read permission on its own contenders"
+            "read permission on its own contenders, and on one that it asks about"
         )
         raised = AccessDenied(
             f"{path}: ZooKeeper's ACLs forbid it ({name}): {hint}", path=lock_path

@@ -508,6 +508,10 @@ def _data(identity: str) -> bytes:
 
 def limit_of(blocking: bool, timeout: Any) -> float | None:
     """Return for how long an acquire waits, in seconds; ``None``: without a limit."""
+    if not isinstance(blocking, bool):  # acquire(5) would wait without a limit
+        raise TypeError(
+            f"blocking must be True or False, not {blocking!r}: pass seconds as timeout="
+        )
     if blocking:
         return check_timeout(timeout)
     if timeout is not None:

@@ -18,7 +18,7 @@ from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo.loops import check_thread
-from zklock._locks.base import LockBase, Place, outcome, undo
+from zklock._locks.base import LockBase, Place, limit_of, outcome, undo
 from zklock._recipes import lock as lock_recipe, queries, together
 from zklock.errors import AcquireCancelled, AcquireTimeout, NoAnswer, NotHeld, ZkLockError
 from zklock.token import FencingToken
@@ -477,13 +477,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
 
     def _end(self, blocking: bool, timeout: float | None) -> float | None:
         """Return the time at which the call must end; ``None`` if it may not wait."""
-        if not blocking:
-            if timeout is not None:
-                raise ValueError(
-                    "blocking=False waits for nothing: a timeout makes no sense with it"
-                )
-            return None
-        limit = self._timeout if timeout is None else check_timeout(timeout)
+        limit = limit_of(blocking, self._timeout if blocking and timeout is None else timeout)
         return math.inf if limit is None else self._now() + limit if limit else None
 
     def _now(self) -> float:

@@ -152,8 +152,8 @@ class Membership(Uncopied, Observed, Generic[G]):
         self._identity = member_identity(identity)
         capacity = _check_capacity(capacity)
         callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_stuck": on_stuck}
-        check_callbacks(self._AWAITS, **callbacks)
-        check_callbacks(False, assign=assign)  # the leader's thread calls it, in both fronts
+        check_callbacks(self._AWAITS, 2, **callbacks)
+        check_callbacks(False, 2, assign=assign)  # the leader's thread calls it, in both fronts
         if handler is None and executor is not None:
             raise ValueError("an executor makes no sense without a handler")
         if on_error not in {"retry", "stop"}:

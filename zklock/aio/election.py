@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 from zklock._election.base import ElectionBase, Leading, Term, discard
 from zklock._engine.attempt import Attempt
@@ -207,6 +207,14 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         loop = self._loop
         if loop is not None:
             call_soon(loop, self._news.set)
+
+    @overload
+    async def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> Leadership: ...
+
+    @overload
+    async def acquire(
+        self, blocking: bool = True, timeout: float | None = None
+    ) -> Leadership | None: ...
 
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None

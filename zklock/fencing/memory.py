@@ -225,7 +225,7 @@ class MemoryGuards:
     ) -> None:
         self._capacity = check_int("capacity", capacity, 1)
         self._timeout = check_timeout(timeout)
-        check_callbacks(False, first=first)
+        check_callbacks(False, 2, first=first)
         self._first = first
         # Not a lock of threading: an exception in the wrong place could leave it locked.
         self._mutex = MemoryGuard("the guards of a service")

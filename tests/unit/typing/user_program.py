@@ -201,6 +201,9 @@ def leaders() -> None:
     for change in changes:
         assert_type(change, zklock.LeaderChange)
     assert_type(election.acquire(timeout=1.0), zklock.Leadership | None)
+    assert_type(election.acquire(blocking=False), zklock.Leadership | None)
+    with election.acquire() as acquired:
+        assert_type(acquired, zklock.Leadership)
     with election.attempt() as leadership:
         assert_type(leadership, zklock.Leadership | None)
     election.cancel()
@@ -260,6 +263,8 @@ async def leading_tasks() -> None:
         async for change in changes:
             assert_type(change, zklock.LeaderChange)
         assert_type(await election.acquire(timeout=1.0), aio.Leadership | None)
+        async with await election.acquire() as acquired:
+            assert_type(acquired, aio.Leadership)
         async with election.attempt() as leadership:
             assert_type(leadership, aio.Leadership | None)
         await election.set_payload("10.0.0.8:80")
