@@ -39,7 +39,8 @@ def add(commands: Any) -> None:
         metavar="HOST:PORT",
         type=_address,
         default=_address(_DEFAULT),
-        help=f"where to serve /metrics; port 0: any free port; default {_DEFAULT}",
+        help="where to serve /metrics; without HOST: on all addresses of this machine; port 0: any "
+        f"free port; default {_DEFAULT}",
     )
     parser.add_argument(
         "--interval",
@@ -102,8 +103,8 @@ class _Collector:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
+    host, colon, port = text.rpartition(":")
     number = settings.whole(port)
-    if not 0 <= number <= 65535:
+    if not (colon and 0 <= number <= 65535):  # a port alone says nothing of who may connect
         raise argparse.ArgumentTypeError(f"{text}: not HOST:PORT")
     return host.strip("[]") or "0.0.0.0", number

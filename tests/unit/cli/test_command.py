@@ -59,6 +59,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["demo", "--shards", "many"],
         ["dev", "--port", "any"],
         ["exporter", "--listen", "127.0.0.1:\u00b2"],
+        ["exporter", "--listen", "9642"],
         ["top", "--admin-port", "none"],
         ["top", "--admin-port", "8" * 5000],
         ["top", "--sort", "age"],
