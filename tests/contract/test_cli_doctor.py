@@ -46,7 +46,7 @@ def test_a_healthy_server(
     assert speed <= {"ok", "warning", "problem"}, "other work may slow the server down"
     assert code == 0 or speed != {"ok"}
     assert [one["level"] for one in found["lease"]] == ["ok"]
-    assert found["locks"][0]["what"] == "1 locks are in use, and 0 contenders wait"
+    assert found["locks"][0]["what"] == "1 lock in use, 0 waiting contenders"
     assert "standalone, ZooKeeper 3." in found["server"][0]["what"]
     assert found["ensemble"][0]["level"] == found["acl"][0]["level"] == "note"
 

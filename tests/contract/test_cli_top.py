@@ -73,7 +73,7 @@ def test_once(
     second.release()
     assert (code, errors) == (0, "")
     head, columns, first, *_ = out.splitlines()
-    assert head == "4 locks, 1 waiting, 1 pools"
+    assert head == "4 locks, 1 waiting, 1 pool"
     assert columns.split() == [
         "PATH", "KIND", "HOLDER", "HELD", "WAITING", "WAIT", "TOKEN", "SESSION", "CLIENT"
     ]  # fmt: skip

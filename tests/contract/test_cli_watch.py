@@ -230,7 +230,7 @@ def test_it_asks_first(
     lines = out.splitlines()
     assert lines[0] == free
     assert lines[1].startswith("Tokens stay safe: ")
-    assert lines[2].startswith("Remove these 1 nodes? [y/N] ")
+    assert lines[2].startswith("Remove 1 node? [y/N] ")
     assert (one.exists(free) is None) == (status == 0)
 
 

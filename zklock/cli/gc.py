@@ -18,7 +18,7 @@ from zklock.cli.status import Status
 from zklock.cli.view.asking import answer
 from zklock.cli.view.model import Facts, garbage
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import plain
+from zklock.cli.view.text import many, plain
 
 VERSION = 1
 """The version of the shape of the JSON. A higher version may drop or rename fields."""
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _agreed(count: int) -> bool:
     print(_SAFE)
-    print(f"Remove these {count} nodes? [y/N] ", end="", flush=True)
+    print(f"Remove {many(count, 'node')}? [y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
@@ -117,6 +117,6 @@ def _report(options: argparse.Namespace, found: list[str], kept: dict[str, str])
     if not found:
         print(f"nothing below {plain(options.root)} is to be removed")
     elif options.dry_run:
-        print(f"{len(found)} nodes would be removed")
+        print(f"{many(len(found), 'node')} would be removed")
     else:
-        print(f"{len(removed)} nodes removed")
+        print(f"{many(len(removed), 'node')} removed")

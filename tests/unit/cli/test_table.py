@@ -103,7 +103,7 @@ def test_the_line_above() -> None:
     world = World()
     for path, session in (("/a", 1), ("/b", 2), ("/b", 1), ("/a", 2)):
         world.queue(path, session, f"h:1:t{session}")
-    assert summary(seen(world)) == "2 locks, 2 waiting, 1 DEADLOCKS: see 'zklock graph'"
+    assert summary(seen(world)) == "2 locks, 2 waiting, 1 DEADLOCK: see 'zklock graph'"
 
 
 def test_json() -> None:

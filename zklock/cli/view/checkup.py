@@ -10,7 +10,7 @@ from typing import Any
 
 from zklock._recipes import names
 from zklock.cli.view.model import Facts, LockView, Picture, below
-from zklock.cli.view.text import CLOCKS_DIFFER
+from zklock.cli.view.text import CLOCKS_DIFFER, many
 from zklock.cli.view.waits import Graph
 
 VERSION = 1
@@ -468,7 +468,9 @@ def _rights(it: Examined) -> Iterator[Finding]:
 def _contenders(picture: Picture) -> Iterator[Finding]:
     waiting = sum(len(lock.waiting) for lock in picture.locks)
     yield Finding(
-        Level.OK, "locks", f"{len(picture.locks)} locks are in use, and {waiting} contenders wait"
+        Level.OK,
+        "locks",
+        f"{many(len(picture.locks), 'lock')} in use, {many(waiting, 'waiting contender')}",
     )
     for lock in picture.locks:
         for place in lock.places:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zklock.cli.view.live import Look
 from zklock.cli.view.model import LockView, Place, PoolView, What
-from zklock.cli.view.text import named, plain, rough, short
+from zklock.cli.view.text import many, named, plain, rough, short
 
 VERSION = 1
 """The version of the shape of the JSON. A higher version may drop or rename fields."""
@@ -122,15 +122,17 @@ def summary(look: Look) -> str:
     """Return the line above the table."""
     locks = look.picture.locks
     waiting = sum(len(lock.waiting) for lock in locks)
-    parts = [f"{len(locks)} locks", f"{waiting} waiting"]
+    parts = [many(len(locks), "lock"), f"{waiting} waiting"]
     if look.picture.pools:
-        parts.append(f"{len(look.picture.pools)} pools")
+        parts.append(many(len(look.picture.pools), "pool"))
     certain = sum(one.certain for one in look.deadlocks)
-    for count, word in ((certain, "DEADLOCKS"), (len(look.deadlocks) - certain, "possible deadlocks")):  # fmt: skip # noqa: E501
-        if count:
-            parts.append(f"{count} {word}: see 'zklock graph'")
+    possible = len(look.deadlocks) - certain
+    if certain:
+        parts.append(f"{many(certain, 'deadlock').upper()}: see 'zklock graph'")
+    if possible:
+        parts.append(f"{many(possible, 'possible deadlock')}: see 'zklock graph'")
     if look.denied:
-        parts.append(f"{len(look.denied)} nodes hidden by ACLs")
+        parts.append(f"{many(len(look.denied), 'node')} hidden by ACLs")
     if look.missing:
         parts.append("the path does not exist")
     if rough(look.behind):
