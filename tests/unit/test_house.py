@@ -34,7 +34,7 @@ PLANS_ON_A_THREAD = {
     ("_pool.rebalancer", "_engine.blocking"),
 }
 """A pool's leader plans on a thread of its own for both fronts (docs/design.md says why)."""
-FRONTS = {"aio", "cli", "contrib", "fencing", "telemetry", "testing"}
+FRONTS = {"__main__", "aio", "cli", "contrib", "fencing", "telemetry", "testing"}
 PUBLIC = {"aio", "errors", "fencing", "telemetry", "token"}
 """The modules that hold the public names, beside ``zklock`` itself."""
 NOT_IN_RECIPES = {
