@@ -897,6 +897,14 @@ class TestClients:
         other.delete(f"{zklock_path}/root{successor.path}")
         assert losses.one().reason is zklock.LossReason.NODE_DELETED
 
+    def test_a_chroot_that_is_missing(
+        self, zklock_hosts: str, zklock_connect: Connect, zklock_path: str
+    ) -> None:
+        with pytest.warns(UserWarning, match="does not exist: create it"):
+            client = zklock_connect(f"{zklock_hosts}{zklock_path}/root/of/all")
+        with pytest.raises(zklock.ZkLockError, match="is the chroot in the client's address there"):
+            granted(zklock.Lock(client, "/lock"))
+
     def test_a_client_that_is_started_again(self, make_lock: Make, client: Any) -> None:
         losses = Losses()
         lock = make_lock(on_lost=losses)

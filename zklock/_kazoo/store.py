@@ -89,7 +89,7 @@ MEANINGS: dict[int, Meaning] = {
     -13: _NEVER_ASKED,  # NewConfigNoQuorum
     -14: _NEVER_ASKED,  # ReconfigInProgress
     -100: _BROKEN,  # APIError: the beginning of a range
-    -101: Meaning(Failure.MISSING),
+    -101: Meaning(Failure.MISSING, hint="is the chroot in the client's address there?"),
     -102: Meaning(Failure.DENIED),
     -103: Meaning(Failure.CHANGED),
     -108: Meaning(Failure.OTHER, hint="below an ephemeral znode: use another path"),
