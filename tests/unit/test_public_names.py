@@ -9,11 +9,13 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 
 PINNED = Path(__file__).with_name("public_names.txt")
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 PACKAGES = (
     "zklock",
     "zklock.aio",
@@ -49,6 +51,9 @@ MADE_BY_THE_LIBRARY = {
 
 CALLED_BY_KAZOO = {"Handler"}
 """Classes that users hand on: what is called on one is not public."""
+
+KAZOOS = {"Client", *CALLED_BY_KAZOO}
+"""Classes whose methods are kazoo's, and documented there."""
 
 PLAIN = (str, bytes, bool, int, float, tuple, type(None))
 
@@ -127,6 +132,21 @@ def test_all_names_what_is_there(package: str) -> None:
     module = importlib.import_module(package)
     assert sorted(module.__all__) == sorted(set(module.__all__))
     assert all(hasattr(module, name) for name in module.__all__)
+
+
+@pytest.mark.parametrize("package", ["zklock", "zklock.aio"])
+def test_the_reference_names_what_can_be_called_and_read(package: str) -> None:
+    module = importlib.import_module(package)
+    words = set(re.findall(r"\w+", " ".join(REFERENCE.read_text().split("`")[1::2])))
+    classes = {name: getattr(module, name) for name in module.__all__ if name not in KAZOOS}
+    missing = [
+        f"{name}.{member}"
+        for name, cls in classes.items()
+        if isinstance(cls, type)
+        for member in re.findall(r"^  \.([a-z]\w*)", "\n".join(members(cls)), re.MULTILINE)
+        if member not in words
+    ]
+    assert missing == []
 
 
 if __name__ == "__main__":
