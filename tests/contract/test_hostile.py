@@ -512,6 +512,12 @@ class TestForbidden:
         assert children(other, zklock_path) == []
         other.delete(zklock_path)
 
+    def test_below_what_may_not_be_read(self, client: Any, other: Any, zklock_path: str) -> None:
+        """From 3.8.4 and 3.9.2 on, a look whether a node there is missing is refused."""
+        self.path_for_anyone(other, zklock_path, create=True, delete=True)
+        granted(zklock.Lock(client, f"{zklock_path}/a/b")).release()
+        other.delete(zklock_path, recursive=True)
+
     def test_giving_permits_back(self, client: Any, other: Any, zklock_path: str) -> None:
         """The permits stay until the session ends; the contender does not keep others waiting."""
         other.ensure_path(zklock_path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.security import make_acl, make_digest_acl
+from kazoo.security import Permissions, make_acl, make_digest_acl
 
 import zklock
 from tests.contract.secure import PASSWORD, USER, Authority
@@ -400,6 +400,33 @@ class TestRefused:
         with pytest.raises(zklock.AccessDenied):
             lock.contenders()
         client.delete(f"{path}/private")
+
+
+@pytest.mark.parametrize("front", ["threads", "asyncio"])
+@pytest.mark.parametrize("secure", ["SASL", "digest"], indirect=True)
+def test_a_root_that_may_not_be_read(
+    secured: ZooKeeperServer, secure: dict[str, Any], onlooker: Any, path: str, front: str
+) -> None:
+    """From 3.8.4 and 3.9.2 on, ZooKeeper does not tell who may not read a node that it is there."""
+
+    async def use() -> None:
+        async with aio.connect(f"{secured.hosts}{path}", **secure) as client:
+            async with aio.Lock(client, "/lock"):
+                pass
+            client.delete("/lock")
+
+    (acl,) = secure["default_acl"]
+    acl = acl._replace(perms=Permissions.CREATE | Permissions.DELETE)
+    onlooker.add_auth("digest", "keeper:secret")
+    onlooker.create(f"{path}/root", acl=[acl, make_digest_acl("keeper", "secret", all=True)])
+    path = f"{path}/root"
+    if front == "asyncio":
+        asyncio.run(use())
+    else:
+        with zklock.connect(f"{secured.hosts}{path}", **secure) as client:
+            with zklock.Lock(client, "/lock"):
+                pass
+            client.delete("/lock")
 
 
 class TestRotation:

@@ -14,6 +14,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
     ConnectionLoss,
+    NoAuthError,
     SessionExpiredError,
 )
 from kazoo.protocol.states import KazooState, KeeperState
@@ -201,7 +202,9 @@ def begin(
         return bool(over)  # kazoo then forgets this listener
 
     def answered(error: Exception | None) -> None:
-        if not isinstance(error, _PASSING):  # else it is asked again with the next connection
+        if isinstance(error, NoAuthError):  # they take the credentials, which permit other things
+            settle(None)
+        elif not isinstance(error, _PASSING):  # else it is asked again with the next connection
             settle(_refused() if isinstance(error, _REFUSING) else error)
 
     def settle(outcome: Exception | None) -> None:
@@ -276,6 +279,8 @@ def _first_answer(client: Client, hosts: str, start_timeout: float, deadline: fl
     while True:
         try:
             root = client.exists_async("/").get(timeout=max(0.0, deadline - clock()))
+        except NoAuthError:
+            return  # it is there, and they take the credentials, which permit other things
         except _REFUSING as error:
             raise _refused() from error
         except _PASSING as error:  # the connection was lost: kazoo makes another

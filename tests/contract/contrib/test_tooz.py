@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -295,11 +296,10 @@ def test_a_user_and_a_password_keep_others_out(zklock_hosts: str, zklock_path: s
         owner.create_group(b"all").get()
         with owner.get_lock(b"report") as lock:
             assert lock.acquired
-        stranger.start()
-        try:
-            with pytest.raises(tooz.ToozError):
-                stranger.get_lock(b"report").acquire(blocking=False)
-        finally:
+        with pytest.raises(tooz.ToozError):  # of start(), too, from 3.8.4 and 3.9.2 on
+            stranger.start()
+            stranger.get_lock(b"report").acquire(blocking=False)
+        with contextlib.suppress(tooz.ToozError):
             stranger.stop()
     finally:
         owner._client.delete(zklock_path, recursive=True)
