@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 import zklock
 from zklock.cli import admin, connection
@@ -119,3 +119,5 @@ def _exists(client: KazooClient, path: str) -> bool:
         return answer(client, lambda: client.exists_async(path), path) is not None
     except NoNodeError:
         return False
+    except NoAuthError:  # from 3.8.4 and 3.9.2 on: it is there, and may not be read
+        return True
