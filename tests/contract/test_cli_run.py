@@ -93,6 +93,21 @@ def test_its_place_among_those_who_wait_for_permits(
         )
 
 
+def test_it_waits_for_a_holder_that_it_may_not_read(
+    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
+) -> None:
+    acl = [make_digest_acl("owner", "secret", all=True)]
+    owner = zklock_connect(auth_data=[("digest", "owner:secret")])
+    owner.create(zklock_path)
+    owner.default_acl = acl
+    with zklock.Lock(owner, zklock_path):
+        code, _, errors = zk.run("run", "-v", "-w", "1", zklock_path, "true")
+    assert code == 75
+    assert re.search(
+        rf"run: gives up: {zklock_path} is held by \(unnamed\) \([0-9a-f-]+[,)]", errors
+    )
+
+
 # A shell line
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
 import zklock
 from zklock.cli.view.asking import wait
@@ -39,16 +41,18 @@ class Standing:
         return cls(lock.path, holders, waiting, next(mine, place))
 
     def __str__(self) -> str:
-        holders = ", ".join(
-            f"{named(one.contender.identity)} ({one.contender.token}, came {short(one.age)} ago)"
-            for one in self.holders
-        )
+        holders = ", ".join(map(_told, self.holders))
         count, where = len(self.waiting), ""
         if self.place is not None:
             before = sum(one.sequence < self.place for one in self.waiting)
             count += all(one.sequence != self.place for one in self.waiting)
             where = f"number {before + 1} of "
         return f"{plain(self.path)} is held by {holders or 'nobody'}; {where}{count} waiting"
+
+
+def _told(holder: Place) -> str:
+    came = "" if holder.age is None else f", came {short(holder.age)} ago"
+    return f"{named(holder.contender.identity)} ({holder.contender.token}{came})"
 
 
 def _dated(client: KazooClient, queue: Iterable[zklock.Contender]) -> list[Place]:
@@ -58,6 +62,8 @@ def _dated(client: KazooClient, queue: Iterable[zklock.Contender]) -> list[Place
         batch, left = left[:_BATCH], left[_BATCH:]
         asked = [client.exists_async(one.path) for one in batch]
         for one, reply in zip(batch, asked, strict=True):
-            stat = wait(client, reply, one.path)
+            stat = None
+            with suppress(NoAuthError):  # of one that this client may not read, from 3.8.4 on
+                stat = wait(client, reply, one.path)
             found.append(Place(one, None if stat is None else stat.created))
     return found
