@@ -421,7 +421,7 @@ def _access(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "acl",
-            f"ACLs forbid to look at {len(it.facts.denied)} nodes, such as {some}",
+            f"ACLs forbid to look at {many(len(it.facts.denied), 'node')}, such as {some}",
             "ask from where the permission is",
         )
 

@@ -198,7 +198,8 @@ def _lock(lock: LockView, addresses: Mapping[int, str]) -> Row:
 
 def _pool(pool: PoolView, addresses: Mapping[int, str]) -> Row:
     owned = pool.shards - pool.orphans
-    said = f"{len(pool.workers)} workers own {owned} of {pool.shards} shards"
+    own = "owns" if len(pool.workers) == 1 else "own"
+    said = f"{many(len(pool.workers), 'worker')} {own} {owned} of {pool.shards} shards"
     client = "-" if addresses else None
     return Row(pool.path, What.POOL.value, said, None, 0, None, "-", "-", client)
 
