@@ -691,11 +691,18 @@ class TestErrorsOfLead:
         await aside(gone, client, zklock_path)
         assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
+    @pytest.mark.parametrize("how", ["in lead", "in a task group"])
     @on_loop
     async def test_a_loss_is_none(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture, how: str
     ) -> None:
         terms = []
+
+        async def work(leadership: aio.Leadership) -> None:
+            try:
+                await forever()
+            finally:
+                leadership.check()
 
         async def lead(leadership: aio.Leadership) -> None:
             terms.append(leadership)
@@ -703,10 +710,12 @@ class TestErrorsOfLead:
                 election.stop()
                 return
             await aside(client.delete, leadership.path)
-            try:
-                await forever()
-            finally:
-                leadership.check()
+            if how == "in lead":
+                await work(leadership)
+            else:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(work(leadership))
+                    group.create_task(work(leadership))
 
         election = aio.LeaderElection(client, zklock_path, retry=(SOON, SOON))
         began = boottime()

@@ -363,13 +363,16 @@ def owned() -> OneSlot:
     return world
 
 
-def test_a_shard_that_is_lost_is_queued_for_again() -> None:
+@pytest.mark.parametrize(
+    "error", [LockLost("lost"), ExceptionGroup("in tasks", [LockLost("lost"), LockLost("lost")])]
+)
+def test_a_shard_that_is_lost_is_queued_for_again(error: Exception) -> None:
     world = owned()
     world.bring(SlotEvent.LOST)
     assert world.slots.worked_on() == [SHARD]
     world.returns("on_revoked")
     assert "queue" not in world.acts, "its handler still runs"
-    world.returns("handle", LockLost("lost"))
+    world.returns("handle", error)
     assert world.acts == ["lose", "tell", "on_revoked", "release", "queue"]
     assert world.slots._slots[SHARD].state is SlotState.CONTENDING
     assert not world.timed, "that its shard is lost is no failure"

@@ -23,6 +23,7 @@ from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantOptions, Keeper
 from zklock._engine.roster import MembershipChange
 from zklock._ground.events import Event
+from zklock._ground.groups import says_only
 from zklock._ground.loss import Loss
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -444,7 +445,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             if not self._stopping:
                 ran("lead", lead(leadership))
         except BaseException as error:
-            if not (isinstance(error, LockLost) and leadership.lost.is_set()):
+            if not (says_only(error, LockLost) and leadership.lost.is_set()):
                 term.error = error
                 log.exception(
                     "%s: what leads with token %s raised",

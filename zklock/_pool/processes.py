@@ -35,6 +35,7 @@ from typing import Any
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._ground.clock import check_timeout, clock
+from zklock._ground.groups import says_only
 from zklock._ground.records import log_fields
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import OwnThreads
@@ -496,7 +497,7 @@ def _last_word(error: BaseException) -> bytes:
         text = "".join(traceback.format_exception(error))
     except Exception:
         text = f"{type(error).__name__}, whose text cannot be had"
-    says = _SAYS_LOST if isinstance(error, LockLost) else _SAYS_FAILED
+    says = _SAYS_LOST if says_only(error, LockLost) else _SAYS_FAILED
     return says + text.encode(errors="replace")[-_MAX_WORD:]
 
 

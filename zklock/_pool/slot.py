@@ -20,6 +20,7 @@ from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._engine.outcome import Once
 from zklock._ground import telemetry
+from zklock._ground.groups import says_only
 from zklock._ground.happened import ShardMoved
 from zklock._ground.records import Fields, log_fields
 from zklock._kazoo.client import Kazoo
@@ -426,8 +427,8 @@ class Slot:
                 self._slots.unfit()
             else:
                 self._after_pause(self._work)
-        elif not (isinstance(error, LockLost) and not self._grant.held) and not (
-            self._stuck and isinstance(error, NotHeld)
+        elif not (says_only(error, LockLost) and not self._grant.held) and not (
+            self._stuck and says_only(error, NotHeld)
         ):
             log.error(
                 "%s: the handler of shard %s raised",
