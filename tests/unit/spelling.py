@@ -476,6 +476,7 @@ _GOES_ON_ELSEWHERE = {
     "RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE",
     "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT",
 }  # fmt: skip
+_FAST = re.compile("(LOAD|STORE|DELETE)_FAST")
 
 
 @functools.cache
@@ -513,10 +514,13 @@ def live(code: types.CodeType) -> dict[int, list[str]]:
 
 def _variables(instruction: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
     """Return the local variables that an instruction reads, and those that it only writes."""
-    if "_FAST" not in instruction.opname:
-        return frozenset(), frozenset()
     argument = instruction.argval
-    found = frozenset(argument if isinstance(argument, tuple) else (argument,))
-    if instruction.opname == "STORE_FAST":
-        return frozenset(), found
-    return found, frozenset()
+    names = argument if isinstance(argument, tuple) else (argument,)
+    reads, writes = set[str](), set[str]()
+    # From Python 3.13 on, one instruction may do two of these, in this order.
+    for what, name in zip(_FAST.findall(instruction.opname), names, strict=False):
+        if what == "STORE":
+            writes.add(name)
+        elif name not in writes:
+            reads.add(name)
+    return frozenset(reads), frozenset(writes - reads)
