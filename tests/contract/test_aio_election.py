@@ -939,6 +939,57 @@ class TestCancelling:
             await aside(gone, other, zklock_path)
         assert len(at) == 2, at
 
+    @on_loop
+    async def test_however_often_lets_lead_end_first(self, client: Any, zklock_path: str) -> None:
+        """As a scope of anyio does: it cancels again, whatever is awaited."""
+        loop, ends = asyncio.get_running_loop(), list[bool]()
+
+        async def lead(leadership: aio.Leadership) -> None:
+            try:
+                await forever()
+            finally:
+                for _ in range(20):
+                    await asyncio.sleep(0.005)
+                ends.append(leadership.held)
+
+        def cancel() -> None:
+            if not running.done():
+                running.cancel()
+                loop.call_soon(cancel)
+
+        election = aio.LeaderElection(client, zklock_path)
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: election.is_leader)
+        cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ended(running)
+        assert ends == [True]
+        assert election.leadership is None
+        await aside(gone, client, zklock_path)
+
+    @on_loop
+    async def test_however_often_does_not_lengthen_the_grace(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        stop = asyncio.Event()
+
+        async def lead(leadership: aio.Leadership) -> None:
+            while not stop.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await stop.wait()
+
+        election = aio.LeaderElection(client, zklock_path, grace=0.2)
+        running = asyncio.create_task(election.run(lead))
+        await until(lambda: election.is_leader)
+        async with asyncio.timeout(SOON):
+            while not running.done():
+                running.cancel()
+                await asyncio.sleep(0.005)
+        assert running.cancelled()
+        assert "did not end" in caplog.text
+        stop.set()
+        await aside(gone, client, zklock_path)
+
     def test_a_loop_that_ends_leaves_no_member(
         self, client: Any, other: Any, zklock_path: str
     ) -> None:
@@ -965,6 +1016,28 @@ class TestCancelling:
         gone(other, zklock_path)
         # Nobody awaits it any more, on purpose.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def test_a_loop_that_is_closed_in_a_term_leaves_nobody(
+        self, client: Any, other: Any, zklock_path: str
+    ) -> None:
+        loop = asyncio.new_event_loop()
+        election = aio.LeaderElection(client, zklock_path)
+
+        async def lead(leadership: aio.Leadership) -> None:
+            await forever()
+
+        async def main() -> None:
+            running = asyncio.create_task(election.run(lead))
+            await until(lambda: election.is_leader)
+            assert not running.done()
+
+        loop.run_until_complete(main())
+        left = asyncio.all_tasks(loop)
+        loop.close()
+        gone(other, zklock_path)
+        assert not election.is_leader
+        for task in left:  # nobody awaits them any more, on purpose
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def name_of(change: zklock.LeaderChange | None) -> tuple[str | None, bool]:

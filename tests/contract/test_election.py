@@ -712,7 +712,9 @@ class TestErrorsOfLead:
             try:
                 leadership.check()
             except zklock.LockLost as lost:
-                raise ExceptionGroup("in tasks", [lost]) if grouped else lost
+                if grouped:
+                    raise ExceptionGroup("in tasks", [lost]) from None
+                raise
 
         election = zklock.LeaderElection(client, zklock_path, retry=(SOON, SOON))
         began = boottime()

@@ -28,10 +28,13 @@ from zklock._recipes.observe import LeaderChange
 from zklock._recipes.queries import Contender
 from zklock.aio.grant import Attempting, Grant, running_loop
 from zklock.aio.observers import LeaderChanges, MembershipChanges, Observer
-from zklock.aio.waiting import AWAITING, call_soon, running_task
+from zklock.aio.waiting import AWAITING, call_soon, cancel, running_task
 from zklock.errors import LeaderStuck, LockLost
 
 log = logging.getLogger("zklock")
+
+_LOOK = 1.0
+"""Seconds between two looks at an event loop that may be closed."""
 
 
 class Leadership(Leading, Grant):
@@ -83,7 +86,7 @@ class _Term(Term[Leadership]):
     def cancel(self) -> None:
         """Cancel the task that leads, once. A loop that ends may have cancelled it already."""
         if not self.cancelled and self.task is not None:
-            self.cancelled = self.task.cancel() or self.task.cancelled()
+            self.cancelled = cancel(self.task) or self.task.cancelled()
 
     def ended(self, task: asyncio.Task[Any]) -> None:
         """Give the leadership back, if it is not lost. ``lead`` has ended."""
@@ -332,7 +335,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         try:
             yield
         finally:
-            task.cancel()
+            cancel(task)
 
     async def _sleep(self, seconds: float = math.inf) -> None:
         loop, news = asyncio.get_running_loop(), self._news
@@ -353,21 +356,34 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             term.over.set()
             raise
         term.task.add_done_callback(term.ended)
+        self._look_at_loop(asyncio.get_running_loop(), term)
         try:
             await self._end_of(term)
         except LeaderStuck:
             raise
-        except BaseException:
+        except BaseException as error:
             leadership.resign()
             term.cancel()
-            try:
-                await self._end_of(term)
-            except LeaderStuck as stuck:
-                log.error("%s", stuck, extra=log_fields(leadership))
+            if not isinstance(error, GeneratorExit):  # else nothing can be awaited any more
+                await self._to_the_end_of(term)
             raise
         if term.answer is not None:
             await leadership._answered(term.answer)
         return term
+
+    def _look_at_loop(self, loop: asyncio.AbstractEventLoop, term: _Term) -> None:
+        """Look whether the loop is closed, and has cancelled nothing: then ``lead`` never ends."""
+        if not term.leadership.held:
+            return
+        if loop.is_closed():
+            log.warning(
+                "%s: given back, as its event loop is closed",
+                term.leadership,
+                extra=log_fields(term.leadership),
+            )
+            term.give_back()
+        else:
+            self._session.pause(_LOOK, partial(self._look_at_loop, loop, term))
 
     async def _elected(self, candidacy: Candidacy) -> Leadership | None:
         """Queue until elected; ``None`` if stopped before."""
@@ -417,6 +433,19 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         ):
             await self._until_told(leadership)
             await self._until_over(term)
+
+    async def _to_the_end_of(self, term: _Term) -> None:
+        """Wait for the end of a ``lead`` that was cancelled, however often this is cancelled, too.
+
+        A scope of anyio cancels what is in it again and again. ``lead`` has its grace all the same.
+        """
+        ending = asyncio.create_task(self._end_of(term), name="zklock-end")
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([ending])
+        stuck = None if ending.cancelled() else ending.exception()
+        if stuck is not None:
+            log.error("%s", stuck, extra=log_fields(term.leadership))
 
     async def _until_told(self, leadership: Leadership) -> None:
         while not leadership.should_stop.is_set():

@@ -28,6 +28,14 @@ def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> bo
     return True
 
 
+def cancel(task: asyncio.Task[Any]) -> bool:
+    """Cancel a task. Return ``False`` if it is over, or its loop is closed."""
+    try:
+        return task.cancel()
+    except RuntimeError:
+        return False
+
+
 class Turn:
     """A place in the line of those that are about to begin. It is given up as an attempt is."""
 
