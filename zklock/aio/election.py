@@ -361,11 +361,10 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             await self._end_of(term)
         except LeaderStuck:
             raise
-        except BaseException as error:
+        except BaseException:
             leadership.resign()
             term.cancel()
-            if not isinstance(error, GeneratorExit):  # else nothing can be awaited any more
-                await self._to_the_end_of(term)
+            await self._to_the_end_of(term)
             raise
         if term.answer is not None:
             await leadership._answered(term.answer)
@@ -439,6 +438,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
         A scope of anyio cancels what is in it again and again. ``lead`` has its grace all the same.
         """
+        if running_loop() is not self._loop:
+            return  # the loop was closed, and now its coroutines are
         ending = asyncio.create_task(self._end_of(term), name="zklock-end")
         while not ending.done():
             with contextlib.suppress(asyncio.CancelledError):
