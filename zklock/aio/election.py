@@ -187,11 +187,11 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         if stop is not None:
             _check_loop_of(stop)
         self._check_run(lead, on_error)
-        call = object()
+        call, loop = object(), asyncio.get_running_loop()
         self._begin_run(call)
         self._stop = stop
         self._news = News()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         try:
             with contextlib.nullcontext() if stop is None else self._heeding(stop):
                 await self._campaign(lead, on_error)
