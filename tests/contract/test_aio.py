@@ -12,6 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +37,8 @@ from zklock._ground import news
 from zklock._locks.base import check_identity
 from zklock.aio import waiting
 from zklock.testing import FaultProxy, wait_for
+
+VARIABLE = ContextVar("VARIABLE", default="of nobody")
 
 Make = Callable[..., aio.Lock]
 Connect = Callable[..., Any]
@@ -349,6 +352,29 @@ class TestCallbacks:
         assert told[1][:2] == ("lost", told[1][1])
         assert {loss for _, loss, _ in told[1:]} == {told[1][1]}
         assert Counter(name for name, _, _ in told)["coroutine"] == 2
+
+    @on_loop
+    async def test_see_nothing_of_the_task_that_notices_a_loss(
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, make: Make
+    ) -> None:
+        told: list[tuple[str, str]] = []
+
+        async def slowly(loss: zklock.Loss) -> None:
+            told.append(("coroutine", VARIABLE.get()))
+
+        async def notice(grant: aio.Grant) -> None:
+            VARIABLE.set("of a request")
+            while grant.held:
+                await asyncio.sleep(0)
+
+        client = zklock_connect(zklock_proxy.hosts, timeout=4.0)
+        grant = await acquired(make(client, on_lost=slowly))
+        grant.add_lost_callback(lambda loss: told.append(("function", VARIABLE.get())))
+        zklock_proxy.cut()
+        await asyncio.create_task(notice(grant))
+        while len(told) < 2:
+            await asyncio.sleep(0.005)
+        assert sorted(told) == [("coroutine", "of nobody"), ("function", "of nobody")]
 
     @on_loop
     async def test_errors_are_logged_and_stop_no_other(

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from enum import Enum
 from functools import partial
 from types import TracebackType
@@ -150,7 +151,9 @@ class Grant(GrantBase, Entered):
 
     def _notify(self, calls: list[Callable[[], object]]) -> None:
         for call in calls:
-            if self._loop is None or not call_soon(self._loop, partial(_run, call)):
+            # Else they would see the context variables of whatever task has noticed a loss.
+            context = Context()
+            if self._loop is None or not call_soon(self._loop, partial(_run, call), context):
                 log.warning(
                     "%s: a callback is not called: its event loop is over",
                     self,

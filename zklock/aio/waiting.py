@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -19,10 +20,12 @@ log = logging.getLogger("zklock")
 T = TypeVar("T")
 
 
-def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> bool:
+def call_soon(
+    loop: asyncio.AbstractEventLoop, call: Callable[[], object], context: Context | None = None
+) -> bool:
     """Call soon on the loop, from any thread. Return ``False`` if the loop is closed."""
     try:
-        loop.call_soon_threadsafe(call)
+        loop.call_soon_threadsafe(call, context=context)
     except RuntimeError:
         return False
     return True
