@@ -354,26 +354,25 @@ class TestCallbacks:
         assert Counter(name for name, _, _ in told)["coroutine"] == 2
 
     @on_loop
-    async def test_see_nothing_of_the_task_that_notices_a_loss(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, make: Make
+    async def test_see_nothing_of_the_task_that_has_them_called(
+        self, make: Make, other: Any
     ) -> None:
         told: list[tuple[str, str]] = []
 
         async def slowly(loss: zklock.Loss) -> None:
             told.append(("coroutine", VARIABLE.get()))
 
-        async def notice(grant: aio.Grant) -> None:
+        async def late(grant: aio.Grant) -> None:
             VARIABLE.set("of a request")
-            while grant.held:
-                await asyncio.sleep(0)
+            grant.add_lost_callback(slowly)
+            grant.add_lost_callback(lambda loss: told.append(("function", VARIABLE.get())))
 
-        client = zklock_connect(zklock_proxy.hosts, timeout=4.0)
-        grant = await acquired(make(client, on_lost=slowly))
-        grant.add_lost_callback(lambda loss: told.append(("function", VARIABLE.get())))
-        zklock_proxy.cut()
-        await asyncio.create_task(notice(grant))
+        grant = await acquired(make())
+        await aside(other.delete, grant.path)
+        await grant.lost.wait()
+        await asyncio.create_task(late(grant))
         while len(told) < 2:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0)
         assert sorted(told) == [("coroutine", "of nobody"), ("function", "of nobody")]
 
     @on_loop
