@@ -766,6 +766,48 @@ class TestLosing:
             await ended(running)
         await b.stop()
 
+    @pytest.mark.parametrize("where", ["lead", "a task of lead"])
+    @on_loop
+    async def test_in_a_body_cancels_once(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture, where: str
+    ) -> None:
+        terms, cleaned = list[aio.Leadership](), list[type[BaseException]]()
+        tasks = list[asyncio.Task[None]]()
+
+        async def work(leadership: aio.Leadership) -> None:
+            try:
+                async with leadership:
+                    while True:
+                        await asyncio.sleep(0)
+            except BaseException as error:
+                for _ in range(20):
+                    await asyncio.sleep(0.001)
+                cleaned.append(type(error))
+                raise
+
+        async def lead(leadership: aio.Leadership) -> None:
+            terms.append(leadership)
+            if len(terms) == 2:
+                election.stop()
+                return
+            await aside(client.delete, leadership.path)
+            if where == "lead":
+                await work(leadership)
+            else:
+                tasks.append(asyncio.create_task(work(leadership)))
+                await forever()
+
+        election = aio.LeaderElection(client, zklock_path, retry=(SOON, SOON))
+        await election.run(lead, on_error="raise")
+        assert len(terms) == 2
+        if where == "lead":
+            assert cleaned == [asyncio.CancelledError]
+        else:
+            with pytest.raises(zklock.LockLost):
+                await tasks[0]
+            assert cleaned == [zklock.LockLost]
+        assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
     @pytest.mark.hazard("H19")
     @on_loop
     async def test_a_leader_that_is_cut_off_ends_before_the_next_begins(

@@ -99,6 +99,8 @@ class Leading(GrantBase):
     async def _release(self) -> None:
         if self._led:
             self.resign()
+            if not self.held and self._loss is not None:
+                raise self._why_not()
             return
         try:
             await super()._release()

@@ -46,7 +46,8 @@ class Leadership(Leading, Grant):
 
     What ``lead`` was given is given back when ``lead`` has returned: ``release()``, ``abandon()``
     and the end of a ``with`` body only ask for that, as ``resign()`` does. Nobody else may lead
-    while ``lead`` still runs. What was acquired ends by ``release()``, as any grant does.
+    while ``lead`` still runs. What was acquired ends by ``release()``, as any grant does. If it is
+    lost, ``release()`` and the end of a body raise ``LockLost``.
     """
 
     def __init__(

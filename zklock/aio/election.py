@@ -46,7 +46,9 @@ class Leadership(Leading, Grant):
 
     What ``lead`` was given is given back when ``lead`` has ended: ``release()``, ``abandon()`` and
     the end of an ``async with`` body only ask for that, as ``resign()`` does. Nobody else may lead
-    while ``lead`` still runs. What was acquired ends by ``release()``, as any grant does.
+    while ``lead`` still runs. What was acquired ends by ``release()``, as any grant does. If it is
+    lost, ``release()`` and the end of a body raise ``LockLost``. A body in ``lead`` itself is not
+    cancelled on its own: the election cancels ``lead``.
     """
 
     def __init__(
@@ -54,6 +56,20 @@ class Leadership(Leading, Grant):
     ) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
         self.should_stop: asyncio.Event = asyncio.Event()
+        self._leader: asyncio.Task[Any] | None = None  # that runs lead, while it does
+
+    @property
+    def _leads_here(self) -> bool:
+        """Whether the running task runs ``lead``. A loss cancels that once: the election does."""
+        leader = self._leader
+        return bool(leader and running_loop()) and asyncio.current_task() is leader
+
+    def _enter(self) -> None:
+        if not self._leads_here:
+            super()._enter()
+
+    def _leave(self, error: BaseException | None) -> bool:
+        return not self._leads_here and super()._leave(error)
 
     def _tell_to_stop(self) -> None:
         if self._loop is None or self._loop is running_loop():
@@ -419,8 +435,12 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         self, leadership: Leadership, lead: Callable[[Leadership], Awaitable[object]]
     ) -> None:
         self._tell_elected(leadership)
-        if not self._stopping:
-            await lead(leadership)
+        leadership._leader = running_task()
+        try:
+            if not self._stopping:
+                await lead(leadership)
+        finally:
+            leadership._leader = None
 
     async def _end_of(self, term: _Term) -> None:
         """Wait for the end of ``lead``: its grace once it is told, and again once cancelled."""
