@@ -194,7 +194,7 @@ class FaultProxy:
         self._open: dict[int, Pair] = {}
         self._ended: deque[Connection] = deque(maxlen=record)
         self._closed = False
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop()  # whatever loops the program under test has
         self._thread = threading.Thread(
             target=self._loop.run_forever, name=f"zklock-fault-proxy-{self.port}", daemon=True
         )

@@ -41,7 +41,7 @@ class PeerRelay:
         self._links: dict[frozenset[int], asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop()  # whatever loops the program under test has
         self._thread = threading.Thread(target=self._run, name="zklock-peer-relay", daemon=True)
         self._thread.start()
         self.ports: list[int] = self._call(self._open(max(self._members.values()) + 1))

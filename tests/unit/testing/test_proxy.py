@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -12,6 +13,7 @@ from tests.unit.testing import wire
 from tests.unit.testing.wire import DEADLINE, Client, Server, reply, request
 from zklock.testing.frames import Direction, Frame, FrameKind
 from zklock.testing.proxy import Counts, FaultProxy
+from zklock.testing.relay import PeerRelay
 
 
 @pytest.fixture
@@ -30,6 +32,15 @@ def proxy(server: Server) -> Iterator[FaultProxy]:
 def client(proxy: FaultProxy) -> Iterator[Client]:
     with Client(proxy.port) as client:
         yield client
+
+
+def test_it_takes_no_loop_of_the_programs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a policy makes, such as uvloop's, close connections otherwise."""
+    monkeypatch.delattr(asyncio, "new_event_loop")
+    with FaultProxy(server) as proxy, Client(proxy.port) as client:
+        client.send(request(1, "exists", "/1"))
+        assert client.xid() == 1
+    PeerRelay({1: 0}).close()
 
 
 def refused(port: int) -> bool:
