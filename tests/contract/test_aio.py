@@ -178,6 +178,33 @@ class TestConnect:
         )
         zklock_proxy.restore()
 
+    @pytest.mark.parametrize("when", ["connecting", "connected"])
+    def test_on_a_loop_that_is_closed_leaves_no_client(
+        self, zklock_proxy: FaultProxy, when: str
+    ) -> None:
+        before = len(threads_of_kazoo())
+        loop, connected = asyncio.new_event_loop(), asyncio.Event()
+
+        async def work() -> None:
+            async with aio.connect(zklock_proxy.hosts):
+                connected.set()
+                await forever()
+
+        async def main() -> asyncio.Task[None]:
+            task = asyncio.create_task(work())
+            await (connected.wait() if when == "connected" else asyncio.sleep(0))
+            return task
+
+        if when == "connecting":
+            zklock_proxy.hold()
+        task = loop.run_until_complete(main())
+        loop.close()
+        zklock_proxy.release()
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        del task
+        gc.collect()
+        wait_for(lambda: len(threads_of_kazoo()) == before, SOON, "no client is left running")
+
 
 def threads_of_kazoo() -> list[str]:
     names = [each.name for each in threading.enumerate()]

@@ -65,7 +65,9 @@ class Connecting:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._end()
+        ended = in_thread(partial(end, self._client), "zklock-stop")
+        if ended is not None:
+            await ended
 
     async def _start(self) -> Client:
         if self._begun:
@@ -87,7 +89,7 @@ class Connecting:
                 self._client,
                 self._sasl,
                 self._start_timeout,
-                lambda error: call_soon(loop, partial(settle, error)),
+                lambda error: call_soon(loop, partial(settle, error)) or self._abandon(),
             )
             error = await started
         except BaseException:
@@ -96,12 +98,10 @@ class Connecting:
         finally:
             timer.cancel()
         if error is not None:
-            await asyncio.wait([self._abandon()], timeout=STUCK_SECONDS)
+            if ended := self._abandon():
+                await asyncio.wait([ended], timeout=STUCK_SECONDS)
             raise error
         return self._client
 
-    def _end(self) -> asyncio.Future[None]:
-        return in_thread(partial(end, self._client), "zklock-stop")
-
-    def _abandon(self) -> asyncio.Future[None]:
+    def _abandon(self) -> asyncio.Future[None] | None:
         return in_thread(partial(abandon, self._client), "zklock-stop")

@@ -26,9 +26,9 @@ from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Claim
 from zklock._recipes.observe import LeaderChange
 from zklock._recipes.queries import Contender
-from zklock.aio.grant import Attempting, Grant, running_loop
+from zklock.aio.grant import Attempting, Grant
 from zklock.aio.observers import LeaderChanges, MembershipChanges, Observer
-from zklock.aio.waiting import AWAITING, call_soon, cancel, running_task
+from zklock.aio.waiting import AWAITING, call_soon, cancel, running_loop, running_task
 from zklock.errors import LeaderStuck, LockLost
 
 log = logging.getLogger("zklock")

@@ -18,7 +18,7 @@ from zklock._engine.grant import GrantBase, GrantOptions, Keeper
 from zklock._ground.kept import kept
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import Claim
-from zklock.aio.waiting import AWAITING, call_soon, running_task
+from zklock.aio.waiting import AWAITING, call_soon, running_loop, running_task
 
 log = logging.getLogger("zklock")
 
@@ -235,14 +235,6 @@ class Bodies:
         """Cancel the bodies. Called by the loop."""
         for body in self._bodies:
             body.cancel()
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the running loop, if there is one."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _run(call: Callable[[], object]) -> None:

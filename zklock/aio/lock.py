@@ -13,8 +13,8 @@ from zklock._ground.public import public
 from zklock._locks import kinds
 from zklock._locks.base import Holdings, LockBase
 from zklock._recipes.queries import Contender
-from zklock.aio.grant import Attempting, Grant, WithLock, running_loop
-from zklock.aio.waiting import AWAITING, running_task
+from zklock.aio.grant import Attempting, Grant, WithLock
+from zklock.aio.waiting import AWAITING, running_loop, running_task
 from zklock.token import FencingToken
 
 _FEW = 4

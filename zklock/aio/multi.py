@@ -11,9 +11,9 @@ from typing import Any
 
 from zklock._ground.loss import LostCallback
 from zklock._locks.multi_base import MultiBase, MultiGrantBase, MultiHoldings
-from zklock.aio.grant import Attempting, Bodies, Entered, Grant, WithLock, running_loop
+from zklock.aio.grant import Attempting, Bodies, Entered, Grant, WithLock
 from zklock.aio.lock import TaskLock
-from zklock.aio.waiting import running_task
+from zklock.aio.waiting import running_loop, running_task
 
 
 class MultiGrant(MultiGrantBase[Grant], Entered):

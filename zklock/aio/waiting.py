@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -13,6 +12,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from zklock._engine.script import A, Beginner, Front, Outcome, Sending
+from zklock._ground import threads
 from zklock._ground.news import settle
 from zklock._ground.records import log_fields
 
@@ -246,6 +246,14 @@ async def _in_time(
 AWAITING = Awaiting()
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the running loop, if there is one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def running_task() -> asyncio.Task[Any]:
     """Return the running task: what is acquired belongs to it."""
     task = asyncio.current_task()
@@ -254,25 +262,31 @@ def running_task() -> asyncio.Task[Any]:
     return task
 
 
-def in_thread(call: Callable[[], object], name: str) -> asyncio.Future[None]:
-    """Call on a daemon thread. The thread goes on, whatever happens to the returned future."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+def in_thread(call: Callable[[], object], name: str) -> asyncio.Future[None] | None:
+    """Call on a daemon thread. The thread goes on, whatever happens to the returned future.
+
+    Return ``None`` where no loop runs: it was closed, and now its coroutines are.
+    """
+    loop = running_loop()
+    done: asyncio.Future[None] | None = None if loop is None else loop.create_future()
 
     def run() -> None:
+        failed: Exception | None = None
         try:
             call()
         except Exception as error:
             log.exception("%s failed", name, extra=log_fields())
-            call_soon(loop, partial(_fail, done, error))
-        else:
-            call_soon(loop, partial(settle, done, None))
+            failed = error
+        if loop is not None and done is not None:
+            call_soon(loop, partial(_end, done, failed))
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threads.start(run, name)
     return done
 
 
-def _fail(future: asyncio.Future[T], error: Exception) -> None:
-    if not future.done():
+def _end(future: asyncio.Future[None], error: Exception | None) -> None:
+    if error is None:
+        settle(future, None)
+    elif not future.done():
         future.set_exception(error)
         future.exception()  # the error is logged: nobody has to wait for it
