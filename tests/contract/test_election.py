@@ -725,6 +725,29 @@ class TestErrorsOfLead:
 
 
 class TestLosing:
+    def test_in_lead_is_raised_where_the_leadership_is_given_back(
+        self, client: Any, zklock_path: str
+    ) -> None:
+        raised: list[str] = []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            election.stop()
+            try:
+                with leadership:
+                    client.delete(leadership.path)
+                    assert leadership.lost.wait(SOON)
+            except zklock.LockLost:
+                raised.append("body")
+            try:
+                leadership.release()
+            except zklock.LockLost:
+                raised.append("release")
+            leadership.abandon()
+
+        election = zklock.LeaderElection(client, zklock_path)
+        election.run(lead, on_error="raise")
+        assert raised == ["body", "release"]
+
     @pytest.mark.hazard("H19")
     def test_a_leader_that_loses_its_session_is_told(
         self,
