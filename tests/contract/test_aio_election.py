@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import threading
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
@@ -24,7 +25,7 @@ from tests.contract.test_election import Member as ThreadMember
 from zklock import aio
 from zklock._election.base import TERM_PAUSE
 from zklock.fencing import verify_owner
-from zklock.testing import FaultProxy
+from zklock.testing import FaultProxy, wait_for
 
 Connect = Callable[..., Any]
 
@@ -1233,6 +1234,26 @@ class TestObserving:
         closed.close()
         assert await closed.next() is None
         assert [change async for change in closed] == []
+
+    def test_those_of_a_closed_loop_are_over(self, client: Any, zklock_path: str) -> None:
+        async def observe() -> asyncio.Task[None]:
+            observer = aio.LeaderElection(client, zklock_path).observe(print)
+            alive.append(weakref.ref(observer))
+            return observer._task
+
+        alive = list[weakref.ref[Any]]()
+        loop = asyncio.new_event_loop()
+        task = loop.run_until_complete(observe())
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+        del task
+        asyncio.run(observe())
+
+        def forgotten() -> bool:
+            gc.collect()
+            return alive[0]() is None
+
+        wait_for(forgotten, SOON, "the observer of the closed loop is forgotten")
 
     def test_on_another_loop_is_refused(self, client: Any, zklock_path: str) -> None:
         """Nobody would hear of a change there."""

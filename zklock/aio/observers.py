@@ -79,9 +79,10 @@ class Observer(Closing):
         self._changes: Changes[Any] = changes
         self._callback: Callable[[Any], object] = callback
         self._closed = False
+        _close_those_of_closed_loops()
         self._task = asyncio.create_task(self._serve(), name="zklock-observer")
-        _observing.add(self._task)
-        self._task.add_done_callback(_observing.discard)
+        _observing.add(self)
+        self._task.add_done_callback(lambda _: _observing.discard(self))
 
     def close(self) -> None:
         """Make no more calls. A call that runs goes on."""
@@ -120,5 +121,13 @@ class Observer(Closing):
             log.exception("an observer raised", extra=log_fields(path=self._changes._path))
 
 
-_observing: set[asyncio.Task[None]] = set()
-"""The tasks that run: the loop itself keeps only weak references to tasks."""
+_observing: set[Observer] = set()
+"""Those whose tasks run: the loop itself keeps only weak references to tasks."""
+
+
+def _close_those_of_closed_loops() -> None:
+    """End observers whose loops were closed, and have cancelled nothing."""
+    for each in [*_observing]:
+        if each._task.get_loop().is_closed():
+            each.close()
+            _observing.discard(each)
