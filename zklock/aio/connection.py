@@ -51,7 +51,7 @@ class Connecting:
         self._hosts = hosts
         self._start_timeout = start_timeout
         self._sasl = sasl
-        self._begun = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self._start().__await__()
@@ -65,15 +65,15 @@ class Connecting:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        ended = in_thread(partial(end, self._client), "zklock-stop")
+        assert self._loop is not None
+        ended = in_thread(self._loop, partial(end, self._client), "zklock-stop")
         if ended is not None:
             await ended
 
     async def _start(self) -> Client:
-        if self._begun:
+        if self._loop is not None:
             raise RuntimeError("connect() gives one client, once: call it again for another")
-        self._begun = True
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         started: asyncio.Future[Exception | None] = loop.create_future()
 
         def settle(outcome: Exception | None) -> None:
@@ -104,4 +104,5 @@ class Connecting:
         return self._client
 
     def _abandon(self) -> asyncio.Future[None] | None:
-        return in_thread(partial(abandon, self._client), "zklock-stop")
+        assert self._loop is not None
+        return in_thread(self._loop, partial(abandon, self._client), "zklock-stop")

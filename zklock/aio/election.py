@@ -372,8 +372,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             term.over.set()
             raise
         term.task.add_done_callback(term.ended)
-        self._look_at_loop(asyncio.get_running_loop(), term)
         try:
+            self._look_at_loop(asyncio.get_running_loop(), term)
             await self._end_of(term)
         except LeaderStuck:
             raise

@@ -262,13 +262,14 @@ def running_task() -> asyncio.Task[Any]:
     return task
 
 
-def in_thread(call: Callable[[], object], name: str) -> asyncio.Future[None] | None:
+def in_thread(
+    loop: asyncio.AbstractEventLoop, call: Callable[[], object], name: str
+) -> asyncio.Future[None] | None:
     """Call on a daemon thread. The thread goes on, whatever happens to the returned future.
 
-    Return ``None`` where no loop runs: it was closed, and now its coroutines are.
+    Return ``None`` if the loop does not run here: it was closed, and now its coroutines are.
     """
-    loop = running_loop()
-    done: asyncio.Future[None] | None = None if loop is None else loop.create_future()
+    done: asyncio.Future[None] | None = loop.create_future() if running_loop() is loop else None
 
     def run() -> None:
         failed: Exception | None = None
@@ -277,7 +278,7 @@ def in_thread(call: Callable[[], object], name: str) -> asyncio.Future[None] | N
         except Exception as error:
             log.exception("%s failed", name, extra=log_fields())
             failed = error
-        if loop is not None and done is not None:
+        if done is not None:
             call_soon(loop, partial(_end, done, failed))
 
     threads.start(run, name)
