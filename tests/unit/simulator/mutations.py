@@ -624,7 +624,7 @@ MUTATIONS = {
         (Bend(Membership, "_give_up_start", "self._depart()", "pass"),),
         kind="pool",
         faults=(INTERRUPT,),
-        found="does not come to rest",
+        found="left behind",
         quick=False,
     ),
     "a second interrupt leaves a MultiLock with a part": Mutation(
@@ -653,7 +653,7 @@ MUTATIONS = {
         ),
         kind="pool",
         faults=(AGAIN,),
-        found="members() says",
+        found="left behind",
         quick=False,
     ),
     "a release leaves its mark": Mutation(
@@ -756,7 +756,7 @@ MUTATIONS = {
         ),
         kind="semaphore",
         faults=(FORBID,),
-        troubles=6,
+        troubles=20,
         found="left",
         quick=False,
     ),
