@@ -26,6 +26,7 @@ from tests.contract.support import SOON, kazoo_client
 from tests.modes import repeated
 from zklock.testing import EmbeddedServer, FaultProxy, ZooKeeperServer, four_letter
 from zklock.testing.frames import Direction, FrameKind
+from zklock.testing.zookeeper.machine import Machine
 
 SESSIONS = 3
 LEAVE, AUTH = "leave", "auth"
@@ -38,12 +39,19 @@ Step = str | list[Request]
 Ask = Callable[..., Any]
 
 
+class Older(EmbeddedServer):
+    """One that answers as the releases before 3.9.3 did."""
+
+    class _MACHINE(Machine[Any]):
+        _EXISTS_NEEDS_READ = False
+
+
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[ZooKeeperServer, Any]]:
     """A real server and an embedded one, configured alike."""
     with (
         ZooKeeperServer() as real,
-        EmbeddedServer(exists_needs_read=exists_needs_read(real.hosts)) as fake,
+        (EmbeddedServer if exists_needs_read(real.hosts) else Older)() as fake,
     ):
         yield real, fake
 

@@ -118,8 +118,6 @@ class Rules:
     min_session_timeout: int | None = None
     max_session_timeout: int | None = None
     container_check: int = 60_000
-    exists_needs_read: bool = True
-    """Whether who asks for a node's existence must have the right to read it, as since 3.9.3."""
 
     def __post_init__(self) -> None:
         for name in ("tick_time", "min_session_timeout", "max_session_timeout", "container_check"):
@@ -157,6 +155,9 @@ class Machine(Generic[C]):
 
     _PINGS_COUNT = True
     """Whether a ping is a sign of life."""
+
+    _EXISTS_NEEDS_READ = True
+    """Whether only who may read a node may ask whether it exists, as since 3.9.3."""
 
     def __init__(
         self,
@@ -452,7 +453,7 @@ class Machine(Generic[C]):
                 if "\0" in path:
                     raise Refused(Code.BAD_ARGUMENTS)
                 node = self.tree.nodes.get(path or "/")
-                if node is not None and self.rules.exists_needs_read:
+                if node is not None and self._EXISTS_NEEDS_READ:
                     acl.check(node, Perms.READ, link.who)
                 if watch:
                     self.watches.on_data(path, connection)

@@ -118,7 +118,6 @@ class EmbeddedServer:
         max_session_timeout: int | None = 60_000,
         max_frame: int = MAX_FRAME,
         container_check: int = 60_000,
-        exists_needs_read: bool = True,
     ) -> None:
         if port is not None:
             check_int("port", port, 0, 65535)
@@ -128,7 +127,6 @@ class EmbeddedServer:
             min_session_timeout=min_session_timeout,
             max_session_timeout=max_session_timeout,
             container_check=container_check,
-            exists_needs_read=exists_needs_read,
         )
         self.host = host
         self.port = port or free_ports()[0]
@@ -235,7 +233,7 @@ class EmbeddedServer:
         Every session begins a whole timeout anew, as with a real server. It negotiates when its
         client connects again.
         """
-        given: dict[str, Any] = {
+        given = {
             "tick_time": tick_time,
             "min_session_timeout": min_session_timeout,
             "max_session_timeout": max_session_timeout,
