@@ -98,6 +98,7 @@ class _Term(Term[Leadership]):
         self.over: News = News()
         self.cancelled = False  # by the election
         self.task: asyncio.Task[Any] | None = None
+        self.look_no_more: Callable[[], object] = lambda: None  # whether the loop is closed
 
     def cancel(self) -> None:
         """Cancel the task that leads, once. A loop that ends may have cancelled it already."""
@@ -106,6 +107,7 @@ class _Term(Term[Leadership]):
 
     def ended(self, task: asyncio.Task[Any]) -> None:
         """Give the leadership back, if it is not lost. ``lead`` has ended."""
+        self.look_no_more()
         leadership = self.leadership
         error: BaseException | None
         if task.cancelled():
@@ -398,7 +400,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             )
             term.give_back()
         else:
-            self._session.pause(_LOOK, partial(self._look_at_loop, loop, term))
+            look = partial(self._look_at_loop, loop, term)
+            term.look_no_more = self._session.pause(_LOOK, look)
 
     async def _elected(self, candidacy: Candidacy) -> Leadership | None:
         """Queue until elected; ``None`` if stopped before."""
