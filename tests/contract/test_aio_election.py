@@ -40,6 +40,10 @@ async def until(condition: Callable[[], object], what: str = "the condition") ->
         pytest.fail(f"{what} did not come about")
 
 
+async def lead_on(leadership: aio.Leadership) -> None:
+    await forever()
+
+
 class Counting(aio.LeaderElection):
     """It counts the transfers that have asked for the end of a term and wait for it."""
 
@@ -300,8 +304,8 @@ class TestTerms:
         [
             (lambda it: it.run(7), TypeError),
             (lambda it: it.run(print), TypeError),
-            (lambda it: it.run(forever, stop=threading.Event()), TypeError),
-            (lambda it: it.run(forever, on_error="ignore"), ValueError),
+            (lambda it: it.run(lead_on, stop=threading.Event()), TypeError),
+            (lambda it: it.run(lead_on, on_error="ignore"), ValueError),
             (lambda it: it.observe(7), TypeError),
             (lambda it: it.changes(timeout=-1), ValueError),
             (lambda it: it.leader(timeout="1"), TypeError),
@@ -1052,7 +1056,7 @@ class TestCancelling:
         loop = asyncio.new_event_loop()
         election = aio.LeaderElection(client, zklock_path)
         with lock:
-            task = loop.create_task(election.run(forever))  # type: ignore[arg-type]
+            task = loop.create_task(election.run(lead_on))
             loop.run_until_complete(aside(queued, other, zklock_path, 2))
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
@@ -1219,7 +1223,7 @@ class TestObserving:
         assert observer._task.exception() is None
         assert "is told no more" in caplog.text
         with pytest.raises(zklock.AccessDenied):
-            await election.run(forever)  # type: ignore[arg-type]
+            await election.run(lead_on)
         await aside(client.delete, zklock_path)
 
     @on_loop
