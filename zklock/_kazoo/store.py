@@ -11,13 +11,13 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from kazoo import exceptions
-from kazoo.handlers.utils import capture_exceptions
 
 from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.handler import Handler, Inline
+from zklock._kazoo.paths import make_path
 from zklock._recipes import names
 from zklock._recipes.effects import (
     Check,
@@ -240,7 +240,7 @@ class Store:
             Depart: lambda it: _depart(client, it.path, it.data),
             DeleteIf: lambda it: _delete_if(client, it),
             HandOver: lambda it: _hand_over(client, it),
-            MakePath: lambda it: _make_path(client, it.path),
+            MakePath: lambda it: make_path(client, it.path),
         }
         self._values: dict[type[Request], Callable[[Any, Any], Any]] = {
             Create: self._created,
@@ -711,56 +711,6 @@ def _hand_over(client: Kazoo, request: HandOver) -> Any:
     for path in (*request.others, request.path):
         transaction.delete(path)
     return transaction.commit_async()
-
-
-def _make_path(client: Kazoo, path: str) -> Any:
-    """Create a node, and its ancestors where missing.
-
-    kazoo's ``ensure_path`` looks for each of them first. Since 3.8.4 and 3.9.2, ZooKeeper refuses
-    that for one that this client may not read, though it may create below it.
-    """
-    made = client.handler.async_result()
-    step: Callable[[Callable[..., None]], Callable[..., None]] = capture_exceptions(made)
-    missing = [path]
-    passed: dict[str, Exception | None] = {}  # taken for there; why they could not be made
-
-    def create() -> None:
-        client.create_async(missing[-1]).rawlink(created)
-
-    @step
-    def created(answer: Any) -> None:
-        error = answer.exception
-        parent = missing[-1].rpartition("/")[0] or "/"  # "/": the chroot
-        if error is None or isinstance(error, exceptions.NodeExistsError):
-            go_on(None)
-        elif isinstance(error, exceptions.NoNodeError) and missing[-1] != "/":
-            if parent in passed:
-                raise passed[parent] or error
-            missing.append(parent)
-            create()
-        elif isinstance(error, exceptions.NoAuthError):
-            client.exists_async(missing[-1]).rawlink(partial(looked, error))
-        else:
-            raise error
-
-    @step
-    def looked(refusal: Exception, answer: Any) -> None:
-        hidden = isinstance(answer.exception, exceptions.NoAuthError)  # so it is there
-        if hidden and missing[-1] == path:  # of no use: who needs it reads it, too
-            raise refusal
-        if answer.value is None and not hidden:
-            raise answer.exception or refusal
-        go_on(refusal)
-
-    def go_on(refusal: Exception | None) -> None:
-        passed[missing.pop()] = refusal
-        if missing:
-            create()
-        else:
-            made.set(None)
-
-    create()
-    return made
 
 
 def _refused(results: list[Any]) -> Exception | None:

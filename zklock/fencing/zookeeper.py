@@ -20,6 +20,7 @@ from kazoo.exceptions import (
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import check_process, check_type
 from zklock._kazoo.loops import check_thread
+from zklock._kazoo.paths import make_path
 from zklock.errors import GuardUnusable, NoAnswer, StaleToken
 from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, refused, token_of
 from zklock.token import FencingToken
@@ -146,7 +147,7 @@ class ZooKeeperGuard:
                 # Another call came in between, this server is behind, or there is no parent.
                 parent = self._path.rpartition("/")[0]
                 if parent:
-                    deadline.wait(self._client.ensure_path_async(parent, self._acl))
+                    deadline.wait(make_path(self._client, parent, self._acl))
                 deadline.wait(self._client.sync_async(self._path))
 
     def claim(self, token: Fenced) -> None:

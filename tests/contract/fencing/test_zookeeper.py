@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.security import make_acl
 
 import zklock
 from tests.stopwatch import Stopwatch
 from zklock.errors import GuardUnusable, NoAnswer, NotOwner, StaleToken, WouldDeadlock
 from zklock.fencing import Guard, ZooKeeperGuard, verify_owner
-from zklock.testing import ZooKeeperServer
+from zklock.testing import ZooKeeperServer, embedded
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
@@ -236,6 +237,16 @@ def test_many_make_the_mark_at_once(client: KazooClient, path: str) -> None:
     for guard in guards[:5]:
         assert len(client.get_children(f"{guard.resource}.made")) == 1
         guard.claim(A)
+
+
+def test_a_mark_below_what_may_not_be_read() -> None:
+    """As servers since 3.8.4 and 3.9.2, this one refuses to say whether such a node is there."""
+    with embedded() as server, zklock.connect(server.hosts) as client:
+        client.create("/closed", acl=[make_acl("world", "anyone", create=True)])
+        guard = ZooKeeperGuard(client, "/closed/fences/mark")
+        guard.create()
+        guard.claim(A)
+        assert guard.highest() == A
 
 
 def test_a_transaction_is_committed_once(client: KazooClient, guard: ZooKeeperGuard) -> None:
