@@ -75,8 +75,8 @@ class Member:
         self.terms.append(leadership)
         try:
             await leadership.should_stop.wait()
-            # What is lost is cancelled while it does this.
-            await asyncio.sleep(0.01)
+            if not leadership.held:  # what is lost is cancelled
+                await forever()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise

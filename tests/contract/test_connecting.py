@@ -41,6 +41,13 @@ def closing() -> Iterator[str]:
         yield proxy.hosts
 
 
+def reset(listener: socket.socket) -> None:
+    """Reset the next connection when it has sent its handshake."""
+    with listener.accept()[0] as near:
+        near.recv(4096)
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
 @pytest.fixture
 def resetting() -> Iterator[str]:
     """A server that resets every connection when it has the handshake."""
@@ -48,9 +55,7 @@ def resetting() -> Iterator[str]:
     def serve() -> None:
         with contextlib.suppress(OSError):  # the listener is shut down
             while True:
-                with listener.accept()[0] as near:
-                    near.recv(4096)
-                    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                reset(listener)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = threading.Thread(target=serve)
@@ -260,6 +265,15 @@ def test_a_connection_may_be_waited_for_without_a_limit(zklock_hosts: str, forev
 def test_a_server_that_resets_connections_is_told_from_a_silent_one(resetting: str) -> None:
     for connect in (with_threads, with_asyncio):
         assert f"{resetting} closes connections without an answer" in connect(resetting)
+
+
+def test_one_that_has_not_closed_the_last_connection_yet_is_not_called_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=reset, args=(listener,))
+        serving.start()
+        message = with_threads(f"127.0.0.1:{listener.getsockname()[1]}")
+        serving.join(SOON)
+    assert "closes connections without an answer" in message
 
 
 def test_an_address_with_colons_is_named_in_brackets() -> None:

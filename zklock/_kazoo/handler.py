@@ -276,7 +276,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             if error.strerror:
                 self.note(server, error.strerror.lower())
             raise
-        self.note(server, _SILENT)
+        if self.met(server) != _CLOSED:  # else it may be about to close this one, too
+            self.note(server, _SILENT)
         another = partial(super().create_connection, *args, **kwargs)
         return self._connection(sock, self, server, another)
 
