@@ -21,7 +21,7 @@ from tests.at_once import at_once
 from zklock import aio, telemetry
 from zklock._kazoo.store import _Sending
 from zklock.testing import ServerError, Simulation, simulated, wait_for
-from zklock.testing.simulation.side import Side
+from zklock.testing.simulation.side import Side, _Thread
 
 TIMEOUT = 10.0
 LEASE = 2 / 3 * TIMEOUT
@@ -866,3 +866,25 @@ def test_a_path_is_made_when_another_thread_has_sent_and_not_when_time_has_passe
         makings.sending.discard(sender)
         assert other.result(SOON).held
     assert not makings.under_way
+
+
+def test_a_wake_up_that_comes_as_a_turn_is_taken_is_over_after_the_next_one() -> None:
+    """Else the simulation would wait for it for ever."""
+    held: list[str] = []
+
+    class Busy:
+        local: Any
+
+        def take(self, name: str) -> Any:
+            held.append(name)
+            thread._take_turn()
+            return held.pop
+
+    side: Any = Busy()
+    side.local = side
+    thread = _Thread(side, "a thread", lambda: None)
+    thread._inner = mock.Mock()
+    thread.wake()
+    assert held
+    thread._take_turn()
+    assert not held

@@ -7,6 +7,7 @@ import heapq
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -374,7 +375,7 @@ class _Thread:
         self._side = side
         self._name = name
         self._turn = turn
-        self._through: list[Callable[[], None]] = []
+        self._through: deque[Callable[[], None]] = deque()
         self._began = False
         self._inner = TimedThread(name, self._take_turn)
 
@@ -408,14 +409,14 @@ class _Thread:
             self.wake()
 
     def _take_turn(self) -> float | None:
-        through, self._through = self._through, []
+        through = len(self._through)  # what is added from now on holds until the next turn
         due: float | None = None
         try:
             due = self._turn()
         finally:
             self.due = math.inf if due is None else due
-            for back in through:
-                back()
+            for _ in range(through):
+                self._through.popleft()()
         return None if due is None else math.inf
 
 
