@@ -17,6 +17,16 @@ DEADLINE = 60.0
 ENSEMBLES = pytest.mark.thorough("ensembles: several servers for each test")
 
 
+@pytest.fixture
+def on_this_server(
+    pytester: pytest.Pytester, zklock_hosts: str, monkeypatch: pytest.MonkeyPatch
+) -> pytest.Pytester:
+    """A project whose tests use the server of this test."""
+    monkeypatch.setenv("ZKLOCK_TEST_HOSTS", zklock_hosts)
+    monkeypatch.delenv("ZKLOCK_TEST_BACKEND", raising=False)
+    return pytester
+
+
 def lost(client: Any) -> threading.Event:
     event = threading.Event()
     client.add_listener(lambda state: event.set() if state == "LOST" else None)
@@ -77,15 +87,8 @@ def test_an_unstarted_client_has_no_session_to_expire() -> None:
         expire_session((1, bytes(16)))
 
 
-def test_paths_are_unique_and_cleaned(
-    pytester: pytest.Pytester,
-    zklock_hosts: str,
-    monkeypatch: pytest.MonkeyPatch,
-    zklock_client: Any,
-) -> None:
-    monkeypatch.setenv("ZKLOCK_TEST_HOSTS", zklock_hosts)
-    monkeypatch.delenv("ZKLOCK_TEST_BACKEND", raising=False)
-    pytester.makepyfile(
+def test_paths_are_unique_and_cleaned(on_this_server: pytest.Pytester, zklock_client: Any) -> None:
+    on_this_server.makepyfile(
         """
         import pytest, zklock
         seen = []
@@ -98,19 +101,14 @@ def test_paths_are_unique_and_cleaned(
             assert zklock_server.backend == "hosts"
         """
     )
-    pytester.runpytest("--zklock-strict").assert_outcomes(passed=3)
+    on_this_server.runpytest("--zklock-strict").assert_outcomes(passed=3)
     assert [n for n in zklock_client.get_children("/") if n.startswith("zklock-test-test-it")] == []
 
 
 def test_what_acls_protect_is_cleaned_by_who_may(
-    pytester: pytest.Pytester,
-    zklock_hosts: str,
-    monkeypatch: pytest.MonkeyPatch,
-    zklock_client: Any,
+    on_this_server: pytest.Pytester, zklock_client: Any
 ) -> None:
-    monkeypatch.setenv("ZKLOCK_TEST_HOSTS", zklock_hosts)
-    monkeypatch.delenv("ZKLOCK_TEST_BACKEND", raising=False)
-    pytester.makepyfile(
+    on_this_server.makepyfile(
         """
         import zklock
         from kazoo.security import CREATOR_ALL_ACL, make_digest_acl
@@ -127,16 +125,14 @@ def test_what_acls_protect_is_cleaned_by_who_may(
                 pass
         """
     )
-    pytester.runpytest().assert_outcomes(passed=1)
+    on_this_server.runpytest().assert_outcomes(passed=1)
     assert [n for n in zklock_client.get_children("/") if n.startswith("zklock-test-test-di")] == []
 
 
 def test_clients_are_stopped_after_the_test(
-    pytester: pytest.Pytester, zklock_hosts: str, monkeypatch: pytest.MonkeyPatch
+    on_this_server: pytest.Pytester,
 ) -> None:
-    monkeypatch.setenv("ZKLOCK_TEST_HOSTS", zklock_hosts)
-    monkeypatch.delenv("ZKLOCK_TEST_BACKEND", raising=False)
-    pytester.makepyfile(
+    on_this_server.makepyfile(
         """
         made = []
         def test_make(zklock_client, zklock_connect, zklock_hosts):
@@ -147,7 +143,7 @@ def test_clients_are_stopped_after_the_test(
             assert not any(client.connected for client in made)
         """
     )
-    pytester.runpytest().assert_outcomes(passed=2)
+    on_this_server.runpytest().assert_outcomes(passed=2)
 
 
 def test_an_own_server_is_not_the_shared_one(

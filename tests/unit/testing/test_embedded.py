@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState
 
 import zklock
+from tests.forked import copied_by_a_child
 from zklock.cli.parser import main
 from zklock.testing import (
     BackendUnavailable,
@@ -185,21 +185,11 @@ class TestItsLife:
 
     def test_a_forked_child_keeps_nothing_open(self, server: EmbeddedServer, join: Join) -> None:
         client = join(server)
-        reads, writes = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.read(reads, 1)
-            os._exit(0)
-        try:
+        with copied_by_a_child():
             server.stop()
             wait_for(lambda: not client.connected, SOON, "disconnected")
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((server.host, server.port), SOON)
-        finally:
-            os.write(writes, b"!")
-            os.waitpid(pid, 0)
-            os.close(reads)
-            os.close(writes)
 
     def test_nothing_is_left_open(self) -> None:
         before = threading.active_count(), open_files()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.forked import copied_by_a_child
 from tests.unit.testing import wire
 from tests.unit.testing.wire import DEADLINE, Client, Server, reply, request
 from zklock.testing.frames import Direction, Frame, FrameKind
@@ -541,12 +542,7 @@ class TestFork:
     def test_a_child_keeps_nothing_open(
         self, proxy: FaultProxy, client: Client, server: Server
     ) -> None:
-        reads, writes = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.read(reads, 1)
-            os._exit(0)
-        try:
+        with copied_by_a_child():
             proxy.cut()
             assert client.ended()
             assert refused(proxy.port)
@@ -556,11 +552,6 @@ class TestFork:
                 assert another.ended()
             proxy.close()
             assert refused(proxy.port)
-        finally:
-            os.write(writes, b"!")
-            os.waitpid(pid, 0)
-            os.close(reads)
-            os.close(writes)
 
     def test_in_a_child_it_is_closed(self, proxy: FaultProxy, client: Client) -> None:
         pid = os.fork()
