@@ -7,6 +7,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+LOOK = 1.0
+"""Seconds between two looks at an event loop that may be closed: nothing tells of it."""
+
 
 class News:
     """An ``asyncio.Event`` whose ``wait()`` has a limit. All calls come from one loop.

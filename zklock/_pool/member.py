@@ -33,6 +33,7 @@ from zklock._engine.script import Front, R
 from zklock._engine.sessions import session_of
 from zklock._ground.clock import check_timeout
 from zklock._ground.mutexes import ReentrantMutex
+from zklock._ground.news import LOOK
 from zklock._ground.numbers import check_number
 from zklock._ground.records import Fields, log_fields
 from zklock._ground.uncopied import Uncopied
@@ -61,9 +62,6 @@ if TYPE_CHECKING:
     from zklock._pool.slot import Reporting
 
 log = logging.getLogger("zklock")
-
-_LOOK = 1.0
-"""Seconds between two looks at an event loop that may be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,7 +614,7 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     def _look_again(self) -> None:
         """Look soon whether an event loop is closed: nothing tells of it."""
-        self._agenda.wake_by(self._agenda.now() + _LOOK)
+        self._agenda.wake_by(self._agenda.now() + LOOK)
 
     def _attend(self) -> None:
         if self._stopping:

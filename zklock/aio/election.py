@@ -19,7 +19,7 @@ from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
 from zklock._ground.groups import says_only
-from zklock._ground.news import News
+from zklock._ground.news import LOOK, News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
 from zklock._recipes.candidate import Candidacy
@@ -32,9 +32,6 @@ from zklock.aio.waiting import AWAITING, call_soon, cancel, running_loop, runnin
 from zklock.errors import LeaderStuck, LockLost
 
 log = logging.getLogger("zklock")
-
-_LOOK = 1.0
-"""Seconds between two looks at an event loop that may be closed."""
 
 
 class Leadership(Leading, Grant):
@@ -401,7 +398,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             term.give_back()
         else:
             look = partial(self._look_at_loop, loop, term)
-            term.look_no_more = self._session.pause(_LOOK, look)
+            term.look_no_more = self._session.pause(LOOK, look)
 
     async def _elected(self, candidacy: Candidacy) -> Leadership | None:
         """Queue until elected; ``None`` if stopped before."""

@@ -1,11 +1,13 @@
-"""Free TCP ports that stay free while a server is down."""
+"""Free TCP ports that stay free while a server is down; and sockets that end for certain."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import socket
 from pathlib import Path
+from typing import Protocol
 
 LOOPBACK = "127.0.0.1"
 _LOWEST = 10240
@@ -54,3 +56,16 @@ def _ephemeral_start() -> int:
     except (OSError, ValueError):
         first = 32768
     return first if first > _LOWEST + 2000 else 32768
+
+
+class Socket(Protocol):
+    """What can be shut down: a socket, or asyncio's."""
+
+    def shutdown(self, how: int, /) -> object:
+        """End a direction, or both."""
+
+
+def shut(link: Socket) -> None:
+    """End a connection, or listening: closing does not, while a forked child has a copy."""
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from zklock.testing.frames import Dialogue, Direction, FrameKind, Header, Splitter
+from zklock.testing.ports import shut
 
 TO_SERVER, TO_CLIENT = Direction.TO_SERVER, Direction.TO_CLIENT
 
@@ -29,19 +29,6 @@ class Rule:
     delay: float = 0.0
     held: bool = False
     blackhole: bool = False
-
-
-class Socket(Protocol):
-    """What can be shut down: a socket, or asyncio's."""
-
-    def shutdown(self, how: int, /) -> object:
-        """End a direction, or both."""
-
-
-def shut(link: Socket) -> None:
-    """End a connection, or listening: closing does not, while a forked child has a copy."""
-    with contextlib.suppress(OSError):
-        link.shutdown(socket.SHUT_RDWR)
 
 
 class Strike(Protocol):

@@ -39,7 +39,8 @@ from zklock._ground.clock import clock
 from zklock._ground.numbers import check_int, check_number
 from zklock.testing.addresses import one_server
 from zklock.testing.frames import Direction, Frame, FrameKind, Header, known_ops
-from zklock.testing.proxied import End, Pair, Rule, shut
+from zklock.testing.ports import shut
+from zklock.testing.proxied import End, Pair, Rule
 
 __all__ = ["Connection", "Counts", "Direction", "Fault", "FaultProxy", "Frame", "FrameKind"]
 

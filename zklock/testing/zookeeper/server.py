@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from zklock._ground.addresses import server_name
 from zklock._ground.numbers import check_int, check_number
 from zklock.testing.errors import ServerError, StartFailed
-from zklock.testing.ports import LOOPBACK, free_ports
+from zklock.testing.ports import LOOPBACK, free_ports, shut
 from zklock.testing.sessions import HasSession
 from zklock.testing.zookeeper import jute, words
 from zklock.testing.zookeeper.faults import ScriptedFault, Trouble
@@ -453,7 +453,8 @@ class EmbeddedServer:
         if self._listener is not None:
             assert self._selector is not None
             self._selector.unregister(self._listener)
-            _shut(self._listener)
+            shut(self._listener)
+            self._listener.close()
             self._listener = None
 
     def _accept(self) -> None:
@@ -596,7 +597,8 @@ class EmbeddedServer:
             self._late.pop(connection, None)
             self._machine.lost(connection)
             self._selector.unregister(connection.socket)
-            _shut(connection.socket)
+            shut(connection.socket)
+            connection.socket.close()
 
     def _drop_all(self) -> None:
         for connection in list(self._connections):
@@ -667,13 +669,6 @@ def _now() -> int:
 
 def _bytes(message: Message) -> bytes | None:
     return None if isinstance(message, HangUp) else jute.frame(message)
-
-
-def _shut(link: socket.socket) -> None:
-    # A forked child may have a copy of the descriptor: only this ends the socket itself.
-    with contextlib.suppress(OSError):
-        link.shutdown(socket.SHUT_RDWR)
-    link.close()
 
 
 _running: weakref.WeakSet[EmbeddedServer] = weakref.WeakSet()
