@@ -157,11 +157,19 @@ These are left out with ``ZKLOCK_TEST_SIMULATED=1``. All others have clients of 
 """
 
 
+OWN_SERVER = "zklock_own_server"
+"""The fixture of tests whose clients are connected to a server of their own: a real one."""
+
+
 def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that say nothing of the simulation, if they would run on one."""
     patterns = "|".join(each for group in NOT_SIMULATED.values() for each in group)
     found = re.compile(rf"^tests/contract.*({patterns})")
-    return [item for item in items if SIMULATED and found.search(item.nodeid)]
+
+    def says_nothing(item: pytest.Item) -> bool:
+        return OWN_SERVER in getattr(item, "fixturenames", ()) or bool(found.search(item.nodeid))
+
+    return [item for item in items if SIMULATED and says_nothing(item)]
 
 
 def mark(items: list[pytest.Item]) -> None:
