@@ -1,4 +1,7 @@
-"""``python -m tests.chaos``: run the nemesis and print the verdict; 1 if a promise was broken."""
+"""``python -m tests.chaos``: run the nemesis and print the verdict.
+
+1 if a promise was broken; 3 if the servers had lost what they had confirmed, so that nobody knows.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ def text(decision: Decision) -> str:
         lines.append("smallest time from the end of a grant's interval to its deletion there, in s")
         margins = sorted(decision.agreement.margins.items())
         lines += [f"  {seconds:8.4f} {ended}" for ended, seconds in margins]
+    lines.append(f"times that the servers had lost what they had confirmed: {decision.forgotten}")
     lines.append(f"violations {len(decision.violations)}")
     for rule in Rule:
         broken = [violation for violation in decision.violations if violation.rule is rule]
@@ -86,6 +90,8 @@ def main() -> int:
         decision = run(settings, folder)
     print(f"\nseed {settings.seed}, {settings.seconds:g} s, histories in {folder}")
     print(text(decision))
+    if decision.violations and decision.forgotten:
+        return 3
     return 1 if decision.violations else 0
 
 

@@ -3,7 +3,8 @@
 It notes, as ``run``: ``begin`` and ``end`` of its own; ``settings``; ``calm``: the last fault is
 undone; ``left`` (``lock``, ``names``): what still stands under a lock at the very end;
 ``contents`` (``store``, ``lock``, ``value``, ``writes``): what a store says, its log as
-``[write, token, value]``; ``error`` (``what``); and as ``servers`` what they have written down.
+``[write, token, value]``; ``error`` (``what``); as ``servers`` what they have written down; and as
+``witness`` whether they have kept it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from tests.chaos import pool_run, server_log, stores
 from tests.chaos.nemesis import Nemesis, Victims
+from tests.chaos.witness import Witness
 from tests.chaos.worker import CRASH_CODE, WorkerSettings
 from zklock import connect
 from zklock._ground.clock import clock
@@ -197,7 +199,11 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
     """Run, and decide. The histories, and what the workers printed, are left in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     offset = server_log.wall_offset()
-    with History(folder, "run") as history, History(folder, "nemesis") as deeds:
+    with (
+        History(folder, "run") as history,
+        History(folder, "nemesis") as deeds,
+        History(folder, "witness") as seen,
+    ):
         history.note("begin", pid=os.getpid())
         history.note("settings", **asdict(settings))
         with (
@@ -217,13 +223,16 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
             workers = Workers(settings, folder, hosts, history)
             every = [*paths(settings), *pool_run.shard_paths(settings.shards)]
             victims = Victims(ensemble, proxies, workers, settings.workers, every)
-            with pool_run.Nemesis(
-                hosts,
-                folder,
-                random.Random(f"{settings.seed}/pool"),
-                settings.session_timeout,
-                settings.shards,
-            ) as pool:
+            with (
+                Witness(ensemble.hosts, f"{stores.ROOT}/witness", seen),
+                pool_run.Nemesis(
+                    hosts,
+                    folder,
+                    random.Random(f"{settings.seed}/pool"),
+                    settings.session_timeout,
+                    settings.shards,
+                ) as pool,
+            ):
                 try:
                     _trouble(settings, victims, workers, pool, deeds, folder)
                     history.note("calm")

@@ -287,10 +287,15 @@ def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Ag
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a history says, and what the servers' own log says of it, if that can be read."""
+    """What a history says, and what the servers' own log says of it, if that can be read.
+
+    ``forgotten``: how often a witness found that the servers had lost what they had confirmed. Then
+    the violations may be theirs, and nothing is decided.
+    """
 
     verdict: Verdict
     agreement: Agreement
+    forgotten: int = 0
 
     @property
     def violations(self) -> list[Violation]:
@@ -302,7 +307,8 @@ def decide(events: Sequence[Event], bounds: Bounds | None = None) -> Decision:
     """Decide about a history, and hold it against the log that was kept with it."""
     changes = kept(events)
     agreement = compare(events, ServerLog(changes)) if changes else Agreement()
-    return Decision(check(events, bounds), agreement)
+    forgotten = sum(event.kind == "forgotten" for event in events)
+    return Decision(check(events, bounds), agreement, forgotten)
 
 
 def _twice(log: ServerLog) -> Iterator[tuple[float, str]]:

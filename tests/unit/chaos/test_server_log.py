@@ -176,6 +176,12 @@ class TestDeciding:
     def test_without_a_log(self) -> None:
         assert decide(HISTORY).agreement.violations == []
 
+    def test_what_the_servers_have_forgotten_is_told_beside_it(self) -> None:
+        forgotten = Event(1.0, "witness", "forgotten", {"confirmed": 7, "given": 5})
+        decision = decide([*HISTORY, forgotten])
+        assert decision.forgotten == 1
+        assert decision.violations == decide(HISTORY).violations
+
 
 class TestComparing:
     def test_they_agree(self) -> None:
