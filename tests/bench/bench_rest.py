@@ -114,15 +114,20 @@ def waiting(server: ZooKeeperServer, watcher: KazooClient, count: int, peer: str
                 watcher.delete(gate)
 
 
-def holding(server: ZooKeeperServer, watcher: KazooClient, count: int) -> None:
-    """Have clients hold a lock each."""
+def holding(
+    server: ZooKeeperServer, watcher: KazooClient, count: int, proofs: int | None = None
+) -> None:
+    """Have clients hold a lock each; ``proofs``: how many of their heartbeats are writes."""
     path = f"/bench-{uuid.uuid4().hex[:8]}"
     watcher.ensure_path(f"{path}/stone")
     with ExitStack() as stack:
         for number in range(count):
-            client = stack.enter_context(zklock.connect(server.hosts, timeout=TIMEOUT))
+            client = stack.enter_context(
+                zklock.connect(server.hosts, timeout=TIMEOUT, proofs=proofs)
+            )
             stack.enter_context(zklock.Lock(client, f"{path}/{number}"))
-        measure(server, watcher, f"{path}/stone", f"{count} hold, zklock")
+        few = "" if proofs is None else f", {proofs} proofs"
+        measure(server, watcher, f"{path}/stone", f"{count} hold, zklock{few}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -134,6 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
         waiting(server, watcher, count, "zklock")
         waiting(server, watcher, count, "kazoo")
         holding(server, watcher, count)
+        holding(server, watcher, count, proofs=4)
 
 
 if __name__ == "__main__":

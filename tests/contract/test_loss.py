@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -305,8 +306,8 @@ def cast(
     return holders
 
 
-def short(hosts: str) -> Any:
-    return zklock.connect(hosts, timeout=SESSION)
+def short(hosts: str, **options: Any) -> Any:
+    return zklock.connect(hosts, timeout=SESSION, **options)
 
 
 def report(capsys: pytest.CaptureFixture[str], what: str, holders: list[Holder]) -> None:
@@ -329,16 +330,27 @@ def told_in_time(holders: list[Holder], cut: float) -> None:
         assert each.margin() > 0
 
 
-@pytest.mark.parametrize("how", ["silence", "silence from the server only", "refused"])
+@pytest.mark.parametrize(
+    ("how", "proofs"),
+    [
+        ("silence", None),
+        ("silence from the server only", None),
+        ("refused", None),
+        ("silence", 4),
+        ("refused", 4),
+    ],
+)
 def test_a_holder_that_is_cut_off_is_told_before_the_next_grant(
     zklock_hosts: str,
     other: Any,
     zklock_path: str,
     how: str,
+    proofs: int | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with ExitStack() as stack:
-        holders = cast(stack, zklock_hosts, zklock_hosts, zklock_path, short)
+        make = partial(short, proofs=proofs)
+        holders = cast(stack, zklock_hosts, zklock_hosts, zklock_path, make)
         waiting = [run(each.wait) for each in holders]
         for number in range(CUTS):
             queued(other, f"{zklock_path}/{number}", 2)
@@ -353,7 +365,7 @@ def test_a_holder_that_is_cut_off_is_told_before_the_next_grant(
         for turn in waiting:
             turn.result(LONG)
         told_in_time(holders, cut)
-        report(capsys, how, holders)
+        report(capsys, how + (f", {proofs} proofs" if proofs else ""), holders)
         for each in holders:
             each.proxy.restore()
 

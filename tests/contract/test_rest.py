@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 import zklock
 from tests.contract.support import SOON, delete, passes_on, queued, reaches, run
 from zklock._engine.sessions import session_of
@@ -14,6 +16,14 @@ from zklock.testing import wait_for
 
 TIMEOUT = 4.0
 WINDOW = 0.3 * TIMEOUT  # each of the clients would write two times or more
+
+
+def written(session: Any, other: Any, stone: str, seconds: float) -> int:
+    """Return how many transactions there were in so long a while, on the clock of a session."""
+    first = other.set(stone, b"")
+    reaches(session, session.now() + seconds)
+    last = other.set(stone, b"")
+    return int(last.mzxid - first.mzxid - 1)
 
 
 def test_waiters_far_from_their_turn_write_nothing(
@@ -34,11 +44,7 @@ def test_waiters_far_from_their_turn_write_nothing(
     session = session_of(client)
 
     def writes() -> int:
-        """Return how many transactions there were in a while."""
-        first = other.set(elsewhere, b"")
-        reaches(session, session.now() + WINDOW)
-        last = other.set(elsewhere, b"")
-        return int(last.mzxid - first.mzxid - 1)
+        return written(session, other, elsewhere, WINDOW)
 
     wait_for(lambda: writes() == 0, SOON, "a while without a write")
     for node in before:
@@ -51,3 +57,27 @@ def test_waiters_far_from_their_turn_write_nothing(
         assert held.held
         held.release()
     passes_on(other, path)
+
+
+@pytest.mark.parametrize(("proofs", "least", "most"), [(None, 8, 11), (4, 3, 5)])
+def test_holders_write_as_often_as_was_wanted(
+    zklock_connect: Callable[..., Any],
+    other: Any,
+    zklock_path: str,
+    proofs: int | None,
+    least: int,
+    most: int,
+) -> None:
+    """Where answers are prompt: on a busy machine, that may take a while."""
+    elsewhere = f"{zklock_path}/elsewhere"
+    other.ensure_path(elsewhere)
+    client = zklock_connect(timeout=TIMEOUT, proofs=proofs)
+    with zklock.Lock(client, f"{zklock_path}/lock") as grant:
+        seen: list[int] = []
+
+        def enough() -> bool:
+            seen.append(written(session_of(client), other, elsewhere, TIMEOUT))
+            return least <= seen[-1] <= most
+
+        wait_for(enough, 3 * SOON, lambda: f"writes in a session timeout: {seen}")
+        grant.check()

@@ -69,7 +69,8 @@ class FakeClient:
 class World:
     """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds.
 
-    ``reads``: whether callers may read the replies to what they wait for.
+    ``reads``: whether callers may read the replies to what they wait for. ``proofs``: how many
+    heartbeats of a session timeout are proofs, if not all.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class World:
         wired: bool = True,
         default_acl: object = None,
         reads: bool = False,
+        proofs: int | None = None,
     ) -> None:
         self.reads = reads
         self.now = 1000.0
@@ -97,6 +99,7 @@ class World:
         self._due: float | None = None
         self.turns = 0
         self.wire = Wire()
+        self.wire.proofs = proofs
         self.client = FakeClient(self.wire if wired else object(), default_acl)
         self.begin(settings or LeaseSettings())
 

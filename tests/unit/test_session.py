@@ -272,6 +272,126 @@ class TestHeartbeats:
         assert [(loss.grant, loss.reason) for loss in lost] == [(grant, LossReason.NODE_DELETED)]
 
 
+class TestFewProofs:
+    """A client that writes four heartbeats per timeout, while it holds something."""
+
+    @pytest.fixture
+    def world(self, make: Make) -> World:
+        return make(proofs=4)
+
+    def test_are_a_quarter_of_the_timeout_apart(self, world: World) -> None:
+        world.acquire()
+        began = world.now
+        world.run(10 * TIMEOUT)
+        proofs = [when for when in world.requests(Check) if when > began]
+        assert len(proofs) in {39, 40}
+        gaps = [after - before for before, after in pairwise(proofs)]
+        assert gaps == pytest.approx([TIMEOUT / 4] * len(gaps))
+
+    def test_leave_room_for_touches(self, world: World) -> None:
+        world.acquire()
+        world.run(10 * TIMEOUT)
+        sent = sorted(when for kind in (Check, Exists, Sync) for when in world.requests(kind))
+        assert max(after - before for before, after in pairwise(sent)) < BEAT + 0.001
+        assert len(world.requests(Exists)) > 30
+        assert len(world.requests(Sync)) > 30
+
+    def test_leave_five_twelfths_of_the_timeout_at_least(self, world: World) -> None:
+        grant = world.acquire()
+        left = []
+        for _ in range(400):
+            world.run(TIMEOUT / 40)
+            left.append(grant.remaining())
+        assert 5 / 12 * TIMEOUT - 0.001 < min(left[20:]) < 0.45 * TIMEOUT
+
+    def test_keep_a_lease_alive_as_long_as_many_do(self, world: World) -> None:
+        for share in (0.05, 0.15, 0.21):
+            grant = world.acquire(f"/lock-{share}")
+            world.run(1.1 * TIMEOUT)
+            world.latency = share * TIMEOUT
+            world.run(5 * TIMEOUT)
+            assert grant.held
+            world.latency = 0.0
+            world.run(TIMEOUT)
+
+    def test_leave_a_server_that_hangs_in_time(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for phase in range(10):
+            grant = world.acquire(f"/lock-{phase}")
+            world.run(TIMEOUT * (1 + phase / 40))
+            drops = world.wire.drops
+            never_answers(world)
+            wait = 0.0
+            while world.wire.drops == drops:
+                world.run(0.01)
+                wait += 0.01
+            assert wait < TIMEOUT / 3
+            assert grant.remaining() > TIMEOUT / 10 - 0.01
+            world.latency = 0.0
+            world.disconnect()
+            world.connect()
+            assert grant.held
+        assert "no answer to a heartbeat in 2.6 s: trying another server" in caplog.text
+
+    def test_are_many_while_answers_are_not_prompt(self, world: World) -> None:
+        world.acquire()
+        world.run(TIMEOUT)
+        world.latency = 1.5 * BEAT
+        world.run(TIMEOUT)
+        world.sent.clear()
+        world.run(5 * TIMEOUT)
+        assert len(world.requests(Check)) in {49, 50, 51}
+
+    def test_are_many_for_who_is_the_next_in_line(self, world: World) -> None:
+        stand_before(world, count=1)
+        world.ask_for()
+        world.run()
+        world.sent.clear()
+        world.run(5 * TIMEOUT)
+        assert len(world.requests(Check)) in {49, 50, 51}
+
+    def test_are_enough_for_another_grant(self, world: World) -> None:
+        world.acquire("/other")
+        for _ in range(20):
+            world.run(0.13 * TIMEOUT)
+            proofs = len(world.requests(Check))
+            world.acquire().abandon()
+            assert len(world.requests(Check)) == proofs
+
+    def test_come_at_once_on_a_new_connection(self, world: World) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        for _ in range(10):
+            world.run(0.03 * TIMEOUT)
+            world.disconnect()
+            world.connect()
+            assert world.requests(Check)[-1] == world.now
+            assert grant.remaining() > LEASE - 0.001
+
+    def test_are_no_rest(self, world: World) -> None:
+        """A turn that comes while something is held needs no other proof."""
+        world.acquire("/other")
+        world.run(TIMEOUT)
+        (before,) = stand_before(world, count=1)
+        attempt = world.ask_for()
+        world.run(0.15 * TIMEOUT)
+        proofs = len(world.requests(Check))
+        world.server.delete(before)
+        world.deliver()
+        assert attempt.done
+        assert len(world.requests(Check)) == proofs
+
+    def test_that_are_touches_find_a_node_that_is_gone(self, world: World) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        world.server.tree.nodes.pop(grant.path)  # so that no watch tells of it
+        world.run(0.3 * TIMEOUT)
+        assert not grant.held
+        assert grant._loss is not None
+        assert grant._loss.reason is LossReason.NODE_DELETED
+
+
 class TestRest:
     """What a session does that holds nothing, and whose contenders' turns are far."""
 

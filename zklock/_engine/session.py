@@ -36,7 +36,7 @@ from typing import Any
 from zklock._engine import telling
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.heartbeat import LATE, Heartbeat
+from zklock._engine.heartbeat import LATE, Beat, Heartbeat, hung_after
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
 from zklock._engine.nodes import OwnNode, OwnNodes
 from zklock._engine.outbox import Outbox
@@ -139,7 +139,9 @@ class Session(Uncopied, WireObserver):
         self._wire: tuple[float, float] | None = None  # handshake sent at, negotiated timeout
         self._id: int | None = None
         self._lease = Lease(settings.session_timeout or ASSUMED_TIMEOUT, settings.fraction)
-        self._heartbeat = Heartbeat()
+        proofs = (self._handler.proofs if self._handler else None) or HEARTBEATS
+        self._spares = proofs < HEARTBEATS
+        self._heartbeat = Heartbeat(proofs, hung_after(proofs, settings.fraction))
         self._nodes = OwnNodes()
         self._watchers = Watchers()
         self._held_watches = HeldWatches(
@@ -712,12 +714,12 @@ class Session(Uncopied, WireObserver):
             held = deleted and self._nodes.was_granted(path)
             taken = deleted and own is not None  # what this client deletes, it has forgotten
             awake = False
-            number = None
+            beat = None
             missing = deleted and [each for each in attempts if self._rouse(each, now)]
             if missing:
                 self._heartbeat.soon()
                 if heard_by is None:
-                    number = self._take_heartbeat(now, sends=self.connected, proves=True)
+                    beat = self._take_heartbeat(now, sends=self.connected, proves=True)
                 else:
                     awake = True  # a heartbeat that is taken is sent: who has heard may be struck
             if own is not None:
@@ -733,8 +735,8 @@ class Session(Uncopied, WireObserver):
         if awake:
             self._worker.wake()
         try:
-            if number is not None:  # before the attempts look, so that its answer comes first
-                self._beat(number, now, proves=True)
+            if beat is not None:  # before the attempts look, so that its answer comes first
+                self._beat(beat, now)
         finally:
             for attempt in attempts:
                 attempt.watched(path, deleted, held, taken, now)
@@ -875,7 +877,7 @@ class Session(Uncopied, WireObserver):
         if hung and self._handler is not None:
             log.warning(
                 "no answer to a heartbeat in %.3g s: trying another server",
-                timeout / 3,
+                self._heartbeat.patience * timeout,
                 extra=self._fields(),
             )
             self._handler.drop()
@@ -893,18 +895,18 @@ class Session(Uncopied, WireObserver):
                 if not connected:
                     self._callers.end()
                 return math.inf if connected else None
-            held = self._nodes.any_held
             sends = connected and not hung
             proves = bool(self._nodes) and not self._nodes.within(self._watchers.far)
-            number = self._take_heartbeat(now, sends=sends, proves=proves)
-            due = self._heartbeat.due(now, timeout, held=held)
+            beat = self._take_heartbeat(now, sends=sends, proves=proves)
+            held, spares = self._nodes.any_held, self._few_prove()
+            due = self._heartbeat.due(now, timeout, held=held, spares=spares)
             if self._lease.end > now:
                 due = min(due, self._lease.end)
             passed = min(now - self._turned_at, timeout)  # it may have slept before they came
             again = self._watchers.take_turns(passed) if connected else []
             self._turned_at = now
-        if number is not None:
-            self._beat(number, now, proves=proves)
+        if beat is not None:
+            self._beat(beat, now)
         _look_again(again)  # behind the heartbeat: a session does not rest while somebody looks
         return due
 
@@ -950,23 +952,30 @@ class Session(Uncopied, WireObserver):
             "no answer to a heartbeat in %.3g s: locks can be lost if answers take longer than "
             "%.3g s; relieve the ZooKeeper servers, or use a longer session timeout than %g s",
             limit,
-            0.3 * timeout,
+            min(0.3, self._heartbeat.patience) * timeout,
             timeout,
             extra=self._fields(),
         )
 
-    def _take_heartbeat(self, now: float, *, sends: bool, proves: bool) -> int | None:
-        """Return the number of a heartbeat to send now, or ``None``; the caller has the guard."""
-        held = self._nodes.any_held
-        number = self._heartbeat.take(now, self.timeout, sends=sends, held=held, proves=proves)
-        if number is not None and proves:
-            self._proof_sent = now
-        elif number is not None and self._nodes:
-            self._rested_at = now
-        return number
+    def _few_prove(self) -> bool:
+        """Whether few of the heartbeats need to be proofs. The caller has the guard."""
+        return self._spares and self._nodes.any_held and not self._awaiting_lease
 
-    def _beat(self, number: int, now: float, *, proves: bool) -> None:
+    def _take_heartbeat(self, now: float, *, sends: bool, proves: bool) -> Beat | None:
+        """Return a heartbeat to send now, or ``None``; the caller has the guard."""
+        held, spares = self._nodes.any_held, proves and self._few_prove()
+        beat = self._heartbeat.take(
+            now, self.timeout, sends=sends, held=held, proves=proves, spares=spares
+        )
+        if beat is not None and beat.proves:
+            self._proof_sent = now
+        elif beat is not None and self._nodes and not proves:
+            self._rested_at = now
+        return beat
+
+    def _beat(self, heartbeat: Beat, now: float) -> None:
         """Send a heartbeat: a proof that the session was alive when it was sent, or a touch."""
+        number, proves = heartbeat
         with self.guard:
             claimed = (node for node in self._awaiting_lease.values() if node in self._nodes)
             some = self._nodes.take_turns(next(claimed, None))

@@ -87,6 +87,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     ZooKeeper negotiates it again at every connection. ``None`` before the first connection.
     ``servers`` is the number of servers to try. ``connect_timeout``, if set, is the longest time to
     wait for one server's answer to a TCP connect, in seconds. ``served`` is the client.
+    ``proofs`` is how many of its heartbeats are writes: see :func:`zklock.connect`.
     """
 
     _connection: type[_Socket] = _Socket
@@ -97,6 +98,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.connect_timeout: float | None = None
         self.servers = 1
         self.served: weakref.ref[Any] | None = None
+        self.proofs: int | None = None
         self._start_by: float | None = None
         self._met: dict[str, str] = {}  # by server: how far its connection came while starting
         self._wanted = 0.0  # the session timeout that kazoo asks for

@@ -11,6 +11,7 @@ import math
 import os
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ from tests.unit.simulator.plans import (
     with_interrupts,
 )
 from tests.unit.simulator.shrinking import fails, shrink
+from zklock._kazoo.connect import PROOFS
 
 ROOT = Path(__file__).parents[3]
+FEWEST, _ = PROOFS
 
 ASKED = os.environ.get("ZKLOCK_SIMULATE")
 SECONDS = float(ASKED or repeated(30, 10))
@@ -53,6 +56,8 @@ def test_new_seeds(
 ) -> None:
     """Each third plan has interrupts, and every other one of these has second ones, too.
 
+    In each fifth one, those who hold write as seldom as they may.
+
     If they are wanted, half of all plans are wider ones, two seeds in a row of each four.
 
     Which states have met which events is told in the end.
@@ -63,6 +68,8 @@ def test_new_seeds(
     seen, begin, clock = Seen(), time.process_time(), time.monotonic() + LONGEST / 2
     while (spent := time.process_time() - begin) < SECONDS / 2 and time.monotonic() < clock:
         plan = wider_plan_of(seed) if WIDER and seed % 4 >= 2 else plan_of(seed)
+        if not seed % 5:
+            plan = replace(plan, proofs=FEWEST)
         with seen.watching():
             kind = INTERRUPT if seed % 2 else AGAIN
             failure = fails(seed, plan if seed % 3 else with_interrupts(plan, kind))
