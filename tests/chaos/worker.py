@@ -55,7 +55,10 @@ LOOK_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker process is told. ``final`` is how long it may wait at the end, in seconds."""
+    """What a worker process is told. ``final`` is how long it may wait at the end, in seconds.
+
+    ``proofs`` is what its clients are made with.
+    """
 
     name: str
     folder: str
@@ -66,6 +69,7 @@ class WorkerSettings:
     final: float
     actors: int
     front: str = "threads"
+    proofs: int | None = None
 
     def to_json(self) -> str:
         """Return the command line argument."""
@@ -92,7 +96,10 @@ class Connection:
             while self._client is None:
                 with contextlib.suppress(zklock.NoAnswer):
                     self._client = zklock.connect(
-                        self._settings.hosts, self._settings.session_timeout, start_timeout=5.0
+                        self._settings.hosts,
+                        self._settings.session_timeout,
+                        start_timeout=5.0,
+                        proofs=self._settings.proofs,
                     )
             return self._client
 
