@@ -1,44 +1,53 @@
-"""What clients that only wait cost ZooKeeper: ``python -m tests.bench.bench_rest [CLIENTS]``.
+"""What clients that wait or hold cost ZooKeeper: ``python -m tests.bench.bench_rest [CLIENTS]``.
 
 Many clients stand in the queue of one lock, behind two holders' nodes, or hold a lock each. Then
-for a while: transactions a second, and the processor time of the server. kazoo's clients, which
-only ping, do the same beside them. The processor time is known of a server in local Java alone.
+for a while: transactions a second, and the processor time of the servers. kazoo's clients, which
+only ping, do the same beside them. The clients share a few processes. The processor time is known
+of servers in local Java alone. With ``--nodes 3``, the clients are spread over an ensemble.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
 
 import zklock
+from tests.bench import results
 from zklock._recipes import names
-from zklock.testing import ZooKeeperServer, wait_for
+from zklock.testing import Ensemble, ZooKeeperServer, wait_for
 
 TIMEOUT = 10.0
 WHILE = 20.0
 LIMIT = 600.0
+EACH = 250
+"""How many clients share a process, about."""
 
 
 def processor() -> float:
-    """Return the seconds of processor time that the server has taken: all that this one started."""
+    """Return the seconds of processor time that the servers have taken: all Java started here."""
     parents, seconds = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
+            head, _, tail = path.read_text().rpartition(")")
+            fields = tail.split()
             pid = int(path.parent.name)
             parents[pid], ticks = int(fields[1]), int(fields[11]) + int(fields[12])
-            seconds[pid] = ticks / os.sysconf("SC_CLK_TCK")
-    return sum(seconds[pid] for pid in parents if os.getpid() in ancestors(pid, parents))
+            if head.endswith("(java"):
+                seconds[pid] = ticks / os.sysconf("SC_CLK_TCK")
+    return sum(spent for pid, spent in seconds.items() if os.getpid() in ancestors(pid, parents))
 
 
 def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
@@ -61,85 +70,156 @@ def by_kazoo(hosts: str) -> Iterator[KazooClient]:
         client.close()
 
 
-@contextmanager
-def in_threads(calls: list[Callable[[], object]]) -> Iterator[None]:
-    """Run each call on a thread of its own."""
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    yield
-    for thread in threads:
-        thread.join()
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one process does: ``count`` clients from number ``first`` on, which wait, or hold."""
+
+    hosts: str
+    path: str
+    first: int
+    count: int
+    waits: bool
+    kazoo: bool
+    proofs: int | None
+
+    def play(self, told: Connection) -> None:
+        """Say that all stand, unless they wait; go on until told."""
+        with ExitStack() as stack:
+            locks = [self._lock(stack, number) for number in range(self.first, self.last)]
+            if self.waits:
+                for lock in locks:
+                    thread = threading.Thread(target=self._wait, args=(lock,))
+                    thread.start()
+                    stack.callback(thread.join)
+            else:
+                for lock in locks:
+                    stack.enter_context(lock)
+            told.send("stands")
+            told.recv()
+
+    @property
+    def last(self) -> int:
+        """The number after the last client."""
+        return self.first + self.count
+
+    def _lock(self, stack: ExitStack, number: int) -> Any:
+        path = self.path if self.waits else f"{self.path}/{number}"
+        if self.kazoo:
+            return stack.enter_context(by_kazoo(self.hosts)).Lock(path)
+        client = zklock.connect(self.hosts, TIMEOUT, start_timeout=60.0, proofs=self.proofs)
+        return zklock.Lock(stack.enter_context(client), path)
+
+    @staticmethod
+    def _wait(lock: Any) -> None:
+        with lock:
+            pass
 
 
-def measure(server: ZooKeeperServer, watcher: KazooClient, stone: str, what: str) -> None:
-    """Print what the server does for a while."""
-    first, busy = watcher.set(stone, b"").mzxid, processor()
-    time.sleep(WHILE)
-    last, busy = watcher.set(stone, b"").mzxid, processor() - busy
-    known = f"{busy / WHILE:8.1%} of a core" if server.backend == "java" else ""
-    print(f"{what:<28} {(last - first - 1) / WHILE:8.1f} writes/s {known}")
+class Measuring:
+    """Measures clients on some servers, and prints it."""
 
+    def __init__(
+        self, servers: ZooKeeperServer | Ensemble, watcher: KazooClient, count: int
+    ) -> None:
+        self.figures: dict[str, dict[str, float]] = {}
+        self._hosts = servers.hosts
+        one = servers.servers[0] if isinstance(servers, Ensemble) else servers
+        self._by_java = one.backend == "java"
+        self._watcher = watcher
+        self._count = count
 
-def waiting(server: ZooKeeperServer, watcher: KazooClient, count: int, peer: str) -> None:
-    """Have clients wait in one queue."""
-    path = f"/bench-{uuid.uuid4().hex[:8]}"
-    watcher.ensure_path(f"{path}/lock")
-    watcher.ensure_path(f"{path}/stone")
-    kazoos = peer == "kazoo"
-    name = uuid.uuid4().hex + "__lock__" if kazoos else names.prefix(names.Kind.EXCLUSIVE, "0" * 32)
-    gates = [watcher.create(f"{path}/lock/{name}", ephemeral=True, sequence=True) for _ in range(2)]
-
-    def wait(lock: Any) -> Callable[[], object]:
-        def call() -> None:
-            with lock:
-                pass
-
-        return call
-
-    with ExitStack() as stack:
-        connect = by_kazoo if kazoos else lambda hosts: zklock.connect(hosts, timeout=TIMEOUT)
-        clients = [stack.enter_context(connect(server.hosts)) for _ in range(count)]
-        locks = [
-            client.Lock(f"{path}/lock") if kazoos else zklock.Lock(client, f"{path}/lock")
-            for client in clients
+    def waiting(self, peer: str) -> None:
+        """Have clients wait in one queue."""
+        kazoos = peer == "kazoo"
+        path = f"/bench-{uuid.uuid4().hex[:8]}"
+        self._watcher.ensure_path(path)
+        prefix = names.prefix(names.Kind.EXCLUSIVE, "0" * 32)
+        name = uuid.uuid4().hex + "__lock__" if kazoos else prefix
+        gates = [
+            self._watcher.create(f"{path}/{name}", ephemeral=True, sequence=True) for _ in range(2)
         ]
-        with in_threads([wait(lock) for lock in locks]):
-            wait_for(
-                lambda: len(watcher.get_children(f"{path}/lock")) == count + 2, LIMIT, "the queue"
-            )
+
+        def stand() -> bool:
+            return len(self._watcher.get_children(path)) == self._count + 2
+
+        with self._clients(path, waits=True, kazoo=kazoos):
+            wait_for(stand, LIMIT, "the queue")
             time.sleep(TIMEOUT / 5)  # what was sent when they entered is not counted
-            measure(server, watcher, f"{path}/stone", f"{count} wait, {peer}")
+            self._measure(f"wait, {peer}")
             for gate in gates:
-                watcher.delete(gate)
+                self._watcher.delete(gate)
+
+    def holding(self, proofs: int | None = None) -> None:
+        """Have clients hold a lock each; ``proofs``: how many of their heartbeats are writes."""
+        with self._clients(f"/bench-{uuid.uuid4().hex[:8]}", proofs=proofs):
+            self._measure("hold, zklock" + ("" if proofs is None else f", {proofs} proofs"))
+
+    @contextmanager
+    def _clients(
+        self, path: str, *, waits: bool = False, kazoo: bool = False, proofs: int | None = None
+    ) -> Iterator[None]:
+        context = multiprocessing.get_context("spawn")
+        processes, ends = [], []
+        for first in range(0, self._count, EACH):
+            ours, theirs = context.Pipe()
+            many = min(EACH, self._count - first)
+            part = Part(self._hosts, path, first, many, waits, kazoo, proofs)
+            processes.append(context.Process(target=part.play, args=(theirs,)))
+            ends.append(ours)
+        for process in processes:
+            process.start()
+        try:
+            for end in ends:
+                if not end.poll(LIMIT):
+                    raise TimeoutError("a process has not got its clients to stand")
+                end.recv()
+            yield
+            for end in ends:
+                end.send("go")
+            for process in processes:
+                process.join(LIMIT)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+    def _measure(self, what: str) -> None:
+        """Print what the servers do for a while."""
+        stone = f"/stone-{uuid.uuid4().hex[:8]}"
+        self._watcher.create(stone)
+        first, busy = self._watcher.set(stone, b"").mzxid, processor()
+        time.sleep(WHILE)
+        last, busy = self._watcher.set(stone, b"").mzxid, processor() - busy
+        writes = (last - first - 1) / WHILE
+        self.figures[what] = {"writes a second": writes}
+        known = ""
+        if self._by_java:
+            self.figures[what]["processor"] = busy / WHILE
+            known = f"{busy / WHILE:8.1%} of a core"
+        print(f"{self._count} {what:<28} {writes:8.1f} writes/s {known}", flush=True)
 
 
-def holding(
-    server: ZooKeeperServer, watcher: KazooClient, count: int, proofs: int | None = None
-) -> None:
-    """Have clients hold a lock each; ``proofs``: how many of their heartbeats are writes."""
-    path = f"/bench-{uuid.uuid4().hex[:8]}"
-    watcher.ensure_path(f"{path}/stone")
-    with ExitStack() as stack:
-        for number in range(count):
-            client = stack.enter_context(
-                zklock.connect(server.hosts, timeout=TIMEOUT, proofs=proofs)
-            )
-            stack.enter_context(zklock.Lock(client, f"{path}/{number}"))
-        few = "" if proofs is None else f", {proofs} proofs"
-        measure(server, watcher, f"{path}/stone", f"{count} hold, zklock{few}")
-
-
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure those who wait, and those who hold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clients", nargs="?", type=int, default=200)
-    count = parser.parse_args(arguments).clients
-    with ZooKeeperServer() as server, by_kazoo(server.hosts) as watcher:
-        waiting(server, watcher, count, "zklock")
-        waiting(server, watcher, count, "kazoo")
-        holding(server, watcher, count)
-        holding(server, watcher, count, proofs=4)
+    parser.add_argument("--nodes", type=int, default=1, metavar="SERVERS")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    servers = ZooKeeperServer() if options.nodes == 1 else Ensemble(options.nodes)
+    with servers, by_kazoo(servers.hosts) as watcher:
+        measuring = Measuring(servers, watcher, options.clients)
+        steps: list[Callable[[], None]] = [
+            lambda: measuring.waiting("zklock"),
+            lambda: measuring.waiting("kazoo"),
+            measuring.holding,
+            lambda: measuring.holding(proofs=4),
+        ]
+        for step in steps:
+            step()
+    if options.json is not None:
+        told: dict[str, object] = {"clients": options.clients, "nodes": options.nodes}
+        results.write(options.json, told, measuring.figures)
 
 
 if __name__ == "__main__":
