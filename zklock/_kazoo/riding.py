@@ -442,7 +442,7 @@ class RidingSocket(_Socket):
             else:
                 self.rides = self._may_ride = False
                 log.warning(
-                    "a signal handler keeps a caller from giving the connection back: dropped",
+                    "a thread does not give the connection back: dropped",
                     extra=log_fields(),
                 )
 
