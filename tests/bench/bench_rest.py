@@ -3,7 +3,9 @@
 Many clients stand in the queue of one lock, behind two holders' nodes, or hold a lock each. Then
 for a while: transactions a second, and the processor time of the servers. kazoo's clients, which
 only ping, do the same beside them. The clients share a few processes. The processor time is known
-of servers in local Java alone. With ``--nodes 3``, the clients are spread over an ensemble.
+of servers in local Java alone. With ``--nodes 3``, the clients are spread over an ensemble. With
+``--stall SECONDS``, its leader then stands still for so long, while they hold: how much is written
+afterwards, and how many locks are lost.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from zklock._recipes import names
 from zklock.testing import Ensemble, ZooKeeperServer, wait_for
 
 TIMEOUT = 10.0
+TICK = 2000
+"""Milliseconds, as is usual: followers bear with a leader that stalls for ten seconds."""
 WHILE = 20.0
 LIMIT = 600.0
 EACH = 250
@@ -83,7 +87,8 @@ class Part:
     proofs: int | None
 
     def play(self, told: Connection) -> None:
-        """Say that all stand, unless they wait; go on until told."""
+        """Say that all stand, unless they wait; go on until told, and say how many were lost."""
+        lost = 0
         with ExitStack() as stack:
             locks = [self._lock(stack, number) for number in range(self.first, self.last)]
             if self.waits:
@@ -93,9 +98,15 @@ class Part:
                     stack.callback(thread.join)
             else:
                 for lock in locks:
-                    stack.enter_context(lock)
+                    lock.acquire()
             told.send("stands")
             told.recv()
+            for lock in () if self.waits else locks:
+                try:
+                    lock.release()
+                except zklock.LockLost:
+                    lost += 1
+            told.send(lost)
 
     @property
     def last(self) -> int:
@@ -119,10 +130,15 @@ class Measuring:
     """Measures clients on some servers, and prints it."""
 
     def __init__(
-        self, servers: ZooKeeperServer | Ensemble, watcher: KazooClient, count: int
+        self,
+        servers: ZooKeeperServer | Ensemble,
+        watcher: KazooClient,
+        count: int,
+        stall: float = 0.0,
     ) -> None:
         self.figures: dict[str, dict[str, float]] = {}
-        self._hosts = servers.hosts
+        self._servers = servers
+        self._stall = stall
         one = servers.servers[0] if isinstance(servers, Ensemble) else servers
         self._by_java = one.backend == "java"
         self._watcher = watcher
@@ -151,19 +167,31 @@ class Measuring:
 
     def holding(self, proofs: int | None = None) -> None:
         """Have clients hold a lock each; ``proofs``: how many of their heartbeats are writes."""
-        with self._clients(f"/bench-{uuid.uuid4().hex[:8]}", proofs=proofs):
-            self._measure("hold, zklock" + ("" if proofs is None else f", {proofs} proofs"))
+        what = "hold, zklock" + ("" if proofs is None else f", {proofs} proofs")
+        with self._clients(f"/bench-{uuid.uuid4().hex[:8]}", proofs=proofs) as lost:
+            self._measure(what)
+            if isinstance(self._servers, Ensemble) and self._stall:
+                leader = self._servers.leader()
+                leader.pause()
+                time.sleep(self._stall)
+                leader.resume()
+                for seconds in range(0, 20, 5):
+                    self._measure(f"{what}, {seconds} s after a stall", 5.0)
+        if self._stall:
+            print(f"  lost: {sum(lost)}")
 
     @contextmanager
     def _clients(
         self, path: str, *, waits: bool = False, kazoo: bool = False, proofs: int | None = None
-    ) -> Iterator[None]:
+    ) -> Iterator[list[int]]:
+        """Run clients; how many have lost their locks is in the list after the block."""
+        lost: list[int] = []
         context = multiprocessing.get_context("spawn")
         processes, ends = [], []
         for first in range(0, self._count, EACH):
             ours, theirs = context.Pipe()
             many = min(EACH, self._count - first)
-            part = Part(self._hosts, path, first, many, waits, kazoo, proofs)
+            part = Part(self._servers.hosts, path, first, many, waits, kazoo, proofs)
             processes.append(context.Process(target=part.play, args=(theirs,)))
             ends.append(ours)
         for process in processes:
@@ -173,9 +201,10 @@ class Measuring:
                 if not end.poll(LIMIT):
                     raise TimeoutError("a process has not got its clients to stand")
                 end.recv()
-            yield
+            yield lost
             for end in ends:
                 end.send("go")
+            lost.extend(end.recv() for end in ends)
             for process in processes:
                 process.join(LIMIT)
         finally:
@@ -183,19 +212,19 @@ class Measuring:
                 process.kill()
                 process.join()
 
-    def _measure(self, what: str) -> None:
+    def _measure(self, what: str, seconds: float = WHILE) -> None:
         """Print what the servers do for a while."""
         stone = f"/stone-{uuid.uuid4().hex[:8]}"
         self._watcher.create(stone)
         first, busy = self._watcher.set(stone, b"").mzxid, processor()
-        time.sleep(WHILE)
+        time.sleep(seconds)
         last, busy = self._watcher.set(stone, b"").mzxid, processor() - busy
-        writes = (last - first - 1) / WHILE
+        writes = (last - first - 1) / seconds
         self.figures[what] = {"writes a second": writes}
         known = ""
         if self._by_java:
-            self.figures[what]["processor"] = busy / WHILE
-            known = f"{busy / WHILE:8.1%} of a core"
+            self.figures[what]["processor"] = busy / seconds
+            known = f"{busy / seconds:8.1%} of a core"
         print(f"{self._count} {what:<28} {writes:8.1f} writes/s {known}", flush=True)
 
 
@@ -204,11 +233,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clients", nargs="?", type=int, default=200)
     parser.add_argument("--nodes", type=int, default=1, metavar="SERVERS")
+    parser.add_argument("--stall", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
-    servers = ZooKeeperServer() if options.nodes == 1 else Ensemble(options.nodes)
+    if options.stall and options.nodes == 1:
+        parser.error("--stall needs --nodes 3")
+    servers: ZooKeeperServer | Ensemble
+    if options.nodes == 1:
+        servers = ZooKeeperServer(tick_time=TICK)
+    else:
+        servers = Ensemble(options.nodes, tick_time=TICK)
     with servers, by_kazoo(servers.hosts) as watcher:
-        measuring = Measuring(servers, watcher, options.clients)
+        measuring = Measuring(servers, watcher, options.clients, options.stall)
         steps: list[Callable[[], None]] = [
             lambda: measuring.waiting("zklock"),
             lambda: measuring.waiting("kazoo"),
@@ -218,7 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for step in steps:
             step()
     if options.json is not None:
-        told: dict[str, object] = {"clients": options.clients, "nodes": options.nodes}
+        told: dict[str, object] = {
+            name: getattr(options, name) for name in ("clients", "nodes", "stall")
+        }
         results.write(options.json, told, measuring.figures)
 
 
