@@ -55,8 +55,10 @@ from zklock._kazoo.watches import Watch as SetWatch
 from zklock._recipes.effects import (
     Create,
     CreateAll,
+    Exists,
     Flight,
     List,
+    MakePath,
     Request,
     Watch,
     WatchExists,
@@ -897,9 +899,23 @@ class RidingStore(Store):
 
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
         line, encode = self._carrier.line, wire.ENCODERS.get(type(request))
-        if line is None or encode is None:
+        if line is not None and isinstance(request, MakePath):
+            # kazoo could send it before the riders that stand in line (see ``wake``): creates that
+            # must find the node missing. So it is asked for when a rider behind them is answered.
+            self._ask(Exists(request.path), lambda _: self._make(request, put))
+            self._carrier.rouse()
+        elif line is None or encode is None:
             super()._ask(request, partial(self._answered, put))
-            return
+        else:
+            self._ride(line, encode, request, put)
+
+    def _ride(
+        self,
+        line: RidingSocket,
+        encode: Callable[..., bytes],
+        request: Request,
+        put: Callable[[Any], None],
+    ) -> None:
         body = encode(request, self._client.chroot, self._client.default_acl)
         if len(body) > _SMALL and (size := self._size(request)) > MAX_REQUEST:
             put(_too_large(request, size))
@@ -911,6 +927,14 @@ class RidingStore(Store):
             hear = partial(self._heard, request, put)
             watch = self._watch(request) if isinstance(request, _WATCHING) else None
             self._carrier.board(Rider(line, body, hear, watch))
+
+    def _make(self, request: MakePath, put: Callable[[Any], None]) -> None:
+        """Have kazoo make a node, whatever is known of it: kazoo says what became of it."""
+        try:
+            super()._ask(request, partial(self._answered, put))
+        except BaseException:
+            put(None)  # who needs the node finds out, and asks again
+            raise
 
     def _answered(self, put: Callable[[Any], None], result: Any) -> None:
         """Take kazoo's answer, on whichever thread, and wake for the riders that waited for it."""
