@@ -91,17 +91,16 @@ class Part:
         lost = 0
         with ExitStack() as stack:
             locks = [self._lock(stack, number) for number in range(self.first, self.last)]
-            if self.waits:
-                for lock in locks:
-                    thread = threading.Thread(target=self._wait, args=(lock,))
-                    thread.start()
-                    stack.callback(thread.join)
-            else:
-                for lock in locks:
-                    lock.acquire()
+            waiting, held = (locks, []) if self.waits else ([], locks)
+            for lock in waiting:
+                thread = threading.Thread(target=self._wait, args=(lock,))
+                thread.start()
+                stack.callback(thread.join)
+            for lock in held:
+                lock.acquire()
             told.send("stands")
             told.recv()
-            for lock in () if self.waits else locks:
+            for lock in held:
                 try:
                     lock.release()
                 except zklock.LockLost:

@@ -7,11 +7,10 @@ import contextlib
 import functools
 import gc
 import logging
-import select
 import threading
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from itertools import pairwise
@@ -589,27 +588,6 @@ class TestCancelledAcquire:
             await aside(queued, other, zklock_path, 1)
 
 
-@contextlib.contextmanager
-def in_use(client: Any) -> Iterator[Callable[[], None]]:
-    """Use the connection, if it carries riders: nobody else writes or reads.
-
-    Yields what waits until something has arrived on it.
-    """
-    line = getattr(client.handler, "line", None)
-    if line is None:
-        yield lambda: None
-        return
-
-    def arrived() -> None:
-        assert select.select([line.fileno()], [], [], SOON)[0]
-
-    assert line.turn.acquire(True, SOON)
-    try:
-        yield arrived
-    finally:
-        line.turn.release()
-
-
 class TestBurst:
     """A burst of acquires is started a few at a time."""
 
@@ -711,33 +689,6 @@ class TestBurst:
             grant = await task
             assert grant is not None
             await grant.release()
-
-    @on_loop
-    async def test_nobody_overtakes_while_the_connection_is_in_use(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        """The node is not made before what is in line is sent."""
-        client = await aside(zklock_connect, zklock_proxy.hosts)
-        lock = aio.Lock(client, zklock_path)
-        refused = zklock_proxy.hold_before_reply(
-            op={"create", "create2"},
-            where=lambda frame: str(frame.path).startswith(f"{zklock_path}/"),
-        )
-        order: list[int] = []
-
-        async def wait(number: int) -> None:
-            async with lock:
-                order.append(number)
-
-        first = asyncio.create_task(wait(0))
-        await aside(refused.wait, SOON)
-        with in_use(client) as arrived:
-            zklock_proxy.release()
-            arrived()  # the reply to the first
-            others = [asyncio.create_task(wait(number)) for number in range(1, 10)]
-            await asyncio.sleep(0)  # they have asked, and stand in line
-        await asyncio.gather(first, *others)
-        assert order == list(range(10))
 
     @LASTING
     @pytest.mark.parametrize("how", ["cancel()", "task.cancel()", "timeout"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -53,6 +54,37 @@ def test_no_release_overtakes_the_users_own_writes(
     for each in written:
         each.get(timeout=SOON)
     assert writes(zklock_proxy)[before:] == ["setData"] * 50 + ["delete"]
+
+
+def test_a_missing_path_is_not_made_before_what_stands_in_line_is_sent(
+    client: Any, zklock_proxy: FaultProxy, zklock_path: str
+) -> None:
+    lock, line = aio.Lock(client, zklock_path), client.handler.line
+    refused = zklock_proxy.hold_before_reply(
+        op={"create", "create2"},
+        where=lambda frame: str(frame.path).startswith(f"{zklock_path}/"),
+    )
+    order: list[int] = []
+
+    async def wait(number: int) -> None:
+        async with lock:
+            order.append(number)
+
+    async def ask() -> None:
+        first = asyncio.create_task(wait(0))
+        await asyncio.to_thread(refused.wait, SOON)
+        assert line.turn.acquire(True, SOON)  # nobody else writes or reads
+        try:
+            zklock_proxy.release()
+            assert select.select([line.fileno()], [], [], SOON)[0], "the reply to the first"
+            others = [asyncio.create_task(wait(number)) for number in range(1, 10)]
+            await asyncio.sleep(0)  # they have asked, and stand in line
+        finally:
+            line.turn.release()
+        await asyncio.wait_for(asyncio.gather(first, *others), SOON)
+
+    asyncio.run(ask())
+    assert order == list(range(10))
 
 
 def test_kazoo_does_not_see_what_rides(client: Any, zklock_path: str) -> None:

@@ -45,6 +45,7 @@ from zklock._kazoo.store import (
     Results,
     Store,
     _Landing,
+    _paths,
     _too_large,
     failed,
     shielded,
@@ -58,7 +59,6 @@ from zklock._recipes.effects import (
     Exists,
     Flight,
     List,
-    MakePath,
     Request,
     Watch,
     WatchExists,
@@ -899,23 +899,17 @@ class RidingStore(Store):
 
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
         line, encode = self._carrier.line, wire.ENCODERS.get(type(request))
-        if line is not None and isinstance(request, MakePath):
-            # kazoo could send it before the riders that stand in line (see ``wake``): creates that
-            # must find the node missing. So it is asked for when a rider behind them is answered.
-            self._ask(Exists(request.path), lambda _: self._make(request, put))
+        if line is None:
+            self._ask_kazoo(request, put)
+            return
+        if encode is None:
+            # kazoo could send it before the riders that stand in line (see ``wake``), such as
+            # creates that must find a node missing. So it is asked when a rider behind them is
+            # answered. ``rouse()``: a making that had to wait is asked for outside ``fly``.
+            path, _ = _paths(request)
+            self._ask(Exists(path), lambda _: self._ask_behind(request, put))
             self._carrier.rouse()
-        elif line is None or encode is None:
-            super()._ask(request, partial(self._answered, put))
-        else:
-            self._ride(line, encode, request, put)
-
-    def _ride(
-        self,
-        line: RidingSocket,
-        encode: Callable[..., bytes],
-        request: Request,
-        put: Callable[[Any], None],
-    ) -> None:
+            return
         body = encode(request, self._client.chroot, self._client.default_acl)
         if len(body) > _SMALL and (size := self._size(request)) > MAX_REQUEST:
             put(_too_large(request, size))
@@ -928,10 +922,13 @@ class RidingStore(Store):
             watch = self._watch(request) if isinstance(request, _WATCHING) else None
             self._carrier.board(Rider(line, body, hear, watch))
 
-    def _make(self, request: MakePath, put: Callable[[Any], None]) -> None:
-        """Have kazoo make a node, whatever is known of it: kazoo says what became of it."""
+    def _ask_kazoo(self, request: Request, put: Callable[[Any], None]) -> None:
+        super()._ask(request, partial(self._answered, put))
+
+    def _ask_behind(self, request: Request, put: Callable[[Any], None]) -> None:
+        """Ask kazoo, now that what stood in line is answered."""
         try:
-            super()._ask(request, partial(self._answered, put))
+            self._ask_kazoo(request, put)
         except BaseException:
             put(None)  # who needs the node finds out, and asks again
             raise
