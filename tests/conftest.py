@@ -87,18 +87,23 @@ GROUPS = (
 or a process that others are forked from, or would take each other's processors. The longest group
 comes first."""
 
-FOLDERS_FOR_CI = {
-    "tests/cluster": "ensembles: several servers for each test",
-    "tests/chaos": "chaos: minutes on three servers",
+NIGHTLY = {
+    r"tests/cluster/(?!test_compose\.py|test_partitions\.py::test_h3_cut_off_follower)": (
+        "ensembles: several servers for each test; one partition runs"
+    ),
+    r"tests/chaos/": "chaos: minutes on three servers",
 }
-"""Folders whose tests are left to CI as well, unless they are named, and why."""
+"""Patterns of tests that are left to the nightly run as well, unless they are named, and why."""
+
+NAMED = {"tests/cluster", "tests/chaos"}
+"""Folders that nobody names who wants less than all of their tests."""
 
 LEFT = pytest.StashKey[dict[str, dict[str, int]]]()
 """By mark: why tests were left to a longer run, and how many for this reason."""
 
 LONGER = {
     "lengthy": "left to make test",
-    "thorough": "left to CI; ZKLOCK_TEST_FULL=1 runs them here",
+    "thorough": "left to make nightly; ZKLOCK_TEST_FULL=1 runs them here",
 }
 """The marks of such tests, and which run that is."""
 
@@ -162,11 +167,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for folder, why in FOLDERS_FOR_CI.items():
-        if not any(folder in argument for argument in config.args):
-            for item in items:
-                if item.nodeid.startswith(folder):
-                    item.add_marker(pytest.mark.thorough(why))
+    for pattern, why in NIGHTLY.items():
+        for item in items:
+            if re.match(pattern, item.nodeid):
+                item.add_marker(pytest.mark.thorough(why))
     for item in items:
         # Such a test cannot be named, and is another one in every process.
         if " at 0x" in item.nodeid:
@@ -178,7 +182,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Take out the tests left to a longer run, unless this is it, or tests are wanted by name."""
-    if any("::" in argument for argument in config.args):
+    if any("::" in argument or argument.rstrip("/") in NAMED for argument in config.args):
         return
     left = {
         item: mark

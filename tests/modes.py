@@ -11,11 +11,8 @@ def strict() -> bool:
 
 
 def full() -> bool:
-    """Whether tests marked ``thorough`` run, too: those whose ratio of time to news is for CI.
-
-    Strict runs are full, unless ``ZKLOCK_TEST_FULL`` is 0.
-    """
-    return switch("ZKLOCK_TEST_FULL", default=strict())
+    """Whether tests marked ``thorough`` run, too, as in ``make nightly``."""
+    return switch("ZKLOCK_TEST_FULL")
 
 
 def quick() -> bool:
@@ -28,14 +25,33 @@ def simulated() -> bool:
     return switch("ZKLOCK_TEST_SIMULATED")
 
 
+def played() -> bool:
+    """Whether the contract tests are played on the simulator's system."""
+    return switch("ZKLOCK_TEST_PLAYED")
+
+
+def on_real_servers() -> bool:
+    """Whether this run plays what only real servers can show: ``tests.run real``."""
+    return switch("ZKLOCK_TEST_REAL")
+
+
+def bounded(seconds: float) -> float:
+    """Return how long something may take that should take so many seconds at most.
+
+    On the simulated system, whose clock no machine slows down, it is just that. Elsewhere it only
+    ends a hang, and is a minute more.
+    """
+    return seconds if played() else seconds + 60.0
+
+
 def examples(most: int) -> int:
     """Return how many random examples are tried.
 
-    All of so many where nothing is left to CI, else a third of them; a quick run tries a fifth.
+    All of so many in the nightly run, else a third of them; a quick run tries a fifth.
     """
     return max(1, most // 5) if quick() else repeated(most, max(1, most // 3))
 
 
 def repeated(most: int, enough: int) -> int:
-    """Return how often something is tried again: ``most`` where nothing is left to CI."""
+    """Return how often something is tried again: ``most`` in the nightly run."""
     return most if full() else enough

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import zklock
-from tests import trace
+from tests import modes, trace
 from tests.contract import lacking
 from tests.contract.fronts import FRONTS, Loop, Threads
 from tests.contract.lacking import KAZOOS
@@ -32,6 +33,8 @@ from zklock.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from tests.contract.test_cli import Commands
+
+PLAYED = modes.played()
 
 # multiprocessing keeps these for as long as the tests run.
 KEPT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
@@ -53,11 +56,27 @@ ON_ONE_FRONT = re.compile(
 lock in ``test_both_fronts.py`` and ``test_aio_family.py``, and pools in ``test_aio_pool.py``."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if PLAYED:
+        from tests.contract import played
+
+        played.register(config)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left_out := lacking.left_out(items):
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+    if PLAYED:
+        chosen = set(lacking.played(items))
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+    if modes.on_real_servers():
+        elsewhere = pytest.mark.thorough("what stage A plays, with one of each kind played here")
+        for item in lacking.played(items):
+            if not ALSO_REAL.search(item.nodeid):
+                item.add_marker(elsewhere)
     handler = pytest.mark.thorough(
         "what is tried with both handlers: above the store, none of it sees which one it is"
     )
@@ -65,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "kinds and pools on both fronts: one recipe drives them; test_both_fronts.py, "
         "test_aio_family.py and test_aio_pool.py run"
     )
-    for item in items:
+    for item in [] if PLAYED else items:
         callspec = getattr(item, "callspec", None)
         if KAZOOS in item.name and not ON_BOTH_HANDLERS.search(item.nodeid):
             item.add_marker(handler)
@@ -77,6 +96,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(asyncio)
     lacking.mark(items)
 
+
+ALSO_REAL = re.compile(
+    r"/test_both_fronts\.py::(TestGrants::test_from_acquire|TestGivingUp::test_in_time\[.*how2"
+    r"|TestLoss::test_of_(the_session|the_node))"
+    r"|/test_(flights|hostile|numbers|payloads)\.py"
+    r"|/test_fifo\.py"
+    r"|/test_loss\.py::test_a_(paused_holder_knows|holder_whose_server_was_killed)"
+    r"|/test_family\.py::Test(Semaphore|ReadWrite|MultiLock)::test_(keeps_its_limit|readers_)"
+    r"|/test_drops\.py::test_every_frame_is_lost_once\[(free_lock|hand_over)"
+    r"|/test_election\.py::.*(are_one_at_a_time|loses_its_session)"
+    r"|/test_pool\.py::test_(zookeeper_goes|a_crash|processes)"
+    r"|/test_negotiation\.py|/test_throttling\.py"
+)
+"""Tests that are played in stage A, and on a real server in stage B, too: one good and one bad way
+of each kind, and what depends on a server's answers."""
 
 TRACED = re.compile(r"/test_(drops|drops_family|fifo|slow_answers|struck|throttling)\.py")
 """The files whose locks are held against the model of the recipe: see ``tests/trace.py``. In these,
@@ -129,7 +163,7 @@ def kept(pid: int) -> bool:
     return any(name in command for name in KEPT)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session", autouse=not PLAYED)
 def nothing_left_over(zklock_hosts: str) -> Iterator[None]:
     """Compare znodes, threads, processes and descriptors before and after all tests."""
     with kazoo_client(zklock_hosts) as client:
@@ -180,6 +214,22 @@ def clock_goes_on(flowing_clock: FlowingClock | None) -> Iterator[None]:
     """Have the test fail, and not hang, if the clock of the simulation fails."""
     with nullcontext() if flowing_clock is None else flowing_clock.watched():
         yield
+
+
+if PLAYED:
+
+    @pytest.fixture(scope="session")
+    def zklock_hosts() -> str:
+        """The simulated server that the tests share."""
+        from tests.contract.played import SERVER
+
+        return SERVER
+
+    @pytest.fixture(scope="session")
+    def zklock_server(zklock_hosts: str) -> SimpleNamespace:
+        """As much of a server as a proxy in front of it needs."""
+        host, _, port = zklock_hosts.partition(":")
+        return SimpleNamespace(hosts=zklock_hosts, host=host, port=int(port))
 
 
 if SIMULATED:

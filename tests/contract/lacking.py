@@ -157,8 +157,100 @@ These are left out with ``ZKLOCK_TEST_SIMULATED=1``. All others have clients of 
 """
 
 
+NOT_PLAYED = {
+    "their clients are in processes of their own": (
+        r"test_cli(_\w+)?\.py",
+        r"test_command_pages\.py",
+        r"test_commands\.py",
+        r"test_demo\.py",
+        r"test_elect_command\.py",
+        r"test_examples\.py",
+        r"test_handled\.py",
+        r"test_jobs\.py",
+        r"test_pool_processes\.py",
+        r"test_struck(_\w+)?\.py",
+        r"test_telemetry_docs\.py",
+        r"test_without_riders\.py::test_an_interrupt",
+        r"::test_\w*(process_is_killed|_fork_|fork(ed)?_|interrupts?_leave|interrupted_acquire)",
+        r"test_aio_election\.py::.*by_a_signal_handler",
+        r"test_election\.py::.*(pause_is_none|leave_no_member|sigterm)",
+        r"test_fifo\.py",
+        r"test_loss\.py::test_a_paused_holder",
+        r"test_membership\.py::.*test_a_member_that_is_killed",
+        r"test_pool\.py::test_(processes|a_killed|a_crash|\w*stands_still)",
+        r"test_pool_returning\.py",
+        r"test_pool_stuck\.py::test_a_process_is_ended",
+        r"test_rollover\.py",
+        r"test_with\.py::.*(when_a_child|need_no_with)",
+    ),
+    "how much they get done is a matter of real time": (
+        r"test_aio\.py::.*(given_up_before|any_number_of_iterations|TestGlances)",
+        r"test_aio_family\.py::test_an_acquire_that_is_cancelled",
+        r"test_aio_election\.py::.*(in_a_body_cancels_once|however_often)",
+        r"test_drops\.py",
+        r"test_asking_leaders\.py::.*from_many_at_once",
+        r"test_giving_up\.py::test_(cancels|timeouts)_at_any_moment",
+        r"test_permits\.py",
+        r"test_refusals\.py",
+        r"test_riders\.py::test_(a_missing_path|a_task_hears)",
+        r"test_slow_answers\.py",
+        r"test_without_riders\.py::test_grants_come",
+    ),
+    "they are about what real servers refuse": (
+        r"test_aio_pool\.py::test_cancelled_at_every_frame",
+        r"test_connecting\.py",
+        r"test_drops_family\.py",
+        r"test_family\.py::.*on_two_ensembles",
+        r"test_hazards\.py::.*(replaced_unannounced|node_that_is_gone|covers_the|leads_stops)",
+        r"test_negotiation\.py",
+        r"test_numbers\.py",
+        r"test_pool\.py::test_every_frame",
+        r"test_pool_names\.py::test_a_process",
+        r"test_(restored|turned_away|ancestors)\.py",
+        r"test_throttling\.py",
+        r"test_hostile\.py::Test(Parents::test_that_are_(full|containers)|Unreadable)",
+    ),
+    "they are about applications, and about data that guards protect": (
+        r"/contrib/",
+        r"/fencing/",
+    ),
+    "they are about the servers and tools of the tests, and about pages": (
+        r"test_docs\.py",
+        r"test_embedded_is_faithful\.py",
+        r"test_fake_is_faithful\.py",
+        r"test_fixtures\.py",
+        r"test_proxy\.py",
+        r"test_servers\.py",
+    ),
+}
+"""Patterns of the ids of tests that cannot be played on the simulator's system, by the reason."""
+
+
 OWN_SERVER = "zklock_own_server"
 """The fixture of tests whose clients are connected to a server of their own: a real one."""
+
+
+REAL = {
+    "authority",
+    "administered",
+    "secured",
+    "zk",
+    "zklock_ensemble",
+    "zklock_own_server",
+    "zklock_sim",
+}
+"""Fixtures of real servers, processes and proxies. Tests that have one are not played."""
+
+
+def played(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that are played on the simulator's system."""
+    patterns = "|".join(each for group in NOT_PLAYED.values() for each in group)
+    found = re.compile(rf"^tests/contract.*({patterns})")
+    return [
+        item
+        for item in items
+        if REAL.isdisjoint(getattr(item, "fixturenames", ())) and not found.search(item.nodeid)
+    ]
 
 
 def left_out(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -22,13 +22,14 @@ from tests.contract.support import (
     queued,
     run,
 )
+from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason
 from zklock.testing import FaultProxy, wait_for
 
 Make = Callable[..., Any]
 
-BOUNDED = 2.0
+BOUNDED = bounded(2.0)
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)

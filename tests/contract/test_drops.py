@@ -21,7 +21,7 @@ import pytest
 
 import zklock
 from tests.contract.support import SOON, Losses, children, gone, granted, queued, run
-from tests.modes import full
+from tests.modes import bounded, full
 from tests.stopwatch import Stopwatch
 from zklock import telemetry
 from zklock._ground.clock import clock
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.hazard("H5", "H9")
 
 PARALLEL = 8
 TRIES = 5
-BOUNDED = 3.0
+BOUNDED = bounded(3.0)
 """Seconds that a bounded moment (1 s) takes at most, among ``PARALLEL`` cases on a busy machine."""
 
 BEFORE_REQUEST = FaultProxy.drop_before_request

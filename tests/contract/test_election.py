@@ -27,6 +27,7 @@ from tests.contract.support import (
     queued,
     run,
 )
+from tests.modes import bounded
 from zklock._election.base import TERM_PAUSE
 from zklock._engine.sessions import session_of
 from zklock.fencing import verify_owner
@@ -182,7 +183,7 @@ class TestTerms:
         session = session_of(client)
         began = session.now()
         election.run(lead)
-        assert session.now() - began < 50 * 0.2
+        assert session.now() - began < bounded(50 * 0.2)
 
     def test_are_fenced(self, client: Any, other: Any, zklock_path: str) -> None:
         with crew(client, zklock_path, "a", "b", payload="http://a:80/") as (first, second):
@@ -917,7 +918,7 @@ class TestInterrupts:
                 assert child.hears() == "stopped"
                 assert child.process.wait(SOON) == 0
         print(f"handed over in {', '.join(f'{1000 * each:.1f} ms' for each in times)}")
-        assert min(times) < 1.0  # the session timeout is 10 s
+        assert min(times) < 9.0  # before its session of 10 s could have ended
 
 
 def next_change(changes: zklock.LeaderChanges) -> zklock.LeaderChange:

@@ -36,6 +36,7 @@ from tests.contract.support import (
     run,
     tree,
 )
+from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock._engine.attempt import Attempt
 from zklock._engine.sessions import session_of
@@ -46,7 +47,7 @@ Make = Callable[..., zklock.Lock]
 Connect = Callable[..., Any]
 
 CURATOR_NAME = re.compile(r"_c_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-lock-[0-9]{10}")
-BOUNDED = 2.0
+BOUNDED = bounded(2.0)
 """Seconds that a bounded moment takes at most, on a busy machine."""
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from tests.contract.fronts import FRONTS
 from tests.contract.support import SOON, children, gone, granted, run
+from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock._engine import session
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
 Connect = Callable[..., Any]
 
-BOUNDED = 2.0
+BOUNDED = bounded(2.0)
 STEPS = range(1, 7)
 """The requests of one acquisition, and of its withdrawal or a heartbeat beside it."""
 

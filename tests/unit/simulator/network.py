@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import random
 import select
+import selectors
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -57,13 +58,14 @@ class Direction:
 class Link:
     """One connection of a process to a server."""
 
-    def __init__(self, network: Network, process: Process, address: str, end: Socket) -> None:
+    def __init__(
+        self, network: Network, process: Process, address: str, listener: Listener, end: Socket
+    ) -> None:
         self.network = network
         self.process = process
         self.address = address
-        listener = network.listeners[address]
         self.up = Direction(self, lambda data: listener.take(self, data))
-        self.down = Direction(self, end.take)
+        self.down = Direction(self, end.arrive)
         self.over = False  # the server has closed it
 
 
@@ -74,11 +76,13 @@ class Network:
         self.system = running
         self.rng = random.Random(f"network {running.seed}")
         self.listeners: dict[str, Listener] = {}
+        self.ports: dict[int, Socket] = {}  # on which sockets of tests listen
         self.links: list[Link] = []
         self.cuts: set[tuple[str, str]] = set()
         self.slow = 0.0  # seconds that everything takes longer
         self.sockets: dict[int, Socket] = {}
         self._numbers = count(100)
+        self.free_ports = count(40_000)
 
     def delay(self) -> float:
         usual = self.rng.choice((0.0005, 0.002, 0.01))
@@ -104,7 +108,9 @@ class Network:
         me = self.system.current
         assert me is not None
         host = address[0]
-        listener = self.listeners[host]
+        listener: Listener | None = self.listeners.get(host) or self.ports.get(address[1])
+        if listener is None:
+            raise ConnectionRefusedError(111, "Connection refused")
         cut = (me.process.name, host)
         took = self.delay()
         if timeout is not None and took > timeout:
@@ -120,8 +126,11 @@ class Network:
         if not listener.accepts:
             raise ConnectionRefusedError(111, "Connection refused")
         end = Socket(self)
-        end.link = Link(self, me.process, host, end)
-        self.links.append(end.link)
+        end.link = link = Link(self, me.process, host, listener, end)
+        end.out = link.up
+        self.links.append(link)
+        if isinstance(listener, Socket):
+            listener.connected(link)
         return end
 
     def pair(self) -> tuple[Socket, Socket]:
@@ -198,10 +207,50 @@ class Network:
                     if flags and (number not in sockets or sockets[number].readable)
                 ]
 
+        class Made(Socket):
+            """As ``socket.socket``, which tests make."""
+
+            def __init__(self, *_: object) -> None:
+                super().__init__(network)
+
+        class Selector(selectors.BaseSelector):
+            """As ``selectors.DefaultSelector``, for numbers of sockets."""
+
+            def __init__(self) -> None:
+                self._wanted: dict[int, selectors.SelectorKey] = {}
+
+            def register(self, number: Any, events: int, data: Any = None) -> Any:
+                if number not in network.sockets:
+                    raise ValueError("Invalid file descriptor")
+                self._wanted[number] = selectors.SelectorKey(number, number, events, data)
+                return self._wanted[number]
+
+            def unregister(self, number: Any) -> Any:
+                return self._wanted.pop(number)
+
+            def get_map(self) -> Any:
+                return self._wanted
+
+            def select(self, timeout: float | None = None) -> Any:
+                if timeout is None or timeout > 0:
+                    network.system.block(self._ready, timeout)
+                return self._ready()
+
+            def _ready(self) -> Any:
+                sockets = network.sockets
+                return [
+                    (key, key.events)
+                    for number, key in self._wanted.items()
+                    if key.events & selectors.EVENT_WRITE
+                    or number not in sockets
+                    or sockets[number].readable
+                ]
+
         return {
+            "selectors": Module(selectors, DefaultSelector=Selector),
             "socket": Module(
                 socket,
-                socket=Socket,
+                socket=Made,
                 create_connection=self.connect,
                 socketpair=self.pair,
                 getaddrinfo=lambda host, port, *_: [(2, 1, 6, "", (host, port))],
@@ -213,7 +262,9 @@ class Network:
 
 
 class Socket:
-    """As a connected ``socket.socket``."""
+    """As a ``socket.socket``, connected or listening."""
+
+    family, type, proto = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -224,9 +275,50 @@ class Socket:
         self._timeout: float | None = None
         self.readable = False
         self.link: Link | None = None
+        self.out: Direction | None = None
         self.peer: Socket | None = None
+        self._port = 0
+        self._accepted: dict[Link, Socket] = {}
+        self._backlog: deque[Socket] = deque()
 
-    def take(self, data: bytes | None) -> None:
+    # Listening.
+
+    @property
+    def accepts(self) -> bool:
+        """Whether it listens."""
+        return self._network.ports.get(self._port) is self
+
+    def bind(self, address: tuple[str, int]) -> None:
+        self._port = address[1] or next(self._network.free_ports)
+
+    def listen(self, backlog: int = 0) -> None:
+        self._network.ports[self._port] = self
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", self._port
+
+    def connected(self, link: Link) -> None:
+        """Have a connection wait to be accepted."""
+        end = Socket(self._network)
+        end.link, end.out = link, link.down
+        self._accepted[link] = end
+        self._backlog.append(end)
+        self.readable = True
+
+    def accept(self) -> tuple[Socket, tuple[str, int]]:
+        if not self._backlog:
+            raise BlockingIOError
+        end = self._backlog.popleft()
+        self.readable = bool(self._backlog)
+        return end, ("127.0.0.1", 0)
+
+    def take(self, link: Link, data: bytes | None) -> None:
+        """Have what a client has sent arrive at its accepted connection."""
+        self._accepted[link].arrive(data)
+
+    # Connected.
+
+    def arrive(self, data: bytes | None) -> None:
         """Have bytes arrive, or the end."""
         if data is None:
             self._ended = True
@@ -262,10 +354,10 @@ class Socket:
     def send(self, data: Any) -> int:
         if self._closed:
             raise OSError(9, "Bad file descriptor")
-        if self.link is not None:
-            self.link.up.send(bytes(data))
+        if self.out is not None:
+            self.out.send(bytes(data))
         elif self.peer is not None:
-            self.peer.take(bytes(data))
+            self.peer.arrive(bytes(data))
         return len(data)
 
     def sendall(self, data: Any) -> None:
@@ -275,16 +367,21 @@ class Socket:
         return Lines(self)
 
     def shutdown(self, how: int) -> None:
-        self._ended = self.readable = True
-        if self.link is not None:
-            self.link.up.send(None)
+        if how != socket.SHUT_WR:
+            self._ended = self.readable = True
+        self._end()
+
+    def _end(self) -> None:
+        if self.out is not None:
+            self.out.send(None)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = self.readable = True
             self._network.sockets.pop(self._number, None)
-            if self.link is not None:
-                self.link.up.send(None)
+            if self.accepts:
+                del self._network.ports[self._port]
+            self._end()
 
     def __enter__(self) -> Socket:
         return self

@@ -7,6 +7,7 @@ the next time at which one can.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 import queue
@@ -17,9 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
+
+T = TypeVar("T")
 
 MOST_STEPS = 100_000
 BEGIN = 1000.0
@@ -67,6 +70,8 @@ class Task:
         self.name = name
         self.process = process
         self.locals: dict[int, dict[str, Any]] = {}
+        self.thread: Thread | Current = Current(self)
+        self.loop: asyncio.AbstractEventLoop | None = None  # that runs on it
         self.greenlet: greenlet
         self.ready: Callable[[], object] | None = None
         self.due = math.inf
@@ -94,6 +99,8 @@ class System:
         self.each_step: Callable[[], object] = lambda: None
         self.failure: BaseException | None = None
         self.over = False
+        self.tells_script = False  # why a run has ended, for it has to clean up
+        self.grain = 0.0  # seconds that all times are multiples of
         self.noise = 0.0  # how often others run where a thread need not wait
         self.interrupts = 0.0  # how often one strikes a thread where it can
         self.again = 0.0  # how often a second one strikes who is seeing to the first
@@ -122,6 +129,7 @@ class System:
         self.tasks.append(task)
 
         def body() -> None:
+            asyncio._set_running_loop(None)
             try:
                 if not self.over:
                     call()
@@ -148,6 +156,7 @@ class System:
 
         self._hub = getcurrent()
         self.current = self.spawn("script", main, self.outside)
+        self.current.thread.name = "MainThread"
         while self.tasks:
             self.current.greenlet.switch()
             # A thread has ended.
@@ -168,6 +177,7 @@ class System:
     def block(self, ready: Callable[[], object], seconds: float | None = None) -> bool:
         """Wait until ``ready()``, at most some seconds; return whether it is."""
         me = self._me()
+        assert me.greenlet is getcurrent(), "a thread that the system has not made"
         me.ready = ready
         me.due = math.inf if seconds is None else self.now + seconds
         self._switch(me)
@@ -177,9 +187,9 @@ class System:
 
     def point(self) -> None:
         """Perhaps let others run."""
-        if self.over:
-            raise Over
         me = self._me()
+        if self.over:
+            raise self._ends(me)
         if self.rng.random() < self.noise:
             self._switch(me)
         self._notice(me)
@@ -235,15 +245,22 @@ class System:
         assert self.current is not None
         return self.current
 
+    def _ends(self, me: Task) -> BaseException:
+        """Return what ends a thread of a run that is over: the script hears why."""
+        told = self.tells_script and me is self.tasks[0] and self.failure is not None
+        return self.failure or Over() if told else Over()
+
     def _switch(self, me: Task) -> None:
         if self.over:
-            raise Over
+            raise self._ends(me)
         then = self._choose()
         if then is not me:
             self.current = then
+            me.loop = asyncio._get_running_loop()
             then.greenlet.switch()
+            asyncio._set_running_loop(me.loop)
         if self.over:
-            raise Over
+            raise self._ends(me)
 
     def _choose(self) -> Task:
         """Return the thread that runs next; do what happens by itself before."""
@@ -288,6 +305,8 @@ class System:
         if later == math.inf:
             names = ", ".join(task.name for task in self.tasks)
             raise Violation(f"nothing can happen any more: {names} wait for ever")
+        if self.grain:
+            later = math.ceil(later / self.grain) * self.grain
         self.now = max(self.now, later)
 
 
@@ -422,6 +441,12 @@ class Condition:
                 self._waiting.remove(woken)
         return woken[0]
 
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        end = math.inf if timeout is None else now() + timeout
+        while not (met := predicate()) and now() < end:
+            self.wait(None if timeout is None else end - now())
+        return met
+
     def notify(self, n: int = 1) -> None:
         if not self._lock.depth or self._lock.owner is not _me():
             raise RuntimeError("cannot notify on un-acquired lock")
@@ -528,7 +553,12 @@ class Thread:
         if process.threads_fail:
             raise RuntimeError("can't start new thread")
         self._task = _running.spawn(f"{process.name} {self.name}", self._call, process)
+        self._task.thread = self
         _point()
+
+    @property
+    def ident(self) -> int | None:
+        return None if self._task is None else id(self._task)
 
     def is_alive(self) -> bool:
         return self._task is not None and not self._task.done
@@ -571,11 +601,32 @@ def local_class(real: type) -> type:
 
 
 class Current:
-    """As much of ``threading.current_thread()`` as zklock uses."""
+    """As much of a ``threading.Thread`` as others see of one that nobody has made."""
 
-    def __init__(self) -> None:
-        task = _me()
-        self.name = task.name if isinstance(task, Task) else "nobody"
+    daemon = False
+
+    def __init__(self, task: Task | None) -> None:
+        self.name = "nobody" if task is None else task.name
+        self.ident = id(task)
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def current_thread() -> Thread | Current:
+    """As ``threading.current_thread``."""
+    task = None if _running is None else _running.current
+    return Current(None) if task is None else task.thread
+
+
+def threads() -> list[Thread | Current]:
+    """As ``threading.enumerate``."""
+    return [] if _running is None else [each.thread for each in _running.tasks]
+
+
+def main_thread() -> Thread | Current:
+    """As ``threading.main_thread``: it is the first one."""
+    return threads()[0]
 
 
 class Module:
@@ -608,8 +659,10 @@ THREADING = Module(
     Event=Event,
     Thread=Thread,
     local=Local,
-    current_thread=Current,
+    current_thread=current_thread,
+    enumerate=threads,
+    main_thread=main_thread,
     get_ident=lambda: id(_me()),
 )
-TIME = Module(time, monotonic=now, time=now, sleep=sleep)
+TIME = Module(time, monotonic=now, time=now, sleep=sleep, clock_gettime=lambda _: now())
 QUEUE = Module(queue, Queue=Queue, SimpleQueue=Queue)

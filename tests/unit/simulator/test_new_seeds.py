@@ -1,22 +1,20 @@
-"""New seeds for the simulator in each run; which they were is told at its end.
+"""New seeds for the simulator, in the nightly run; which they were is told at its end.
 
-In CI they change with the code of zklock alone, so that a second run of one commit has the same
-verdict.
+The first one is the date, or ``ZKLOCK_NIGHT``; how many there are is fixed. With
+``ZKLOCK_SIMULATE`` (seconds of a processor) it is a random one, for as long.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import random
 import time
 from dataclasses import replace
-from pathlib import Path
+from datetime import UTC, datetime
 
 import pytest
 
-from tests.modes import repeated, strict
 from tests.unit.simulator.coverage import Seen
 from tests.unit.simulator.plans import (
     AGAIN,
@@ -28,46 +26,39 @@ from tests.unit.simulator.plans import (
 from tests.unit.simulator.shrinking import fails, shrink
 from zklock._kazoo.connect import PROOFS
 
-ROOT = Path(__file__).parents[3]
 FEWEST, _ = PROOFS
 
-ASKED = os.environ.get("ZKLOCK_SIMULATE")
-SECONDS = float(ASKED or repeated(30, 10))
-"""How long, in seconds of a processor. Half of them with riders."""
-WIDER = bool(ASKED) and not strict()
-"""Whether half of the plans are wider ones: where somebody asks for new seeds, and looks."""
-LONGEST = math.inf if ASKED else 1.5 * SECONDS
-"""How long at most, by the clock: on a busy machine it is less, unless it was asked for."""
+ASKED = float(os.environ.get("ZKLOCK_SIMULATE") or 0.0)
+COUNT = 1500
+"""How many seeds a night, with riders and without."""
 
 
-def seed_of_sources() -> int:
-    """Return a number that changes with any module of zklock."""
-    digest = hashlib.sha256()
-    for module in sorted((ROOT / "zklock").rglob("*.py")):
-        digest.update(module.read_bytes())
-    return int.from_bytes(digest.digest()[:4], "big") % 10**9
+def first_seed() -> int:
+    """Return the first of the new seeds."""
+    if ASKED:
+        return random.SystemRandom().randrange(10**9)
+    return int(os.environ.get("ZKLOCK_NIGHT") or f"{datetime.now(UTC):%Y%m%d}") * COUNT
 
 
-@pytest.mark.lengthy("new seeds of the simulator: ten seconds of a processor")
-@pytest.mark.timeout(900 + 10 * SECONDS)  # beside others, and nicer than they are
+@pytest.mark.thorough("new seeds of the simulator: they are another day's")
+@pytest.mark.timeout(3600 + 10 * ASKED)  # beside others
 @pytest.mark.parametrize("riders", ["off", "on"])
 def test_new_seeds(
     riders: str, told_in_the_end: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each third plan has interrupts, and every other one of these has second ones, too.
+    """Half of all plans are wider ones, two seeds in a row of each four.
 
-    In each fifth one, those who hold write as seldom as they may.
-
-    If they are wanted, half of all plans are wider ones, two seeds in a row of each four.
-
-    Which states have met which events is told in the end.
+    Two of three plans have interrupts, and every other one of these has second ones, too. In each
+    fifth one, those who hold write as seldom as they may. Which states have met which events is
+    told in the end.
     """
     monkeypatch.setenv("ZKLOCK_RIDER", riders)
-    seed = first = seed_of_sources() if strict() else random.SystemRandom().randrange(10**9)
+    seed = first = first_seed()
     print(f"seeds from {first} on")
-    seen, begin, clock = Seen(), time.process_time(), time.monotonic() + LONGEST / 2
-    while (spent := time.process_time() - begin) < SECONDS / 2 and time.monotonic() < clock:
-        plan = wider_plan_of(seed) if WIDER and seed % 4 >= 2 else plan_of(seed)
+    seen, begin = Seen(), time.process_time()
+    last = math.inf if ASKED else first + COUNT
+    while seed < last and (not ASKED or time.process_time() - begin < ASKED / 2):
+        plan = wider_plan_of(seed) if seed % 4 >= 2 else plan_of(seed)
         if not seed % 5:
             plan = replace(plan, proofs=FEWEST)
         with seen.watching():
@@ -77,7 +68,7 @@ def test_new_seeds(
             print(f"cut down: {shrink(failure)}")
             pytest.fail(str(failure))
         seed += 1
-    speed = f"{seen.played / spent:.1f} in a second of a processor"
+    speed = f"{seen.played / (time.process_time() - begin):.1f} in a second of a processor"
     told_in_the_end.append(
         f"the simulator, riders {riders}: {seen.played} new seeds, from {first} on; {speed}"
     )

@@ -27,7 +27,6 @@ from tests.unit.simulator.mutations import MUTATIONS, detect
 from tests.unit.simulator.plans import (
     AGAIN,
     FAULTS,
-    FORBID,
     KINDS,
     WIDER_FAULTS,
     WIDER_KINDS,
@@ -37,6 +36,7 @@ from tests.unit.simulator.plans import (
     wider_plan_of,
     with_interrupts,
 )
+from tests.unit.simulator.seeds import Entry, entries
 from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
 from zklock._kazoo.riders import Awaited, Rider
@@ -49,54 +49,9 @@ SEEDS = 48
 EACH = 8
 """Seeds for each test."""
 FEW = EACH
-"""Seeds of each sort before each commit; ``test_new_seeds.py`` plays hundreds of others."""
+"""Seeds of each sort before each commit; ``tests/seeds.txt`` has hundreds of others."""
 MORE = 300
 """More seeds, for changes of the core."""
-FOUND = [
-    (829033932, Plan("lock", 4.0, 2, 2, ("pause server", "expire"), 4, 0.1)),
-    (5, Plan("pool", 4.0, 2, 2, ("no threads", "kill"), 4, 0.0)),
-    (37, Plan("pool", 4.0, 3, 2, ("stop client", "stall", "delete node"), 2, 0.03)),
-    (151, Plan("pool", 4.0, 3, 1, ("no threads", "kill"), 1, 0.0)),
-    (928291856, Plan("pool", 6.0, 2, 2, ("stop client",), 2, 0.1)),
-    (5170, Plan("election", 6.0, 2, 1, ("no threads", "restart"), 4, 0.0)),
-    (832248417, Plan("pool", 4.0, 2, 1, ("throttle", "no threads"), 2, 0.1)),
-    (669623516, Plan("pool", 4.0, 2, 2, ("lose", "restart"), 2, 0.3)),
-    (
-        770748966,
-        Plan(
-            "pool",
-            4.0,
-            2,
-            2,
-            ("pause server", "no threads", "kill", "cut off", "delete node"),
-            4,
-            0.03,
-        ),
-    ),
-    (
-        832248454,
-        Plan("pool", 4.0, 3, 1, ("throttle", "no threads", "cancel", "cut", "kill"), 2, 0.0),
-    ),
-    (61, Plan("several", 4.0, 2, 2, (FORBID,), 4, 0.3)),
-    (
-        502704,
-        Plan("lock", 4.0, 3, 1, ("stop client", "kill", "throttle", FORBID, AGAIN), 3, 0.1),
-    ),
-    (
-        500290,
-        Plan(
-            "pool",
-            6.0,
-            3,
-            2,
-            ("cut off", "kill", "cancel", "expire", "lose", FORBID, FORBID),
-            3,
-            0.1,
-        ),
-    ),
-]
-"""What has found a fault."""
-
 MOST = 60
 """A fault must be found in so many plans."""
 
@@ -192,10 +147,14 @@ def test_a_seeded_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert mutation.found in str(detected.violation), detected
 
 
-@pytest.mark.parametrize(("seed", "plan"), FOUND)
-def test_what_has_found_a_fault(seed: int, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", "off")
-    play(seed, plan)
+@pytest.mark.lengthy("the seeds of seeds.txt: a minute of a processor")
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", entries(), ids=str)
+def test_seeds(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some seeds of ``tests/seeds.txt``, or one that has found a fault."""
+    monkeypatch.setenv("ZKLOCK_RIDER", entry.riders)
+    for seed in entry.seeds:
+        play(seed, entry.plan(seed))
 
 
 @pytest.mark.thorough("a failure of the simulator cut down: it changes with the simulator alone")

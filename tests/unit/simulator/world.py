@@ -21,30 +21,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
-import importlib
 import logging
 import math
-import os
-import queue
 import random
-import select
-import socket
-import sys
-import threading
-import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
-from unittest import mock
 
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.retry import KazooRetry
+from kazoo.handlers.threading import KazooTimeoutError
 
 import zklock
 from tests import trace
@@ -52,7 +40,7 @@ from tests.unit.simulator import system as simulated
 from tests.unit.simulator.elections import Elections
 from tests.unit.simulator.ensemble import HOSTS, Ensemble
 from tests.unit.simulator.marks import Marks
-from tests.unit.simulator.network import Network, of_the_call
+from tests.unit.simulator.network import Network
 from tests.unit.simulator.plans import (
     AGAIN,
     FORBID,
@@ -70,14 +58,13 @@ from tests.unit.simulator.plans import (
 from tests.unit.simulator.pools import Planned, Workers
 from tests.unit.simulator.rights import Rights
 from tests.unit.simulator.several import Several
+from tests.unit.simulator.substituted import substituted
 from tests.unit.simulator.system import Over, Process, System, Violation
 from zklock import LossReason, telemetry
-from zklock._election.base import pause_after
-from zklock._engine import nodes, runtime, sessions, telling, watches
+from zklock._engine import nodes, telling, watches
 from zklock._engine.grant import GrantBase
 from zklock._engine.watches import LOOK_AGAIN
-from zklock._ground import mutexes, strikes, telemetry as hub
-from zklock._ground.clock import clock
+from zklock._ground import telemetry as hub
 from zklock._kazoo import states
 from zklock._recipes import names
 from zklock.errors import (
@@ -789,58 +776,10 @@ class _Log(logging.Handler):
 
 @contextmanager
 def _substituted(world: World) -> Iterator[None]:
-    """Put the simulated system under zklock and kazoo."""
-    chance = random.Random(f"chance {world.system.seed}")
-    drawn = {name: getattr(chance, name) for name in ("random", "randint", "uniform", "shuffle")}
-    modules = world.network.modules()
-    replaced: list[tuple[object, object]] = [
-        (threading, simulated.THREADING),
-        (queue, simulated.QUEUE),
-        (time, simulated.TIME),
-        (select, modules["select"]),
-        (socket, modules["socket"]),
-        (fcntl, modules["fcntl"]),
-        (random, simulated.Module(random, **drawn)),
-        (queue.SimpleQueue, simulated.Queue),
-        (time.sleep, simulated.sleep),
-        (random.uniform, chance.uniform),
-        (clock, simulated.now),
-        (strikes.of_the_call, of_the_call),
-        (mutexes.Mutex, simulated.Lock),
-        (mutexes.ReentrantMutex, simulated.RLock),
-        (os.urandom, chance.randbytes),
-        (uuid.uuid4, lambda: uuid.UUID(int=chance.getrandbits(128), version=4)),
-    ]
-    by_id = {id(real): fake for real, fake in replaced}
-    with ExitStack() as stack:
-
-        def put(home: Any, name: str, value: object) -> None:
-            stack.enter_context(mock.patch.object(home, name, value))
-
-        for name, module in list(sys.modules.items()):
-            if name.startswith("zklock.testing") or not name.startswith(HOUSES):
-                continue
-            for attribute, value in list(vars(module).items()):
-                if id(value) in by_id:
-                    put(module, attribute, by_id[id(value)])
-                    continue
-                kind = type(value)  # isinstance() would ask the value, which may be lazy
-                if issubclass(kind, type) and threading.local in value.__bases__:
-                    put(module, attribute, simulated.local_class(value))
-                elif issubclass(kind, threading.local):
-                    local = simulated.Local if kind is threading.local else None
-                    put(module, attribute, (local or simulated.local_class(kind))())
-        put(SequentialThreadingHandler, "queue_impl", simulated.Queue)
+    """Put the simulated system under zklock and kazoo, and this world's looks into them."""
+    with substituted(world.system, world.network) as put:
         # Who looks again would hide that nobody was woken. Where ACLs change, it has to.
         put(watches, "LOOK_AGAIN", LOOK_AGAIN if FORBID in world.plan.faults else math.inf)
-        put(SequentialThreadingHandler, "sleep_func", staticmethod(simulated.sleep))
-        for function in (runtime.Runtime.__init__, KazooRetry.__init__, pause_after):
-            defaults = tuple(by_id.get(id(each), each) for each in function.__defaults__ or ())
-            put(function, "__defaults__", defaults)
-        put(sys.modules["kazoo.handlers.threading"], "atexit", mock.Mock())
-        opening = simulated.RLock()
-        put(sessions, "_opening", opening)
-        put(sessions, "_opened", simulated.Condition(opening))
         give = nodes.OwnNodes.give
 
         def given(self: nodes.OwnNodes, grant: GrantBase) -> None:
@@ -869,9 +808,3 @@ def _substituted(world: World) -> Iterator[None]:
 
 
 LOGGERS = ("zklock", "kazoo", "concurrent")
-HOUSES = (*LOGGERS[:2], "concurrent.futures")
-"""What runs on the simulated system: the beginnings of the names of its modules."""
-
-for _name in zklock.__all__:
-    getattr(zklock, _name)  # what is imported later would have the real modules
-importlib.import_module("zklock._kazoo.riding")  # a client imports it if it has riders

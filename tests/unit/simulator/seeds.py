@@ -1,0 +1,53 @@
+"""The seeds that are played for each change: ``tests/seeds.txt``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.unit.simulator.plans import AGAIN, INTERRUPT, Plan, plan_of, with_interrupts
+
+FILE = Path(__file__).parents[2] / "seeds.txt"
+
+AT_ONCE = 10
+"""Seeds of a line that are one test."""
+
+_INTERRUPTS = {"none": None, "once": INTERRUPT, "twice": AGAIN}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Some seeds of a line."""
+
+    seeds: range
+    riders: str
+    interrupts: str
+    text: str
+
+    def plan(self, seed: int) -> Plan:
+        """Return what is played of a seed."""
+        plan = Plan.parse(self.text) if self.text else plan_of(seed)
+        kind = _INTERRUPTS[self.interrupts]
+        return plan if kind is None else with_interrupts(plan, kind)
+
+    def __str__(self) -> str:
+        return f"{self.seeds.start}-{self.seeds.stop - 1} {self.riders} {self.interrupts}"
+
+
+def entries() -> Iterator[Entry]:
+    """Return what is in the file, each line in parts of ``AT_ONCE`` seeds."""
+    for number, line in enumerate(FILE.read_text().splitlines(), 1):
+        words = line.partition("#")[0].split(maxsplit=3)
+        if not words:
+            continue
+        try:
+            seeds, riders, interrupts, *text = words
+            first, _, last = seeds.partition("-")
+            end = int(last or first) + 1
+            if riders not in {"on", "off"} or interrupts not in _INTERRUPTS or end <= int(first):
+                raise ValueError(line)
+        except ValueError as error:
+            raise ValueError(f"{FILE.name}:{number}: SEEDS RIDERS INTERRUPTS [PLAN]") from error
+        for begin in range(int(first), end, AT_ONCE):
+            yield Entry(range(begin, min(begin + AT_ONCE, end)), riders, interrupts, "".join(text))
