@@ -1,7 +1,7 @@
 # Two commands need nothing but Python 3.11, pip and a package manager: make demo, make test.
 # Variables: PYTHON (the interpreter for .venv), ARGS (more arguments for the command that runs),
-# WORKERS (how many processes share the tests; 0 for none), FULL (1: with the tests that are left to CI),
-# MINUTES (of chaos, and of the simulator).
+# WORKERS (how many processes share the tests; 0 for none), FULL (1: with the tests that are left to the
+# nightly run), MINUTES (of chaos, and of the simulator).
 
 PYTHON :=
 ARGS :=
@@ -29,17 +29,15 @@ ifneq ($(FULL),)
 export ZKLOCK_TEST_FULL := $(FULL)
 endif
 
-# All are wanted, none of them left to CI.
-ALL := $(filter-out 0 false no off,$(or $(ZKLOCK_TEST_FULL),$(ZKLOCK_TEST_STRICT)))
 # The tests against a server wait for most of their time. Each process collects all tests, and has a server.
 SHARED := -n $(or $(WORKERS),$(shell echo $$(($(CORES) + 7)))) --dist loadscope --no-loadscope-reorder
 # Tests of narrow margins between many holders and an ensemble run by themselves, after all others, where
-# nothing is left to CI.
+# nothing is left out.
 ALONE := tests/cluster/test_partitions.py
 TOGETHER = +@$(MAKE) --no-print-directory -j
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types unit zookeeper pytest jitter coverage docs package chaos simulate mutants bench figures clean
+.PHONY: help demo test check lint types unit zookeeper pytest nightly jitter coverage docs package chaos simulate mutants bench figures clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -47,8 +45,11 @@ help:  ## list the targets
 demo: $(DEMO)  ## play the locks against a real ZooKeeper, before your eyes
 	$(BIN)/zklock demo $(ARGS)
 
-test:  ## linter, formatter, types, and the tests; FULL=1: with those left to CI
-	$(TOGETHER) lint types pytest
+test: $(READY)  ## all that a change has to pass: A, deterministic; B, on a real ZooKeeper
+	@$(MAKE) --no-print-directory lint types
+	@$(BIN)/python -m tests.run unit played
+	@$(MAKE) --no-print-directory zookeeper
+	@$(BIN)/python -m tests.run real
 
 check:  ## linter, formatter, types, and the unit tests, without the lengthy ones: no ZooKeeper
 	$(TOGETHER) lint types unit
@@ -71,9 +72,9 @@ unit: $(READY)
 tests/__pycache__: | $(READY)
 	@$(BIN)/python -m pytest -q --collect-only >/dev/null || true
 
-pytest: zookeeper | tests/__pycache__  ## the tests alone
+pytest: zookeeper | tests/__pycache__  ## tests of ARGS, or all of them, on a real ZooKeeper; FULL=1: none left out
 ifeq ($(filter tests/%,$(ARGS)),)
-ifeq ($(ALL),)
+ifeq ($(FULL),)
 	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
 else
 	$(BIN)/python -m pytest -q $(SHARED) $(ALONE:%=--ignore=%) $(ARGS); shared=$$?; \
@@ -82,6 +83,9 @@ endif
 else
 	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
 endif
+
+nightly:  ## what takes long and seldom finds anything, with new seeds: the seed is the date
+	@bash .ci/nightly $(ARGS)
 
 jitter: zookeeper  ## tests of ARGS, or those against a server, while all threads are delayed at random
 	$(BIN)/python -m pytest -q $(SHARED) -p tests.jitter $(or $(ARGS),tests/contract)

@@ -1,7 +1,7 @@
 """Progress in lines that a person can read, in place of a dot for each test.
 
-``pytest -p tests.progress`` prints every few seconds how many tests of the stage are done, and the
-name of a test that fails at once. `tests.run` uses it. The stage's name is in ``ZKLOCK_TEST_STAGE``.
+``pytest -p tests.progress`` prints every few seconds how many tests are done, and the
+name of a test that fails at once. `tests.run` uses it; ``ZKLOCK_TEST_STAGE`` is its title.
 """
 
 from __future__ import annotations

@@ -115,9 +115,8 @@ def main(words: list[str]) -> int:
     print(
         f"\n{', '.join(names)}: {minutes:.1f} min" + "".join(f"; failed: {each}" for each in failed)
     )
-    print(
-        f"{total['passed']} passed, {total['failed'] + total['error']} failed, {total['skipped']} skipped"
-    )
+    bad = total["failed"] + total["error"]
+    print(f"{total['passed']} passed, {bad} failed, {total['skipped']} skipped")
     return 1 if failed else 0
 
 
