@@ -91,7 +91,9 @@ class Loop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         self._selector.woken = True
 
-    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., object], *args: Any
+    ) -> None:
         self._selector.readers[fd] = asyncio.Handle(callback, args, self, None)
 
     def remove_reader(self, fd: Any) -> bool:
@@ -100,7 +102,9 @@ class Loop(asyncio.BaseEventLoop):
             handle.cancel()
         return handle is not None
 
-    async def connect_accepted_socket(self, factory: Any, sock: Any, **_: Any) -> Any:
+    async def connect_accepted_socket(  # type: ignore[override]
+        self, factory: Any, sock: Any, **_: Any
+    ) -> Any:
         return Transport(self, sock, factory())
 
     async def create_connection(self, factory: Any, host: Any = None, port: Any = None) -> Any:  # type: ignore[override]
