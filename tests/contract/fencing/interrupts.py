@@ -32,13 +32,15 @@ class Moments:
     def __init__(self) -> None:
         self.count = 0
         self.at = -1
-        self.error: BaseException = TimeLimit()
+        self.error: BaseException | None = None
 
     def __call__(self, frame: object, what: str, arg: object) -> None:
         if what in {"call", "c_return"} and arg is not sys.setprofile:
             self.count += 1
             if self.count == self.at:
-                raise self.error
+                error, self.error = self.error, None  # nothing keeps what it has passed
+                assert error is not None
+                raise error
 
     def run(self, call: Callable[[], object], at: int = -1, error: Any = None) -> bool:
         """Call; return whether the error got through. Other errors pass."""
