@@ -200,10 +200,10 @@ class GuardUnusable(_OfResource, ZkLockError):
 
 
 class OutcomeUnknown(_OfResource, ZkLockError):
-    """A guarded write may have happened, and cannot happen any more: read, and decide.
+    """A guarded write may have happened: claim again, read, and decide.
 
-    No answer came, the write was sent again, and others have written since. ``resource`` names the
-    resource.
+    No answer came, or the connection broke. The text says whether the write can still happen.
+    ``resource`` names the resource.
     """
 
 
