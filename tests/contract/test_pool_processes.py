@@ -112,6 +112,27 @@ def test_a_failure_of_any_sort_is_one_shards(
     assert len(noted(tmp_path, "began")[1]) == 1
 
 
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_late_write_that_is_refused_is_no_failure(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    executor: str,
+) -> None:
+    """A later owner has written already. The loss is told as one, and the shard begins anew."""
+    handler = Handle(str(tmp_path), {0: "is_refused"})
+    pool = join("a", handler=handler, executor=executor, shards=1, on_error="stop")
+    began(tmp_path, 1)
+    for count in range(1, 4):
+        wait_for(lambda count=count: len(tokens(tmp_path, "began", 0)) == count, SOON)  # type: ignore[misc]
+        zklock_client.delete(pool.owned()[0].path)
+    pool.stop()
+    assert "raised" not in caplog.text
+    assert "lost: the contender's node was deleted" in caplog.text
+
+
 def test_a_result_of_any_sort_is_a_return(
     join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

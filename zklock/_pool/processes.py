@@ -35,12 +35,12 @@ from typing import Any
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._ground.clock import check_timeout, clock
-from zklock._ground.groups import says_only
+from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.records import log_fields
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.runners import CannotRun, Queued, Shard, ShardHandler, Task
-from zklock.errors import LockLost
+from zklock.errors import LockLost, StaleToken
 
 log = logging.getLogger("zklock")
 
@@ -61,7 +61,8 @@ _ROUND = 0.5
 
 _RUNS, _STOPS, _LOST = 0, 1, 2
 _SIZE = 8 * (2 + 2 * MAX_SHARDS)
-_SAYS_RETURNED, _SAYS_FAILED, _SAYS_LOST, _SAYS_NOT_BEGUN = b"R", b"F", b"L", b"N"
+_SAYS_RETURNED, _SAYS_FAILED, _SAYS_NOT_BEGUN = b"R", b"F", b"N"
+_SAYS_LOST, _SAYS_STALE = b"L", b"S"
 _MAX_WORD = 3000
 """How many bytes of a failure's text are sent: the last ones."""
 
@@ -333,7 +334,7 @@ class _Child:
         self._lost = True
 
     def run(self) -> None:
-        """Run the handler; ``CannotRun``, or ``HandlerFailed`` or ``LockLost`` if it failed."""
+        """Run the handler; ``CannotRun``, or ``HandlerFailed``, ``LockLost``, ``StaleToken``."""
         try:
             mine, its = multiprocessing.Pipe(duplex=False)
         except OSError as error:
@@ -359,6 +360,9 @@ class _Child:
         text = word[1:].decode(errors="replace")
         if word[:1] == _SAYS_LOST:
             raise LockLost(text, path=self._shard._path, token=self._shard.token)
+        if word[:1] == _SAYS_STALE:
+            path, token = self._shard._path, self._shard.token
+            raise StaleToken(text, resource=path, path=path, token=token, highest=None)
         if word[:1] == _SAYS_NOT_BEGUN:
             raise CannotRun(text)
         if word[:1] == _SAYS_FAILED:
@@ -493,11 +497,13 @@ def _serve(its: Connection, board: int, handler: bytes, shard: RemoteShard) -> N
 
 
 def _last_word(error: BaseException) -> bytes:
+    if isinstance(error, StaleToken):
+        return _SAYS_STALE + str(error).encode(errors="replace")[-_MAX_WORD:]
     try:
         text = "".join(traceback.format_exception(error))
     except Exception:
         text = f"{type(error).__name__}, whose text cannot be had"
-    says = _SAYS_LOST if says_only(error, LockLost) else _SAYS_FAILED
+    says = _SAYS_LOST if says_only(error, OF_LOSS) else _SAYS_FAILED
     return says + text.encode(errors="replace")[-_MAX_WORD:]
 
 
