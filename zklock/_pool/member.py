@@ -47,7 +47,7 @@ from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_s
 from zklock._pool.nodes import Found, PoolPaths, WorkerNodes, WorkerRecord
 from zklock._pool.own_threads import Calling
 from zklock._pool.planning import Assign
-from zklock._pool.processes import InExecutor, InProcesses
+from zklock._pool.processes import InExecutor, InProcesses, is_being_spawned
 from zklock._pool.publication import PlaceKeeper, Publication
 from zklock._pool.rebalancer import Memory, Policy, PoolElection, Rebalancer
 from zklock._pool.returning import Place
@@ -335,6 +335,12 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     async def _start(self, call: StartCall, home: asyncio.AbstractEventLoop | None) -> None:
         check_thread("start()")
+        if is_being_spawned():
+            raise RuntimeError(
+                f"{self._path}: this process is being spawned, and imports the main module for "
+                "that: begin what the script does with 'if __name__ == \"__main__\":', else each "
+                "process of a handler would be a worker, too"
+            )
         self._session.check_usable()
         with self._lock:
             if self._started:

@@ -8,7 +8,6 @@ process that owns the shard stands still or is gone.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import mmap
 import multiprocessing
@@ -66,7 +65,12 @@ _SAYS_LOST, _SAYS_STALE = b"L", b"S"
 _MAX_WORD = 3000
 """How many bytes of a failure's text are sent: the last ones."""
 
-_PR_SET_PDEATHSIG = 1
+_DIES_WITH_PARENT = """(
+    __import__("ctypes").CDLL(None).prctl(1, 9, 0, 0, 0),
+    __import__("os").getppid() == {parent} or __import__("os")._exit(1),
+    {name!r},
+)[-1]"""
+"""PR_SET_PDEATHSIG, SIGKILL. For a process that cannot import zklock yet."""
 
 
 class _View:
@@ -374,7 +378,7 @@ class _Child:
         process = multiprocessing.get_context("spawn").Process(
             target=_serve,
             args=(its, _Inherited(self._board), self._handler, self._shard),
-            name=f"zklock-shard-{self._shard._shard}",
+            name=_Name(f"zklock-shard-{self._shard._shard}"),
         )
         try:
             process.start()
@@ -459,6 +463,21 @@ def _obituary(process: BaseProcess) -> str:
     return f"process {process.pid} {how}, before its handler had returned or raised"
 
 
+class _Name(str):
+    """The name of a spawned process, which ends on Linux when the thread that spawns it does.
+
+    ``multiprocessing`` unpickles it there before it imports the main module: that may take long,
+    or for ever.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if sys.platform != "linux":
+            return str, (str(self),)
+        return eval, (_DIES_WITH_PARENT.format(parent=os.getpid(), name=str(self)).strip(),)
+
+
 class _Inherited:
     """A descriptor that a spawned process inherits. There it is a number."""
 
@@ -496,6 +515,12 @@ def _serve(its: Connection, board: int, handler: bytes, shard: RemoteShard) -> N
         its.send_bytes(word)
 
 
+def is_being_spawned() -> bool:
+    """Whether this process was spawned, and still imports the main module of its parent."""
+    main = sys.modules.get("__mp_main__")
+    return main is not None and sys.modules.get("__main__") is not main
+
+
 def _last_word(error: BaseException) -> bytes:
     if isinstance(error, StaleToken):
         return _SAYS_STALE + str(error).encode(errors="replace")[-_MAX_WORD:]
@@ -510,13 +535,11 @@ def _last_word(error: BaseException) -> bytes:
 def _end_with_parent() -> None:
     """Have this process killed when its parent is gone, however the parent ends.
 
-    On Linux the kernel does it. Elsewhere, and where a change of user has switched that off, a
-    thread looks. Code that keeps Python's lock can hold up that thread.
+    On Linux the kernel does it, from the process's beginning on. Elsewhere, and where a change of
+    user has switched that off, a thread looks. Code that keeps Python's lock can hold it up.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     threading.Thread(
         target=_follow, args=(parent.pid, parent.sentinel), name="zklock-parent", daemon=True
     ).start()

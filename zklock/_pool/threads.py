@@ -52,10 +52,10 @@ class WorkerPool(Membership[Grant]):
     earlier, the shard stays owned, and is not handled again until it is owned anew.
 
     ``executor``: where the handler runs. ``"threads"``; ``"processes"`` (one for each shard that
-    runs, spawned); ``"asyncio"`` (a loop on a thread of its own); any executor of
-    ``concurrent.futures``; or a running event loop. The default is ``"asyncio"`` for coroutine
-    functions, else ``"threads"``. If an executor runs fewer handlers at a time than there are
-    shards, the other shards are owned, and wait for their handler.
+    runs, spawned: the script needs ``if __name__ == "__main__":``); ``"asyncio"`` (a loop on a
+    thread of its own); any executor of ``concurrent.futures``; or a running event loop. The default
+    is ``"asyncio"`` for coroutine functions, else ``"threads"``. If an executor runs fewer handlers
+    at a time than there are shards, the other shards are owned, and wait for their handler.
 
     ``on_error``: what follows an exception in the handler, which is logged. ``"retry"`` calls it
     again after a pause that grows with every failure in a row. ``"stop"`` does not, and the shard
@@ -117,7 +117,7 @@ class WorkerPool(Membership[Grant]):
         worker to join: then it may be started again. Raises ``ZkLockError`` if the pool was started
         before, if what ZooKeeper says of the shards cannot be read (:meth:`set_shards` mends it),
         if the pool has names and ``shards`` was a number, or the other way round, or if no thread
-        can be started for the pool.
+        can be started for the pool. Raises ``RuntimeError`` in a process that is being spawned.
         """
         self._start_by(StartCall())
 
