@@ -957,3 +957,22 @@ def test_a_shard_that_may_not_be_had_is_said_once(
     shared(one)
     assert "shard 3 is had" in caplog.text
     assert caplog.text.count("cannot be had") == 1
+
+
+def test_a_pool_whose_client_is_stopped_leaves_without_an_error(
+    front: Front,
+    zklock_connect: Callable[..., Any],
+    zklock_path: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "zklock")
+    client = zklock_connect()
+    pool = front.pool(client, zklock_path, shards=SHARDS)
+    pool.start()
+    shared(pool)
+    client.stop()
+    said = "this worker leaves the pool for good, as its client was stopped"
+    wait_for(lambda: said in caplog.text, SOON, "it is said")
+    pool.stop()
+    assert [it.getMessage() for it in caplog.records if it.levelname == "ERROR"] == []
+    assert "call its start() first" not in caplog.text

@@ -576,13 +576,7 @@ class Membership(Uncopied, Observed, Generic[G]):
                 self._election.run(self._lead)
             except Exception as error:
                 if self._over(error):
-                    log.info(
-                        "%s: this worker leads no more: %s",
-                        self._path,
-                        error,
-                        extra=self._fields(),
-                    )
-                    return
+                    return  # the pool's thread says so
                 if trouble.strikes(error):
                     log.error(
                         "%s: this worker cannot lead: %s", self._path, error, extra=self._fields()
@@ -662,6 +656,13 @@ class Membership(Uncopied, Observed, Generic[G]):
         try:
             attempt.result()
         except Exception as error:
+            if self._over(error):
+                log.info(
+                    "%s: this worker leaves the pool for good, as its client was stopped",
+                    self._path,
+                    extra=self._fields(),
+                )
+                return
             if self._absent.strikes(error):
                 log.error(
                     "%s: this worker cannot be in the pool: %s",
@@ -669,8 +670,7 @@ class Membership(Uncopied, Observed, Generic[G]):
                     error,
                     extra=self._fields(),
                 )
-            if not self._over(error):
-                self._agenda.at(self._agenda.now() + self._absent.pause(), self._attend)
+            self._agenda.at(self._agenda.now() + self._absent.pause(), self._attend)
 
     def _over(self, error: Exception) -> bool:
         """Whether the client is of no use any more. Then all of the worker leaves, for good.
