@@ -23,7 +23,7 @@ from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantOptions, Keeper
 from zklock._engine.roster import MembershipChange
 from zklock._ground.events import Event
-from zklock._ground.groups import says_only
+from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.loss import Loss
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -32,7 +32,7 @@ from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Claim
 from zklock._recipes.observe import LeaderChange
 from zklock._recipes.queries import Contender
-from zklock.errors import LeaderStuck, LockLost, ZkLockError
+from zklock.errors import LeaderStuck, ZkLockError
 
 log = logging.getLogger("zklock")
 
@@ -140,7 +140,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
         An exception in ``lead`` ends the term and is logged. With ``on_error="retry"`` this member
         stands again, after a pause that grows with every failure in a row. With ``"raise"``, the
-        exception is raised here. ``LockLost`` of a leadership that is lost counts as a return.
+        exception is raised here. ``LockLost`` and ``StaleToken`` of a leadership that is lost count
+        as a return.
 
         ``handle_signals=True``: the same as ``with election.terminating():``. An interrupt
         (``KeyboardInterrupt``) ends the term as a stop does, and is raised.
@@ -446,14 +447,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             if not self._stopping:
                 ran("lead", lead(leadership))
         except BaseException as error:
-            if not (says_only(error, LockLost) and leadership.lost.is_set()):
+            if not (says_only(error, OF_LOSS) and not leadership.held):
                 term.error = error
-                log.exception(
-                    "%s: what leads with token %s raised",
-                    self._path,
-                    leadership.token,
-                    extra=log_fields(leadership),
-                )
+                self._say_failed(leadership, error)
         finally:
             leadership.should_stop.set()
             try:
@@ -472,6 +468,15 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             finally:
                 term.over.set()
                 self._mail.put(None)
+
+    def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
+        log.error(
+            "%s: what leads with token %s raised",
+            self._path,
+            leadership.token,
+            exc_info=error,
+            extra=log_fields(leadership),
+        )
 
     async def _await_end(self, term: _Term) -> bool:
         """Wait for the end of ``lead``, for its grace once it is told. Return whether it ended."""

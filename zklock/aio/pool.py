@@ -81,7 +81,8 @@ class WorkerPool(Membership[Grant]):
     async def start(self) -> None:
         """Join the pool; shards come soon.
 
-        Raises the same errors as ``Lock.contenders()``. Raises ``ZkLockError`` if the pool was
+        Raises the same errors as ``Lock.contenders()``, among them ``AccessDenied`` if ACLs forbid
+        this worker to join: then it may be started again. Raises ``ZkLockError`` if the pool was
         started before, if what ZooKeeper says of the shards cannot be read (:meth:`set_shards`
         mends it), or if the pool has names and ``shards`` was a number, or the other way round. If
         this is cancelled, the worker has not joined, and may be started again.
