@@ -55,6 +55,9 @@ class Bodied(Uncopied, HasBody):
         """Give up one of these uses, without waiting. Repeatable."""
         self.abandon()
 
+    def _get_ready(self) -> None:
+        """Get ready to be entered, before whoever may enter it has got it."""
+
     def _enter(self) -> None:
         """Begin a ``with`` body of the running thread or task."""
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.bodies import AttemptingBase, B, Bodied, HasBody, Left, Locking
-from zklock._engine.grant import GrantBase
+from zklock._engine.grant import End, GrantBase
 from zklock._ground.events import Event
-from zklock._ground.itself import EntersItself, Leaving
+from zklock._ground.itself import EntersItself, LeavesWhatItEntered, Leaving, entered
 from zklock._ground.kept import kept
 
 
@@ -45,11 +45,18 @@ class Entered(EntersItself, Bodied, Leaves):
         return self
 
 
-class WithLock(Locking[B], Leaves):
+class WithLock(Locking[B], LeavesWhatItEntered, Leaves):
     """``with lock``, for threads."""
 
     def __enter__(self) -> B:
-        return run(self._enter)
+        body = entered(self)
+        try:
+            grant = run(self._enter)
+        except BaseException:
+            body.watches = ()
+            raise
+        body.held = True
+        return grant
 
     def _begin_leaving(self, begun: list[Any]) -> None:
         left: Left = {}
@@ -65,7 +72,7 @@ class WithLock(Locking[B], Leaves):
             mine.entered = mine.entered[:depth]
 
 
-class Attempting(AttemptingBase[B], Leaves):
+class Attempting(AttemptingBase[B], LeavesWhatItEntered, Leaves):
     """``with lock.attempt(…)``, for threads."""
 
     def __init__(self, acquire: Callable[[], B | None]) -> None:
@@ -75,7 +82,14 @@ class Attempting(AttemptingBase[B], Leaves):
         super().__init__(take)
 
     def __enter__(self) -> B | None:
-        return run(self._enter)
+        body = entered(self)
+        try:
+            grant = run(self._enter)
+        except BaseException:
+            body.watches = ()
+            raise
+        body.held = True
+        return grant
 
     def _innermost(self) -> Bodied | None:
         return self._grant
@@ -126,6 +140,11 @@ class Grant(GrantBase, Entered):
         waiting for the answer: use ``abandon()`` there, too.
         """
         run(self._release)
+
+    def _end_with(self, end: End) -> bool:
+        ends = super()._end_with(end)
+        self._get_unready()
+        return ends
 
     def _set_lost(self) -> None:
         self.lost.set()
