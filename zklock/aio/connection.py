@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -44,8 +44,11 @@ def connect(
     return Connecting(client, hosts, start_timeout, bool(kazoo_options.get("sasl_options")))
 
 
-class Connecting:
-    """A client to start: ``await`` it once, or enter it once by ``async with``."""
+class Connecting(Coroutine[Any, Any, Client]):
+    """A client to start: ``await`` it once, or enter it once by ``async with``.
+
+    It is a coroutine, so that ``asyncio.create_task`` takes it.
+    """
 
     def __init__(self, client: Client, hosts: str, start_timeout: float, sasl: bool) -> None:
         self._client = client
@@ -53,9 +56,27 @@ class Connecting:
         self._start_timeout = start_timeout
         self._sasl = sasl
         self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
+        self._steps: Coroutine[Any, Any, Client] | None = None  # of a task
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self._start().__await__()
+
+    def send(self, value: Any) -> Any:
+        """Go on; for a task."""
+        if self._steps is None:
+            self._steps = self._start()
+        return self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Go on with an error; for a task."""
+        if self._steps is None:
+            self._steps = self._start()
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        """End it; for a task."""
+        if self._steps is not None:
+            self._steps.close()
 
     async def __aenter__(self) -> Client:
         return await self._start()
