@@ -7,6 +7,7 @@ line of an ``__exit__``. Here the last step itself makes the signal.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
@@ -20,6 +21,8 @@ import pytest
 
 import zklock
 from tests.contract.support import SOON, granted
+from zklock import FencingToken, aio
+from zklock.fencing import MemoryGuard
 from zklock.testing import wait_for
 
 
@@ -53,6 +56,16 @@ LOCKS: dict[str, Callable[[Any, str], Any]] = {
         [zklock.Lock(client, path + "/a"), zklock.RLock(client, path + "/b")]
     ),
     "LeaderElection": zklock.LeaderElection,
+}
+
+TASK_LOCKS: dict[str, Callable[[Any, str], Any]] = {
+    "Lock": aio.Lock,
+    "RLock": aio.RLock,
+    "Semaphore": partial(aio.Semaphore, limit=1),
+    "MultiLock": lambda client, path: aio.MultiLock(
+        [aio.Lock(client, path + "/a"), aio.RLock(client, path + "/b")]
+    ),
+    "LeaderElection": aio.LeaderElection,
 }
 
 WAYS: dict[str, Callable[[Any], Any]] = {
@@ -157,3 +170,122 @@ def test_it_ends_the_worker(zklock_hosts: str, zklock_path: str, late: Any) -> N
             _ = -late
         wait_for(lambda: not [each for each in threading.enumerate() if "pool" in each.name], SOON)
         assert pool.members() == []
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_it_ends_the_hold_of_a_guard(late: Any) -> None:
+    guard = MemoryGuard("report", timeout=SOON)
+    with contextlib.suppress(Limit), guard.hold(FencingToken(1, 1)):
+        _ = -late
+    with guard.hold(FencingToken(1, 2)):
+        assert guard.highest() == FencingToken(1, 2)
+
+    async def main() -> None:
+        with contextlib.suppress(Limit):
+            async with guard.hold_async(FencingToken(1, 3)):
+                _ = -late
+        async with guard.hold_async(FencingToken(1, 4)):
+            assert guard.highest() == FencingToken(1, 4)
+
+    asyncio.run(main())
+
+
+class TestAsyncio:
+    """The end of an ``async with`` body is struck where its coroutine begins."""
+
+    @pytest.mark.parametrize("error", [False, True], ids=["done", "failed"])
+    @pytest.mark.parametrize("way", ["with lock", "with attempt", "with acquire"])
+    @pytest.mark.parametrize("kind", TASK_LOCKS)
+    def test_it_gives_the_lock_back(
+        self, zklock_hosts: str, zklock_path: str, late: Any, kind: str, way: str, error: bool
+    ) -> None:
+        if (kind, way) == ("LeaderElection", "with lock"):
+            pytest.skip("an election is entered by acquire() and attempt() alone")
+        held: list[Any] = []
+
+        async def work(lock: Any) -> None:
+            match way:
+                case "with lock":
+                    manager = lock
+                case "with attempt":
+                    manager = lock.attempt()
+                case _:
+                    manager = await lock.acquire()
+            async with manager as grant:
+                held.append(grant)
+                assert grant.held
+                try:
+                    if error:
+                        raise KeyError
+                    _ = -late
+                finally:
+                    if error:
+                        _ = -late
+
+        async def main() -> None:
+            lock = TASK_LOCKS[kind](client, zklock_path)
+            try:
+                await work(lock)
+            except Limit:
+                assert not held[0].held
+                assert not (lock.is_leader if kind == "LeaderElection" else lock.held)
+            else:
+                pytest.fail("what the handler has raised was swallowed")
+            await (await lock.acquire(timeout=SOON)).release()
+
+        with zklock.connect(zklock_hosts) as client, zklock.connect(zklock_hosts) as other:
+            asyncio.run(main())
+            taken = LOCKS[kind](other, zklock_path).acquire(timeout=SOON)
+            assert taken is not None
+            taken.release()
+
+    def test_a_look_at_the_method_gives_nothing_back(
+        self, zklock_hosts: str, zklock_path: str
+    ) -> None:
+        async def main() -> None:
+            lock = aio.Lock(client, zklock_path)
+            manager: Any
+            grant: Any
+            for way in WAYS.values():
+                made = way(lock)
+                manager = await made if asyncio.iscoroutine(made) else made
+                assert callable(manager.__aexit__)
+                async with manager as grant:
+                    assert callable(manager.__aexit__)
+                    assert grant.held
+                assert grant.released
+                assert callable(grant.__aexit__)
+            async with contextlib.AsyncExitStack() as stack:
+                grant = await stack.enter_async_context(lock)
+                assert grant.held
+            assert grant.released
+            grant = await lock.__aenter__()
+            assert grant.held
+            await lock.__aexit__(None, None, None)
+            assert grant.released
+
+        with zklock.connect(zklock_hosts) as client:
+            asyncio.run(main())
+
+    def test_it_ends_the_client(self, zklock_hosts: str, late: Any) -> None:
+        clients: list[Any] = []
+
+        async def main() -> None:
+            async with aio.connect(zklock_hosts) as client:
+                clients.append(client)
+                _ = -late
+
+        with pytest.raises(Limit):
+            asyncio.run(main())
+        wait_for(lambda: clients[0].client_state == "CLOSED", SOON)
+
+    def test_it_ends_the_worker(self, zklock_hosts: str, zklock_path: str, late: Any) -> None:
+        async def main() -> None:
+            async with aio.WorkerPool(client, zklock_path, shards=2):
+                _ = -late
+
+        with zklock.connect(zklock_hosts) as client:
+            with pytest.raises(Limit):
+                asyncio.run(main())
+            pool = zklock.WorkerPool(client, zklock_path, shards=2)
+            wait_for(lambda: not pool.members(), SOON)

@@ -14,21 +14,26 @@ back what the statement holds, at once.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from zklock.errors import ZkLockError
+
+T = TypeVar("T")
 
 Exit: TypeAlias = "partial[None]"
 
 
 class Leaving:
     """What is held for a ``with`` body, and given back at its end."""
+
+    _BODY: ClassVar[type[Body]]
 
     def _begin_leaving(self, begun: list[Any]) -> None:
         """Add to the empty list what ``_abandon`` needs to know of the state before."""
@@ -39,6 +44,10 @@ class Leaving:
 
     def _leave_body(self, error: BaseException | None) -> None:
         """Give back what was held, or end it. ``error`` is that of the body."""
+        raise NotImplementedError
+
+    async def _leave_task_body(self, error: BaseException | None) -> None:
+        """Do the same at the end of ``async with``."""
         raise NotImplementedError
 
     def _abandon_body(self) -> None:
@@ -72,7 +81,7 @@ class Body:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> Any:
         """Release, or end. An error of the body is kept; one of its own is raised or noted."""
         if not self.held:  # nobody watches this exit: it was called by hand
             return _watched_exit(self.it)(kind, error, traceback)
@@ -85,7 +94,7 @@ class Body:
         self.watches = ()
         return None
 
-    def watch(self, exit: Exit) -> None:
+    def watch(self, exit: Any) -> None:
         """Give up what is held if this exit is dropped while there are ``watches``.
 
         There are two, as a second interrupt may strike the first. What is raised in them arrives
@@ -99,8 +108,41 @@ class Body:
             self.held = False
 
 
+class TaskBody(Body):
+    """One ``async with`` statement. Its exit returns a coroutine, which is watched in its place.
+
+    The first step of a coroutine may be struck, too.
+    """
+
+    __slots__ = ()
+
+    def leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Coroutine[Any, Any, None]:
+        """Return what releases, or ends; see ``Body.leave``."""
+        self.held = True  # maybe it was called by hand
+        steps = self._steps(error)
+        self.watch(steps)
+        return steps
+
+    async def _steps(self, error: BaseException | None) -> None:
+        try:
+            self.it._begin_leaving(self._begun)
+            await self.it._leave_task_body(error)
+        except (ZkLockError, asyncio.CancelledError, GeneratorExit):
+            self.watches = ()
+            raise
+        self.watches = ()
+
+
+Leaving._BODY = Body
+
+
 def _new_exit(it: Leaving) -> Exit:
-    return partial(Body(it).leave)
+    return partial(it._BODY(it).leave)
 
 
 def _body_of(exit: Exit) -> Body:
@@ -121,7 +163,7 @@ class _Exiting(property):
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> Any:
         """Leave the body of what is held."""
         return _new_exit(it)(kind, error, traceback)
 
@@ -165,7 +207,7 @@ def entered(it: Leaving) -> Body:
         if body.it is it:
             body.watch(exit)
             return body
-    return Body(it)  # called by hand, or for an ExitStack
+    return it._BODY(it)  # called by hand, or for an ExitStack
 
 
 class LeavesWhatItEntered(Leaving):
@@ -182,6 +224,35 @@ class LeavesWhatItEntered(Leaving):
 
     else:
         __exit__ = _Exiting(_look_up)
+
+
+async def held_from(body: Body, enter: Callable[[], Awaitable[T]]) -> T:
+    """Enter a body that holds something from then on."""
+    try:
+        it = await enter()
+    except BaseException:
+        body.watches = ()
+        raise
+    body.held = True
+    return it
+
+
+class TaskLeavesWhatItEntered(Leaving):
+    """The same for ``async with``."""
+
+    _BODY = TaskBody
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            traceback: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aexit__ = _Exiting(_look_up)
 
 
 # What is held before it is entered.

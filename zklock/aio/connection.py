@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Generator
 from functools import partial
-from types import TracebackType
 from typing import Any
 
+from zklock._ground.itself import TaskLeavesWhatItEntered, entered, held_from
 from zklock._kazoo.connect import (
     STUCK_SECONDS,
     Client,
@@ -44,7 +44,7 @@ def connect(
     return Connecting(client, hosts, start_timeout, bool(kazoo_options.get("sasl_options")))
 
 
-class Connecting(Coroutine[Any, Any, Client]):
+class Connecting(TaskLeavesWhatItEntered, Coroutine[Any, Any, Client]):
     """A client to start: ``await`` it once, or enter it once by ``async with``.
 
     It is a coroutine, so that ``asyncio.create_task`` takes it.
@@ -78,15 +78,13 @@ class Connecting(Coroutine[Any, Any, Client]):
         if self._steps is not None:
             self._steps.close()
 
-    async def __aenter__(self) -> Client:
-        return await self._start()
+    def __aenter__(self) -> Coroutine[Any, Any, Client]:
+        return held_from(entered(self), self._start)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _abandon_body(self) -> None:
+        self._give_up()
+
+    async def _leave_task_body(self, error: BaseException | None) -> None:
         assert self._loop is not None
         ended = in_thread(self._loop, partial(end, self._client), "zklock-stop")
         if ended is not None:
@@ -111,20 +109,20 @@ class Connecting(Coroutine[Any, Any, Client]):
                 self._client,
                 self._sasl,
                 self._start_timeout,
-                lambda error: call_soon(loop, partial(settle, error)) or self._abandon(),
+                lambda error: call_soon(loop, partial(settle, error)) or self._give_up(),
             )
             error = await started
         except BaseException:
-            self._abandon()
+            self._give_up()
             raise
         finally:
             timer.cancel()
         if error is not None:
-            if ended := self._abandon():
+            if ended := self._give_up():
                 await asyncio.wait([ended], timeout=STUCK_SECONDS)
             raise error
         return self._client
 
-    def _abandon(self) -> asyncio.Future[None] | None:
+    def _give_up(self) -> asyncio.Future[None] | None:
         assert self._loop is not None
         return in_thread(self._loop, partial(abandon, self._client), "zklock-stop")
