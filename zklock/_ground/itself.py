@@ -14,18 +14,15 @@ back what the statement holds, at once.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from zklock.errors import ZkLockError
-
-T = TypeVar("T")
 
 Exit: TypeAlias = "partial[None]"
 
@@ -44,10 +41,6 @@ class Leaving:
 
     def _leave_body(self, error: BaseException | None) -> None:
         """Give back what was held, or end it. ``error`` is that of the body."""
-        raise NotImplementedError
-
-    async def _leave_task_body(self, error: BaseException | None) -> None:
-        """Do the same at the end of ``async with``."""
         raise NotImplementedError
 
     def _abandon_body(self) -> None:
@@ -108,36 +101,6 @@ class Body:
             self.held = False
 
 
-class TaskBody(Body):
-    """One ``async with`` statement. Its exit returns a coroutine, which is watched in its place.
-
-    The first step of a coroutine may be struck, too.
-    """
-
-    __slots__ = ()
-
-    def leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Coroutine[Any, Any, None]:
-        """Return what releases, or ends; see ``Body.leave``."""
-        self.held = True  # maybe it was called by hand
-        steps = self._steps(error)
-        self.watch(steps)
-        return steps
-
-    async def _steps(self, error: BaseException | None) -> None:
-        try:
-            self.it._begin_leaving(self._begun)
-            await self.it._leave_task_body(error)
-        except (ZkLockError, asyncio.CancelledError, GeneratorExit):
-            self.watches = ()
-            raise
-        self.watches = ()
-
-
 Leaving._BODY = Body
 
 
@@ -151,7 +114,7 @@ def _body_of(exit: Exit) -> Body:
     return body
 
 
-class _Exiting(property):
+class Exiting(property):
     """An ``__exit__`` that is another object at each look-up.
 
     Code that looks it up on the class (``contextlib.ExitStack``) calls it like a method.
@@ -189,7 +152,8 @@ class _Newest(threading.local):
 _newest = _Newest()
 
 
-def _look_up(it: Leaving) -> Exit:
+def look_up(it: Leaving) -> Exit:
+    """Return another exit; the running thread is about to enter."""
     exit = _new_exit(it)
     _newest.exit = weakref.ref(exit)
     return exit
@@ -223,36 +187,7 @@ class LeavesWhatItEntered(Leaving):
         ) -> None: ...
 
     else:
-        __exit__ = _Exiting(_look_up)
-
-
-async def held_from(body: Body, enter: Callable[[], Awaitable[T]]) -> T:
-    """Enter a body that holds something from then on."""
-    try:
-        it = await enter()
-    except BaseException:
-        body.watches = ()
-        raise
-    body.held = True
-    return it
-
-
-class TaskLeavesWhatItEntered(Leaving):
-    """The same for ``async with``."""
-
-    _BODY = TaskBody
-
-    if TYPE_CHECKING:
-
-        async def __aexit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            traceback: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __aexit__ = _Exiting(_look_up)
+        __exit__ = Exiting(look_up)
 
 
 # What is held before it is entered.
@@ -338,4 +273,4 @@ class EntersItself(Leaving):
 
     else:
         __enter__ = _Entering(attrgetter("_ready.enter"))
-        __exit__ = _Exiting(attrgetter("_ready.exit"))
+        __exit__ = Exiting(attrgetter("_ready.exit"))

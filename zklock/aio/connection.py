@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Generator
 from functools import partial
 from typing import Any
 
-from zklock._ground.itself import TaskLeavesWhatItEntered, entered, held_from
+from zklock._ground.itself import entered
 from zklock._kazoo.connect import (
     STUCK_SECONDS,
     Client,
@@ -17,6 +17,7 @@ from zklock._kazoo.connect import (
     new_client,
     no_server,
 )
+from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
 from zklock.aio.waiting import call_soon, in_thread
 
 

@@ -14,10 +14,11 @@ from typing import Any, Self, cast
 
 from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Bodied
 from zklock._engine.grant import GrantBase, GrantOptions, Keeper
-from zklock._ground.itself import TaskLeavesWhatItEntered, entered, held_from
+from zklock._ground.itself import entered
 from zklock._ground.kept import kept
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import Claim
+from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
 from zklock.aio.waiting import AWAITING, call_soon, running_loop, running_task
 
 log = logging.getLogger("zklock")

@@ -14,7 +14,7 @@ from typing import Any
 
 from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
-from zklock._ground.itself import TaskLeavesWhatItEntered, entered, held_from
+from zklock._ground.itself import entered
 from zklock._ground.news import News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -23,6 +23,7 @@ from zklock._pool.own_threads import Calling
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Reporting, Slot
 from zklock.aio.grant import Grant
+from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
 from zklock.aio.observers import MembershipChanges, Observer
 from zklock.aio.waiting import AWAITING, call_soon
 from zklock.errors import ForkedClient
