@@ -93,7 +93,8 @@ class Body:
         There are two, as a second interrupt may strike the first. What is raised in them arrives
         nowhere: so nothing is watched any more once all has gone well.
         """
-        self.watches = (weakref.ref(exit, self._dropped), weakref.ref(exit, self._dropped))
+        dropped = self._dropped
+        self.watches = (weakref.ref(exit, dropped), weakref.ref(exit, dropped))
 
     def _dropped(self, exit: object) -> None:
         if self.held and self.unentered() is None:
@@ -193,22 +194,14 @@ class LeavesWhatItEntered(Leaving):
 # What is held before it is entered.
 
 
-class _Mark:
-    __slots__ = ("__weakref__",)
-
-
 class _Ready:
-    """An ``__enter__`` and an ``__exit__``. They are cleared in the order of their names.
+    """An ``__enter__`` and an ``__exit__``."""
 
-    ``mark`` outlives what ``exit`` does if it is dropped with this: then no statement has it.
-    """
+    __slots__ = ("enter", "exit")
 
-    __slots__ = ("enter", "exit", "mark")
-
-    def __init__(self, enter: Callable[[], Any], exit: Exit, mark: _Mark) -> None:
+    def __init__(self, enter: Callable[[], Any], exit: Exit) -> None:
         self.enter = enter
         self.exit = exit
-        self.mark = mark
 
 
 class _ByHand:
@@ -218,7 +211,7 @@ class _ByHand:
     """
 
     def __get__(self, it: EntersItself, owner: type) -> _Ready:
-        return _Ready(lambda: it, _new_exit(it), _Mark())
+        return _Ready(lambda: it, _new_exit(it))
 
 
 class _Entering(property):
@@ -233,10 +226,10 @@ def get_ready(it: EntersItself) -> None:
     """Make an exit ready, before ``it`` is held by whoever may enter it."""
     mine = it.__dict__
     if "_ready" not in mine:
-        enter = partial(max, (it,), key=partial(mine.pop, "_ready"))
-        exit, mark = _watched_exit(it), _Mark()
-        _body_of(exit).unentered = weakref.ref(mark)
-        mine["_ready"] = _Ready(enter, exit, mark)
+        take_out, exit = partial(mine.pop, "_ready"), _watched_exit(it)
+        # It lives until the call of ``enter`` is over. An exit that is dropped by then is nobody's.
+        _body_of(exit).unentered = weakref.ref(take_out)
+        mine["_ready"] = _Ready(filter(take_out, (it,)).__next__, exit)
 
 
 class EntersItself(Leaving):
@@ -245,7 +238,7 @@ class EntersItself(Leaving):
     ``with lock.acquire() as grant`` holds the lock before its body begins. So nothing between the
     return of ``acquire`` and the body may be a function of Python: an exit is made ready before.
     Whoever enters takes it out, which leaves it to the ``with`` statement alone, and gets ``it``.
-    ``max()`` of one does both, in C.
+    ``filter`` does both, in C.
     """
 
     _ready = _ByHand()
