@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -22,11 +23,13 @@ from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantOptions, Keeper
 from zklock._engine.roster import MembershipChange
+from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.loss import Loss
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
+from zklock._ground.telemetry import in_child
 from zklock._locks.grant import Attempting, Grant
 from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Claim
@@ -379,9 +382,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         try:
             self._stop = stop
             if stop is not None:
-                threading.Thread(
-                    target=watch, args=(stop,), name="zklock-stop", daemon=True
-                ).start()
+                threads.begin(
+                    threading.Thread(target=watch, args=(stop,), name="zklock-stop", daemon=True)
+                )
             yield
         finally:
             self._stop = None
@@ -407,7 +410,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             term.thread = threading.Thread(
                 target=self._serve, args=(term, lead), name="zklock-lead", daemon=True
             )
-            term.thread.start()
+            threads.begin(term.thread)
             if not await self._await_end(term):
                 raise self._stuck(term)
             return term
@@ -441,7 +444,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         """Lead, then give back. The thread that waits may have been interrupted meanwhile."""
         if not term.is_up_to("who leads"):
             return
-        leadership = term.leadership
+        leadership, pid = term.leadership, os.getpid()
         try:
             self._tell_elected(leadership)
             if not self._stopping:
@@ -451,23 +454,29 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
                 term.error = error
                 self._say_failed(leadership, error)
         finally:
-            leadership.should_stop.set()
-            try:
-                term.give_back()
-                answer = term.answer
-                if answer is not None:
-                    run(lambda: leadership._answered(answer))
-                if term.candidacy.refused is not None:
-                    log.warning(
-                        "not handed over: %s",
-                        term.candidacy.refused,
-                        extra=log_fields(leadership),
-                    )
-            except ZkLockError as error:
-                term.refused = error
-            finally:
-                term.over.set()
-                self._mail.put(None)
+            if not in_child(pid):
+                self._finish(term)
+
+    def _finish(self, term: _Term) -> None:
+        """Give back, as ``lead`` has ended."""
+        leadership = term.leadership
+        leadership.should_stop.set()
+        try:
+            term.give_back()
+            answer = term.answer
+            if answer is not None:
+                run(lambda: leadership._answered(answer))
+            if term.candidacy.refused is not None:
+                log.warning(
+                    "not handed over: %s",
+                    term.candidacy.refused,
+                    extra=log_fields(leadership),
+                )
+        except ZkLockError as error:
+            term.refused = error
+        finally:
+            term.over.set()
+            self._mail.put(None)
 
     def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
         log.error(

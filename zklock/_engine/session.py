@@ -285,6 +285,8 @@ class Session(Uncopied, WireObserver):
     def notify(self, calls: list[Callable[[], object]]) -> None:
         """Run users' callbacks, in order, on threads that exist for them. Takes no lock."""
         self._callers.run(calls)
+        if self._forked:
+            self._callers.end()  # a child that was forked on another thread ends with its threads
 
     def let_go(self, *grants: GrantBase, awaited: bool = False) -> Answer:
         """Give grants back to ZooKeeper, with as many tries as it takes.

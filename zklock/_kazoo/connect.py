@@ -22,7 +22,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
-from zklock._ground.itself import EntersItself, Leaving
+from zklock._ground.itself import EntersItself, get_ready
 from zklock._ground.numbers import check_int, check_number
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo import options
@@ -45,7 +45,7 @@ _PASSING = (ConnectionLoss, SessionExpiredError)
 """Errors of the first request that say nothing about the credentials."""
 
 
-class Client(EntersItself, Leaving, Uncopied, KazooClient):  # type: ignore[misc]
+class Client(EntersItself, Uncopied, KazooClient):  # type: ignore[misc]
     """A started ``KazooClient``, as :func:`connect` makes it. Everything of kazoo's works on it.
 
     It is a context manager: leaving the body stops and closes it. That ends its session, so its
@@ -149,6 +149,7 @@ def connect(
         # kazoo reports a connection before the servers have accepted the credentials.
         if sasl or client.chroot:
             _first_answer(client, hosts, start_timeout, deadline)
+        get_ready(client)
     except BaseException:
         try:
             abandon(client)

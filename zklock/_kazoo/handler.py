@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
 
+from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
@@ -136,6 +137,12 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Start the threads."""
         self._process = os.getpid()
         super().start()
+
+    def spawn(self, func: Any, *args: Any, **kwargs: Any) -> threading.Thread:
+        """Call on a new daemon thread, and return that."""
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, daemon=True)
+        threads.begin(thread)
+        return thread
 
     def observe(self, observer: WireObserver) -> None:
         """Report to ``observer`` from now on; first, report the present connection.

@@ -31,6 +31,7 @@ from zklock._engine.outcome import Once
 from zklock._engine.roster import MembershipChange, Present, Roster
 from zklock._engine.script import Front, R
 from zklock._engine.sessions import session_of
+from zklock._ground import threads
 from zklock._ground.clock import check_timeout
 from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.news import LOOK
@@ -435,7 +436,7 @@ class Membership(Uncopied, Observed, Generic[G]):
             slots.callbacks = self._new_callbacks()
         self._joined = True  # else the pool's thread ends when the campaign has started it
         try:
-            self._campaign.start()
+            threads.begin(self._campaign)
         except BaseException:
             self._joined = False
             if slots.runner is not None:

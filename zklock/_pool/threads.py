@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
-from types import TracebackType
 
 from zklock._election.observers import MembershipChanges, Observer
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.roster import MembershipChange
+from zklock._ground.itself import LeavesWhatItEntered, entered
 from zklock._ground.public import public
 from zklock._locks.grant import Grant
 from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
@@ -28,7 +28,7 @@ class _ShardGrant(Reporting, Grant):
 
 
 @public
-class WorkerPool(Membership[Grant]):
+class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
     """One worker of a pool: it runs its share of the shards.
 
     ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the pool's
@@ -207,33 +207,28 @@ class WorkerPool(Membership[Grant]):
         return MembershipChanges(self._session, self._membership, self._observing(timeout))
 
     def __enter__(self) -> WorkerPool:
+        body = entered(self)
         call = StartCall()
         try:
             self._start_by(call)
-            return self
         except BaseException:
+            body.watches = ()
             try:
                 self._give_up_start(call)
             finally:  # a second interrupt may have struck in it
                 self._give_up_start(call)
             raise
+        body.held = True
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
+    def _leave_body(self, error: BaseException | None) -> None:
+        with contextlib.suppress(ForkedClient):  # the worker is that of the parent
             self.stop()
-        except ForkedClient:
-            return  # the worker is that of the parent
-        except BaseException:
-            try:
-                self._depart()
-            finally:  # a second interrupt may have struck in it
-                self._depart()
-            raise
+
+    def _abandon_body(self) -> None:
+        with contextlib.suppress(ForkedClient):
+            self._check_process()
+            self._depart()
 
     # Inside.
 

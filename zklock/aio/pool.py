@@ -7,14 +7,14 @@ import contextlib
 import inspect
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
+from zklock._ground.itself import entered
 from zklock._ground.news import News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -23,8 +23,10 @@ from zklock._pool.own_threads import Calling
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Reporting, Slot
 from zklock.aio.grant import Grant
+from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
 from zklock.aio.observers import MembershipChanges, Observer
 from zklock.aio.waiting import AWAITING, call_soon
+from zklock.errors import ForkedClient
 
 log = logging.getLogger("zklock")
 
@@ -39,7 +41,7 @@ class _ShardGrant(Reporting, Grant):
 
 
 @public
-class WorkerPool(Membership[Grant]):
+class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     """One worker of a pool: it runs its share of the shards, as tasks of an event loop.
 
     The arguments are those of :class:`zklock.WorkerPool`, with these differences. The pool belongs
@@ -161,17 +163,20 @@ class WorkerPool(Membership[Grant]):
         """
         return MembershipChanges(self._session, self._membership, self._observing(timeout))
 
-    async def __aenter__(self) -> WorkerPool:
+    def __aenter__(self) -> Coroutine[Any, Any, WorkerPool]:
+        return held_from(entered(self), self._started_here)
+
+    async def _started_here(self) -> WorkerPool:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _leave_task_body(self, error: BaseException | None) -> None:
         await self.stop()
+
+    def _abandon_body(self) -> None:
+        with contextlib.suppress(ForkedClient):
+            self._check_process()
+            self._depart()
 
     # Inside, on any thread.
 
