@@ -1,4 +1,4 @@
-"""Somebody cleans up the ancestors of a path while it is made: the path is made again (kazoo 251)."""
+"""A clean-up deletes the ancestors of a path while it is made: it is made again (kazoo 251)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def acquire_a_permit(client: Any, path: str) -> None:
 
 
 def lead(client: Any, path: str) -> None:
-    with zklock.LeaderElection(client, path).acquire(timeout=SOON):
+    term = zklock.LeaderElection(client, path).acquire(timeout=SOON)
+    assert term is not None
+    with term:
         pass
 
 
@@ -59,12 +61,12 @@ def test_ancestors_that_go_while_the_path_is_made(
         return frame.path == top and frame.error == 0
 
     with FaultProxy(zklock_hosts) as proxy, zklock.connect(proxy.hosts) as client:
-        hold = proxy.hold_before_reply(op=CREATES, where=made)
+        holds = [proxy.hold_before_reply(op=CREATES, where=made)]
         used = run(use, client, f"{top}/locks/report")
         for left in reversed(range(times)):
-            wait_for(lambda: hold.fired.is_set() or used.done(), SOON, "the ancestors are made")
+            wait_for(lambda: holds[-1].fired.is_set() or used.done(), SOON, "the ancestors")
             if left:
-                hold = proxy.hold_before_reply(op=CREATES, where=made)
+                holds.append(proxy.hold_before_reply(op=CREATES, where=made))
             other.delete(zklock_path, recursive=True)
             proxy.release()
         used.result(SOON)

@@ -7,9 +7,11 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from tests.unit.testing.wire import CONNECT, CONNECTED, PING, event, ping, reply, request
 from zklock._kazoo.handler import Handler, WireObserver
@@ -273,3 +275,68 @@ def test_a_server_is_waited_for_longer_where_all_were_silent_but_not_where_they_
     assert handler.select([pair.socket], [], [], 5) == ([], [], [])
     assert handler.turn() == 2 * first
     pair.close()
+
+
+Hosts = dict[str, list[str]]
+
+
+def tries(monkeypatch: pytest.MonkeyPatch, handler: Handler, hosts: Hosts) -> list[float]:
+    """Return how long each address of these names may take to accept a connection."""
+    waits: list[float] = []
+
+    def connect(_: Handler, **options: float) -> None:
+        waits.append(options["timeout"])
+        raise TimeoutError
+
+    def look_up(host: str, port: int, *_: int) -> list[tuple[Any, ...]]:
+        if not hosts[host]:
+            raise socket.gaierror
+        return [(None, None, None, "", (each, port)) for each in hosts[host]]
+
+    monkeypatch.setattr(SequentialThreadingHandler, "create_connection", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    for host, addresses in hosts.items():
+        for address in addresses:
+            with pytest.raises(TimeoutError):
+                handler.create_connection(address=(address, 1), hostname=host, timeout=12.0)
+    return waits
+
+
+class TestTheTimeForAServer:
+    def test_is_shared_by_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handler = Handler()
+        handler.serve_hosts([("a", 1), (" b", 1), ("c", 1)])
+        assert tries(monkeypatch, handler, {"a": ["1"], "b": ["2"], "c": ["3"]}) == 3 * [3.0]
+        handler.serve_hosts([("a", 1)])
+        assert handler.servers == 1
+        assert tries(monkeypatch, handler, {"a": ["1", "2", "3"]}) == 3 * [3.0]
+        # Of a client that connect() has not made.
+        assert tries(monkeypatch, Handler(), {"a": ["1", "2", "3"]}) == 3 * [3.0]
+
+    def test_is_shared_by_names_that_have_no_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handler = Handler()
+        handler.serve_hosts([("a", 1), ("b", 1)])
+        assert tries(monkeypatch, handler, {"a": ["1"], "b": []}) == [4.0]
+
+    def test_is_that_of_the_present_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handler = Handler()
+        handler.serve_hosts([("a", 1)])
+        assert tries(monkeypatch, handler, {"a": ["1"]}) == [6.0]
+        assert tries(monkeypatch, handler, {"a": ["2", "3"]}) == 2 * [4.0]  # no longer the first
+        pair = Pair(handler)
+        pair.send(CONNECT)
+        pair.far.sendall(CONNECTED)
+        assert pair.receive() == CONNECTED
+        handler.session_timeout = 6.0
+        assert tries(monkeypatch, handler, {"a": ["2", "3", "4", "5", "6"]}) == 5 * [1.0]
+        pair.close()
+
+    def test_is_so_if_a_name_cannot_be_looked_up_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        handler = Handler()
+        handler.serve_hosts([("a", 1)])
+        tries(monkeypatch, handler, {"a": []})
+        with pytest.raises(TimeoutError):
+            handler.create_connection(address=("1", 1), hostname="a", timeout=12.0)
+        assert handler.servers == 1
