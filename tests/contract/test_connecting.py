@@ -359,6 +359,30 @@ def test_silent_addresses_of_one_name_cost_no_lock(
     assert not losses.losses
 
 
+@pytest.mark.parametrize("rider", ["on", "off"])
+def test_credentials_may_be_added_while_requests_are_under_way(
+    zklock_connect: Any, zklock_path: str, monkeypatch: Any, rider: str
+) -> None:
+    """The server answers credentials before older requests; kazoo alone ends by that."""
+    monkeypatch.setenv("ZKLOCK_RIDER", rider)
+    client = zklock_connect()
+    session, losses = client.client_id, Losses()
+    with zklock.Lock(client, zklock_path, on_lost=losses) as grant:
+        for number in range(20):
+            data = b"%d" % number
+            writes = [client.set_async(grant.path, data) for _ in range(50)]
+            added = client.add_auth_async("digest", f"user:{number}")
+            read = client.get_async(grant.path)
+            assert added.get(timeout=SOON)
+            assert read.get(timeout=SOON)[0] == data
+            assert [each.get(timeout=SOON).version for each in writes] == list(
+                range(50 * number + 1, 50 * number + 51)
+            )
+        grant.verify(SOON)
+    assert client.client_id == session
+    assert not losses.losses
+
+
 @pytest.mark.hazard("H24")
 class TestOtherConnections:
     """kazoo opens more connections than the session's, through the same handler."""

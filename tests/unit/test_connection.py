@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -13,7 +14,17 @@ import pytest
 from hypothesis import given, strategies as st
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from tests.unit.testing.wire import CONNECT, CONNECTED, PING, event, ping, reply, request
+from tests.unit.testing.wire import (
+    AUTH,
+    CONNECT,
+    CONNECTED,
+    PING,
+    auth,
+    event,
+    ping,
+    reply,
+    request,
+)
 from zklock._kazoo.handler import Handler, WireObserver
 from zklock._kazoo.socket import _Socket
 from zklock.errors import ClientUnusable
@@ -249,6 +260,30 @@ def test_what_has_arrived_counts_as_readable_until_it_is_read(pair: Pair) -> Non
     assert pair.handler.select(rlist, [], [], 5) == ([pair.socket], [], [])
     assert pair.receive() == b"END"
     reader.close()
+
+
+@pytest.mark.parametrize("size", [1, 7, 20, 33, 1000])
+def test_credentials_are_answered_when_it_is_their_turn(pair: Pair, size: int) -> None:
+    pair.send(CONNECT)
+    sent = [pair.send(request(1, "exists")), pair.send(auth()), pair.send(request(2, "exists"))]
+    first, second = xid_of(sent[0]), xid_of(sent[2])
+    # The server answers them at once, and what was asked before them when it is done.
+    stream = CONNECTED + reply(AUTH) + ping() + reply(first) + reply(second)
+    received = b""
+    for at in range(0, len(stream), size):
+        pair.far.sendall(stream[at : at + size])
+        with contextlib.suppress(TimeoutError):  # there is nothing for kazoo yet
+            received += pair.receive()
+        pair.handler.session_timeout = 0.003
+    assert received == CONNECTED + ping() + reply(1) + reply(AUTH) + reply(2)
+
+
+def test_refused_credentials_are_told_at_once(pair: Pair) -> None:
+    pair.send(CONNECT)
+    pair.send(request(1, "exists"))
+    pair.send(auth())
+    pair.far.sendall(CONNECTED + reply(AUTH, -115))
+    assert pair.receive() == CONNECTED + reply(AUTH, -115)
 
 
 def test_an_interpreter_that_cannot_poll_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

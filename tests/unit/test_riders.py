@@ -20,7 +20,18 @@ from hypothesis import given, strategies as st
 
 from tests.contract.struck import Moments
 from tests.unit.bytecodes import Bytecodes, Struck
-from tests.unit.testing.wire import CONNECT, CONNECTED, OPS, PING, event, frame, ping, text
+from tests.unit.testing.wire import (
+    AUTH,
+    CONNECT,
+    CONNECTED,
+    OPS,
+    PING,
+    auth,
+    event,
+    frame,
+    ping,
+    text,
+)
 from zklock._kazoo import wake
 from zklock._kazoo.frames import RUN
 from zklock._kazoo.riders import Rider
@@ -364,6 +375,37 @@ class TestReplies:
         kazoo.run()
         assert rides.heard == [("/a", 0, b"one"), ("/b", NO_NODE, b"")]
         assert kazoo.received == []
+
+    @pytest.mark.parametrize("size", [1, 7, 20, 33, 1000])
+    def test_to_credentials_come_when_it_is_their_turn(
+        self, kazoo: Kazoo, rides: Rides, size: int
+    ) -> None:
+        kazoo.ask(asks(1))
+        kazoo.ask(auth())
+        kazoo.ask(asks(2))
+        sent = numbers(kazoo.sent())
+        rides.ride("/a")
+        (rider,) = numbers(kazoo.sent())
+        kazoo.ask(auth())
+        kazoo.sent()
+        # The server answers them at once, and what was asked before them when it is done.
+        stream = answers(AUTH) + answers(AUTH, zxid=8)
+        stream += answers(sent[0]) + answers(sent[2]) + answers(rider, rest=b"r")
+        for at in range(0, len(stream), size):
+            kazoo.far.sendall(stream[at : at + size])
+            kazoo.run()
+        wanted = [answers(1), answers(AUTH), answers(2), answers(AUTH, zxid=8)]
+        assert kazoo.received == wanted
+        assert rides.heard == [("/a", 0, b"r")]
+        assert kazoo.dropped is None
+
+    def test_that_refuse_credentials_come_at_once(self, kazoo: Kazoo) -> None:
+        kazoo.ask(asks(1))
+        kazoo.ask(auth())
+        kazoo.sent()
+        kazoo.far.sendall(answers(AUTH, error=-115))
+        kazoo.run()
+        assert kazoo.received == [answers(AUTH, error=-115)]
 
     @given(kinds=kinds, cuts=pieces)
     def test_come_in_the_order_of_the_stream_however_they_arrive(
