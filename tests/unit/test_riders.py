@@ -270,6 +270,44 @@ class TestTheOrderOfRequests:
         sent = names(kazoo.sent())
         assert sent.index("/rider") == 11
 
+    def test_a_user_who_never_stops_asking_keeps_no_rider_longer_than_the_first(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At most so many requests that were queued later go before each of them."""
+        monkeypatch.setattr(wake, "ASKED", 10)
+        queued = 0
+        later: list[int] = []
+        for _ in range(20):
+            while len(kazoo.queue) < 30:
+                kazoo.ask(asks(queued := queued + 1))
+            rides.ride("/rider")
+            before, sent = queued, list[str]()
+            while "/rider" not in sent:
+                kazoo.ask(asks(queued := queued + 1))
+                assert kazoo.step()
+                with contextlib.suppress(BlockingIOError):
+                    kazoo.far.setblocking(False)
+                    sent += names(split(kazoo.far.recv(65536)))
+            later.append(queued - len(kazoo.queue) - before)
+        assert max(later) <= 10 + 1
+
+    @pytest.mark.parametrize("unwoken", [0, 1, 3])
+    def test_a_user_who_never_stops_asking_has_all_requests_sent_in_the_end(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch, unwoken: int
+    ) -> None:
+        monkeypatch.setattr(wake, "ASKED", 3)
+        for xid in range(1, 40):
+            kazoo.ask(asks(xid, f"/{xid}"), wakes=xid > unwoken)  # threads that were interrupted
+            if xid % 4 == 0:
+                rides.ride(f"/rider-{xid}")
+        sent = names(kazoo.sent())
+        assert [name for name in sent if "rider" not in name] == [f"/{xid}" for xid in range(1, 40)]
+        assert not kazoo.queue
+        assert not kazoo.step()
+        riders = [name for name in sent if "rider" in name]
+        assert riders == [f"/rider-{xid}" for xid in range(4, 40, 4)]
+        assert all(sent.index(f"/rider-{xid}") > sent.index(f"/{xid}") for xid in range(4, 40, 4))
+
     def test_what_is_under_way_goes_out_together(self, kazoo: Kazoo, rides: Rides) -> None:
         for name in "abc":
             rides.ride(f"/{name}")
