@@ -20,7 +20,18 @@ from hypothesis import given, strategies as st
 
 from tests.contract.struck import Moments
 from tests.unit.bytecodes import Bytecodes, Struck
-from tests.unit.testing.wire import CONNECT, CONNECTED, OPS, PING, event, frame, ping, text
+from tests.unit.testing.wire import (
+    AUTH,
+    CONNECT,
+    CONNECTED,
+    OPS,
+    PING,
+    auth,
+    event,
+    frame,
+    ping,
+    text,
+)
 from zklock._kazoo import wake
 from zklock._kazoo.frames import RUN
 from zklock._kazoo.riders import Rider
@@ -259,6 +270,44 @@ class TestTheOrderOfRequests:
         sent = names(kazoo.sent())
         assert sent.index("/rider") == 11
 
+    def test_a_user_who_never_stops_asking_keeps_no_rider_longer_than_the_first(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At most so many requests that were queued later go before each of them."""
+        monkeypatch.setattr(wake, "ASKED", 10)
+        queued = 0
+        later: list[int] = []
+        for _ in range(20):
+            while len(kazoo.queue) < 30:
+                kazoo.ask(asks(queued := queued + 1))
+            rides.ride("/rider")
+            before, sent = queued, list[str]()
+            while "/rider" not in sent:
+                kazoo.ask(asks(queued := queued + 1))
+                assert kazoo.step()
+                with contextlib.suppress(BlockingIOError):
+                    kazoo.far.setblocking(False)
+                    sent += names(split(kazoo.far.recv(65536)))
+            later.append(queued - len(kazoo.queue) - before)
+        assert max(later) <= 10 + 1
+
+    @pytest.mark.parametrize("unwoken", [0, 1, 3])
+    def test_a_user_who_never_stops_asking_has_all_requests_sent_in_the_end(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch, unwoken: int
+    ) -> None:
+        monkeypatch.setattr(wake, "ASKED", 3)
+        for xid in range(1, 40):
+            kazoo.ask(asks(xid, f"/{xid}"), wakes=xid > unwoken)  # threads that were interrupted
+            if xid % 4 == 0:
+                rides.ride(f"/rider-{xid}")
+        sent = names(kazoo.sent())
+        assert [name for name in sent if "rider" not in name] == [f"/{xid}" for xid in range(1, 40)]
+        assert not kazoo.queue
+        assert not kazoo.step()
+        riders = [name for name in sent if "rider" in name]
+        assert riders == [f"/rider-{xid}" for xid in range(4, 40, 4)]
+        assert all(sent.index(f"/rider-{xid}") > sent.index(f"/{xid}") for xid in range(4, 40, 4))
+
     def test_what_is_under_way_goes_out_together(self, kazoo: Kazoo, rides: Rides) -> None:
         for name in "abc":
             rides.ride(f"/{name}")
@@ -364,6 +413,37 @@ class TestReplies:
         kazoo.run()
         assert rides.heard == [("/a", 0, b"one"), ("/b", NO_NODE, b"")]
         assert kazoo.received == []
+
+    @pytest.mark.parametrize("size", [1, 7, 20, 33, 1000])
+    def test_to_credentials_come_when_it_is_their_turn(
+        self, kazoo: Kazoo, rides: Rides, size: int
+    ) -> None:
+        kazoo.ask(asks(1))
+        kazoo.ask(auth())
+        kazoo.ask(asks(2))
+        sent = numbers(kazoo.sent())
+        rides.ride("/a")
+        (rider,) = numbers(kazoo.sent())
+        kazoo.ask(auth())
+        kazoo.sent()
+        # The server answers them at once, and what was asked before them when it is done.
+        stream = answers(AUTH) + answers(AUTH, zxid=8)
+        stream += answers(sent[0]) + answers(sent[2]) + answers(rider, rest=b"r")
+        for at in range(0, len(stream), size):
+            kazoo.far.sendall(stream[at : at + size])
+            kazoo.run()
+        wanted = [answers(1), answers(AUTH), answers(2), answers(AUTH, zxid=8)]
+        assert kazoo.received == wanted
+        assert rides.heard == [("/a", 0, b"r")]
+        assert kazoo.dropped is None
+
+    def test_that_refuse_credentials_come_at_once(self, kazoo: Kazoo) -> None:
+        kazoo.ask(asks(1))
+        kazoo.ask(auth())
+        kazoo.sent()
+        kazoo.far.sendall(answers(AUTH, error=-115))
+        kazoo.run()
+        assert kazoo.received == [answers(AUTH, error=-115)]
 
     @given(kinds=kinds, cuts=pieces)
     def test_come_in_the_order_of_the_stream_however_they_arrive(

@@ -147,7 +147,7 @@ def rows_of(columns: int) -> list[list[str]]:
 PASSED_ON = {*(each.value for each in zklock.LossReason), *(each.value for each in Failure)}
 """Texts that stand in a gap of a message, and have entries of their own."""
 
-HINTS = {meaning.hint for meaning in store.MEANINGS.values() if meaning.hint}
+HINTS = {meaning.hint for meaning in store.MEANINGS.values() if meaning.hint} | {store.NO_CHROOT}
 
 ENTRIES = [row[0].strip("`") for row in rows_of(3) if row[0].startswith("`")]
 

@@ -72,7 +72,7 @@ class Client(EntersItself, Uncopied, KazooClient):  # type: ignore[misc]
             super().set_hosts(hosts, randomize_hosts)
         finally:  # with another chroot, kazoo raises, and has the new servers nevertheless
             if isinstance(self.handler, Handler):
-                _share_time(self.handler, len(self.hosts))
+                self.handler.serve_hosts(self.hosts)
 
     def add_auth_async(self, scheme: str, credential: str) -> Any:
         """Send credentials to the server, as on each later connection; see kazoo.
@@ -192,16 +192,8 @@ def new_client(
     check_handler(handler)
     client = Client(hosts, timeout, **kazoo_options)
     serve(handler, client)
-    handler.connect_timeout = timeout / (handler.servers + 1)
     handler.proofs = proofs
     return client
-
-
-def _share_time(handler: Handler, servers: int) -> None:
-    """Share the time to connect among so many servers instead of those before."""
-    if handler.connect_timeout is not None:
-        handler.connect_timeout *= (handler.servers + 1) / (servers + 1)
-    handler.servers = servers
 
 
 def begin(

@@ -4,6 +4,9 @@ Each frame starts with its length. The first one answers the handshake. A reply 
 of its request; replies come in the order of the requests. A reply to a rider completes the rider.
 An event tells those who watch. Every other frame is kazoo's, and is passed on whole, under kazoo's
 own number. Nothing behind it is looked at before kazoo has asked for the next one.
+
+A server answers credentials (``add_auth``) at once, before older requests. kazoo would take that
+for the answer to its oldest request. So it is held back until it is due.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ log = logging.getLogger("zklock")
 RUN = 16
 """The most replies to riders that are taken in one go: requests must not wait long behind them."""
 
-_EVENT_XID, _PING_XID = -1, -2
+_EVENT_XID, _PING_XID, AUTH_XID = -1, -2, -4
 _LENGTH = struct.Struct(">i")
 _REPLY = struct.Struct(">iiqi")  # length; xid, zxid, error
 _EVENT = struct.Struct(">iii")  # kind, state, length of the path
@@ -54,8 +57,9 @@ class Frames:
     """Takes what is received, in pieces of any size; see the module.
 
     ``broken``: nothing more is taken from this stream, as a frame cannot be what it should be.
-    ``due``: the replies that are to come, in order, each with the number of its request, kazoo's
-    own number of it, the rider if it is one, and the watch that it asks for.
+    ``due``: the replies that are to come, in order of the requests, each with the number of its
+    request (``AUTH_XID`` for credentials), kazoo's own number of it, the rider if it is one, and
+    the watch that it asks for.
     """
 
     def __init__(self, hears: Hears) -> None:
@@ -68,6 +72,7 @@ class Frames:
         self._data: bytes | bytearray = b""
         self._at = 0
         self.due: deque[tuple[int, int, Rider | None, Watch | None]] = deque()
+        self._early: deque[bytes] = deque()  # answers to credentials
 
     def left(self) -> list[Rider]:
         """Return the riders without a reply."""
@@ -96,8 +101,9 @@ class Frames:
         data, size = self._data, len(self._data)
         for _ in range(RUN):
             at = self._at
-            if self.broken or size - at < _LENGTH.size:
-                return b""
+            early = self._early.popleft() if self._early and self._authenticated() else b""
+            if early or self.broken or size - at < _LENGTH.size:
+                return early
             length = _length(data, at)[0]
             end = at + _LENGTH.size + length
             if length < _REPLY.size - _LENGTH.size:
@@ -122,7 +128,17 @@ class Frames:
             self._hears.pinged_back()
         elif xid == _EVENT_XID and not self._event(data, at + _REPLY.size, end):
             return b""
+        elif xid == AUTH_XID and not _reply(data, at)[3] and not self._authenticated():
+            self._early.append(bytes(data[at:end]))
+            return b""
         return bytes(data[at:end])
+
+    def _authenticated(self) -> bool:
+        """Return whether an answer to credentials is due; it is not any more then."""
+        due = bool(self.due) and self.due[0][0] == AUTH_XID
+        if due:
+            self.due.popleft()
+        return due
 
     @property
     def idle(self) -> bool:

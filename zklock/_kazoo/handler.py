@@ -26,6 +26,7 @@ import contextlib
 import logging
 import os
 import select
+import socket
 import ssl
 import sys
 import threading
@@ -86,9 +87,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     ``session_timeout`` is the shortest timeout negotiated in this session's life, in seconds:
     ZooKeeper negotiates it again at every connection. ``None`` before the first connection.
-    ``servers`` is the number of servers to try. ``connect_timeout``, if set, is the longest time to
-    wait for one server's answer to a TCP connect, in seconds. ``served`` is the client.
-    ``proofs`` is how many of its heartbeats are writes: see :func:`zklock.connect`.
+    ``servers`` is the number of servers to try: a name may have several addresses. ``served`` is
+    the client. ``proofs`` is how many of its heartbeats are writes: see :func:`zklock.connect`.
     """
 
     _connection: type[_Socket] = _Socket
@@ -96,8 +96,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.session_timeout: float | None = None
-        self.connect_timeout: float | None = None
-        self.servers = 1
+        self._addresses: dict[str, set[str]] = {}  # by server, as they were looked up last
+        self._looked_up: set[str] = set()  # since the last connection
         self.served: weakref.ref[Any] | None = None
         self.proofs: int | None = None
         self._start_by: float | None = None
@@ -143,6 +143,32 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         thread = threading.Thread(target=func, args=args, kwargs=kwargs, daemon=True)
         threads.begin(thread)
         return thread
+
+    @property
+    def servers(self) -> int:
+        """How many servers there are to try, by address; a name that was not looked up counts one.
+
+        What is held must outlive the tries of all but the last: each gets a share of the time.
+        """
+        return sum(len(each) or 1 for each in [*self._addresses.values()]) or 1
+
+    def serve_hosts(self, hosts: Sequence[tuple[str, int]]) -> None:
+        """Note which servers are tried from now on."""
+        known = self._addresses
+        names = [server_name(host.strip(), port) for host, port in hosts]
+        self._addresses = {name: known.get(name, set()) for name in names}
+        self._looked_up.clear()
+
+    def _count(self, server: str, host: str, address: tuple[Any, ...]) -> None:
+        """Look up how many addresses this server has, if they may have changed."""
+        if server in self._looked_up and address[0] in self._addresses.get(server, ()):
+            return
+        found = {address[0]}
+        with contextlib.suppress(OSError):
+            looked_up = socket.getaddrinfo(host, address[1], 0, 0, socket.IPPROTO_TCP)
+            found |= {str(each[4][0]) for each in looked_up}
+        self._addresses[server] = found
+        self._looked_up.add(server)
 
     def observe(self, observer: WireObserver) -> None:
         """Report to ``observer`` from now on; first, report the present connection.
@@ -213,6 +239,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Note a connection; called by its socket."""
         self.note(self.server, "lets the client in, and answers no request")
         self._silent, self._start_by = 0, None
+        self._looked_up.clear()
         with self._observing:
             known = self.session_timeout
             least = timeout if known is None or not resumed else min(known, timeout)
@@ -264,8 +291,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(self, *args: Any, **kwargs: Any) -> _Socket:
         """Connect to a server; watch the connection if a session uses it."""
         address = kwargs["address"] if "address" in kwargs else args[0]
-        server = server_name(str(kwargs.get("hostname") or address[0]), address[1])
+        host = str(kwargs.get("hostname") or address[0])
+        server = server_name(host, address[1])
         if kwargs.get("timeout") is not None:
+            self._count(server, host, address)
             self._wanted = kwargs["timeout"]
             kwargs["timeout"] = self._within(kwargs["timeout"])
         if self.met(server) is None:  # else what the last try met counts until this one is over
@@ -292,10 +321,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def _within(self, seconds: float) -> float:
         """Return how long a server may take to accept a connection, in seconds."""
-        if self.connect_timeout is not None:
-            seconds = min(seconds, self.connect_timeout)
-            if self.session_timeout is not None:
-                seconds = min(seconds, self.session_timeout / (self.servers + 1))
+        seconds = min(seconds, self.session_timeout or seconds) / (self.servers + 1)
         if self._start_by is not None:
             seconds = min(seconds, self._start_by - clock())
             if seconds <= 0:

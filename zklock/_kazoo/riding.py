@@ -22,7 +22,7 @@ from zklock._ground.strikes import may_strike
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.deletion import Deletion
-from zklock._kazoo.frames import Frames
+from zklock._kazoo.frames import AUTH_XID, Frames
 from zklock._kazoo.handler import _UNPOLLED, Handler
 from zklock._kazoo.riders import Awaited, Rider
 from zklock._kazoo.socket import (
@@ -370,6 +370,8 @@ class RidingSocket(_Socket):
             self.rides = self._may_ride = False
             self._carrier.closing()
         self._carrier.sent()
+        if xid == AUTH_XID:
+            self._sorted.due.append((AUTH_XID, AUTH_XID, None, None))
         if xid <= 0:
             return frame
         number = self._carrier.next_xid()

@@ -27,7 +27,7 @@ from zklock._ground.strikes import of_the_call
 log = logging.getLogger("zklock")
 
 _CHUNK = 65536
-_PING_XID = -2
+_PING_XID, _AUTH_XID = -2, -4
 _PING, _CLOSE = 11, -11  # opcodes of the requests that consist only of a header
 _SASL = 102
 _NUMBER = struct.Struct(">ii")  # length; xid
@@ -112,7 +112,7 @@ class _Socket:
         self._unsent = memoryview(b"")
         self._buffer = memoryview(b"")
         self._arrived = False
-        self._frames = _Frames(self._connected, self._pinged_back, self._reply)
+        self._frames = _Frames(self._connected, self._pinged_back, self._reply, self._authenticated)
         self._xids: deque[tuple[int, int]] = deque()  # of requests: as sent, and kazoo's
         self._asked: float | None = None
         self._resumes = False
@@ -245,6 +245,8 @@ class _Socket:
                 self._pinged = clock()
             elif (length, opcode) == (8, _CLOSE):
                 self._handler.closing()
+        if xid == _AUTH_XID:
+            self._xids.append((xid, xid))
         if xid <= 0:
             return frame
         self._xids.append((self._handler.next_xid(), xid))
@@ -298,6 +300,13 @@ class _Socket:
         )
         return None
 
+    def _authenticated(self) -> bool:
+        """Return whether an answer to credentials is due; it is not any more then."""
+        due = bool(self._xids) and self._xids[0][0] == _AUTH_XID
+        if due:
+            self._xids.popleft()
+        return due
+
     def shut_down(self) -> None:
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
@@ -326,6 +335,9 @@ class _Frames:
 
     ``reply(xid)`` returns the number that replaces the reply's number, or ``None`` to end the
     stream before this reply. The stream is ``broken`` then.
+
+    ``auth()`` returns whether an answer to credentials is due. One that comes early is held back,
+    see ``frames``.
     """
 
     def __init__(
@@ -333,8 +345,11 @@ class _Frames:
         first: Callable[[int], None],
         ping: Callable[[], None],
         reply: Callable[[int], int | None],
+        auth: Callable[[], bool],
     ) -> None:
         self.broken = False
+        self._auth = auth
+        self._early: deque[bytes] = deque()
         self._first: Callable[[int], None] | None = first
         self._ping = ping
         self._reply = reply
@@ -345,13 +360,22 @@ class _Frames:
         """Take received data; return what to pass on, which never ends inside a header."""
         data = bytearray(self._partial + chunk) if self._partial else bytearray(chunk)
         at = self._skip
-        while len(data) - at >= _REPLY.size:
+        while True:
+            if self._early and at <= len(data) and self._auth():
+                data[at:at] = self._early.popleft()
+                at += _REPLY.size
+            if len(data) - at < _REPLY.size:
+                break
             length, xid, second, _, code = _REPLY.unpack_from(data, at)
             if self._first is not None:
                 first, self._first = self._first, None
                 first(second)
             elif xid == _PING_XID:
                 self._ping()
+            elif xid == _AUTH_XID and not code and not self._auth():
+                self._early.append(bytes(data[at : at + _REPLY.size]))
+                del data[at : at + _REPLY.size]  # it has no body
+                continue
             elif xid > 0:
                 number = self._reply(xid)
                 if number is None:

@@ -90,7 +90,7 @@ MEANINGS: dict[int, Meaning] = {
     -13: _NEVER_ASKED,  # NewConfigNoQuorum
     -14: _NEVER_ASKED,  # ReconfigInProgress
     -100: _BROKEN,  # APIError: the beginning of a range
-    -101: Meaning(Failure.MISSING, hint="is the chroot in the client's address there?"),
+    -101: Meaning(Failure.MISSING),
     -102: Meaning(Failure.DENIED),
     -103: Meaning(Failure.CHANGED),
     -108: Meaning(Failure.OTHER, hint="below an ephemeral znode: use another path"),
@@ -117,6 +117,9 @@ MEANINGS: dict[int, Meaning] = {
 """All codes of ZooKeeper 3.9. A code that is not listed does not tell what was done."""
 
 _UNKNOWN = Meaning(Failure.OTHER)
+
+NO_CHROOT = "the chroot in the client's address does not exist: create it, or correct the address"
+"""The hint for a path that cannot be made since a node is missing: see ``make_path``."""
 
 _DROPPED: tuple[type[Exception], ...] = (exceptions.ConnectionDropped,)
 """Errors of kazoo's own, without a code; the outcome of the request is unknown after them."""
@@ -155,11 +158,16 @@ def shielded(call: Callable[P, T]) -> Callable[P, T | None]:
 
 
 def translate(
-    error: Exception, path: str, lock_path: str | None = None, written: str | None = None
+    error: Exception,
+    path: str,
+    lock_path: str | None = None,
+    written: str | None = None,
+    hint: str = "",
 ) -> Failed:
     """Return the failure for kazoo's error, with the zklock error to raise.
 
-    ``written``: the node whose data the request writes, if it only writes.
+    ``written``: the node whose data the request writes, if it only writes. ``hint``: what to do, if
+    the code does not say it.
     """
     lock_path = lock_path or path
     if isinstance(error, _DROPPED):
@@ -169,17 +177,17 @@ def translate(
     name = type(error).__name__
     raised: ZkLockError
     if meaning.why is Failure.DENIED:
-        hint = meaning.hint or (
+        needs = meaning.hint or (
             f"this client needs read and write permission on {written}, whose data it writes"
             if written
             else "this client needs create, delete and read permission on the lock's path, and "
             "read permission on its own contenders, and on one that it asks about"
         )
         raised = AccessDenied(
-            f"{path}: ZooKeeper's ACLs forbid it ({name}): {hint}", path=lock_path
+            f"{path}: ZooKeeper's ACLs forbid it ({name}): {needs}", path=lock_path
         )
     else:
-        what = "; ".join(filter(None, [meaning.why.value, meaning.hint]))
+        what = "; ".join(filter(None, [meaning.why.value, meaning.hint or hint]))
         raised = ZkLockError(f"{path}: {what} ({name}: {error})", path=lock_path)
     raised.__cause__ = error
     return Failed(meaning.why, raised, meaning.busy)
@@ -354,7 +362,8 @@ class Store:
 
 def failed(request: Request, error: Exception) -> Failed:
     """Return the failure of a request for kazoo's error."""
-    return translate(error, *_paths(request), _written(request))
+    chroot = isinstance(request, MakePath) and isinstance(error, exceptions.NoNodeError)
+    return translate(error, *_paths(request), _written(request), NO_CHROOT if chroot else "")
 
 
 def _listed(_: List | WatchList, value: Any) -> Listing:
