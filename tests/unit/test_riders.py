@@ -735,7 +735,7 @@ class TestWhatHasBeenSeen:
         return said
 
     def test_is_the_most_that_riders_and_kazoo_have_seen(self, kazoo: Kazoo, rides: Rides) -> None:
-        for zxid in (70, 90, -1, 80):
+        for zxid in (70, 90, -1, 0, 90):
             rides.ride("/a")
             (sent,) = numbers(kazoo.sent())
             kazoo.far.sendall(answers(sent, zxid=zxid))
