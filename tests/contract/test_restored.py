@@ -19,7 +19,7 @@ from tests.contract.refusing import Refusing
 from tests.contract.support import SOON, Losses, granted
 from tests.modes import strict
 from zklock._ground.clock import clock
-from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
+from zklock.testing import ZooKeeperServer, wait_for
 from zklock.testing.java import Installation, JavaBackend
 from zklock.testing.ports import free_ports
 
@@ -101,26 +101,6 @@ def test_servers_with_less_data_are_used_again(caplog: pytest.LogCaptureFixture)
         assert after.session_id != before.session_id
         assert after.token < before.token
     assert "servers turn this client away" in caplog.text
-
-
-@pytest.mark.slow("a session of 1 s is waited for")
-def test_a_session_that_lives_is_resumed_however_long_servers_turn_it_away(
-    zklock_own_server: ZooKeeperServer,
-) -> None:
-    with (
-        FaultProxy(zklock_own_server) as proxy,
-        zklock.connect(proxy.hosts, SHORT, start_timeout=SOON) as client,
-    ):
-        client.create("/mine", ephemeral=True)
-        session, timeout = client.client_id[0], client.handler.session_timeout
-        zklock_own_server.stop()  # from now on, the proxy closes each connection at once
-        assert timeout is not None
-        over = clock() + 2 * timeout
-        wait_for(lambda: clock() >= over, SOON, "two session timeouts")
-        zklock_own_server.start()
-        wait_for(lambda: client.connected, SOON, "a connection")
-        assert client.client_id[0] == session
-        assert client.exists("/mine")
 
 
 class Restoring:

@@ -128,6 +128,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._seen = 0  # the highest zxid of this session's replies
         self._back_at: float | None = None  # the session is given up; until another is asked for
         self._turned_away_at: float | None = None  # since the last answer
+        self._refused = False  # by a server that serves, when the session must be dead
         self._inline = threading.local()
         self._unpolled = 0
         self._polled: tuple[Any, ...] = ()
@@ -224,7 +225,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def connected(self, sent: float, timeout: float, resumed: bool) -> None:
         """Note a connection; called by its socket."""
         self.note(self.server, "lets the client in, and answers no request")
-        self._silent, self._start_by, self._turned_away_at = 0, None, None
+        self._silent, self._start_by = 0, None
+        self._turned_away_at, self._refused = None, False
         with self._observing:
             known = self.session_timeout
             least = timeout if known is None or not resumed else min(known, timeout)
@@ -311,24 +313,30 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._back_at, self._seen = None, 0
         return True
 
-    def turned_away(self) -> None:
-        """Note that a server has not taken up the session, and gave no answer."""
+    def turned_away(self, was_dead: bool) -> None:
+        """Note that a server has not taken up the session, and gave no answer.
+
+        ``was_dead``: the session must have been dead by then, and the server serves.
+        """
         if self._turned_away_at is None:
             self._turned_away_at = clock()
+        self._refused |= was_dead
 
     @property
     def is_dead(self) -> bool:
-        """Whether the session must be dead, as servers turn it away for so long.
-
-        Servers do so for ever if they have less data than the client has seen. If it is asked for
-        as by a client that has seen nothing, they say whether it is there.
-        """
+        """Whether the session must be dead, as servers turn it away for so long."""
         timeout = self.session_timeout or self._wanted
         since = self._turned_away_at
         return since is not None and clock() >= since + _DEAD * timeout
 
-    def asks_anew(self) -> None:
-        """Note that the session is asked for as if nothing had been seen."""
+    def asks_anew(self) -> bool:
+        """Return whether a session that must be dead is asked for as if nothing had been seen.
+
+        A server that has less data than the client has seen turns it away for ever. If it is asked
+        for as by a client that has seen nothing, the server says whether it is there.
+        """
+        if not self._refused:
+            return False
         since = self._turned_away_at
         log.warning(
             "servers turn this client away since %.3g s: it asks as if it had not seen transaction "
@@ -338,6 +346,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             self._seen,
             extra=log_fields(),
         )
+        return True
 
     def next_xid(self) -> int:
         """Return a number for the next request; called by the socket, on the connection thread."""

@@ -91,10 +91,10 @@ class Hears(Protocol):
     def is_dead(self) -> bool:
         """Whether the session must be dead, as servers turn it away for so long."""
 
-    def asks_anew(self) -> None:
-        """Note that the session is asked for as if nothing had been seen."""
+    def asks_anew(self) -> bool:
+        """Return whether a session that must be dead is asked for as if nothing had been seen."""
 
-    def turned_away(self) -> None:
+    def turned_away(self, was_dead: bool) -> None:
         """Note that a server has not taken up the session, and gave no answer."""
 
     def new_session(self) -> bool:
@@ -141,6 +141,7 @@ class _Socket:
         self._xids: deque[tuple[int, int]] = deque()  # of requests: as sent, and kazoo's
         self._asked: float | None = None
         self._resumes = False
+        self._dead = False  # the session must be dead, and the server serves
         self._answer_by: float | None = None  # while the handshake is not answered
         self._pinged: float | None = None
         self._fresh = False  # only SASL has been asked since the handshake
@@ -200,7 +201,7 @@ class _Socket:
         if self._answer_by is not None:
             self._handler.note(self.server, _CLOSED)
             if self._resumes:
-                self._handler.turned_away()
+                self._handler.turned_away(self._dead)
 
     def _proved(self, size: int) -> bytes:
         """Receive the answer to credentials.
@@ -287,19 +288,17 @@ class _Socket:
         """
         length, version, zxid, timeout, session = _HANDSHAKE.unpack_from(frame)
         self._resumes = session != 0
-        anew = False
         if not self._resumes:
             if not self._handler.new_session():
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "no new session is begun yet")
         elif self._handler.gives_up:
             raise SessionExpiredError("given up, as ZooKeeper has gone back")
         else:
-            anew = self._handler.is_dead
-            if (anew or self._handler.at_stake) and not self._serves():
+            self._dead = self._handler.is_dead
+            if (self._dead or self._handler.at_stake) and not self._serves():
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "the server is not serving")
         seen = self._handler.seen(zxid)
-        if anew:
-            self._handler.asks_anew()
+        if self._dead and self._handler.asks_anew():
             seen = 0
         self._asked, self._fresh = clock(), True
         self._answer_by = self._handler.asking(self, self._asked, self._resumes)
