@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import socket
 import struct
@@ -20,7 +21,7 @@ import zklock
 import zklock.aio
 from tests.contract.support import SOON, Losses
 from tests.stopwatch import Stopwatch
-from zklock.testing import FaultProxy, wait_for
+from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
 
 START, SESSION = 1.0, 30.0
 AT_ONCE = 16.0
@@ -406,3 +407,24 @@ class TestOtherConnections:
         client.add_listener(states.append)
         client.handler.drop()
         wait_for(lambda: states == ["SUSPENDED", "CONNECTED"], SOON, lambda: f"{states}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (0.5, ["not 0.5 s", "a lease needs 2.15", "pass 2 s or more"]),
+        (100.0, ["60 s, not 100 s", "raise maxSessionTimeout"]),
+        (4.0, []),
+    ],
+)
+def test_another_timeout_than_was_asked_for_is_said(
+    zklock_server: ZooKeeperServer, caplog: pytest.LogCaptureFixture, asked: float, said: list[str]
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING, logger="zklock"),
+        zklock.connect(zklock_server.hosts, asked) as client,
+    ):
+        assert client.connected
+    lines = [record.getMessage() for record in caplog.records if record.name == "zklock"]
+    assert len(lines) == bool(said)
+    assert all(each in lines[0] for each in said)

@@ -614,11 +614,19 @@ class Session(Uncopied, WireObserver):
 
         kazoo reports the end only after the server has answered.
         """
+        self._end_session(LossReason.CLIENT_CLOSED)
+
+    @shielded
+    def on_give_up(self) -> None:
+        """Lose every grant: others may be granted already. kazoo reports the end soon."""
+        self._end_session(LossReason.SESSION_EXPIRED)
+
+    def _end_session(self, reason: LossReason) -> None:
         with self.guard:
-            self._lose(self._nodes.held(), LossReason.CLIENT_CLOSED)
+            self._lose(self._nodes.held(), reason)
             ended, self._id = self._id, None  # no grant is given any more
         self._outbox.send()
-        self._say_ended(ended, LossReason.CLIENT_CLOSED)
+        self._say_ended(ended, reason)
 
     def _on_state(self, state: str) -> None:
         match states.told(self.client, state):

@@ -116,7 +116,7 @@ def connect(
 
     - ``hosts``: ``"host:port,host:port…"``, with an optional chroot after the last one.
     - ``timeout``: the session timeout to ask for, in seconds. The server may grant another one, by
-      default from 2 to 20 of its ticks.
+      default from 2 to 20 of its ticks: a log line says so.
     - ``start_timeout``: seconds to wait for the first connection, ``math.inf`` for no limit.
     - ``proofs``: how many heartbeats of a session timeout are writes while the client holds
       something, from 4 to 10; by default all ten. Fewer spare the ensemble. But when answers stop,

@@ -50,7 +50,10 @@ class Hears(Protocol):
         """Note the answer to a ping."""
 
     def saw(self, zxid: int) -> object:
-        """Note the zxid of a reply to a rider: it is higher than those before it."""
+        """Note the zxid of a reply: it is higher than those before it."""
+
+    def goes_back(self, zxid: int) -> bool:
+        """Note a zxid that is lower than one before it; return whether the stream ends there."""
 
 
 class Frames:
@@ -60,6 +63,7 @@ class Frames:
     ``due``: the replies that are to come, in order of the requests, each with the number of its
     request (``AUTH_XID`` for credentials), kazoo's own number of it, the rider if it is one, and
     the watch that it asks for.
+    ``zxid``: the highest one of a reply on this session.
     """
 
     def __init__(self, hears: Hears) -> None:
@@ -68,7 +72,7 @@ class Frames:
         self.watches = Watches()
         self._hears = hears
         self._first = True
-        self._zxid = 0  # the highest one of a reply to a rider
+        self.zxid = 0
         self._data: bytes | bytearray = b""
         self._at = 0
         self.due: deque[tuple[int, int, Rider | None, Watch | None]] = deque()
@@ -125,6 +129,9 @@ class Frames:
         """Take what answers no request with a number; return it if it is kazoo's."""
         xid = _NUMBER.unpack_from(data, at + _LENGTH.size)[0]
         if xid == _PING_XID:
+            zxid = _reply(data, at)[2]
+            if zxid < self.zxid and self._hears.goes_back(zxid):
+                return self._break()
             self._hears.pinged_back()
         elif xid == _EVENT_XID and not self._event(data, at + _REPLY.size, end):
             return b""
@@ -167,10 +174,13 @@ class Frames:
             if end > size:
                 return taken, False
             _, _, zxid, error = _reply(data, at)
+            if 0 < zxid < self.zxid:
+                return taken, True  # the connection thread sees to it
             self._at = end
             due.popleft()
             body = bytes(data[at + _REPLY.size : end])
-            taken.append((rider, self._heard(zxid, error, watch), body))
+            self._seen(zxid)
+            taken.append((rider, self._heard(error, watch), body))
         return taken, self._at < size
 
     def take_deletion(self, path: bytes) -> bool:
@@ -191,14 +201,16 @@ class Frames:
         self._at = end
         return True
 
-    def _heard(self, zxid: int, error: int, watch: Watch | None) -> int:
-        """Note what the head of a reply to a rider says; return the error code to pass on."""
+    def _heard(self, error: int, watch: Watch | None) -> int:
+        """Note what the head of a reply says; return the error code to pass on."""
         if watch is not None:
             self.watches.answered(watch, error)
-        if zxid > self._zxid:
-            self._zxid = zxid
-            self._hears.saw(zxid)
         return _known(error) if error else 0
+
+    def _seen(self, zxid: int) -> None:
+        if zxid > self.zxid:
+            self.zxid = zxid
+            self._hears.saw(zxid)
 
     def _answer(self, data: bytes | bytearray, at: int, end: int) -> bytes:
         """Take a reply; return it, under kazoo's number, if it is kazoo's."""
@@ -212,13 +224,14 @@ class Frames:
                 extra=log_fields(),
             )
             return self._break()
+        if zxid < self.zxid and self._hears.goes_back(zxid):
+            return self._break()
+        self._seen(zxid)
         _, kazoos, rider, watch = self.due.popleft()
+        error = self._heard(error, watch)  # kazoo's thread would end because of an unknown one
         if rider is not None:
-            rider.land(self._heard(zxid, error, watch), bytes(data[at + _REPLY.size : end]))
+            rider.land(error, bytes(data[at + _REPLY.size : end]))
             return b""
-        if watch is not None:
-            self.watches.answered(watch, error)
-        error = _known(error)  # kazoo's connection thread would end because of an unknown one
         return _REPLY.pack(length, kazoos, zxid, error) + data[at + _REPLY.size : end]
 
     def _event(self, data: bytes | bytearray, at: int, end: int) -> bool:

@@ -11,6 +11,8 @@ threading handler it adds:
 - ``drop()`` breaks the connection, so that kazoo tries the next server.
 - Completions and watches that are marked for it run in place, on the connection thread.
 - A wake-up socket pair that never blocks the sender.
+- A server whose data is older than what the client has seen is noticed: see ``Handler.goes_back``
+  and ``Handler.turned_away``.
 - Request numbers that are not used twice in a session. kazoo starts from 1 on every connection. A
   request of an earlier connection may be committed late. The server then confuses it with the
   waiting request of the same number, and answers that one with the result of the other.
@@ -44,6 +46,7 @@ from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
 from zklock._ground.mutexes import Mutex
+from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo.handshake import unanswered
 from zklock._kazoo.socket import _CLOSED, _SILENT, _Socket, _WakeReader, _WakeWriter, is_closed
@@ -57,6 +60,15 @@ T = TypeVar("T")
 _UNHEARD = "does not answer"
 _UNPOLLED = 16
 _MAX_XID = 2**31 - 1
+_EQUAL = 0.001
+"""kazoo asks in whole milliseconds."""
+TICKS = 2.15
+"""How many ticks the session timeout needs for the arithmetic of the lease (see ``lease``)."""
+_DEAD = 1.5
+"""After how many session timeouts without a server a leader has ended the session.
+
+The leader needs the timeout and at most one tick more. A timeout has two ticks or more, by default.
+"""
 
 
 class WireObserver:
@@ -81,6 +93,9 @@ class WireObserver:
     def on_close(self) -> None:
         """Note that the client is about to end its session."""
 
+    def on_give_up(self) -> None:
+        """Note that the client gives up its session, which ZooKeeper may know no more."""
+
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threading handler, with a view of the wire. One handler serves one client.
@@ -103,6 +118,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._start_by: float | None = None
         self._met: dict[str, str] = {}  # by server: how far its connection came while starting
         self._wanted = 0.0  # the session timeout that kazoo asks for
+        self._granted: float | None = None  # the newest one that a session began with
         self._silent = 0  # silent servers since the last answer
         self._asked = clock()
         self._pings: list[tuple[float, float]] = []
@@ -110,6 +126,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._observing = Mutex()
         self._socket: _Socket | None = None
         self._xid = 0
+        self._seen = 0  # the highest zxid of this session's replies
+        self._back_at: float | None = None  # the session is given up; until another is asked for
+        self._turned_away_at: float | None = None  # since the last answer
+        self._refused = False  # by a server that serves, when the session must be dead
         self._inline = threading.local()
         self._unpolled = 0
         self._polled: tuple[Any, ...] = ()
@@ -240,17 +260,127 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.note(self.server, "lets the client in, and answers no request")
         self._silent, self._start_by = 0, None
         self._looked_up.clear()
+        self._turned_away_at, self._refused = None, False
         with self._observing:
             known = self.session_timeout
             least = timeout if known is None or not resumed else min(known, timeout)
             self.session_timeout, self._asked, self._pings = least, sent, []
             self._observer.on_connect(sent, least)
+        if not resumed and timeout != self._granted:
+            self._granted = timeout
+            self._compare(timeout)
+
+    def _compare(self, granted: float) -> None:
+        """Say if a new session has another timeout than was asked for, and what that means."""
+        if abs(granted - self._wanted) < _EQUAL:
+            return
+        if granted < self._wanted:
+            log.warning(
+                "ZooKeeper grants a session timeout of %g s, not %g s: leases are that short; pass "
+                "this timeout, or raise maxSessionTimeout of all servers",
+                granted,
+                self._wanted,
+                extra=log_fields(),
+            )
+        else:
+            log.warning(
+                "ZooKeeper grants a session timeout of %g s, not %g s: it is the least of the "
+                "servers, by default 2 ticks, and a lease needs %.2f: pass %g s or more",
+                granted,
+                self._wanted,
+                TICKS,
+                2 * granted,
+                extra=log_fields(),
+            )
 
     def pinged(self, sent: float, answered: float) -> None:
         """Note an answered ping; called by the socket."""
         with self._observing:
             self._pings = [*self._pings[-1:], (sent, answered)]
             self._observer.on_ping(sent, answered)
+
+    def seen(self, zxid: int) -> int:
+        """Note the zxid of a reply; return the highest one of this session.
+
+        The connection thread alone calls this, and so with the methods below.
+        """
+        self._seen = max(self._seen, zxid)
+        return self._seen
+
+    def goes_back(self, zxid: int) -> bool:
+        """Return whether an answer names an older transaction than a reply on this session did.
+
+        A server takes up a session only if it knows what the client has seen, and it only goes on
+        from there. So its data was replaced by older ones under it (3.9 can do that). Nodes and
+        watches of this session may be gone, and numbers be given again: the session is given up.
+        """
+        if not 0 < zxid < self._seen:
+            return False
+        if self._back_at is None:
+            self._back_at = clock()
+            log.warning(
+                "ZooKeeper has gone back to transaction %#x, and this client has seen %#x: what it "
+                "holds is lost, and it begins a new session in %.3g s; a backup was restored under "
+                "running clients: stop them, and raise the epoch of the tokens",
+                zxid,
+                self._seen,
+                self.session_timeout or self._wanted,
+                extra=log_fields(),
+            )
+            self._observer.on_give_up()
+        return True
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the session is given up, and not to be resumed."""
+        return self._back_at is not None
+
+    def new_session(self) -> bool:
+        """Note that a session is about to be asked for, which has seen nothing yet.
+
+        Return whether it may be. After ZooKeeper has gone back, other holders have a whole timeout
+        to notice it, too.
+        """
+        timeout = self.session_timeout or self._wanted
+        if self._back_at is not None and clock() < self._back_at + timeout:
+            return False
+        self._back_at, self._seen = None, 0
+        return True
+
+    def turned_away(self, was_dead: bool) -> None:
+        """Note that a server has not taken up the session, and gave no answer.
+
+        ``was_dead``: the session must have been dead by then, and the server serves.
+        """
+        if self._turned_away_at is None:
+            self._turned_away_at = clock()
+        self._refused |= was_dead
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the session must be dead, as servers turn it away for so long."""
+        timeout = self.session_timeout or self._wanted
+        since = self._turned_away_at
+        return since is not None and clock() >= since + _DEAD * timeout
+
+    def asks_anew(self) -> bool:
+        """Return whether a session that must be dead is asked for as if nothing had been seen.
+
+        A server that has less data than the client has seen turns it away for ever. If it is asked
+        for as by a client that has seen nothing, the server says whether it is there.
+        """
+        if not self._refused:
+            return False
+        since = self._turned_away_at
+        log.warning(
+            "servers turn this client away since %.3g s: it asks as if it had not seen transaction "
+            "%#x; if ZooKeeper has come back with less data, tokens may be lower than before: make "
+            "the marks of the guards anew, or raise the epoch",
+            0.0 if since is None else clock() - since,
+            self._seen,
+            extra=log_fields(),
+        )
+        return True
 
     def next_xid(self) -> int:
         """Return a number for the next request; called by the socket, on the connection thread."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from kazoo.exceptions import (
     EXCEPTIONS,
     APIError,
+    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
@@ -31,7 +32,8 @@ _PING_XID, _AUTH_XID = -2, -4
 _PING, _CLOSE = 11, -11  # opcodes of the requests that consist only of a header
 _SASL = 102
 _NUMBER = struct.Struct(">ii")  # length; xid
-_REPLY = struct.Struct(">iiiii")  # length; xid, zxid in two parts, error … or the first frame's
+_REPLY = struct.Struct(">iiqi")  # length; xid, zxid, error
+_TIMEOUT = 32  # where the timeout begins in what stands for the zxid in the first frame
 _CODE = struct.Struct(">i")
 _HEAD = struct.Struct(">iii")  # length; xid, opcode or error … or protocol version, timeout …
 _HANDSHAKE = struct.Struct(">iiqiq")  # length; version, last zxid, timeout, session
@@ -81,6 +83,29 @@ class Hears(Protocol):
     def pinged(self, sent: float, answered: float) -> None:
         """Note an answered ping."""
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether the session is given up, and not to be resumed."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the session must be dead, as servers turn it away for so long."""
+
+    def asks_anew(self) -> bool:
+        """Return whether a session that must be dead is asked for as if nothing had been seen."""
+
+    def turned_away(self, was_dead: bool) -> None:
+        """Note that a server has not taken up the session, and gave no answer."""
+
+    def new_session(self) -> bool:
+        """Note that a session is about to be asked for; return whether it may be."""
+
+    def seen(self, zxid: int) -> int:
+        """Note the zxid of a reply; return the highest one of this session."""
+
+    def goes_back(self, zxid: int) -> bool:
+        """Return whether an answer names an older transaction than a reply did."""
+
     def closing(self) -> None:
         """Note that the request to end the session is about to be sent."""
 
@@ -112,10 +137,13 @@ class _Socket:
         self._unsent = memoryview(b"")
         self._buffer = memoryview(b"")
         self._arrived = False
-        self._frames = _Frames(self._connected, self._pinged_back, self._reply, self._authenticated)
+        self._frames = _Frames(
+            self._connected, self._pinged_back, self._reply, handler.goes_back, self._authenticated
+        )
         self._xids: deque[tuple[int, int]] = deque()  # of requests: as sent, and kazoo's
         self._asked: float | None = None
         self._resumes = False
+        self._dead = False  # the session must be dead, and the server serves
         self._answer_by: float | None = None  # while the handshake is not answered
         self._pinged: float | None = None
         self._fresh = False  # only SASL has been asked since the handshake
@@ -174,6 +202,8 @@ class _Socket:
         """Note that the server has ended the connection, if the handshake is not answered yet."""
         if self._answer_by is not None:
             self._handler.note(self.server, _CLOSED)
+            if self._resumes:
+                self._handler.turned_away(self._dead)
 
     def _proved(self, size: int) -> bytes:
         """Receive the answer to credentials.
@@ -234,8 +264,7 @@ class _Socket:
     def _request(self, frame: bytes) -> bytes:
         """Inspect a whole request; return it with a number of its own."""
         if self._asked is None:
-            self._shake_hands(frame)
-            return frame
+            return self._shake_hands(frame)
         if self._fresh:
             self._look_for_proof(frame)
         length, xid = _NUMBER.unpack_from(frame)
@@ -252,17 +281,33 @@ class _Socket:
         self._xids.append((self._handler.next_xid(), xid))
         return _NUMBER.pack(length, self._xids[-1][0]) + frame[_NUMBER.size :]
 
-    def _shake_hands(self, frame: bytes) -> None:
-        """Inspect the handshake.
+    def _shake_hands(self, frame: bytes) -> bytes:
+        """Inspect the handshake; return it with the highest zxid that the client has seen.
+
+        kazoo does not see the replies to riders. Without this it would take up the session at a
+        server that lags behind them.
 
         A handshake without an answer costs what is held on the session (see ``lease``). So none is
         sent if no answer is likely: to a server that is silent, or not serving yet.
         """
-        self._resumes = _HANDSHAKE.unpack_from(frame)[-1] != 0
-        if self._resumes and self._handler.at_stake and not self._serves():
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "the server is not serving")
+        length, version, zxid, timeout, session = _HANDSHAKE.unpack_from(frame)
+        self._resumes = session != 0
+        if not self._resumes:
+            if not self._handler.new_session():
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "no new session is begun yet")
+        elif self._handler.gives_up:
+            raise SessionExpiredError("given up, as ZooKeeper has gone back")
+        else:
+            self._dead = self._handler.is_dead
+            if (self._dead or self._handler.at_stake) and not self._serves():
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "the server is not serving")
+        seen = self._handler.seen(zxid)
+        if self._dead and self._handler.asks_anew():
+            seen = 0
         self._asked, self._fresh = clock(), True
         self._answer_by = self._handler.asking(self, self._asked, self._resumes)
+        fields = _HANDSHAKE.pack(length, version, seen, timeout, session)
+        return fields + bytes(frame[_HANDSHAKE.size :])
 
     def _look_for_proof(self, frame: bytes) -> None:
         """Look whether a request is one of SASL: these come before all others."""
@@ -287,9 +332,10 @@ class _Socket:
         # Any other answer is enough: the word may be forbidden.
         return bool(line) and _NOT_SERVING not in line
 
-    def _reply(self, xid: int) -> int | None:
+    def _reply(self, xid: int, zxid: int) -> int | None:
         """Return kazoo's number of the answered request; ``None``: the reply is out of order."""
         if self._xids and self._xids[0][0] == xid:
+            self._handler.seen(zxid)
             return self._xids.popleft()[1]
         due = self._xids[0][0] if self._xids else "none"
         log.warning(
@@ -333,8 +379,9 @@ class _Frames:
     Each frame starts with its length. An error code that kazoo does not know would end kazoo's
     connection thread: it is replaced.
 
-    ``reply(xid)`` returns the number that replaces the reply's number, or ``None`` to end the
-    stream before this reply. The stream is ``broken`` then.
+    ``reply(xid, zxid)`` returns the number that replaces the reply's number, or ``None`` to end the
+    stream before this reply. The stream is ``broken`` then. So it is before an answer whose zxid
+    ``goes_back``.
 
     ``auth()`` returns whether an answer to credentials is due. One that comes early is held back,
     see ``frames``.
@@ -344,7 +391,8 @@ class _Frames:
         self,
         first: Callable[[int], None],
         ping: Callable[[], None],
-        reply: Callable[[int], int | None],
+        reply: Callable[[int, int], int | None],
+        goes_back: Callable[[int], bool],
         auth: Callable[[], bool],
     ) -> None:
         self.broken = False
@@ -353,6 +401,7 @@ class _Frames:
         self._first: Callable[[int], None] | None = first
         self._ping = ping
         self._reply = reply
+        self._goes_back = goes_back
         self._partial = b""
         self._skip = 0
 
@@ -366,10 +415,13 @@ class _Frames:
                 at += _REPLY.size
             if len(data) - at < _REPLY.size:
                 break
-            length, xid, second, _, code = _REPLY.unpack_from(data, at)
+            length, xid, zxid, code = _REPLY.unpack_from(data, at)
             if self._first is not None:
                 first, self._first = self._first, None
-                first(second)
+                first(zxid >> _TIMEOUT)
+            elif (xid == _PING_XID or xid > 0) and self._goes_back(zxid):
+                self.broken = True
+                return data[:at]
             elif xid == _PING_XID:
                 self._ping()
             elif xid == _AUTH_XID and not code and not self._auth():
@@ -377,7 +429,7 @@ class _Frames:
                 del data[at : at + _REPLY.size]  # it has no body
                 continue
             elif xid > 0:
-                number = self._reply(xid)
+                number = self._reply(xid, zxid)
                 if number is None:
                     self.broken = True
                     return data[:at]
