@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from kazoo.exceptions import (
     EXCEPTIONS,
     APIError,
+    AuthFailedError,
+    SessionClosedRequireSaslError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
@@ -34,15 +36,16 @@ _NUMBER = struct.Struct(">ii")  # length; xid
 _REPLY = struct.Struct(">iiiii")  # length; xid, zxid in two parts, error … or the first frame's
 _CODE = struct.Struct(">i")
 _HEAD = struct.Struct(">iii")  # length; xid, opcode or error … or protocol version, timeout …
+_ERROR = slice(12, 16)  # of a reply without its length
+_REQUIRED = _CODE.pack(SessionClosedRequireSaslError.code)
 _HANDSHAKE = struct.Struct(">iiqiq")  # length; version, last zxid, timeout, session
 
+LONGEST_FIRST = 4096
+"""The most bytes that the answer to a handshake may have; ZooKeeper sends 37."""
+_LATER = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 _NOT_SERVING = b"not currently serving"
 _SILENT = "accepts connections, and says nothing"
 _CUT = "the connection was cut while the server looked at the credentials"
-_CLOSED = (
-    "closes connections without an answer, as a server without a quorum does, or one that has as "
-    "many clients of one address as its maxClientCnxns allows"
-)
 
 
 class Hears(Protocol):
@@ -65,6 +68,11 @@ class Hears(Protocol):
 
     def note(self, server: str, what: str) -> None:
         """Note how far the connection to a server came."""
+
+    def turned_away(
+        self, server: str, another: Callable[..., Any] | None, error: OSError | None = None
+    ) -> None:
+        """Note that a server has ended a connection before it answered."""
 
     def turn(self) -> float:
         """Return how long to wait for a server, in seconds."""
@@ -142,8 +150,8 @@ class _Socket:
             except BlockingIOError:
                 if not self._ready(select.POLLOUT):
                     raise TimeoutError("the server takes no more requests") from None
-            except ConnectionError:
-                self._closed_early()
+            except ConnectionError as error:
+                self._closed_early(error)
                 raise
             else:
                 del self._held[:sent]
@@ -157,8 +165,8 @@ class _Socket:
         while not self._buffer and not self._frames.broken:
             try:
                 chunk = self._sock.recv(max(size, _CHUNK))
-            except ConnectionError:
-                self._closed_early()
+            except OSError as error:
+                self._closed_early(error)
                 raise
             if not chunk:
                 self._closed_early()
@@ -166,14 +174,18 @@ class _Socket:
             self._buffer = memoryview(self._frames.feed(chunk))
             if not self._buffer and not self._frames.broken and not self._ready(select.POLLIN):
                 raise TimeoutError("the server stopped in the middle of a reply")
+        if self._frames.broken:
+            self._closed_early()
         data = bytes(self._buffer[:size])
         self._buffer = self._buffer[size:]
         return data
 
-    def _closed_early(self) -> None:
-        """Note that the server has ended the connection, if the handshake is not answered yet."""
-        if self._answer_by is not None:
-            self._handler.note(self.server, _CLOSED)
+    def _closed_early(self, error: OSError | None = None) -> None:
+        """Note the end of the connection, if the handshake is not answered yet."""
+        if self._answer_by is None or isinstance(error, _LATER):
+            return
+        if error is None or isinstance(error, ConnectionError | ssl.SSLError):
+            self._handler.turned_away(self.server, self._another, error)
 
     def _proved(self, size: int) -> bytes:
         """Receive the answer to credentials.
@@ -193,6 +205,8 @@ class _Socket:
             self._proving = True
         if not data:
             raise KazooTimeoutError(_CUT)
+        if data[_ERROR] == _REQUIRED:  # kazoo knows one refusal; another one ends its thread
+            data = data[: _ERROR.start] + _CODE.pack(AuthFailedError.code) + data[_ERROR.stop :]
         return data
 
     def arrived(self) -> None:
@@ -348,6 +362,9 @@ class _Frames:
         while len(data) - at >= _REPLY.size:
             length, xid, second, _, code = _REPLY.unpack_from(data, at)
             if self._first is not None:
+                if not 0 <= length <= LONGEST_FIRST:
+                    self.broken = True
+                    return b""
                 first, self._first = self._first, None
                 first(second)
             elif xid == _PING_XID:

@@ -41,17 +41,16 @@ def connect(
     carry the locks of threads. A client of :func:`zklock.connect` may carry the locks of asyncio.
     """
     client = new_client(hosts, timeout, start_timeout=start_timeout, proofs=proofs, **kazoo_options)
-    return Connecting(client, hosts, start_timeout, bool(kazoo_options.get("sasl_options")))
+    return Connecting(client, hosts, start_timeout)
 
 
 class Connecting:
     """A client to start: ``await`` it once, or enter it once by ``async with``."""
 
-    def __init__(self, client: Client, hosts: str, start_timeout: float, sasl: bool) -> None:
+    def __init__(self, client: Client, hosts: str, start_timeout: float) -> None:
         self._client = client
         self._hosts = hosts
         self._start_timeout = start_timeout
-        self._sasl = sasl
         self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
 
     def __await__(self) -> Generator[Any, None, Client]:
@@ -88,7 +87,6 @@ class Connecting:
         try:
             begin(
                 self._client,
-                self._sasl,
                 self._start_timeout,
                 lambda error: call_soon(loop, partial(settle, error)) or self._abandon(),
             )
