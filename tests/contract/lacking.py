@@ -69,7 +69,7 @@ LACKS = (
     Lack(
         "TLS and SASL",
         "it is for tests on one machine",
-        r"test_secure\.py|test_cli_secure\.py",
+        r"test_secure\.py|test_cli_secure\.py|test_turned_away\.py",
     ),
     Lack(
         "the admin server",
@@ -136,6 +136,7 @@ NOT_SIMULATED = {
         r"test_secure\.py",
         r"test_slow_answers\.py",
         r"test_throttling\.py",
+        r"test_turned_away\.py",
     ),
     "they are about applications, and about data that guards protect": (
         r"/contrib/",

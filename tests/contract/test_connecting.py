@@ -265,7 +265,7 @@ def test_a_connection_may_be_waited_for_without_a_limit(zklock_hosts: str, forev
 
 def test_a_server_that_resets_connections_is_told_from_a_silent_one(resetting: str) -> None:
     for connect in (with_threads, with_asyncio):
-        assert f"{resetting} closes connections without an answer" in connect(resetting)
+        assert f"{resetting} closes every connection at once" in connect(resetting)
 
 
 def test_one_that_has_not_closed_the_last_connection_yet_is_not_called_silent() -> None:
@@ -287,7 +287,7 @@ def test_the_cause_is_named_for_each_server(mute: str, closing: str) -> None:
     unknown = "no-such-host.invalid:2181"
     message = with_threads(f"{unknown},{refused},{closing},{mute}")
     assert f"{refused} connection refused" in message
-    assert f"{closing} closes connections without an answer" in message
+    assert f"{closing} closes every connection at once" in message
     assert f"{mute} accepts connections, and says nothing" in message
     assert f"{unknown} was not tried in time, or its name was not resolved" in message
     assert f"{unknown} has a name that was not resolved" in with_asyncio(unknown)

@@ -14,6 +14,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
     ConnectionLoss,
+    KazooException,
     NoAuthError,
     SessionExpiredError,
 )
@@ -28,6 +29,8 @@ from zklock._ground.uncopied import Uncopied
 from zklock._kazoo import options
 from zklock._kazoo.client import check_handler, serve
 from zklock._kazoo.handler import Handler
+from zklock._kazoo.refusals import Refusal
+from zklock._kazoo.store import translate
 from zklock._kazoo.switch import new_handler
 from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
 
@@ -132,23 +135,21 @@ def connect(
     Raises ``NoAnswer`` if there is no connection after ``start_timeout``. The message says for each
     server what happened: its name was not resolved, it refused, it was silent. Then nothing is left
     running. One exception: a look-up of a name that the system does not end may outlive the call.
-    Raises ``ClientClosed`` if the servers refuse ``sasl_options``.
+    Raises ``ClientClosed`` if the servers refuse the credentials, and ``AccessDenied`` if they
+    insist on some.
 
     While disconnected, the client tries again at least every second. (With kazoo's default, the
     waits grow.) Pass ``connection_retry`` for something else.
     """
     client = new_client(hosts, timeout, start_timeout=start_timeout, proofs=proofs, **kazoo_options)
-    sasl = bool(kazoo_options.get("sasl_options"))
     patience = min(start_timeout, threading.TIMEOUT_MAX)
     deadline = clock() + patience
     try:
         client.handler.starting(patience)
         client.start_async().wait(patience)
-        if not client.connected and not sasl:
-            raise no_server(client, hosts, start_timeout)
-        # kazoo reports a connection before the servers have accepted the credentials.
-        if sasl or client.chroot:
-            _first_answer(client, hosts, start_timeout, deadline)
+        # kazoo reports a connection before the servers have accepted the credentials. Those that
+        # insist on some refuse the first request.
+        _first_answer(client, hosts, start_timeout, deadline)
         get_ready(client)
     except BaseException:
         try:
@@ -196,25 +197,21 @@ def new_client(
     return client
 
 
-def begin(
-    client: Client, sasl: bool, start_timeout: float, done: Callable[[Exception | None], object]
-) -> None:
+def begin(client: Client, start_timeout: float, done: Callable[[Exception | None], object]) -> None:
     """Start a client and return; ``done(error)`` is called when it is connected or refused."""
     over: list[bool] = []
 
     def on_state(state: str) -> bool:
         if state == KazooState.CONNECTED and not over:
-            if sasl:  # kazoo reports a connection before the servers accept
-                client.exists_async("/").rawlink(lambda answer: answered(answer.exception))
-            else:
-                settle(None)
+            # kazoo reports a connection before the servers accept
+            client.exists_async("/").rawlink(lambda answer: answered(answer.exception))
         return bool(over)  # kazoo then forgets this listener
 
     def answered(error: Exception | None) -> None:
-        if isinstance(error, NoAuthError):  # they take the credentials, which permit other things
+        if error is None:
             settle(None)
         elif not isinstance(error, _PASSING):  # else it is asked again with the next connection
-            settle(_refused() if isinstance(error, _REFUSING) else error)
+            settle(_verdict(client, error))
 
     def settle(outcome: Exception | None) -> None:
         over.append(True)
@@ -236,9 +233,10 @@ def no_server(client: Client, hosts: str, start_timeout: float) -> NoAnswer:
         else "has a name that was not resolved"
     )
     causes = "; ".join(f"{server} {what or untried}" for server, what in met.items())
+    known = all(isinstance(what, Refusal) for what in met.values())
+    todo = "" if known else ". Check the addresses, and that a quorum is up"
     return NoAnswer(
-        f"no ZooKeeper server of {hosts} answered within {start_timeout} s: {causes}. "
-        "Check the addresses, and that a quorum is up"
+        f"no ZooKeeper server of {hosts} answered within {start_timeout} s: {causes}{todo}"
     )
 
 
@@ -288,21 +286,29 @@ def _first_answer(client: Client, hosts: str, start_timeout: float, deadline: fl
     while True:
         try:
             root = client.exists_async("/").get(timeout=max(0.0, deadline - clock()))
-        except NoAuthError:
-            return  # it is there, and they take the credentials, which permit other things
-        except _REFUSING as error:
-            raise _refused() from error
         except _PASSING as error:  # the connection was lost: kazoo makes another
             if clock() >= deadline:
                 raise no_server(client, hosts, start_timeout) from error
             client.handler.sleep_func(_SHORT)
         except client.handler.timeout_exception as error:
             raise no_server(client, hosts, start_timeout) from error
+        except KazooException as error:
+            verdict = _verdict(client, error)
+            if verdict is not None:
+                raise verdict from error
+            return
         else:
             break
     if client.chroot and root is None:
         warnings.warn(f"the chroot {client.chroot} does not exist: create it", stacklevel=3)
 
 
-def _refused() -> ClientClosed:
-    return ClientClosed("ZooKeeper refused the client's credentials (SASL)")
+def _verdict(client: Client, error: Exception) -> Exception | None:
+    """Return what to raise for an error of the first request; ``None`` if the client is let in."""
+    if isinstance(error, _REFUSING):
+        return ClientClosed(
+            "ZooKeeper refused the client's credentials: correct sasl_options, or auth_data"
+        )
+    failed = translate(error, client.chroot or "/")
+    # Busy, or not permitted: they take the credentials, which permit other things.
+    return None if failed.busy or isinstance(error, NoAuthError) else failed.error

@@ -20,6 +20,7 @@ from kazoo.exceptions import EXCEPTIONS, APIError
 
 from zklock._ground.records import log_fields
 from zklock._kazoo.riders import Rider
+from zklock._kazoo.socket import LONGEST_FIRST
 from zklock._kazoo.watches import Watch, Watches
 
 log = logging.getLogger("zklock")
@@ -110,8 +111,8 @@ class Frames:
                 return early
             length = _length(data, at)[0]
             end = at + _LENGTH.size + length
-            if length < _REPLY.size - _LENGTH.size:
-                return self._too_short(length)
+            if length < _REPLY.size - _LENGTH.size or (self._first and length > LONGEST_FIRST):
+                return self._impossible(length)
             if end > size:
                 return b""
             self._at = end  # before anybody hears of the frame, and perhaps fails
@@ -244,13 +245,13 @@ class Frames:
 
     def _handshake(self, data: bytes | bytearray, at: int, end: int) -> bytes:
         if end - at < _CONNECTED.size:
-            return self._too_short(end - at - _LENGTH.size)
+            return self._impossible(end - at - _LENGTH.size)
         _, _, milliseconds, _, password = _CONNECTED.unpack_from(data, at)
         flag = at + _CONNECTED.size + max(0, password)
         self._hears.connected(milliseconds, read_only=flag < end and data[flag] != 0)
         return bytes(data[at:end])
 
-    def _too_short(self, length: int) -> bytes:
+    def _impossible(self, length: int) -> bytes:
         log.warning(
             "the server sent a frame of %s bytes: connection dropped", length, extra=log_fields()
         )

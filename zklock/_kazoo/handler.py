@@ -12,7 +12,7 @@ threading handler it adds:
 - Completions and watches that are marked for it run in place, on the connection thread.
 - A wake-up socket pair that never blocks the sender.
 - A server whose data is older than what the client has seen is noticed: see ``Handler.goes_back``
-  and ``Handler.turned_away``.
+  and ``Handler.not_resumed``.
 - Request numbers that are not used twice in a session. kazoo starts from 1 on every connection. A
   request of an earlier connection may be committed late. The server then confuses it with the
   waiting request of the same number, and answers that one with the result of the other.
@@ -49,7 +49,8 @@ from zklock._ground.mutexes import Mutex
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo.handshake import unanswered
-from zklock._kazoo.socket import _CLOSED, _SILENT, _Socket, _WakeReader, _WakeWriter, is_closed
+from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
+from zklock._kazoo.socket import _SILENT, _Socket, _WakeReader, _WakeWriter, is_closed
 from zklock.errors import ClientUnusable
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("zklock")
 T = TypeVar("T")
 _UNHEARD = "does not answer"
+_ASKING = 1.0
+"""Seconds. The most that a server has to answer why it turns the client away."""
 _UNPOLLED = 16
 _MAX_XID = 2**31 - 1
 _EQUAL = 0.001
@@ -116,7 +119,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.served: weakref.ref[Any] | None = None
         self.proofs: int | None = None
         self._start_by: float | None = None
-        self._met: dict[str, str] = {}  # by server: how far its connection came while starting
+        self._met: dict[str, str | Refusal] = {}  # by server: how far it came while starting
         self._wanted = 0.0  # the session timeout that kazoo asks for
         self._granted: float | None = None  # the newest one that a session began with
         self._silent = 0  # silent servers since the last answer
@@ -128,7 +131,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._xid = 0
         self._seen = 0  # the highest zxid of this session's replies
         self._back_at: float | None = None  # the session is given up; until another is asked for
-        self._turned_away_at: float | None = None  # since the last answer
+        self._not_resumed_at: float | None = None  # since the last answer
         self._refused = False  # by a server that serves, when the session must be dead
         self._inline = threading.local()
         self._unpolled = 0
@@ -217,14 +220,38 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._met = {}
         self._start_by = clock() + seconds
 
-    def met(self, server: str) -> str | None:
+    def met(self, server: str) -> str | Refusal | None:
         """Return how far the connection to this server came while starting; ``None``: not tried."""
         return self._met.get(server)
 
-    def note(self, server: str, what: str) -> None:
+    def note(self, server: str, what: str | Refusal) -> None:
         """Note how far the connection to a server came; called by its socket."""
         if self._start_by is not None:
             self._met[server] = what
+
+    def turned_away(
+        self, server: str, another: Callable[..., Any] | None, error: OSError | None = None
+    ) -> None:
+        """Note that a server has ended a connection before it answered.
+
+        While the client starts, the server is asked why, for a second at most.
+        """
+        if self._start_by is None or not isinstance(another, partial):
+            return
+        if self.met(server) not in CLOSING:
+            self.note(server, CLOSED)
+        why = of_tls(error) if isinstance(error, ssl.SSLError) else None
+        seconds = min(_ASKING, self._start_by - clock())
+
+        def connect(tls: bool) -> Any:
+            sock = another(timeout=seconds, use_ssl=tls)
+            sock.settimeout(seconds)
+            return sock
+
+        if why is None and seconds > 0:
+            why = refusal(connect, bool(another.keywords.get("use_ssl")))
+        if why is not None:
+            self.note(server, why)
 
     @property
     def at_stake(self) -> bool:
@@ -257,10 +284,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def connected(self, sent: float, timeout: float, resumed: bool) -> None:
         """Note a connection; called by its socket."""
-        self.note(self.server, "lets the client in, and answers no request")
+        self.note(self.server, NO_SASL)
         self._silent, self._start_by = 0, None
         self._looked_up.clear()
-        self._turned_away_at, self._refused = None, False
+        self._not_resumed_at, self._refused = None, False
         with self._observing:
             known = self.session_timeout
             least = timeout if known is None or not resumed else min(known, timeout)
@@ -347,20 +374,20 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._back_at, self._seen = None, 0
         return True
 
-    def turned_away(self, was_dead: bool) -> None:
+    def not_resumed(self, was_dead: bool) -> None:
         """Note that a server has not taken up the session, and gave no answer.
 
         ``was_dead``: the session must have been dead by then, and the server serves.
         """
-        if self._turned_away_at is None:
-            self._turned_away_at = clock()
+        if self._not_resumed_at is None:
+            self._not_resumed_at = clock()
         self._refused |= was_dead
 
     @property
     def is_dead(self) -> bool:
         """Whether the session must be dead, as servers turn it away for so long."""
         timeout = self.session_timeout or self._wanted
-        since = self._turned_away_at
+        since = self._not_resumed_at
         return since is not None and clock() >= since + _DEAD * timeout
 
     def asks_anew(self) -> bool:
@@ -371,7 +398,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """
         if not self._refused:
             return False
-        since = self._turned_away_at
+        since = self._not_resumed_at
         log.warning(
             "servers turn this client away since %.3g s: it asks as if it had not seen transaction "
             "%#x; if ZooKeeper has come back with less data, tokens may be lower than before: make "
@@ -427,26 +454,23 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             self._count(server, host, address)
             self._wanted = kwargs["timeout"]
             kwargs["timeout"] = self._within(kwargs["timeout"])
+        another = partial(super().create_connection, *args, **kwargs)
         if self.met(server) is None:  # else what the last try met counts until this one is over
             self.note(server, _UNHEARD)
         try:
-            sock = super().create_connection(*args, **kwargs)
+            sock = another()
         except (TimeoutError, BlockingIOError):
             self.note(server, _UNHEARD)
             raise
-        except ssl.SSLError as error:
-            self.note(server, f"was refused by TLS ({error})")
-            raise
-        except (BrokenPipeError, ConnectionResetError):  # it has accepted the connection before
-            self.note(server, _CLOSED)
+        except (ssl.SSLError, BrokenPipeError, ConnectionResetError) as error:  # it has accepted
+            self.turned_away(server, another, error)
             raise
         except OSError as error:
             if error.strerror:
                 self.note(server, error.strerror.lower())
             raise
-        if self.met(server) != _CLOSED:  # else it may be about to close this one, too
+        if self.met(server) not in CLOSING:  # else it may be about to close this one, too
             self.note(server, _SILENT)
-        another = partial(super().create_connection, *args, **kwargs)
         return self._connection(sock, self, server, another)
 
     def _within(self, seconds: float) -> float:

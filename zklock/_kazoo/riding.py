@@ -307,8 +307,7 @@ class RidingSocket(_Socket):
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as error:
-            if isinstance(error, ConnectionError):
-                self._closed_early()
+            self._closed_early(error)
             self._stop(error)
 
     def _stop(self, end: OSError | bool) -> None:
@@ -326,8 +325,9 @@ class RidingSocket(_Socket):
         if frame:
             self._buffer = memoryview(frame)
             return len(frame)
-        if self._sorted.broken:
+        if self._sorted.broken and not self._end:
             self._stop(True)
+            self._closed_early()
         return int(self._end is not False and not self._sorted.more)
 
     @property

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from kazoo.exceptions import (
     EXCEPTIONS,
     APIError,
+    AuthFailedError,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
@@ -24,6 +26,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import of_the_call
+from zklock._kazoo.refusals import NOT_SERVING, Refusal, answer
 
 log = logging.getLogger("zklock")
 
@@ -36,15 +39,15 @@ _REPLY = struct.Struct(">iiqi")  # length; xid, zxid, error
 _TIMEOUT = 32  # where the timeout begins in what stands for the zxid in the first frame
 _CODE = struct.Struct(">i")
 _HEAD = struct.Struct(">iii")  # length; xid, opcode or error … or protocol version, timeout …
+_ERROR = slice(12, 16)  # of a reply without its length
+_REQUIRED = _CODE.pack(SessionClosedRequireSaslError.code)
 _HANDSHAKE = struct.Struct(">iiqiq")  # length; version, last zxid, timeout, session
 
-_NOT_SERVING = b"not currently serving"
+LONGEST_FIRST = 4096
+"""The most bytes that the answer to a handshake may have; ZooKeeper sends 37."""
+_LATER = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 _SILENT = "accepts connections, and says nothing"
 _CUT = "the connection was cut while the server looked at the credentials"
-_CLOSED = (
-    "closes connections without an answer, as a server without a quorum does, or one that has as "
-    "many clients of one address as its maxClientCnxns allows"
-)
 
 
 class Hears(Protocol):
@@ -65,8 +68,13 @@ class Hears(Protocol):
     def next_xid(self) -> int:
         """Return a number for the next request."""
 
-    def note(self, server: str, what: str) -> None:
+    def note(self, server: str, what: str | Refusal) -> None:
         """Note how far the connection to a server came."""
+
+    def turned_away(
+        self, server: str, another: Callable[..., Any] | None, error: OSError | None = None
+    ) -> None:
+        """Note that a server has ended a connection before it answered."""
 
     def turn(self) -> float:
         """Return how long to wait for a server, in seconds."""
@@ -94,7 +102,7 @@ class Hears(Protocol):
     def asks_anew(self) -> bool:
         """Return whether a session that must be dead is asked for as if nothing had been seen."""
 
-    def turned_away(self, was_dead: bool) -> None:
+    def not_resumed(self, was_dead: bool) -> None:
         """Note that a server has not taken up the session, and gave no answer."""
 
     def new_session(self) -> bool:
@@ -170,8 +178,8 @@ class _Socket:
             except BlockingIOError:
                 if not self._ready(select.POLLOUT):
                     raise TimeoutError("the server takes no more requests") from None
-            except ConnectionError:
-                self._closed_early()
+            except ConnectionError as error:
+                self._closed_early(error)
                 raise
             else:
                 del self._held[:sent]
@@ -185,8 +193,8 @@ class _Socket:
         while not self._buffer and not self._frames.broken:
             try:
                 chunk = self._sock.recv(max(size, _CHUNK))
-            except ConnectionError:
-                self._closed_early()
+            except OSError as error:
+                self._closed_early(error)
                 raise
             if not chunk:
                 self._closed_early()
@@ -194,16 +202,20 @@ class _Socket:
             self._buffer = memoryview(self._frames.feed(chunk))
             if not self._buffer and not self._frames.broken and not self._ready(select.POLLIN):
                 raise TimeoutError("the server stopped in the middle of a reply")
+        if self._frames.broken:
+            self._closed_early()
         data = bytes(self._buffer[:size])
         self._buffer = self._buffer[size:]
         return data
 
-    def _closed_early(self) -> None:
-        """Note that the server has ended the connection, if the handshake is not answered yet."""
-        if self._answer_by is not None:
-            self._handler.note(self.server, _CLOSED)
+    def _closed_early(self, error: OSError | None = None) -> None:
+        """Note the end of the connection, if the handshake is not answered yet."""
+        if self._answer_by is None or isinstance(error, _LATER):
+            return
+        if error is None or isinstance(error, ConnectionError | ssl.SSLError):
+            self._handler.turned_away(self.server, self._another, error)
             if self._resumes:
-                self._handler.turned_away(self._dead)
+                self._handler.not_resumed(self._dead)
 
     def _proved(self, size: int) -> bytes:
         """Receive the answer to credentials.
@@ -223,6 +235,8 @@ class _Socket:
             self._proving = True
         if not data:
             raise KazooTimeoutError(_CUT)
+        if data[_ERROR] == _REQUIRED:  # kazoo knows one refusal; another one ends its thread
+            data = data[: _ERROR.start] + _CODE.pack(AuthFailedError.code) + data[_ERROR.stop :]
         return data
 
     def arrived(self) -> None:
@@ -321,16 +335,14 @@ class _Socket:
         try:
             with self._another(timeout=limit) as sock:
                 sock.settimeout(limit)
-                sock.sendall(b"srvr")
-                with sock.makefile("rb") as answer:
-                    line = answer.readline(_CHUNK)
+                said = answer(sock, b"\n")
         except TimeoutError:
             self._handler.was_silent()
             return False
         except OSError:
             return False
         # Any other answer is enough: the word may be forbidden.
-        return bool(line) and _NOT_SERVING not in line
+        return bool(said) and NOT_SERVING not in said
 
     def _reply(self, xid: int, zxid: int) -> int | None:
         """Return kazoo's number of the answered request; ``None``: the reply is out of order."""
@@ -417,6 +429,9 @@ class _Frames:
                 break
             length, xid, zxid, code = _REPLY.unpack_from(data, at)
             if self._first is not None:
+                if not 0 <= length <= LONGEST_FIRST:
+                    self.broken = True
+                    return b""
                 first, self._first = self._first, None
                 first(zxid >> _TIMEOUT)
             elif (xid == _PING_XID or xid > 0) and self._goes_back(zxid):

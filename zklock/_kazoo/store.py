@@ -104,13 +104,17 @@ MEANINGS: dict[int, Meaning] = {
     -119: _BUSY,  # NotReadOnly: this server is cut off from the quorum, and about to say so
     -120: Meaning(
         Failure.OTHER,
-        hint="sessions are local to a server: set localSessionsUpgradingEnabled=true there",
+        hint="sessions are local to a server: set localSessionsEnabled=false there",
     ),
     -121: _NEVER_ASKED,  # NoWatcher
     -122: _BUSY,  # RequestTimeout
     -123: _NEVER_ASKED,  # ReconfigDisabled
     # The server closes this session, and every later one.
-    -124: Meaning(Failure.DENIED, hint="the servers insist on SASL: pass sasl_options"),
+    -124: Meaning(
+        Failure.DENIED,
+        hint="pass sasl_options, or what else its enforce.auth.schemes names: auth_data for "
+        "digest, certfile for x509",
+    ),
     -125: Meaning(Failure.OTHER, hint="its quota is used up: raise it, or use another path"),
     -127: _BUSY,  # ThrottledOp: not carried out, as the server is overloaded
 }
@@ -183,9 +187,12 @@ def translate(
             else "this client needs create, delete and read permission on the lock's path, and "
             "read permission on its own contenders, and on one that it asks about"
         )
-        raised = AccessDenied(
-            f"{path}: ZooKeeper's ACLs forbid it ({name}): {needs}", path=lock_path
+        why = (
+            "ZooKeeper answers only those who authenticate"
+            if isinstance(error, exceptions.SessionClosedRequireSaslError)
+            else "ZooKeeper's ACLs forbid it"
         )
+        raised = AccessDenied(f"{path}: {why} ({name}): {needs}", path=lock_path)
     else:
         what = "; ".join(filter(None, [meaning.why.value, meaning.hint or hint]))
         raised = ZkLockError(f"{path}: {what} ({name}: {error})", path=lock_path)

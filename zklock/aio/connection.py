@@ -42,7 +42,7 @@ def connect(
     carry the locks of threads. A client of :func:`zklock.connect` may carry the locks of asyncio.
     """
     client = new_client(hosts, timeout, start_timeout=start_timeout, proofs=proofs, **kazoo_options)
-    return Connecting(client, hosts, start_timeout, bool(kazoo_options.get("sasl_options")))
+    return Connecting(client, hosts, start_timeout)
 
 
 class Connecting(TaskLeavesWhatItEntered, Coroutine[Any, Any, Client]):
@@ -51,11 +51,10 @@ class Connecting(TaskLeavesWhatItEntered, Coroutine[Any, Any, Client]):
     It is a coroutine, so that ``asyncio.create_task`` takes it.
     """
 
-    def __init__(self, client: Client, hosts: str, start_timeout: float, sasl: bool) -> None:
+    def __init__(self, client: Client, hosts: str, start_timeout: float) -> None:
         self._client = client
         self._hosts = hosts
         self._start_timeout = start_timeout
-        self._sasl = sasl
         self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
         self._steps: Coroutine[Any, Any, Client] | None = None  # of a task
 
@@ -108,7 +107,6 @@ class Connecting(TaskLeavesWhatItEntered, Coroutine[Any, Any, Client]):
         try:
             begin(
                 self._client,
-                self._sasl,
                 self._start_timeout,
                 lambda error: call_soon(loop, partial(settle, error)) or self._give_up(),
             )
