@@ -187,12 +187,15 @@ def translate(
             else "this client needs create, delete and read permission on the lock's path, and "
             "read permission on its own contenders, and on one that it asks about"
         )
-        why = (
-            "ZooKeeper answers only those who authenticate"
-            if isinstance(error, exceptions.SessionClosedRequireSaslError)
-            else "ZooKeeper's ACLs forbid it"
-        )
-        raised = AccessDenied(f"{path}: {why} ({name}): {needs}", path=lock_path)
+        if isinstance(error, exceptions.SessionClosedRequireSaslError):
+            raised = AccessDenied(
+                f"{path}: ZooKeeper answers only those who authenticate ({name}): {needs}",
+                path=lock_path,
+            )
+        else:
+            raised = AccessDenied(
+                f"{path}: ZooKeeper's ACLs forbid it ({name}): {needs}", path=lock_path
+            )
     else:
         what = "; ".join(filter(None, [meaning.why.value, meaning.hint or hint]))
         raised = ZkLockError(f"{path}: {what} ({name}: {error})", path=lock_path)
