@@ -62,6 +62,9 @@ class Bodied(Uncopied, HasBody):
     def _enter(self) -> None:
         """Begin a ``with`` body of the running thread or task."""
 
+    def _innermost(self) -> Bodied:
+        return self
+
     def _leave(self, error: BaseException | None) -> bool:
         """Leave the innermost body. Return whether its error is the cancellation for the loss."""
         return False
@@ -196,6 +199,9 @@ class AttemptingBase(HasBody, Generic[B]):
         self._take = take
         self._begun = False
         self._grant: B | None = None
+
+    def _innermost(self) -> B | None:
+        return self._grant
 
     async def _enter(self) -> B | None:
         if self._begun:

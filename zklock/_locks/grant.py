@@ -23,9 +23,6 @@ class Leaves(Abandons):
 class Entered(EntersItself, Bodied, Leaves):
     """What a thread holds already, and releases at the end of a ``with`` body."""
 
-    def _innermost(self) -> Bodied:
-        return self
-
 
 class WithLock(LeavesWhatItEntered, Leaves, AbandonsLock[B]):
     """``with lock``, for threads."""
@@ -59,9 +56,6 @@ class Attempting(AttemptingBase[B], LeavesWhatItEntered, Leaves):
             raise
         body.held = True
         return grant
-
-    def _innermost(self) -> Bodied | None:
-        return self._grant
 
 
 class Grant(GrantBase, Entered):

@@ -57,7 +57,7 @@ from zklock._pool.slot import Duties, ShardLock, Slot, Slots
 from zklock._pool.trouble import Trouble
 from zklock._recipes import names, queries
 from zklock._recipes.effects import Recipe
-from zklock.errors import AccessDenied, ClientClosed, PoolStuck, ZkLockError
+from zklock.errors import AccessDenied, ClientClosed, ForkedClient, PoolStuck, ZkLockError
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
@@ -489,6 +489,12 @@ class Membership(Uncopied, Observed, Generic[G]):
                 extra=self._fields(),
             )
         await self._until(lambda: self._closed, math.inf)
+
+    def _depart_here(self) -> None:
+        """Leave without waiting, unless this is a child of the worker's process."""
+        with contextlib.suppress(ForkedClient):
+            self._check_process()
+            self._depart()
 
     def _depart(self) -> bool:
         """Begin to leave, which goes on by itself. Return whether there is anything to leave."""

@@ -226,9 +226,7 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
             self.stop()
 
     def _abandon_body(self) -> None:
-        with contextlib.suppress(ForkedClient):
-            self._check_process()
-            self._depart()
+        self._depart_here()
 
     # Inside.
 

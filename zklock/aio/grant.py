@@ -44,9 +44,6 @@ class Entered(Bodied, Leaves):
         self._enter()
         return self
 
-    def _innermost(self) -> Bodied:
-        return self
-
 
 class WithLock(Leaves, AbandonsLock[B]):
     """``async with lock``."""
@@ -60,9 +57,6 @@ class Attempting(AttemptingBase[B], Leaves):
 
     def __aenter__(self) -> Coroutine[Any, Any, B | None]:
         return held_from(entered(self), self._enter)
-
-    def _innermost(self) -> Bodied | None:
-        return self._grant
 
 
 class Grant(GrantBase, Entered):

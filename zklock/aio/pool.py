@@ -26,7 +26,6 @@ from zklock.aio.grant import Grant
 from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
 from zklock.aio.observers import MembershipChanges, Observer
 from zklock.aio.waiting import AWAITING, call_soon
-from zklock.errors import ForkedClient
 
 log = logging.getLogger("zklock")
 
@@ -174,9 +173,7 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
         await self.stop()
 
     def _abandon_body(self) -> None:
-        with contextlib.suppress(ForkedClient):
-            self._check_process()
-            self._depart()
+        self._depart_here()
 
     # Inside, on any thread.
 
