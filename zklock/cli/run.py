@@ -401,9 +401,13 @@ def is_passed(number: int, options: argparse.Namespace, *, runs: bool) -> bool:
 
 
 def say_cuts(command: str, options: argparse.Namespace, client: Any) -> None:
-    """Say which of the times that were asked for the servers, or the lease, have cut."""
+    """Say which of the times that were asked for the servers, or the lease, have cut.
+
+    The log, which ``-v`` shows, says the first.
+    """
     timeout: float = client.handler.session_timeout
-    if "session-timeout" in options.given and timeout != options.session_timeout:
+    other = "session-timeout" in options.given and timeout != options.session_timeout
+    if other and not options.verbose:
         say(
             command,
             f"the session timeout is {timeout:g} s, not {options.session_timeout:g} s: the servers "
