@@ -11,7 +11,7 @@ from typing import Any
 from zklock.cli import connection
 from zklock.cli.saying import say_limits, say_missing
 from zklock.cli.status import Status
-from zklock.cli.view.model import Found, LockView, PoolView, What
+from zklock.cli.view.model import Found, LockView, PoolView, What, below
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import aligned, many, named, plain, short
 
@@ -41,28 +41,40 @@ def run(options: argparse.Namespace) -> int:
     with connection.connected(options) as client:
         reader = Reader(client, path, alone=True)
         found = reader.find()
+        strangers = reader.strangers()
     if found.what is What.MISSING:
         return say_missing("show", path, ": look for it with 'zklock ls'")
     say_limits("show", reader)
     if options.json:
-        print(json.dumps(_told(found)))
+        print(json.dumps(_told(found, strangers)))
     else:
-        print(*_lines(found), sep="\n")
+        print(*_lines(found, strangers), sep="\n")
     return Status.OK
 
 
-def _told(found: Found) -> dict[str, Any]:
+def _told(found: Found, strangers: list[str]) -> dict[str, Any]:
     return {
         "version": VERSION,
         "path": found.path,
         "kind": found.what.value,
         "limit": None if found.lock is None else found.lock.limit,
         "contenders": [] if found.lock is None else found.lock.to_json(),
+        **({"strangers": strangers} if strangers else {}),
         **({} if found.pool is None else found.pool.to_json()),
     }
 
 
-def _lines(found: Found) -> Iterator[str]:
+def _lines(found: Found, strangers: list[str]) -> Iterator[str]:
+    if found.what is not What.FOLDER or not strangers:
+        yield from _known(found)
+    for name in strangers:
+        yield (
+            f"{plain(below(found.path, name))} may be a contender of a program that zklock does "
+            "not know: it is ephemeral and sequential. zklock's locks refuse to queue behind it"
+        )
+
+
+def _known(found: Found) -> Iterator[str]:
     path, parent = found.path, found.path.rpartition("/")[0]
     name = plain(path)
     if found.pool is not None:
