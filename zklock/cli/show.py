@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zklock.cli import connection
-from zklock.cli.saying import say_limits, say_missing
+from zklock.cli.saying import columns, say_limits, say_missing
 from zklock.cli.status import Status
 from zklock.cli.view.model import Found, LockView, PoolView, What, below
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned, many, named, plain, short
+from zklock.cli.view.text import aligned, fitted, many, named, plain, short
 
+_COLUMNS = ("", "", "", "token", "session", "", "identity")
 VERSION = 1
 """The version of the shape of the JSON. A higher version may drop or rename fields."""
 
@@ -107,20 +108,22 @@ def _queue(lock: LockView) -> Iterator[str]:
         f"{plain(lock.path)} is {article} {lock.name}: {holding} hold{'s' * (holding == 1)}, "
         f"{waiting} wait{'s' * (waiting == 1)}"
     )
-    yield from aligned(
-        [
-            (
-                "waits" if number else "holds",
-                str(number or "-"),
-                place.kind,
-                str(place.contender.token or "-"),
-                place.session or "-",
-                short(place.age),
-                named(place.contender.identity),
-            )
-            for number, place in lock.numbered()
-        ]
-    )
+    rows: list[Sequence[str]] = [
+        (
+            "waits" if number else "holds",
+            str(number or "-"),
+            place.kind,
+            str(place.contender.token or "-"),
+            place.session or "-",
+            short(place.age),
+            named(place.contender.identity),
+        )
+        for number, place in lock.numbered()
+    ]
+    width = columns()
+    if width is not None:
+        _, *rows = fitted([_COLUMNS, *rows], width, ("identity",), ("session", "token"))
+    yield from aligned(rows, width)
 
 
 def _pool(pool: PoolView) -> Iterator[str]:
