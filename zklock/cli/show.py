@@ -108,7 +108,7 @@ def _queue(lock: LockView) -> Iterator[str]:
         f"{plain(lock.path)} is {article} {lock.name}: {holding} hold{'s' * (holding == 1)}, "
         f"{waiting} wait{'s' * (waiting == 1)}"
     )
-    rows: list[Sequence[str]] = [
+    rows: Sequence[Sequence[str]] = [
         (
             "waits" if number else "holds",
             str(number or "-"),

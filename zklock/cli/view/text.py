@@ -18,7 +18,7 @@ _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for cod
 
 
 _GAP = "..."
-_LEAST = 20
+_LEAST = 16
 
 CLOCKS_DIFFER = 2.0
 """Seconds by which clocks may differ without a word; ages are shown in whole seconds."""
@@ -96,7 +96,7 @@ def fitted(
     """Return the rows so that ``aligned`` makes lines of ``width``, as far as that can be.
 
     The first row has the names of the columns. Texts of the columns ``shrinks`` lose their middles,
-    but are not made shorter than 20. If that is not enough, columns of ``drops`` go, in this order.
+    but are not made shorter than 16. If that is not enough, columns of ``drops`` go, in this order.
     """
     columns = list(zip(*rows, strict=True))
     for drop in (None, *drops):
