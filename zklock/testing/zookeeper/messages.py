@@ -69,7 +69,8 @@ class Op(enum.IntEnum):
     def title(self) -> str:
         """ZooKeeper's own name of it, such as ``getData`` or ``getACL``."""
         first, *rest = self.name.lower().split("_")
-        return "".join([first, *("ACL" if word == "acl" else word.capitalize() for word in rest)])
+        short = {"acl", "ttl"}
+        return "".join([first, *(w.upper() if w in short else w.capitalize() for w in rest)])
 
 
 class EventKind(enum.IntEnum):
