@@ -41,10 +41,10 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--sort",
         type=_order,
-        choices=list(table.Order),
-        default=table.Order.WAITING,
+        choices=[_word(each) for each in table.Order],
+        default=_word(table.Order.WAITING),
         metavar="BY",
-        help="'waiting' (the default), 'longest wait', 'time held', 'path'",
+        help="waiting (the default), longest-wait, time-held, path",
     )
     parser.add_argument(
         "--filter",
@@ -66,6 +66,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show the locks."""
+    options.sort = table.Order(options.sort.replace("-", " "))
     if options.json or options.once:
         return _once(options)
     try:
@@ -119,9 +120,10 @@ def _clients(client: KazooClient, options: argparse.Namespace) -> Clients:
     return Clients(client.hosts, options.admin_port, connection.tls_context(options))
 
 
-def _order(text: str) -> table.Order:
-    try:
-        return table.Order(text)
-    except ValueError:
-        orders = ", ".join(each.value for each in table.Order)
-        raise argparse.ArgumentTypeError(f"{text}: not one of {orders}") from None
+def _order(text: str) -> str:
+    """Read the order, for ``argparse``. The words of the screen are taken, too."""
+    return text.replace(" ", "-")
+
+
+def _word(order: table.Order) -> str:
+    return order.value.replace(" ", "-")
