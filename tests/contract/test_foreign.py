@@ -11,7 +11,7 @@ import pytest
 from kazoo.recipe.lock import Lock as KazooLock, ReadLock as KazooReadLock
 
 import zklock
-from tests.contract.support import SOON, children, granted, kazoo_client, queued, run
+from tests.contract.support import SOON, children, gone, granted, kazoo_client, queued, run
 
 pytestmark = pytest.mark.hazard("H20")
 
@@ -135,7 +135,7 @@ def test_an_unknown_contender_is_told_to_a_lock_of_several(
     several = zklock.MultiLock([zklock.Lock(zklock_client, path) for path in paths])
     with pytest.raises(zklock.MixedNames, match="n_0000000000"):
         several.acquire()
-    queued(other, paths[0], 0)
+    gone(other, paths[0])
     other.delete(node)
 
 
