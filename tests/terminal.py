@@ -56,6 +56,10 @@ class Terminal:
         while not re.search(pattern, self.shown):
             assert self._read(deadline), f"no {pattern!r}: {self.shown}"
 
+    def type_in(self, text: str) -> None:
+        """Press these keys."""
+        os.write(self._screen, text.encode())
+
     def finish(self, seconds: float) -> int:
         """Wait until nobody has the terminal any more; return the command's exit status."""
         deadline = time.monotonic() + seconds

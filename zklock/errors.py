@@ -20,7 +20,7 @@
          ├─ SnapshotTooOld           a guarded transaction read before others changed the data
          ├─ TransactionEnded         the transaction ended before the guarded change was complete
          ├─ LimitMismatch            ZooKeeper keeps another limit for the semaphore
-         ├─ MixedNames               a queue of kazoo's names has a name that kazoo does not see
+         ├─ MixedNames               programs that do not wait for each other queue here
          ├─ SequenceExhausted        the lock's parent has no sequence numbers left
          ├─ WouldDeadlock            a call that would wait for itself
          ├─ AccessDenied             ZooKeeper's ACLs refuse the lock path
@@ -200,10 +200,10 @@ class GuardUnusable(_OfResource, ZkLockError):
 
 
 class OutcomeUnknown(_OfResource, ZkLockError):
-    """A guarded write may have happened, and cannot happen any more: read, and decide.
+    """A guarded write may have happened: claim again, read, and decide.
 
-    No answer came, the write was sent again, and others have written since. ``resource`` names the
-    resource.
+    No answer came, or the connection broke. The text says whether the write can still happen.
+    ``resource`` names the resource.
     """
 
 
@@ -242,10 +242,12 @@ class LimitMismatch(ZkLockError):
 
 
 class MixedNames(ZkLockError):
-    """The lock writes kazoo's names, and a contender with another name is in its queue.
+    """Programs that do not wait for each other queue at this path.
 
-    kazoo's locks would not wait for that contender. Nothing is held, and no contender is left. The
-    check sees only who queues while this lock looks: it is no guarantee that there is no mix.
+    Either the lock writes kazoo's names, and kazoo's locks would not wait for a contender that is
+    in its queue. Or an ephemeral sequential node with a name that zklock does not know stands
+    before its own. Nothing is held, and no contender is left. The check sees only who queues while
+    this lock looks: it is no guarantee that there is no mix.
     """
 
 

@@ -16,13 +16,14 @@ import traceback
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
 import zklock
 from tests.contract import commands
 from tests.contract.support import SOON, Losses, boottime, children, gone, granted
-from zklock import aio
+from zklock import aio, telemetry
 from zklock.testing import wait_for
 
 
@@ -256,6 +257,48 @@ def interrupted(hosts: str, path: str) -> None:
     client.stop()
 
 
+def forks_and_returns(hosts: str, path: str, where: str, hooked: bool) -> None:
+    """Fork in code that runs on a thread of zklock's, and returns; tell how the child has ended."""
+    subscription = telemetry.subscribe(lambda event: None) if hooked else None
+    client = zklock.connect(hosts, timeout=20.0)
+    children: SimpleQueue[int] = SimpleQueue()
+
+    def forks(what: Any) -> None:
+        child = os.fork()
+        if child:
+            children.put(child)
+        elif isinstance(what, zklock.Leadership):
+            assert not what.held  # so that it is told, on other threads
+
+    def ended(child: int) -> list[int]:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        return [status] if pid else []
+
+    def lead(leadership: zklock.Leadership) -> None:
+        forks(leadership)
+        election.stop()
+
+    election = zklock.LeaderElection(client, path, on_lost=lambda loss: None)
+    pool = zklock.WorkerPool(client, path, shards=1, handler=forks)
+    if where == "lead":
+        election.run(lead)
+    elif where == "handler":
+        pool.start()
+    else:
+        grant = granted(zklock.Lock(client, path, on_lost=forks))
+        client.delete(grant.path)
+    child = children.get(timeout=SOON)
+    try:
+        say(wait_for(lambda: ended(child), SOON))
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    pool.stop()
+    client.stop()
+    if subscription is not None:
+        subscription.close()
+
+
 def aio_forked(hosts: str, path: str) -> None:
     """Fork in a task that holds; both sides tell what they believe."""
 
@@ -443,6 +486,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "forked": forked,
     "working_forked": working_forked,
     "leaving": leaving,
+    "forks_and_returns": forks_and_returns,
     "aio_forked": aio_forked,
     "interrupt": interrupt,
     "interrupt_pool": interrupt_pool,

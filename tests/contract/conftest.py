@@ -390,5 +390,6 @@ def administered() -> Iterator[tuple[ZooKeeperServer, int]]:
         "admin.serverPort": str(port),
         "4lw.commands.whitelist": "srvr",
     }
-    with ZooKeeperServer(backend=with_admin_server(), config=config) as server:
+    backend = with_admin_server()
+    with ZooKeeperServer(backend=backend, config=config, max_session_timeout=None) as server:
         yield server, port

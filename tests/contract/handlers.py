@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import zklock
+from zklock.fencing import MemoryGuard
 
 
 class Unreadable(Exception):
@@ -70,6 +71,15 @@ class Handle:
         """Fail."""
         self.note("began", shard)
         raise Unreadable("one", "another")
+
+    def is_refused(self, shard: Any) -> None:
+        """Write to a resource that has seen a later holder's token, once the shard is lost."""
+        self.note("began", shard)
+        while shard.held:
+            time.sleep(0.01)
+        guard = MemoryGuard("report")
+        guard.claim(zklock.FencingToken(shard.token.epoch + 1, 0))
+        guard.claim(shard.token)
 
     def raises_unwritable(self, shard: Any) -> None:
         """Fail."""

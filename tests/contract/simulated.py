@@ -89,6 +89,7 @@ class FlowingClock:
             with (
                 mock.patch.object(world, "_RESTS_IN", _RESTS_IN),
                 mock.patch.object(waiting, "time", patience),
+                mock.patch.object(waiting, "clock", patience.monotonic),
                 mock.patch.object(Stopwatch, "clock", staticmethod(patience.monotonic)),
             ):
                 yield

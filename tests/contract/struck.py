@@ -43,8 +43,7 @@ class Moments:
     """Counts the moments in code below ``folder`` and where kazoo sends; raises at one of them.
 
     CPython looks for signals when a function of Python begins and when one of C has returned. (In
-    loops it looks, too, but then it has just called something.) Nobody but the caller can know of
-    a signal that strikes when its ``__exit__`` begins, so this moment does not count. What is
+    loops it looks, too, but then it has just called something.) What is
     raised in a ``__del__`` arrives nowhere, so these moments do not count. Nor do calls of
     generator expressions: the end of one that is dropped looks like a call, and handles no signal.
     For both reasons, no garbage is collected meanwhile.
@@ -81,8 +80,6 @@ class Moments:
         code = frame.f_code
         if not code.co_filename.startswith(self.folder) and self._place(frame) != KAZOO_SENDS:
             return False
-        if event == "call" and code.co_name == "__exit__" and not self._ours(frame.f_back):
-            return False
         if event == "call" and code.co_name == "<genexpr>":
             return False
         within: FrameType | None = frame
@@ -117,9 +114,6 @@ class Moments:
 
     def _place(self, frame: FrameType) -> tuple[str | None, str]:
         return frame.f_globals.get("__name__"), frame.f_code.co_name
-
-    def _ours(self, frame: FrameType | None) -> bool:
-        return frame is not None and frame.f_code.co_filename.startswith(self.folder)
 
 
 class Ledger:

@@ -105,6 +105,23 @@ class TestConnect:
         client.close()
 
     @on_loop
+    async def test_as_tasks(self, zklock_hosts: str, zklock_path: str) -> None:
+        connecting = aio.connect(zklock_hosts, timeout=20.0)
+        tasks = [asyncio.create_task(connecting)]
+        async with asyncio.TaskGroup() as group:
+            tasks.append(group.create_task(aio.connect(zklock_hosts, timeout=20.0)))
+        clients = await asyncio.gather(*tasks, aio.connect(zklock_hosts, timeout=20.0))
+        for client in clients:
+            async with aio.Lock(client, zklock_path) as grant:
+                assert grant.held
+            await aside(client.stop)
+            client.close()
+        with pytest.raises(RuntimeError, match="once"):
+            await connecting
+        unused = aio.connect(zklock_hosts)
+        unused.close()
+
+    @on_loop
     async def test_entered(self, zklock_hosts: str, other: Any, zklock_path: str) -> None:
         async with aio.connect(zklock_hosts, timeout=20.0) as client:
             grant = await acquired(aio.Lock(client, zklock_path))
@@ -148,11 +165,7 @@ class TestConnect:
         outcomes: Counter[str] = Counter()
         before = len(threads_of_kazoo())
         for number in range(25):
-
-            async def connect() -> Any:
-                return await aio.connect(zklock_hosts, timeout=20.0)
-
-            connecting = asyncio.create_task(connect())
+            connecting = asyncio.create_task(aio.connect(zklock_hosts, timeout=20.0))
             for _ in range(number):
                 await asyncio.sleep(0.0005 if number > 4 else 0)
             connecting.cancel()

@@ -395,6 +395,26 @@ def test_what_is_no_lock_is_said(
     assert json.loads(zk.run("show", "--json", zklock_path)[1])["kind"] == "folder"
 
 
+def test_nodes_that_may_be_contenders_are_said(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    """H20: contenders of a program that zklock does not know are no folder."""
+    zklock_client.create(f"{zklock_path}/entry-", sequence=True, makepath=True)
+    assert "folder" in zk.run("show", zklock_path)[1]
+    unknown = zklock_client.create(f"{zklock_path}/n_", sequence=True, ephemeral=True)
+    line = (
+        f"{unknown} may be a contender of a program that zklock does not know: it is ephemeral and "
+        "sequential. zklock's locks refuse to queue behind it\n"
+    )
+    assert zk.run("show", zklock_path) == (0, line, "")
+    name = unknown.rpartition("/")[2]
+    assert json.loads(zk.run("show", "--json", zklock_path)[1])["strangers"] == [name]
+    zklock_client.create(f"{zklock_path}/-lock-", sequence=True, ephemeral=True)
+    told = zk.run("show", zklock_path)[1]
+    assert told.startswith(f"{zklock_path} is a lock: 1 holds")
+    assert told.endswith(line)
+
+
 def test_a_contender_is_no_lock(zk: Commands, zklock_path: str, zklock_client: KazooClient) -> None:
     with zklock.Lock(zklock_client, zklock_path) as grant:
         assert zk.run("show", grant.path) == (

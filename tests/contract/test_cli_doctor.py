@@ -204,7 +204,7 @@ def test_limits_are_read_or_measured(
     measured = servers.limits(host, int(port), nobody)
     assert measured is not None
     assert (measured.shortest, measured.longest) == (read.shortest, read.longest)
-    assert measured.tick == (read.shortest or 0) / 2
+    assert measured.tick is None, "the longest is not ten times the shortest"
 
 
 def test_a_server_that_is_silent_or_gone(
@@ -216,7 +216,7 @@ def test_a_server_that_is_silent_or_gone(
     assert servers.server(host, int(port), nobody).mode == "standalone"
     zklock_own_server.pause()
     silent = "is silent for 0.5 s"
-    assert servers.server(host, int(port), nobody).trouble == f"{silent}: perhaps it wants TLS"
+    assert servers.server(host, int(port), nobody).trouble == silent
     tls = ssl.create_default_context()
     assert servers.server(host, int(port), nobody, tls).trouble == silent
     assert servers.limits(host, int(port), nobody) is None

@@ -72,6 +72,22 @@ def test_a_terminal_is_shown_what_a_pipe_gets(line: str, zk: Commands, queue: st
         assert "Jürgen" in out
 
 
+def test_a_long_identity_fits_the_terminal(
+    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
+) -> None:
+    long = f"host-{'7' * 70}:29405:MainThread"
+    zk.environ |= {"NO_COLOR": "1", "TERM": "xterm"}
+    with zklock.Lock(zklock_connect(timeout=30.0), zklock_path, identity=long) as grant:
+        assert long in zk.run("show", zklock_path)[1], "a pipe gets all"
+        command = [sys.executable, "-m", "zklock.cli", "show", zklock_path]
+        with Terminal(command, env=zk.environ) as terminal:
+            terminal.finish(PATIENCE)
+    (line,) = (it for it in terminal.lines if it.startswith("holds"))
+    assert len(line) <= COLUMNS
+    assert str(grant.token) in line
+    assert re.search(r"host-7+\.\.\.\w*:?\w*Thread$", line)
+
+
 def test_a_terminal_that_does_not_tell_its_width_is_shown_all(zk: Commands, queue: str) -> None:
     command = ["top", "--once", "--admin-port", "0", queue]
     _, out, _ = zk.run(*command)

@@ -276,6 +276,68 @@ def test_it_runs_out_of_an_archive(
     gone(zklock_client, zklock_path)
 
 
+@pytest.mark.parametrize("command", ["run", "elect"])
+@pytest.mark.parametrize("how", ["the command ends", "SIGTERM"])
+def test_a_supervisor_that_is_stopped_while_the_lease_is_renewed(
+    how: str, command: str, zk: Commands, zklock_path: str, tmp_path: Path,
+    zklock_client: KazooClient,
+) -> None:  # fmt: skip
+    line = BEGIN.format(tmp_path) + until(tmp_path / "end") + "; exit 3"
+    process = zk.start(command, zklock_path, "-c", line)
+    await_file(tmp_path / "began")
+    os.kill(supervisor_of(process), signal.SIGSTOP)
+    if how == "SIGTERM":
+        process.terminate()
+    else:
+        (tmp_path / "end").touch()
+    assert process.wait(PATIENCE) == (143 if how == "SIGTERM" else 3)
+    gone(zklock_client, zklock_path)
+
+
+# Another PID namespace
+
+
+def unshare(*options: str) -> list[str]:
+    """Return what runs a command in a PID namespace of its own; it is killed with it."""
+    root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    command = ["unshare", *root, "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets nobody make a PID namespace")
+    return [*command, *options, sys.executable, "-m", "zklock.cli"]
+
+
+@pytest.mark.parametrize("command", ["run", "elect"])
+def test_a_proc_of_another_namespace_is_refused(
+    command: str, zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    line = f"touch {tmp_path}/ran"
+    done = subprocess.run(
+        [*unshare(), command, zklock_path, "-c", line],
+        env=zk.environ, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 125
+    assert "unshare --mount-proc" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_nothing_outlives_its_namespace(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    beat = f"echo > {tmp_path}/beat; sleep 0.02"
+    line = f"(setsid sh -c 'while :; do {beat}; done' &); {until(tmp_path / 'end')}"
+    outer = subprocess.Popen(
+        [*unshare("--mount-proc"), "run", "--session-timeout", "4", zklock_path, "-c", line],
+        env=zk.environ,
+    )
+    await_file(tmp_path / "beat")
+    outer.kill()
+    outer.wait()
+    with zklock.Lock(zklock_client, zklock_path):
+        (tmp_path / "beat").unlink()
+        assert zk.run("wait", "-w", "0.5", zklock_path)[0] == 1
+        assert not (tmp_path / "beat").exists()
+
+
 # What the supervisor ends, and what it leaves
 
 
@@ -436,3 +498,89 @@ def test_standard_descriptors_that_are_closed_stay_so(
     assert (process.returncode, errors) == (0, "")
     # The file and the listing take the numbers of the closed ones.
     assert sorted((tmp_path / "fds").read_text().split()) == ["0", "1", "2"]
+
+
+# What the command is given
+
+
+@pytest.mark.parametrize(
+    ("before", "inside"),
+    [({}, "unset"), ({"LC_CTYPE": "POSIX"}, "POSIX"), ({"LC_CTYPE": "C.UTF-8"}, "C.UTF-8")],
+)
+def test_the_locale_of_the_command_is_that_of_its_caller(
+    before: dict[str, str], inside: str, zk: Commands, zklock_path: str
+) -> None:
+    for name in ("LANG", "LC_ALL", "LC_CTYPE"):
+        zk.environ.pop(name, None)
+    zk.environ |= before
+    line = "echo ${LC_CTYPE-unset}"
+    assert zk.run("run", zklock_path, "-c", line) == (0, f"{inside}\n", "")
+
+
+def test_a_script_without_an_interpreter_is_run_by_a_shell(
+    zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("missing", "denied", "first", "second")]
+    for folder in folders[1:]:
+        folder.mkdir()
+        (folder / "job").write_text(f'echo "{folder.name} $1 $ZKLOCK_HELD"; exit 3\n')
+        (folder / "job").chmod(0o755 if folder.name != "denied" else 0o644)
+    zk.environ["PATH"] = os.pathsep.join([*map(str, folders), zk.environ["PATH"]])
+    for job in ("job", str(folders[2] / "job")):
+        assert zk.run("run", zklock_path, "--", job, "x") == (3, "first x 1\n", "")
+    code, _, errors = zk.run("run", zklock_path, "--", str(folders[1] / "job"))
+    assert (code, errors) == (126, f"zklock: {folders[1]}/job: Permission denied\n")
+
+
+# Inside each other
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "refused"),
+    [
+        (["run"], ["run"], True),
+        (["run"], ["run", "-s"], True),
+        (["run", "-s"], ["run"], True),
+        (["run", "-s"], ["run", "-s"], False),
+        (["elect"], ["elect"], True),
+        (["run"], ["elect"], True),
+        (["run"], ["run", "-n"], False),
+    ],
+)
+def test_one_that_would_wait_for_its_own_caller_is_refused(
+    outer: list[str], inner: list[str], refused: bool, zk: Commands, zklock_path: str
+) -> None:
+    inside = [sys.executable, "-m", "zklock.cli", *inner, zklock_path, "--", "true"]
+    code, _, errors = zk.run(*outer, zklock_path, "--", *inside)
+    assert ("the command that this one runs under holds it" in errors) == refused
+    assert code == (125 if refused else 75 if "-n" in inner else 0)
+
+
+def test_one_whose_caller_held_it_once_waits_as_any_other(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    with zklock.Lock(zklock_client, zklock_path) as grant:
+        zk.environ["ZKLOCK_TOKEN"] = str(grant.token)
+    with zklock.Lock(zklock_client, zklock_path):
+        process = zk.start("run", zklock_path, "true")
+        queued(zklock_client, zklock_path, 2)
+    assert process.wait(PATIENCE) == 0
+
+
+# What is cut
+
+
+@pytest.mark.parametrize("command", ["run", "elect"])
+def test_times_that_are_cut(
+    command: str, zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    assert zk.run(command, "--grace", "2", zklock_path, "true") == (0, "", "")
+    code, _, errors = zk.run(command, "--grace", "30", zklock_path, "true")
+    assert (code, errors.count("\n")) == (0, 1)
+    assert re.match(rf"zklock {command}: the grace is 3\.33 s, not 30 s, .* of 90$", errors)
+    zk.environ["ZKLOCK_SESSION_TIMEOUT"] = "100000"
+    code, _, errors = zk.run(command, zklock_path, "true")
+    assert (code, errors.count("\n")) == (0, 1)
+    assert re.match(rf"zklock {command}: the session timeout is \d+ s, not 100000 s: ", errors)
+    _, _, errors = zk.run("-v", command, zklock_path, "true")
+    assert errors.count("not 100000 s") == 1

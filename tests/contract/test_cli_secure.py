@@ -221,12 +221,11 @@ def test_the_doctor_asks_servers_over_tls(over_tls: Commands, path: str) -> None
     assert "(from its configuration)" in found["lease"]
 
 
-def test_a_server_that_is_asked_without_tls_perhaps_wants_it(
+def test_a_server_that_is_asked_without_tls_and_wants_it(
     secured: ZooKeeperServer, tls_port: int
 ) -> None:
     trouble = servers.server("127.0.0.1", tls_port, servers.Admin("127.0.0.1", 0, None)).trouble
-    assert trouble is not None
-    assert trouble.endswith(": perhaps it wants TLS")
+    assert trouble == "wants TLS on this port"
 
 
 def test_the_clients_of_sessions_over_tls(
@@ -277,7 +276,7 @@ def test_what_a_server_behind_tls_grants_is_measured(
     assert measured is not None
     assert (measured.shortest, measured.longest) == (read.shortest, read.longest)
     said = servers.server(secured.host, tls_port, nobody, ssl.create_default_context()).trouble
-    assert said == "cannot be asked over TLS: CERTIFICATE_VERIFY_FAILED"
+    assert said == "was refused by TLS: CERTIFICATE_VERIFY_FAILED"
 
 
 PAGE = (ROOT / "docs" / "commands" / "connecting.md").read_text()

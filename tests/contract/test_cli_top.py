@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ import zklock
 from tests.contract.support import queued, run
 from tests.contract.test_cli import PATIENCE, Commands
 from zklock._ground.clock import clock
-from zklock.testing import ZooKeeperServer, four_letter, wait_for
+from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_once(
 class Terminal:
     """A command on a terminal of 40 lines of 150 columns."""
 
-    def __init__(self, environ: dict[str, str], *arguments: str) -> None:
+    def __init__(self, environ: dict[str, str], *arguments: str, stderr: Any = None) -> None:
         self.master, slave = pty.openpty()
         rows, columns = 40, 150
         termios.tcsetwinsize(slave, (rows, columns))
@@ -123,7 +124,7 @@ class Terminal:
             env={**environ, **size, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
             stdin=slave,
             stdout=slave,
-            stderr=slave,
+            stderr=stderr or slave,
         )
         os.close(slave)
         self.seen = b""
@@ -225,6 +226,47 @@ def test_it_ends_with_its_terminal(zk: Commands, one: KazooClient, zklock_path: 
     finally:
         terminal.process.kill()
         terminal.process.wait()
+
+
+@pytest.mark.parametrize("how", ["q", "\x03", "the terminal goes"])
+def test_it_ends_at_once_while_zookeeper_is_silent(
+    zk: Commands, zklock_proxy: FaultProxy, how: str
+) -> None:
+    """Nothing of the screen waits for the answer: its thread would outlive the terminal."""
+    silent = zklock_proxy.hold_before_reply(op="sync")
+    environ = {**zk.environ, "ZKLOCK_HOSTS": zklock_proxy.hosts}
+    terminal = Terminal(environ, "top", "--session-timeout", "600", "/")
+    try:
+        silent.wait(PATIENCE)
+        terminal.until("reading")
+        if how == "the terminal goes":
+            os.close(terminal.master)
+            assert terminal.process.wait(PATIENCE) == 128 + signal.SIGHUP
+        else:
+            terminal.type_in(how)
+            assert terminal.close() == (0 if how == "q" else 128 + signal.SIGINT)
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+def test_it_draws_on_standard_output(
+    zk: Commands, one: KazooClient, zklock_path: str, tmp_path: Path
+) -> None:
+    """What libraries say on standard error may go into a file."""
+    one.ensure_path(zklock_path)
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        terminal = Terminal(zk.environ, "top", "-v", zklock_path, stderr=file)
+    try:
+        terminal.until("0 locks")
+        terminal.type_in("q")
+        assert terminal.close() == 0
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+    assert "kazoo" in log.read_text()
+    assert "\x1b" not in log.read_text()
 
 
 def test_without_textual_it_says_what_to_do(zk: Commands, zklock_path: str) -> None:

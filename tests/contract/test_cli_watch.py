@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_queue_from_the_first_contender_to_the_last(
     watching.hears("queued d")
     crashing.stop()
     assert dying.exception(PATIENCE) is not None
-    watching.hears("gone d")
+    watching.hears("ended d")
 
     first.release()
     watching.hears("released a", "granted b")
@@ -83,6 +84,20 @@ def test_a_queue_from_the_first_contender_to_the_last(
     watching.hears("released b")
     watching.process.send_signal(signal.SIGINT)
     assert watching.process.wait(PATIENCE) == 130
+
+
+def test_the_end_of_a_run_is_not_told_as_a_crash(
+    zk: Commands, one: KazooClient, zklock_path: str, tmp_path: Path
+) -> None:
+    line = f"while [ ! -e {tmp_path}/end ]; do sleep 0.02; done"
+    running = zk.start("run", "--identity", "job", zklock_path, "-c", line)
+    queued(one, zklock_path, 1)
+    watching = Watching(zk.start("watch", "--json", zklock_path))
+    watching.hears("holds job")
+    (tmp_path / "end").touch()
+    assert running.wait(PATIENCE) == 0
+    # It has released, and closed its client a moment later.
+    assert watching.next()["event"] in {"released", "ended"}
 
 
 def test_what_is_there_comes_first_and_is_readable(

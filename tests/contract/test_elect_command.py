@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import SOON, queued
+from tests.contract.support import SOON, gone, queued
 from tests.contract.test_cli import PATIENCE, Commands, await_file, python, text_of
 from zklock.testing import wait_for
 
@@ -128,3 +128,33 @@ def test_again_runs_it_in_every_term(zk: Commands, zklock_path: str, tmp_path: P
     process.wait(SOON)
     tokens = told.read_text().split()
     assert tokens == sorted(set(tokens))
+
+
+def test_a_command_that_fails_is_run_again_after_pauses_that_grow(
+    zk: Commands, zklock_client: Any, zklock_path: str
+) -> None:
+    process = zk.start("elect", "--again", zklock_path, "--", "false")
+    assert process.stderr is not None
+    said = [process.stderr.readline() for _ in range(5)]
+    pauses = [float(line.split(" in ")[1].split()[0]) for line in said]
+    assert all("the status was 1" in line for line in said)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] >= 4
+    # It does not stand meanwhile.
+    gone(zklock_client, zklock_path)
+    assert zk.run("elect", zklock_path, "true")[0] == 0
+    process.terminate()
+    assert process.wait(SOON) == 143
+
+
+def test_pauses_begin_anew_after_a_command_that_does_not_fail(
+    zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    line = f"echo >> {tmp_path}/runs; [ $(wc -l < {tmp_path}/runs) = 3 ]"
+    process = zk.start("elect", "--again", zklock_path, "-c", line)
+    assert process.stderr is not None
+    said = [process.stderr.readline() for _ in range(4)]
+    assert " in " not in said[2]
+    assert float(said[3].split(" in ")[1].split()[0]) <= 0.5
+    process.terminate()
+    assert process.wait(SOON) == 143

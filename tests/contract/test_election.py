@@ -30,7 +30,7 @@ from tests.contract.support import (
 from tests.modes import bounded
 from zklock._election.base import TERM_PAUSE
 from zklock._engine.sessions import session_of
-from zklock.fencing import verify_owner
+from zklock.fencing import MemoryGuard, verify_owner
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
 Connect = Callable[..., Any]
@@ -748,6 +748,28 @@ class TestLosing:
         election = zklock.LeaderElection(client, zklock_path)
         election.run(lead, on_error="raise")
         assert raised == ["body", "release"]
+
+    def test_a_late_write_that_is_refused_is_no_failure(
+        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        refused: list[zklock.StaleToken] = []
+
+        def lead(leadership: zklock.Leadership) -> None:
+            election.stop()
+            client.delete(leadership.path)
+            assert leadership.lost.wait(SOON)
+            guard = MemoryGuard("report")
+            guard.claim(zklock.FencingToken(leadership.token.epoch, 1 + leadership.token.sequence))
+            try:
+                guard.claim(leadership.token)
+            except zklock.StaleToken as error:
+                refused.append(error)
+                raise
+
+        election = zklock.LeaderElection(client, zklock_path)
+        election.run(lead, on_error="raise")
+        assert refused
+        assert "raised" not in caplog.text
 
     @pytest.mark.hazard("H19")
     def test_a_leader_that_loses_its_session_is_told(

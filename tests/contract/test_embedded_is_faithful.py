@@ -366,6 +366,7 @@ def test_the_same_requests_get_the_same_answers(
 
 CREATE, DELETE, EXISTS, GET, PING, AUTH_OP, CLOSE = 1, 2, 3, 4, 11, 100, -11
 REMOVE, CONTAINER, SET_WATCHES = 18, 19, 101
+SET_DATA, CHECK_WATCHES = 5, 17
 FRESH = (0, bytes(16))
 CLOSED, RESET = "closed", "closed"
 """A server that closes a socket with unread bytes resets the connection."""
@@ -559,6 +560,56 @@ def watches(hosts: str) -> Iterator[Any]:
         yield [raw.hear() for _ in range(2)]
 
 
+def persistent(hosts: str) -> Iterator[Any]:
+    """Watches that stay: at a node, and at and below it."""
+    add, many = 106, 105
+    with Raw(hosts) as raw, Raw(hosts) as other:
+        yield raw.connect(), other.connect()
+        for path in "/stays", "/stays/all":
+            yield other.ask(1, CREATE, text(path) + framed(b"") + OPEN + struct.pack(">i", 0))
+        yield raw.ask(2, add, text("/stays") + struct.pack(">i", 0))
+        yield raw.ask(3, add, text("/stays/all") + struct.pack(">i", 1))
+        yield raw.ask(4, add, text("/stays") + struct.pack(">i", 2))
+        write = framed(b"x") + struct.pack(">i", -1)
+        for _ in range(2):
+            yield other.ask(5, SET_DATA, text("/stays") + write), raw.hear()
+            yield other.ask(6, SET_DATA, text("/stays/all") + write), raw.hear()
+            below = text("/stays/all/x") + framed(b"") + OPEN + struct.pack(">i", 0)
+            yield other.ask(7, CREATE, below), raw.hear()
+            yield other.ask(8, DELETE, text("/stays/all/x") + b"\xff" * 4), raw.hear()
+        yield other.ask(9, DELETE, text("/stays/all") + b"\xff" * 4), [raw.hear(), raw.hear()]
+        yield raw.ask(10, CHECK_WATCHES, text("/stays") + struct.pack(">i", 3))
+        yield raw.ask(11, REMOVE, text("/stays") + struct.pack(">i", 3))
+        yield raw.ask(12, REMOVE, text("/stays") + struct.pack(">i", 3))
+    with Raw(hosts) as raw, Raw(hosts) as other:
+        yield raw.connect(), other.connect()
+        again = strings() * 3 + strings("/stays") + strings("/deep")
+        yield raw.ask(-8, many, struct.pack(">q", 0) + again)
+        yield other.ask(1, DELETE, text("/stays") + b"\xff" * 4), raw.hear()
+        yield other.ask(2, CREATE, text("/deep") + framed(b"") + OPEN + b"\0" * 4), raw.hear()
+        yield other.ask(3, DELETE, text("/deep") + b"\xff" * 4), raw.hear()
+
+
+def command_line(hosts: str) -> Iterator[Any]:
+    """What ZooKeeper's own command line asks for, and a lock does not."""
+    ephemerals, below, me, reconfig, ttl = 103, 104, 107, 16, 21
+    with Raw(hosts) as raw:
+        yield raw.connect()
+        for number, (path, mode) in enumerate((("/mine", 0), ("/mine/a", 1), ("/mine/b", 1))):
+            made = text(path) + framed(b"") + OPEN + struct.pack(">i", mode)
+            yield raw.ask(number, CREATE, made)
+        for prefix in "/mine", "/mine/b", "/other":
+            (xid, error, names) = raw.ask(5, ephemerals, text(prefix))
+            yield xid, error, len(names), sorted(names.split(b"/mine/"))
+        for path in "/mine", "/mine/a", "/missing":
+            yield raw.ask(6, below, text(path))
+        yield raw.ask(7, me)
+        yield raw.ask(8, reconfig, text("") + text("1") + text("") + b"\xff" * 8)
+        timed = text("/timed") + framed(b"") + OPEN + struct.pack(">iq", 5, 1000)
+        yield raw.ask(9, ttl, timed)
+        yield raw.ask(10, PING)
+
+
 def unknown(hosts: str) -> Iterator[Any]:
     with Raw(hosts) as raw:
         yield raw.connect()
@@ -596,7 +647,20 @@ def words(hosts: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     "scene",
-    [handshakes, sessions, the_future, broken, sizes, misfits, watches, unknown, proofs, words],
+    [
+        handshakes,
+        sessions,
+        the_future,
+        broken,
+        sizes,
+        misfits,
+        watches,
+        persistent,
+        command_line,
+        unknown,
+        proofs,
+        words,
+    ],
     ids=lambda scene: scene.__name__,
 )
 def test_connections_go_alike(

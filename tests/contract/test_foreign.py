@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from kazoo.recipe.lock import Lock as KazooLock, ReadLock as KazooReadLock
 
 import zklock
-from tests.contract.support import SOON, children, granted, kazoo_client, queued, run
+from tests.contract.support import SOON, children, gone, granted, kazoo_client, queued, run
 
 pytestmark = pytest.mark.hazard("H20")
 
@@ -23,6 +24,9 @@ FOREIGN: dict[str, Callable[[], str]] = {
     "go-zookeeper": lambda: f"_c_{uuid.uuid4().hex}-lock-",
     "ZooKeeper recipes": lambda: "x-72057752732237824-",
     "ZooKeeper recipes, negative session": lambda: "x--72057752732237824-",
+    "aiozk": lambda: f"lock-{uuid.uuid4().hex}-",
+    "aiozk read": lambda: f"read-{uuid.uuid4().hex}-",
+    "aiozk write": lambda: f"write-{uuid.uuid4().hex}-",
     "kazoo": lambda: f"{uuid.uuid4().hex}__lock__",
     "kazoo read": lambda: f"{uuid.uuid4().hex}__rlock__",
 }
@@ -93,6 +97,71 @@ def test_strange_names_are_no_contenders(zklock_client: Any, other: Any, zklock_
     assert sorted(children(other, zklock_path)) == sorted(STRANGE)
     for name in STRANGE:
         other.delete(f"{zklock_path}/{name}")
+
+
+UNKNOWN = {
+    "Solr's elector": "72057752732237824-host:8983_solr-n_",
+    "Accumulo": "zlock#c86b7d2e-6160-47e0-8646-d30f05985a21#",
+    "HBase's table lock": "write-",
+    "zk-ruby": "ex",
+    "aiozk with a label of its own": "mine-c86b7d2e616047e08646d30f05985a21-",
+    "aiozk's candidate": "candidate-c86b7d2e616047e08646d30f05985a21-",
+    "digits before the number": "lock-2026",
+}
+
+
+@pytest.mark.parametrize("kind", [zklock.Lock, zklock.ReadLock, zklock.Semaphore])
+@pytest.mark.parametrize("who", UNKNOWN)
+def test_an_unknown_contender_before_ours_is_told(
+    zklock_client: Any, other: Any, zklock_path: str, who: str, kind: Any
+) -> None:
+    """Whether it would have to wait for that node, zklock cannot know: it enters beside nobody."""
+    lock = kind(zklock_client, zklock_path, **({"limit": 1} if kind is zklock.Semaphore else {}))
+    queue = f"{zklock_path}/locks" if kind is zklock.Semaphore else zklock_path
+    node = other.create(f"{queue}/{UNKNOWN[who]}", ephemeral=True, sequence=True, makepath=True)
+    for blocking in (False, True):
+        with pytest.raises(zklock.MixedNames, match=re.escape(node.rpartition("/")[2])):
+            lock.acquire(blocking)
+    assert children(other, queue) == [node.rpartition("/")[2]]
+    other.delete(node)
+    granted(lock).release()
+
+
+def test_an_unknown_contender_is_told_to_a_lock_of_several(
+    zklock_client: Any, other: Any, zklock_path: str
+) -> None:
+    paths = [f"{zklock_path}/{name}" for name in "ab"]
+    node = other.create(f"{paths[1]}/n_", ephemeral=True, sequence=True, makepath=True)
+    several = zklock.MultiLock([zklock.Lock(zklock_client, path) for path in paths])
+    with pytest.raises(zklock.MixedNames, match="n_0000000000"):
+        several.acquire()
+    gone(other, paths[0])
+    other.delete(node)
+
+
+def test_an_unknown_candidate_is_told_to_an_election(
+    zklock_client: Any, other: Any, zklock_path: str
+) -> None:
+    node = other.create(f"{zklock_path}/n_", ephemeral=True, sequence=True, makepath=True)
+    with pytest.raises(zklock.MixedNames, match="n_0000000000"):
+        zklock.LeaderElection(zklock_client, zklock_path).run(lambda leadership: None)
+    other.delete(node)
+
+
+def test_sequential_nodes_that_stay_are_no_contenders(
+    zklock_client: Any, other: Any, zklock_path: str
+) -> None:
+    """The entries of kazoo's queue, for example: a lock may stand at the path of a queue."""
+    entries = [
+        other.create(f"{zklock_path}/entry-{number:03}-", sequence=True, makepath=True)
+        for number in range(20)
+    ]
+    lock = zklock.Lock(zklock_client, zklock_path)
+    with lock as grant:
+        later = other.create(f"{zklock_path}/n_", ephemeral=True, sequence=True)
+        grant.verify()
+    for node in (*entries, later):
+        other.delete(node)
 
 
 @pytest.mark.parametrize("make", [KazooLock, KazooReadLock])

@@ -921,7 +921,7 @@ class TestClients:
     ) -> None:
         with pytest.warns(UserWarning, match="does not exist: create it"):
             client = zklock_connect(f"{zklock_hosts}{zklock_path}/root/of/all")
-        with pytest.raises(zklock.ZkLockError, match="is the chroot in the client's address there"):
+        with pytest.raises(zklock.ZkLockError, match="the chroot in the client's address does not"):
             granted(zklock.Lock(client, "/lock"))
 
     def test_a_client_that_is_started_again(self, make_lock: Make, client: Any) -> None:

@@ -194,6 +194,17 @@ class TestReasons:
         passes_on(other, zklock_path)
 
 
+@pytest.mark.parametrize("hooked", [False, True], ids=["", "with telemetry"])
+@pytest.mark.parametrize("where", ["lead", "handler", "callback"])
+def test_a_child_that_is_forked_on_a_thread_of_zklocks_ends_with_the_code_that_forked(
+    zklock_hosts: str, zklock_path: str, where: str, hooked: bool
+) -> None:
+    given = {"where": where, "hooked": hooked}
+    with Child("forks_and_returns", hosts=zklock_hosts, path=zklock_path, **given) as child:
+        assert child.hears() == [0]
+        assert child.process.wait(SOON) == 0
+
+
 class TestSuspended:
     def test_is_not_lost(
         self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str

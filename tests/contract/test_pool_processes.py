@@ -112,6 +112,27 @@ def test_a_failure_of_any_sort_is_one_shards(
     assert len(noted(tmp_path, "began")[1]) == 1
 
 
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_late_write_that_is_refused_is_no_failure(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    executor: str,
+) -> None:
+    """A later owner has written already. The loss is told as one, and the shard begins anew."""
+    handler = Handle(str(tmp_path), {0: "is_refused"})
+    pool = join("a", handler=handler, executor=executor, shards=1, on_error="stop")
+    began(tmp_path, 1)
+    for count in range(1, 4):
+        wait_for(lambda count=count: len(tokens(tmp_path, "began", 0)) == count, SOON)  # type: ignore[misc]
+        zklock_client.delete(pool.owned()[0].path)
+    pool.stop()
+    assert "raised" not in caplog.text
+    assert "lost: the contender's node was deleted" in caplog.text
+
+
 def test_a_result_of_any_sort_is_a_return(
     join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -305,3 +326,79 @@ def test_an_executor_that_takes_nothing_keeps_no_shard(
     join("a", handler=Handle(str(tmp_path)), executor=executor, on_error=on_error)
     wait_for(said(caplog, "a gives its shards up"), SOON, "it says so")
     wait_for(lambda: len(two.owned()) == SHARDS, SOON, "all are given up")
+
+
+UNGUARDED = """
+import sys, time
+import zklock
+
+def handle(shard):
+    shard.should_stop.wait()
+
+{first}
+client = zklock.connect(sys.argv[1])
+with zklock.WorkerPool(
+    client, sys.argv[2], shards=2, handler=handle, executor="processes", retry=(0.05, 0.05)
+):
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def unguarded(
+    zklock_hosts: str, zklock_path: str, tmp_path: Path
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Return what runs a worker's script that has no ``if __name__ == "__main__":``."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def run(first: str = "") -> subprocess.Popen[bytes]:
+        script = tmp_path / "script.py"
+        script.write_text(UNGUARDED.format(first=first))
+        with (tmp_path / "errors").open("wb") as errors:
+            begun.append(
+                subprocess.Popen(
+                    [sys.executable, str(script), zklock_hosts, zklock_path],
+                    stderr=errors,
+                    env=os.environ | {"PYTHONPATH": str(ROOT)},
+                )
+            )
+        return begun[-1]
+
+    yield run
+    for each in begun:
+        each.kill()
+        each.wait(SOON)
+
+
+def test_a_script_that_does_not_say_what_is_its_own_makes_no_more_workers(
+    unguarded: Callable[..., subprocess.Popen[bytes]],
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+) -> None:
+    """Each process of a handler runs the script as well. Its pool is refused."""
+    unguarded()
+    errors = tmp_path / "errors"
+    wait_for(lambda: errors.read_text().count("ended with status 1") >= 1, SOON, errors.read_text)
+    assert "begin what the script does with 'if __name__ == \"__main__\":'" in errors.read_text()
+    assert len(zklock_client.get_children(f"{zklock_path}/members")) == 1
+    sessions = {
+        zklock_client.exists(f"{zklock_path}/{kind}/{name}").ephemeralOwner
+        for kind in ("members", "assigned", "owned")
+        for name in zklock_client.get_children(f"{zklock_path}/{kind}")
+    }
+    assert len(sessions) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the main module is imported first")
+def test_a_process_ends_with_its_worker_while_it_imports_the_script(
+    unguarded: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """The script goes no further there, for ever."""
+    note = f"open({str(tmp_path)!r} + '/at-' + str(os.getpid()), 'w').close()"
+    worker = unguarded(f"import os\nif __name__ != '__main__':\n    {note}\n    time.sleep(600)")
+    wait_for(lambda: len([*tmp_path.glob("at-*")]) == 2, SOON, "both import it")
+    pids = [int(path.name.removeprefix("at-")) for path in tmp_path.glob("at-*")]
+    assert all(map(alive, pids))
+    worker.kill()
+    wait_for(lambda: not any(map(alive, pids)), SOON, "both have ended")

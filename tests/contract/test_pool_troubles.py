@@ -18,8 +18,9 @@ from tests.contract.fronts import Loop, Steps, Threads
 from tests.contract.support import SOON, Child, children, reaches, run, tree
 from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
+from zklock._election import base
 from zklock._engine.sessions import session_of
-from zklock._pool import nodes, publication
+from zklock._pool import nodes, publication, trouble
 from zklock._pool.keys import decode
 from zklock._pool.member import Membership
 from zklock._pool.own_threads import OwnThreads
@@ -558,10 +559,10 @@ def test_what_a_worker_may_not_write_for_a_while_is_written_later(
     refused = threading.Event()
     real = getattr(home, hears)
 
-    def heard(self: Any, was_refused: bool) -> None:
-        if was_refused:
+    def heard(self: Any, refusal: zklock.AccessDenied | None) -> None:
+        if refusal is not None:
             refused.set()
-        real(self, was_refused)
+        real(self, refusal)
 
     monkeypatch.setattr(home, hears, heard)
     one = join("a", rejoin_delay=30.0)
@@ -597,9 +598,9 @@ def test_all_that_a_worker_may_not_say_of_itself_is_tried_as_one(
             sent.append(len(sent) - len(refused))
         real_write(session, agenda, node, data, written)
 
-    def told(self: Any, was_refused: bool) -> None:
-        refused.append(was_refused)
-        real_told(self, was_refused)
+    def told(self: Any, refusal: zklock.AccessDenied | None) -> None:
+        refused.append(refusal is not None)
+        real_told(self, refusal)
 
     monkeypatch.setattr(publication, "write", write)
     monkeypatch.setattr(Membership, "_profile_told", told)
@@ -628,10 +629,10 @@ def test_a_worker_that_may_not_say_what_it_is_stays_in_the_pool(
     refused = threading.Semaphore(0)
     real = Membership._profile_told
 
-    def told(self: Any, was_refused: bool) -> None:
-        if was_refused:
+    def told(self: Any, refusal: zklock.AccessDenied | None) -> None:
+        if refusal is not None:
             refused.release()
-        real(self, was_refused)
+        real(self, refusal)
 
     monkeypatch.setattr(Membership, "_profile_told", told)
     one = join("a")
@@ -741,7 +742,7 @@ def test_without_threads_for_a_while(
     shared(pool, total=6)
     wait_for(lambda: sorted(calls.numbers) == list(range(6)), SOON, "all are handled")
     assert len(assigned.numbers) == 3
-    assert caplog.text.count("this worker cannot lead: can't start new thread") == 2
+    assert caplog.text.count("this worker cannot lead: can't start new thread") == 1
     assert caplog.text.count("on_assigned of shard") == 3
     ended = refusing(
         threading.Thread, 1, lambda *_, **options: options.get("name") == "zklock-stop"
@@ -814,10 +815,12 @@ def test_all_are_handled_after_no_thread_could_be_started(
     """A handler begins and returns meanwhile. Its thread is no more than one."""
     start = threading.Thread.start
     began: list[int] = []
+    refused: list[str] = []
     returns = threading.Event()
 
     def unless_refused(thread: threading.Thread) -> None:
         if began and thread.name.startswith("zklock-shard_"):
+            refused.append(thread.name)
             raise RuntimeError("can't start new thread")
         start(thread)
 
@@ -832,6 +835,144 @@ def test_all_are_handled_after_no_thread_could_be_started(
         patched.setattr(threading.Thread, "start", unless_refused)
         pool = join("a", handler=handle, retry=(0.05, 0.1))
         shared(pool)
-        wait_for(lambda: caplog.text.count("is not handled") > 2 * SHARDS, SOON, "refusals")
+        wait_for(lambda: len(refused) > 3 * SHARDS, SOON, "refusals")
+        assert caplog.text.count("is not handled") == SHARDS - 1, "once for each shard"
         returns.set()
     wait_for(lambda: sorted(began) == list(range(SHARDS)), SOON, lambda: f"{began} were handled")
+
+
+@pytest.mark.parametrize(
+    ("where", "shut"),
+    [("members", {"read": True}), ("members", {}), ("assigned", {}), ("owned", {"read": True})],
+)
+def test_a_worker_that_may_not_join_is_told_at_the_start(
+    front: Front,
+    zklock_connect: Callable[..., Any],
+    zklock_client: Any,
+    zklock_path: str,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+    shut: dict[str, bool],
+) -> None:
+    pool_nodes = [f"{zklock_path}/{each}" for each in ("members", "assigned", "owned", "shards")]
+    for path in pool_nodes:
+        zklock_client.ensure_path(path)
+    node = f"{zklock_path}/{where}"
+    zklock_client.set_acls(node, [make_acl("world", "anyone", admin=True, **shut)])
+    pool = front.pool(zklock_connect(), zklock_path, identity="a", shards=SHARDS)
+    with pytest.raises(zklock.AccessDenied) as caught:
+        pool.start()
+    assert caught.value.path is not None
+    assert caught.value.path.startswith(node)
+    zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
+    assert [children(zklock_client, path) for path in pool_nodes[:3]] == [[], [], []]
+    assert caplog.text == ""
+    with pool:
+        shared(pool)
+
+
+class Denials:
+    """How often a pool was refused, and how long it paused then; a pause takes no time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pauses: list[float] = []
+        real = base.pause_after
+
+        def pause(failures: int, retry: tuple[float, float]) -> float:
+            self.pauses.append(real(failures, retry, max))
+            return 0.01
+
+        for each in (trouble, base):
+            monkeypatch.setattr(each, "pause_after", pause)
+
+
+def test_a_worker_that_may_not_be_in_the_pool_any_more_says_so_once(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "zklock")
+    one = join("a", retry=(0.5, 4.0))
+    shared(one)
+    denials = Denials(monkeypatch)
+    members = f"{zklock_path}/members"
+    shut = make_acl("world", "anyone", read=True, admin=True, delete=True)
+    zklock_client.set_acls(members, [shut])
+    (name,) = children(zklock_client, members)
+    zklock_client.delete(f"{members}/{name}")
+    wait_for(lambda: len(denials.pauses) >= 6, SOON, "it tries again")
+    assert denials.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    assert caplog.text.count("this worker cannot be in the pool") == 1
+    zklock_client.set_acls(members, OPEN_ACL_UNSAFE)
+    wait_for(lambda: "this worker is in the pool again" in caplog.text, SOON, "it is said")
+    shared(one)
+    assert caplog.text.count("this worker cannot be in the pool") == 1
+
+
+@pytest.mark.parametrize("where", ["leader", "members"])
+def test_a_worker_that_may_not_lead_says_so_once(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+) -> None:
+    """It may not stand for election, or not see who is in the pool."""
+    caplog.set_level("INFO", "zklock")
+    one = join("a", retry=(0.5, 4.0))
+    shared(one)
+    (term,) = children(zklock_client, f"{zklock_path}/leader")
+    denials = Denials(monkeypatch)
+    shut = make_acl("world", "anyone", admin=True, delete=True)
+    zklock_client.set_acls(f"{zklock_path}/{where}", [shut])
+    zklock_client.delete(f"{zklock_path}/leader/{term}")
+    wait_for(lambda: len(denials.pauses) >= 6, SOON, "it tries again")
+    assert denials.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    assert caplog.text.count("this worker cannot lead") == 1
+    zklock_client.set_acls(f"{zklock_path}/{where}", OPEN_ACL_UNSAFE)
+    wait_for(lambda: "this worker can lead again" in caplog.text, SOON, "it is said")
+    assert caplog.text.count("this worker cannot lead") == 1
+
+
+def test_a_shard_that_may_not_be_had_is_said_once(
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "zklock")
+    shard = f"{zklock_path}/shards/3"
+    zklock_client.ensure_path(shard)
+    zklock_client.set_acls(shard, [make_acl("world", "anyone", admin=True)])
+    denials = Denials(monkeypatch)
+    one = join("a", retry=(0.5, 4.0))
+    wait_for(lambda: len(denials.pauses) >= 6, SOON, "it tries again")
+    assert denials.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    assert caplog.text.count("cannot be had") == 1
+    zklock_client.set_acls(shard, OPEN_ACL_UNSAFE)
+    shared(one)
+    assert "shard 3 is had" in caplog.text
+    assert caplog.text.count("cannot be had") == 1
+
+
+def test_a_pool_whose_client_is_stopped_leaves_without_an_error(
+    front: Front,
+    zklock_connect: Callable[..., Any],
+    zklock_path: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "zklock")
+    client = zklock_connect()
+    pool = front.pool(client, zklock_path, shards=SHARDS)
+    pool.start()
+    shared(pool)
+    client.stop()
+    said = "this worker leaves the pool for good, as its client was stopped"
+    wait_for(lambda: said in caplog.text, SOON, "it is said")
+    pool.stop()
+    assert [it.getMessage() for it in caplog.records if it.levelname == "ERROR"] == []
+    assert "call its start() first" not in caplog.text

@@ -93,11 +93,20 @@ def test_the_arguments_have_to_fit(awaits: bool) -> None:
         callbacks.check_callbacks(awaits, on_lost=stop.set)
     with pytest.raises(TypeError, match="on_assigned is called with 2 arguments"):
         callbacks.check_callbacks(awaits, 2, on_assigned=[].append)
+    with pytest.raises(TypeError, match="put it into a function that does"):
+        callbacks.check_callbacks(awaits, on_lost=stop.set)
     callbacks.check_callbacks(awaits, on_lost=lambda loss, more=1: more)
     callbacks.check_callbacks(awaits, on_lost=for_any_event(stop.set))
     callbacks.check_callbacks(awaits, on_lost=Unsigned())
     callbacks.check_callbacks(awaits, on_lost=Mock(), on_suspended=int)
     callbacks.check_callbacks(awaits, 2, on_assigned=lambda *_: None, assign=max)
+
+
+def test_a_lambda_is_not_what_goes_around_a_coroutine_function() -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(TypeError, match=r"put it into a coroutine function \(async def\) that"):
+        callbacks.check_callbacks(True, lead=work)
 
 
 def test_a_coroutine_that_comes_of_a_call_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from kazoo.handlers.threading import SequentialThreadingHandler
 
-from tests.unit.testing.wire import CONNECT, CONNECTED, PING, event, ping, reply, request
+from tests.unit.testing.wire import (
+    AUTH,
+    CONNECT,
+    CONNECTED,
+    PING,
+    auth,
+    event,
+    ping,
+    reply,
+    request,
+)
 from zklock._kazoo.handler import Handler, WireObserver
 from zklock._kazoo.socket import _Socket
 from zklock.errors import ClientUnusable
@@ -249,6 +262,30 @@ def test_what_has_arrived_counts_as_readable_until_it_is_read(pair: Pair) -> Non
     reader.close()
 
 
+@pytest.mark.parametrize("size", [1, 7, 20, 33, 1000])
+def test_credentials_are_answered_when_it_is_their_turn(pair: Pair, size: int) -> None:
+    pair.send(CONNECT)
+    sent = [pair.send(request(1, "exists")), pair.send(auth()), pair.send(request(2, "exists"))]
+    first, second = xid_of(sent[0]), xid_of(sent[2])
+    # The server answers them at once, and what was asked before them when it is done.
+    stream = CONNECTED + reply(AUTH) + ping() + reply(first) + reply(second)
+    received = b""
+    for at in range(0, len(stream), size):
+        pair.far.sendall(stream[at : at + size])
+        with contextlib.suppress(TimeoutError):  # there is nothing for kazoo yet
+            received += pair.receive()
+        pair.handler.session_timeout = 0.003
+    assert received == CONNECTED + ping() + reply(1) + reply(AUTH) + reply(2)
+
+
+def test_refused_credentials_are_told_at_once(pair: Pair) -> None:
+    pair.send(CONNECT)
+    pair.send(request(1, "exists"))
+    pair.send(auth())
+    pair.far.sendall(CONNECTED + reply(AUTH, -115))
+    assert pair.receive() == CONNECTED + reply(AUTH, -115)
+
+
 def test_an_interpreter_that_cannot_poll_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(select, "poll")
     with pytest.raises(ClientUnusable, match="eventlet"):
@@ -273,3 +310,68 @@ def test_a_server_is_waited_for_longer_where_all_were_silent_but_not_where_they_
     assert handler.select([pair.socket], [], [], 5) == ([], [], [])
     assert handler.turn() == 2 * first
     pair.close()
+
+
+Hosts = dict[str, list[str]]
+
+
+def tries(monkeypatch: pytest.MonkeyPatch, handler: Handler, hosts: Hosts) -> list[float]:
+    """Return how long each address of these names may take to accept a connection."""
+    waits: list[float] = []
+
+    def connect(_: Handler, **options: float) -> None:
+        waits.append(options["timeout"])
+        raise TimeoutError
+
+    def look_up(host: str, port: int, *_: int) -> list[tuple[Any, ...]]:
+        if not hosts[host]:
+            raise socket.gaierror
+        return [(None, None, None, "", (each, port)) for each in hosts[host]]
+
+    monkeypatch.setattr(SequentialThreadingHandler, "create_connection", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    for host, addresses in hosts.items():
+        for address in addresses:
+            with pytest.raises(TimeoutError):
+                handler.create_connection(address=(address, 1), hostname=host, timeout=12.0)
+    return waits
+
+
+class TestTheTimeForAServer:
+    def test_is_shared_by_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handler = Handler()
+        handler.serve_hosts([("a", 1), (" b", 1), ("c", 1)])
+        assert tries(monkeypatch, handler, {"a": ["1"], "b": ["2"], "c": ["3"]}) == 3 * [3.0]
+        handler.serve_hosts([("a", 1)])
+        assert handler.servers == 1
+        assert tries(monkeypatch, handler, {"a": ["1", "2", "3"]}) == 3 * [3.0]
+        # Of a client that connect() has not made.
+        assert tries(monkeypatch, Handler(), {"a": ["1", "2", "3"]}) == 3 * [3.0]
+
+    def test_is_shared_by_names_that_have_no_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handler = Handler()
+        handler.serve_hosts([("a", 1), ("b", 1)])
+        assert tries(monkeypatch, handler, {"a": ["1"], "b": []}) == [4.0]
+
+    def test_is_that_of_the_present_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handler = Handler()
+        handler.serve_hosts([("a", 1)])
+        assert tries(monkeypatch, handler, {"a": ["1"]}) == [6.0]
+        assert tries(monkeypatch, handler, {"a": ["2", "3"]}) == 2 * [4.0]  # no longer the first
+        pair = Pair(handler)
+        pair.send(CONNECT)
+        pair.far.sendall(CONNECTED)
+        assert pair.receive() == CONNECTED
+        handler.session_timeout = 6.0
+        assert tries(monkeypatch, handler, {"a": ["2", "3", "4", "5", "6"]}) == 5 * [1.0]
+        pair.close()
+
+    def test_is_so_if_a_name_cannot_be_looked_up_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        handler = Handler()
+        handler.serve_hosts([("a", 1)])
+        tries(monkeypatch, handler, {"a": []})
+        with pytest.raises(TimeoutError):
+            handler.create_connection(address=("1", 1), hostname="a", timeout=12.0)
+        assert handler.servers == 1

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.thorough("packages that are built: they change with the
 SHARED = {
     "share/bash-completion/completions/zklock",
     "share/zsh/site-functions/_zklock",
+    "share/fish/vendor_completions.d/zklock.fish",
     "share/man/man1/zklock.1",
     *(f"share/man/man1/zklock-{name}.1" for name in parser.COMMANDS),
 }

@@ -23,6 +23,9 @@ FAMILIES = {
     "Curator's latch": (f"_c_{UUID}-latch-", Kind.LATCH),
     "Curator without protection": ("lock-lock-", Kind.EXCLUSIVE),
     "go-zookeeper": (f"_c_{HEX}-lock-", Kind.EXCLUSIVE),
+    "aiozk's lock": (f"lock-{HEX}-", Kind.EXCLUSIVE),
+    "aiozk's reader": (f"read-{HEX}-", Kind.READ),
+    "aiozk's writer": (f"write-{HEX}-", Kind.WRITE),
     "kazoo's lock": (f"{HEX}__lock__", Kind.EXCLUSIVE),
     "kazoo's reader": (f"{HEX}__rlock__", Kind.READ),
     "ours for kazoo": (f"_c_{UUID}-__lock__", Kind.EXCLUSIVE),
@@ -85,12 +88,34 @@ def test_kazoo_sees_the_names_that_are_written_for_it(kind: Kind, sequence: int)
         "x-1234-2147483648",
         f"{HEX}__LOCK__0000000001",
         "x-zz-0000000001",
+        "lock-0000000001",
+        f"lock-{HEX[1:]}-0000000001",
+        f"mine-{HEX}-0000000001",
         "y-1234-0000000001",
         "(?P<sequence>.*)-0000000001",
     ],
 )
 def test_other_names_are_no_contenders(text: str) -> None:
     assert names.parse(text) is None
+
+
+def test_strangers_are_the_oldest_of_each_sort() -> None:
+    me = names.parse("-lock-0000000007")
+    listed = [
+        "n_0000000005",
+        "n_0000000003",
+        "n_0000000008",
+        "n_3",
+        "ex-0000000004",
+        "n_9999999999",
+        "ex--2147483648",
+        "config",
+        "-lock-0000000001",
+    ]
+    assert names.strangers(listed, me) == ["n_0000000003", "ex-0000000004"]
+    many = [f"{letter}-{number:010d}" for number, letter in enumerate("ghijklmnopqrstuvwxyz")]
+    assert names.strangers(many) == many[:16]
+    assert names.strangers(reversed(many), names.parse("-lock-0000000002")) == many[:2]
 
 
 @given(st.text())

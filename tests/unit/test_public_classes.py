@@ -32,6 +32,19 @@ def test_so_is_an_option_that_there_is_not(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=named)
+def test_an_identity_by_position_is_told(cls: Any) -> None:
+    """So users of kazoo write it."""
+    with pytest.raises(TypeError) as refused:
+        cls(None, "/path", "host-7")
+    assert str(refused.value) == (
+        f"{cls.__name__}() takes client and path by position, and all others by name: "
+        "did you mean identity='host-7'?"
+    )
+    with pytest.raises(TypeError, match=r"all others by name$"):
+        cls(None, "/path", 7)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=named)
 def test_an_error_about_a_value_is_left_as_it_is(cls: Any) -> None:
     options = {"limit": 1} if cls.__name__ == "Semaphore" else {}
     with pytest.raises(TypeError, match=r"^pass a started KazooClient"):

@@ -6,6 +6,8 @@ import ast
 import logging
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -142,3 +144,19 @@ def test_every_record_can_be_formatted_by_all_fields_and_has_no_password(
     for record in ours:
         assert formatter.format(record)
         assert password.decode() not in str(vars(record))
+
+
+def test_the_page_configures_logging_so_that_all_lines_appear() -> None:
+    """After the import of zklock, and with a field that other libraries' records do not have."""
+    page = (ROOT / "docs" / "operating.md").read_text()
+    section = page.partition("### When the lines do not appear")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```python\n(.*?)```", section, re.S)
+    logs = (
+        "logging.getLogger('other').warning('theirs')\n"
+        "logging.getLogger('zklock').warning('ours', extra={'zklock_path': '/l'})\n"
+    )
+    program = f"import zklock._engine.session\n{example}{logs}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "WARNING other None theirs\nWARNING zklock /l ours\n"

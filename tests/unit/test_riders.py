@@ -17,11 +17,24 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from kazoo.exceptions import SessionExpiredError
 
 from tests.contract.struck import Moments
 from tests.unit.bytecodes import Bytecodes, Struck
-from tests.unit.testing.wire import CONNECT, CONNECTED, OPS, PING, event, frame, ping, text
-from zklock._kazoo import wake
+from tests.unit.testing.wire import (
+    AUTH,
+    CONNECT,
+    CONNECTED,
+    OPS,
+    PING,
+    auth,
+    event,
+    frame,
+    ping,
+    text,
+)
+from zklock._ground.clock import clock
+from zklock._kazoo import handler as handler_module, wake
 from zklock._kazoo.frames import RUN
 from zklock._kazoo.riders import Rider
 from zklock._kazoo.riding import RidingHandler, RidingSocket
@@ -259,6 +272,44 @@ class TestTheOrderOfRequests:
         sent = names(kazoo.sent())
         assert sent.index("/rider") == 11
 
+    def test_a_user_who_never_stops_asking_keeps_no_rider_longer_than_the_first(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At most so many requests that were queued later go before each of them."""
+        monkeypatch.setattr(wake, "ASKED", 10)
+        queued = 0
+        later: list[int] = []
+        for _ in range(20):
+            while len(kazoo.queue) < 30:
+                kazoo.ask(asks(queued := queued + 1))
+            rides.ride("/rider")
+            before, sent = queued, list[str]()
+            while "/rider" not in sent:
+                kazoo.ask(asks(queued := queued + 1))
+                assert kazoo.step()
+                with contextlib.suppress(BlockingIOError):
+                    kazoo.far.setblocking(False)
+                    sent += names(split(kazoo.far.recv(65536)))
+            later.append(queued - len(kazoo.queue) - before)
+        assert max(later) <= 10 + 1
+
+    @pytest.mark.parametrize("unwoken", [0, 1, 3])
+    def test_a_user_who_never_stops_asking_has_all_requests_sent_in_the_end(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch, unwoken: int
+    ) -> None:
+        monkeypatch.setattr(wake, "ASKED", 3)
+        for xid in range(1, 40):
+            kazoo.ask(asks(xid, f"/{xid}"), wakes=xid > unwoken)  # threads that were interrupted
+            if xid % 4 == 0:
+                rides.ride(f"/rider-{xid}")
+        sent = names(kazoo.sent())
+        assert [name for name in sent if "rider" not in name] == [f"/{xid}" for xid in range(1, 40)]
+        assert not kazoo.queue
+        assert not kazoo.step()
+        riders = [name for name in sent if "rider" in name]
+        assert riders == [f"/rider-{xid}" for xid in range(4, 40, 4)]
+        assert all(sent.index(f"/rider-{xid}") > sent.index(f"/{xid}") for xid in range(4, 40, 4))
+
     def test_what_is_under_way_goes_out_together(self, kazoo: Kazoo, rides: Rides) -> None:
         for name in "abc":
             rides.ride(f"/{name}")
@@ -364,6 +415,37 @@ class TestReplies:
         kazoo.run()
         assert rides.heard == [("/a", 0, b"one"), ("/b", NO_NODE, b"")]
         assert kazoo.received == []
+
+    @pytest.mark.parametrize("size", [1, 7, 20, 33, 1000])
+    def test_to_credentials_come_when_it_is_their_turn(
+        self, kazoo: Kazoo, rides: Rides, size: int
+    ) -> None:
+        kazoo.ask(asks(1))
+        kazoo.ask(auth())
+        kazoo.ask(asks(2))
+        sent = numbers(kazoo.sent())
+        rides.ride("/a")
+        (rider,) = numbers(kazoo.sent())
+        kazoo.ask(auth())
+        kazoo.sent()
+        # The server answers them at once, and what was asked before them when it is done.
+        stream = answers(AUTH) + answers(AUTH, zxid=8)
+        stream += answers(sent[0]) + answers(sent[2]) + answers(rider, rest=b"r")
+        for at in range(0, len(stream), size):
+            kazoo.far.sendall(stream[at : at + size])
+            kazoo.run()
+        wanted = [answers(1), answers(AUTH), answers(2), answers(AUTH, zxid=8)]
+        assert kazoo.received == wanted
+        assert rides.heard == [("/a", 0, b"r")]
+        assert kazoo.dropped is None
+
+    def test_that_refuse_credentials_come_at_once(self, kazoo: Kazoo) -> None:
+        kazoo.ask(asks(1))
+        kazoo.ask(auth())
+        kazoo.sent()
+        kazoo.far.sendall(answers(AUTH, error=-115))
+        kazoo.run()
+        assert kazoo.received == [answers(AUTH, error=-115)]
 
     @given(kinds=kinds, cuts=pieces)
     def test_come_in_the_order_of_the_stream_however_they_arrive(
@@ -735,7 +817,7 @@ class TestWhatHasBeenSeen:
         return said
 
     def test_is_the_most_that_riders_and_kazoo_have_seen(self, kazoo: Kazoo, rides: Rides) -> None:
-        for zxid in (70, 90, -1, 80):
+        for zxid in (70, 90, -1, 0, 90):
             rides.ride("/a")
             (sent,) = numbers(kazoo.sent())
             kazoo.far.sendall(answers(sent, zxid=zxid))
@@ -744,6 +826,112 @@ class TestWhatHasBeenSeen:
         assert self.handshake(kazoo, 95, session=5) == 95
         assert self.handshake(kazoo, 0, session=0) == 0  # a new session has seen nothing
         assert self.handshake(kazoo, 3, session=6) == 3
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time by which the handler goes."""
+    now = [clock()]
+    monkeypatch.setattr(handler_module, "clock", lambda: now[0])
+    return now
+
+
+class TestGoingBack:
+    """An answer with a lower zxid than an earlier reply ends the connection, and the session."""
+
+    @pytest.mark.parametrize("answer", ["rider", "kazoo", "ping"])
+    def test_is_not_passed_on(self, kazoo: Kazoo, rides: Rides, answer: str) -> None:
+        rides.ride("/a")
+        (sent,) = numbers(kazoo.sent())
+        kazoo.far.sendall(answers(sent, zxid=90))
+        kazoo.run()
+        kazoo.received.clear()
+        if answer == "rider":
+            rides.ride("/b")
+        elif answer == "kazoo":
+            kazoo.ask(asks(1, "/c"))
+        kazoo.run()
+        if answer == "ping":
+            kazoo.connection.send(ping())
+            kazoo.far.recv(65536)
+            back = frame(struct.pack(">iqi", -2, 80, 0))
+        else:
+            back = answers(numbers(kazoo.sent())[0], zxid=80)
+        kazoo.far.sendall(event(DELETED, "/d") + back)
+        kazoo.run()
+        assert kazoo.dropped is not None
+        assert len(kazoo.received) == 1  # the event: it names no transaction
+        assert kazoo.handler.gives_up
+
+    def test_another_session_is_begun_after_a_timeout(self, kazoo: Kazoo, now: list[float]) -> None:
+        kazoo.handler.seen(90)
+        assert not kazoo.handler.goes_back(90)
+        assert not kazoo.handler.goes_back(0)
+        assert kazoo.handler.goes_back(80)
+        timeout = kazoo.handler.session_timeout
+        assert timeout is not None
+
+        def connect(session: int) -> None:
+            kazoo.connection.close()
+            kazoo.connection = RidingSocket(kazoo.pair(), kazoo.handler)
+            asked = struct.pack(">iqiqi16s?", 0, 0, 4000, session, 16, b"p" * 16, False)
+            kazoo.connection.send(frame(asked))
+
+        with pytest.raises(SessionExpiredError):
+            connect(5)
+        now[0] += 0.9 * timeout
+        with pytest.raises(ConnectionRefusedError):
+            connect(0)
+        now[0] += 0.2 * timeout
+        connect(0)
+        assert not kazoo.handler.gives_up
+        assert not kazoo.handler.goes_back(80)
+
+
+class TestServersThatTurnItAway:
+    """They close the connection, and do not answer the handshake."""
+
+    def asks(self, kazoo: Kazoo, serves: bool = True) -> int | None:
+        """Connect, be turned away, and return the zxid that was named; ``None``: not asked."""
+        kazoo.connection.close()
+        kazoo.connection = RidingSocket(kazoo.pair(), kazoo.handler)
+        if not serves:
+            kazoo.connection._serves = lambda: False  # type: ignore[method-assign]
+        asked = frame(struct.pack(">iqiqi16s?", 0, 75, 4000, 5, 16, b"p" * 16, False))
+        try:
+            kazoo.connection.send(asked)
+        except ConnectionRefusedError:
+            return None
+        said: int = struct.unpack_from(">q", kazoo.far.recv(65536), 8)[0]
+        kazoo.far.close()
+        kazoo.connection.arrived()
+        return said
+
+    def test_are_asked_anew_when_the_session_must_be_dead(
+        self, kazoo: Kazoo, now: list[float], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        timeout = kazoo.handler.session_timeout
+        assert timeout is not None
+        assert self.asks(kazoo) == 75
+        now[0] += 1.4 * timeout
+        assert self.asks(kazoo) == 75
+        now[0] += 0.2 * timeout
+        assert self.asks(kazoo, serves=False) is None  # no quorum, perhaps
+        assert self.asks(kazoo) == 75
+        assert "turn this client away" not in caplog.text
+        assert self.asks(kazoo) == 0
+        assert "turn this client away" in caplog.text
+
+    def test_are_asked_as_before_once_one_has_answered(
+        self, kazoo: Kazoo, now: list[float]
+    ) -> None:
+        timeout = kazoo.handler.session_timeout
+        assert timeout is not None
+        assert self.asks(kazoo) == 75
+        now[0] += 2 * timeout
+        assert [self.asks(kazoo) for _ in range(2)] == [75, 0]
+        kazoo.handler.connected(now[0], timeout, True)
+        assert [self.asks(kazoo) for _ in range(2)] == [75, 75]
 
 
 class TestWaking:

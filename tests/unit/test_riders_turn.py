@@ -500,6 +500,19 @@ class TestReading:
             kazoo.handler.read(landing.flight, SOON)
         assert kazoo.handler.seen(0) == 4711
 
+    def test_an_older_answer_is_left_to_the_connection_thread(self, kazoo: Kazoo) -> None:
+        with asleep(kazoo):
+            for zxid, heard in ((90, [(0, b"")]), (80, [])):
+                landing = sent(kazoo, "/a")
+                (number,) = numbers(received(kazoo))
+                kazoo.far.sendall(answers(number, zxid=zxid))
+                kazoo.handler.read(landing.flight, SOON)
+                assert landing.heard == heard
+        kazoo.run()
+        assert kazoo.handler.gives_up
+        assert kazoo.dropped is not None
+        assert landing.heard == [(None, b"")]
+
 
 class Gone:
     """A caller that waits for a deletion; how often it was told, and how often it may have been."""

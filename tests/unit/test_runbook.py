@@ -11,7 +11,7 @@ import pytest
 
 import zklock
 from zklock import errors
-from zklock._kazoo import store
+from zklock._kazoo import refusals, store
 from zklock._recipes.effects import Failure
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +147,7 @@ def rows_of(columns: int) -> list[list[str]]:
 PASSED_ON = {*(each.value for each in zklock.LossReason), *(each.value for each in Failure)}
 """Texts that stand in a gap of a message, and have entries of their own."""
 
-HINTS = {meaning.hint for meaning in store.MEANINGS.values() if meaning.hint}
+HINTS = {meaning.hint for meaning in store.MEANINGS.values() if meaning.hint} | {store.NO_CHROOT}
 
 ENTRIES = [row[0].strip("`") for row in rows_of(3) if row[0].startswith("`")]
 
@@ -171,6 +171,12 @@ def test_every_entry_says_what_to_do() -> None:
 def test_every_row_has_two_or_three_cells() -> None:
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     assert len(lines) == len(rows_of(2)) + len(rows_of(3))
+
+
+def test_every_way_to_turn_a_client_away_has_an_entry() -> None:
+    told = [row[1] for row in rows_of(3)]
+    assert [each for each in refusals.CLOSING | {refusals.NO_SASL} if each.what not in told] == []
+    assert all(each.todo for each in refusals.CLOSING)
 
 
 def test_every_hint_of_an_answer_has_an_entry() -> None:

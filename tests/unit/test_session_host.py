@@ -488,8 +488,8 @@ def test_a_look_at_its_own_node_is_no_proof(world: World) -> None:
     assert world.session.lease_end == before
 
 
-def made(world: World) -> None:
-    world.session.fly((Create(f"{PATH}/c-", b""),), lambda _: None)
+def made(world: World, parent: str = PATH) -> None:
+    world.session.fly((Create(f"{parent}/c-", b""),), lambda _: None)
 
 
 def made_together(world: World) -> None:
@@ -1250,9 +1250,10 @@ def test_a_loss_that_an_interrupt_leaves_half_noted_is_noted_by_the_next(
 
 
 def test_a_session_that_ends_takes_the_nodes_that_are_not_granted_too(world: World) -> None:
-    world.server.make_path(PATH)
+    elsewhere = f"{PATH}-elsewhere"
+    world.server.make_path(elsewhere)
     for _ in range(2):
-        made(world)
+        made(world, elsewhere)
     world.run()
     grant = world.acquire()
     world.client.client_state = KeeperState.EXPIRED_SESSION

@@ -27,7 +27,7 @@ from zklock._pool.agenda import Agenda
 from zklock._pool.runners import CannotRun, Task
 from zklock._pool.slot import Duties, ShardLock, Slot, Slots
 from zklock._pool.slot_states import WORKED_ON, SlotEvent, SlotState
-from zklock.errors import LockLost, NotHeld
+from zklock.errors import LockLost, NotHeld, StaleToken
 from zklock.token import FencingToken
 
 SHARD = 7
@@ -363,8 +363,29 @@ def owned() -> OneSlot:
     return world
 
 
+STALE = StaleToken("stale", resource="report", token=Grant.token, highest=None)
+
+
+def test_a_refusal_before_the_loss_is_heard_of_is_told_once_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = owned()
+    for _ in range(3):
+        world.returns("handle", STALE)
+        assert world.timed, "it is tried again later"
+        world.time_passes()
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+    assert caplog.records[0].exc_info is None
+
+
 @pytest.mark.parametrize(
-    "error", [LockLost("lost"), ExceptionGroup("in tasks", [LockLost("lost"), LockLost("lost")])]
+    "error",
+    [
+        LockLost("lost"),
+        ExceptionGroup("in tasks", [LockLost("lost"), LockLost("lost")]),
+        ExceptionGroup("in tasks", [LockLost("lost"), STALE]),
+        STALE,
+    ],
 )
 def test_a_shard_that_is_lost_is_queued_for_again(error: Exception) -> None:
     world = owned()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 import zklock
@@ -44,8 +48,10 @@ from zklock.telemetry import (
 from zklock.telemetry._state import WINDOW, LowWater, State, itself
 from zklock.telemetry.otel import LockInstrumentor
 from zklock.telemetry.prometheus import LockMetrics
+from zklock.testing import wait_for
 
 SOON = 10.0
+ROOT = Path(__file__).parents[2]
 TOKEN, NEXT = zklock.FencingToken(1, 1), zklock.FencingToken(1, 2)
 LOCK: dict[str, Any] = {"path": "/lock", "kind": "exclusive", "identity": "me"}
 
@@ -329,7 +335,7 @@ class TestPrometheus:
         parent: Any = lambda path: PurePosixPath(path).parent  # noqa: E731 - a slip of a user's
         made = LockMetrics(registry, label=parent)
         emit(granted(path="/jobs/1"))
-        emit(refused("/data/\udcff"))  # the name of a file, in bytes that are no text
+        emit(refused("/data/\udcff/1"))  # the name of a file, in bytes that are no text
         assert made.flush(SOON)
         told = generate_latest(registry).decode()
         assert 'zklock_client_holders{kind="exclusive",path="/jobs"} 1.0' in told
@@ -465,3 +471,61 @@ class TestOpenTelemetry:
         emit(granted())
         assert not hub.hooks
         assert recorded._spans.get_finished_spans() == ()
+
+
+WORKER = """
+import os, sys, time
+from tests.unit import test_telemetry_adapters as told
+
+metrics = told.LockMetrics(label=lambda name: name.rsplit("/", 1)[0])
+for number in range(3):
+    told.emit(told.granted(number, f"/jobs/{number}"))
+    told.emit(told.refused(f"/stores/{number}"))
+if sys.argv[1] == "holds":
+    told.emit(told.proof(margin=0.5, lease=1000.0))
+else:
+    for number in range(3):
+        told.emit(told.released(number, f"/jobs/{number}"))
+assert metrics.flush(60.0)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.lengthy("it starts interpreters")
+def test_processes_share_all_metrics_in_prometheus_multiprocess_mode(tmp_path: Path) -> None:
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    pipe = subprocess.PIPE
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", WORKER, what],
+                    env=environ,
+                    cwd=ROOT,
+                    stdin=pipe,
+                    stdout=pipe,
+                )
+            )
+            for what in ("holds", "holds", "rests")
+        ]
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == b"ready\n"
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, str(tmp_path))  # type: ignore[no-untyped-call]
+        jobs = {"path": "/jobs", "kind": "exclusive"}
+
+        def value(name: str, **labels: str) -> float | None:
+            return registry.get_sample_value(f"zklock_client_{name}", labels)
+
+        assert value("holders", **jobs) == 6
+        assert value("hold_seconds_count", **jobs) == 3
+        assert value("sessions", state="connected") == 2
+        assert value("lease_low_water_ratio") == pytest.approx(0.5 / 12)
+        age = value("proof_age_seconds")
+        assert age is not None
+        assert age > 0
+        wait_for(lambda: (value("proof_age_seconds") or 0) > age, 60.0, "time passes")
+        assert value("stale_tokens_refused_total", resource="/stores") == 9
+        assert value("events_dropped_total") == 0

@@ -374,6 +374,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
         self._end_run(call)
 
     def _acquired(self, leadership: L, candidacy: Candidacy) -> None:
+        leadership._get_ready()
         self._term = self._TERM(leadership, candidacy, led=False)
         if self._stopped:  # a stop() that comes later finds the term
             leadership._tell_to_stop()

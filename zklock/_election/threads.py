@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -22,17 +23,19 @@ from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantOptions, Keeper
 from zklock._engine.roster import MembershipChange
+from zklock._ground import threads
 from zklock._ground.events import Event
-from zklock._ground.groups import says_only
+from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.loss import Loss
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
+from zklock._ground.telemetry import in_child
 from zklock._locks.grant import Attempting, Grant
 from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Claim
 from zklock._recipes.observe import LeaderChange
 from zklock._recipes.queries import Contender
-from zklock.errors import LeaderStuck, LockLost, ZkLockError
+from zklock.errors import LeaderStuck, ZkLockError
 
 log = logging.getLogger("zklock")
 
@@ -140,7 +143,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
         An exception in ``lead`` ends the term and is logged. With ``on_error="retry"`` this member
         stands again, after a pause that grows with every failure in a row. With ``"raise"``, the
-        exception is raised here. ``LockLost`` of a leadership that is lost counts as a return.
+        exception is raised here. ``LockLost`` and ``StaleToken`` of a leadership that is lost count
+        as a return.
 
         ``handle_signals=True``: the same as ``with election.terminating():``. An interrupt
         (``KeyboardInterrupt``) ends the term as a stop does, and is raised.
@@ -378,9 +382,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         try:
             self._stop = stop
             if stop is not None:
-                threading.Thread(
-                    target=watch, args=(stop,), name="zklock-stop", daemon=True
-                ).start()
+                threads.begin(
+                    threading.Thread(target=watch, args=(stop,), name="zklock-stop", daemon=True)
+                )
             yield
         finally:
             self._stop = None
@@ -406,7 +410,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             term.thread = threading.Thread(
                 target=self._serve, args=(term, lead), name="zklock-lead", daemon=True
             )
-            term.thread.start()
+            threads.begin(term.thread)
             if not await self._await_end(term):
                 raise self._stuck(term)
             return term
@@ -440,38 +444,48 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         """Lead, then give back. The thread that waits may have been interrupted meanwhile."""
         if not term.is_up_to("who leads"):
             return
-        leadership = term.leadership
+        leadership, pid = term.leadership, os.getpid()
         try:
             self._tell_elected(leadership)
             if not self._stopping:
                 ran("lead", lead(leadership))
         except BaseException as error:
-            if not (says_only(error, LockLost) and leadership.lost.is_set()):
+            if not (says_only(error, OF_LOSS) and not leadership.held):
                 term.error = error
-                log.exception(
-                    "%s: what leads with token %s raised",
-                    self._path,
-                    leadership.token,
+                self._say_failed(leadership, error)
+        finally:
+            if not in_child(pid):
+                self._finish(term)
+
+    def _finish(self, term: _Term) -> None:
+        """Give back, as ``lead`` has ended."""
+        leadership = term.leadership
+        leadership.should_stop.set()
+        try:
+            term.give_back()
+            answer = term.answer
+            if answer is not None:
+                run(lambda: leadership._answered(answer))
+            if term.candidacy.refused is not None:
+                log.warning(
+                    "not handed over: %s",
+                    term.candidacy.refused,
                     extra=log_fields(leadership),
                 )
+        except ZkLockError as error:
+            term.refused = error
         finally:
-            leadership.should_stop.set()
-            try:
-                term.give_back()
-                answer = term.answer
-                if answer is not None:
-                    run(lambda: leadership._answered(answer))
-                if term.candidacy.refused is not None:
-                    log.warning(
-                        "not handed over: %s",
-                        term.candidacy.refused,
-                        extra=log_fields(leadership),
-                    )
-            except ZkLockError as error:
-                term.refused = error
-            finally:
-                term.over.set()
-                self._mail.put(None)
+            term.over.set()
+            self._mail.put(None)
+
+    def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
+        log.error(
+            "%s: what leads with token %s raised",
+            self._path,
+            leadership.token,
+            exc_info=error,
+            extra=log_fields(leadership),
+        )
 
     async def _await_end(self, term: _Term) -> bool:
         """Wait for the end of ``lead``, for its grace once it is told. Return whether it ended."""

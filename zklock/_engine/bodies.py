@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
+from zklock._ground.itself import Leaving
 from zklock._ground.records import log_fields
 from zklock._ground.uncopied import Uncopied
 from zklock.errors import AcquireTimeout, LockLost, NotHeld
@@ -55,8 +56,14 @@ class Bodied(Uncopied, HasBody):
         """Give up one of these uses, without waiting. Repeatable."""
         self.abandon()
 
+    def _get_ready(self) -> None:
+        """Get ready to be entered, before whoever may enter it has got it."""
+
     def _enter(self) -> None:
         """Begin a ``with`` body of the running thread or task."""
+
+    def _innermost(self) -> Bodied:
+        return self
 
     def _leave(self, error: BaseException | None) -> bool:
         """Leave the innermost body. Return whether its error is the cancellation for the loss."""
@@ -147,6 +154,44 @@ class Locking(HasBody, Generic[B]):
             mine.entered = mine.entered[:-1]
 
 
+class Abandons(Leaving, HasBody):
+    """How a thread or task gives up the use that ends with a ``with`` body."""
+
+    def _begin_leaving(self, begun: list[Any]) -> None:
+        left: Left = {}
+        grant = self._innermost()
+        if grant is not None:
+            grant._note_use(left)
+            begun.append((grant, left))
+
+    def _abandon(self, begun: list[Any]) -> None:
+        if not begun:
+            self._begin_leaving(begun)
+        for grant, left, *_ in begun:
+            grant._give_up_use(left)
+
+    def _innermost(self) -> Bodied | None:
+        """Return what the body holds, ``None`` if that is nothing."""
+        raise NotImplementedError
+
+
+class AbandonsLock(Abandons, Locking[B]):
+    """The same for ``with lock``."""
+
+    def _begin_leaving(self, begun: list[Any]) -> None:
+        left: Left = {}
+        entered = self._holdings().entered
+        if entered:
+            entered[-1]._note_use(left)
+            begun.append((entered[-1], left, len(entered) - 1))
+
+    def _abandon(self, begun: list[Any]) -> None:
+        super()._abandon(begun)
+        mine = self._holdings()
+        for *_, depth in begun:
+            mine.entered = mine.entered[:depth]
+
+
 class AttemptingBase(HasBody, Generic[B]):
     """``with lock.attempt(…)``: a grant or ``None``, released at the end. It is entered once."""
 
@@ -154,6 +199,9 @@ class AttemptingBase(HasBody, Generic[B]):
         self._take = take
         self._begun = False
         self._grant: B | None = None
+
+    def _innermost(self) -> B | None:
+        return self._grant
 
     async def _enter(self) -> B | None:
         if self._begun:

@@ -39,9 +39,11 @@ def check_callback(awaits: bool, name: str, callback: object, takes: int = 1) ->
         )
     if _refuses(callback, takes):
         arguments = "one argument" if takes == 1 else f"{takes} arguments"
+        # A lambda is no coroutine function, and other processes cannot have one.
+        around = "coroutine function (async def)" if is_coroutine_function(callback) else "function"
         raise TypeError(
             f"{name} is called with {arguments}, which {callback!r} does not take: put it into a "
-            "lambda that does"
+            f"{around} that does"
         )
 
 

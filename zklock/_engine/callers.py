@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
@@ -11,6 +12,7 @@ from typing import TypeAlias
 from zklock._engine import callbacks
 from zklock._ground import threads
 from zklock._ground.records import log_fields
+from zklock._ground.telemetry import in_child
 
 log = logging.getLogger("zklock")
 
@@ -90,6 +92,7 @@ class _Crew:
             raise
 
     def _serve(self, me: object, lasting: bool) -> None:
+        pid = os.getpid()
         while True:
             # Here too: an interrupt may strike the starter once this thread runs.
             self.threads[me] = None
@@ -98,6 +101,8 @@ class _Crew:
                 self._see_to_the_next()
                 for call in calls:
                     callbacks.run(call)
+                    if in_child(pid):
+                        return
                 del self._busy[me], calls
             self.threads.pop(me, None)
             if self.threads or self.queue.qsize() < 2:

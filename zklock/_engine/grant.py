@@ -96,7 +96,7 @@ class Keeper(Asked, Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _End:
+class End:
     """How a grant has ended."""
 
     state: State
@@ -118,7 +118,7 @@ class GrantBase(Bodied):
     _FRONT: ClassVar[Front]
 
     # What few grants have takes no memory in the others.
-    _ended: _End | None = None  # set by _end_with()
+    _ended: End | None = None  # set by _end_with()
     _asked: str | None = None
     _reads = False  # a downgraded write lock
     _kept = False  # its owner has got it
@@ -283,7 +283,7 @@ class GrantBase(Bodied):
         end = self._ended
         return None if end is None else end.loss
 
-    def _end_with(self, end: _End) -> bool:
+    def _end_with(self, end: End) -> bool:
         """End in this way, unless it has ended; return whether it has ended in this way.
 
         setdefault() is one step: no other thread or handler comes in between.
@@ -291,7 +291,7 @@ class GrantBase(Bodied):
         return self.__dict__.setdefault("_ended", end) is end
 
     def _end(self, *, awaited: bool = False) -> Answer:
-        end = _End(lifecycle.TABLE[self._given, Step.RELEASE])
+        end = End(lifecycle.TABLE[self._given, Step.RELEASE])
         try:
             if not self.held or not self._end_with(end):
                 raise self._why_not()
@@ -313,7 +313,7 @@ class GrantBase(Bodied):
     def _note_loss(self, reason: LossReason, *, noticed: float, lease_end: float) -> bool:
         """Lose the grant if it is held; return whether this call lost it. Tells nobody yet."""
         loss = Loss(reason, self, noticed, lease_end)
-        end = _End(lifecycle.TABLE[self._given, Step.LOSE], loss)
+        end = End(lifecycle.TABLE[self._given, Step.LOSE], loss)
         return self._end_with(end)
 
     def _tell_loss(self) -> None:
@@ -384,7 +384,7 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
 
     If one of them is over, the others are released, and then ``LockLost`` or ``NotHeld`` is raised.
     """
-    ends = {grant: _End(lifecycle.TABLE[grant._given, Step.RELEASE]) for grant in grants}
+    ends = {grant: End(lifecycle.TABLE[grant._given, Step.RELEASE]) for grant in grants}
     try:
         _set_ends(ends)
         mine = _ended_by(ends)
@@ -404,17 +404,17 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
             raise grant._why_not()
 
 
-def _set_ends(ends: Mapping[GrantBase, _End]) -> None:
+def _set_ends(ends: Mapping[GrantBase, End]) -> None:
     for grant, end in ends.items():
         if grant.held:
             grant._end_with(end)
 
 
-def _let_go_later(ends: Mapping[GrantBase, _End]) -> None:
+def _let_go_later(ends: Mapping[GrantBase, End]) -> None:
     """Have those that ended so given back from their sessions' own threads."""
     for grant in _ended_by(ends):
         grant._keeper.let_go_later(grant)
 
 
-def _ended_by(ends: Mapping[GrantBase, _End]) -> list[GrantBase]:
+def _ended_by(ends: Mapping[GrantBase, End]) -> list[GrantBase]:
     return [grant for grant, end in ends.items() if grant._ended is end]

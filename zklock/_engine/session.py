@@ -285,6 +285,8 @@ class Session(Uncopied, WireObserver):
     def notify(self, calls: list[Callable[[], object]]) -> None:
         """Run users' callbacks, in order, on threads that exist for them. Takes no lock."""
         self._callers.run(calls)
+        if self._forked:
+            self._callers.end()  # a child that was forked on another thread ends with its threads
 
     def let_go(self, *grants: GrantBase, awaited: bool = False) -> Answer:
         """Give grants back to ZooKeeper, with as many tries as it takes.
@@ -612,11 +614,19 @@ class Session(Uncopied, WireObserver):
 
         kazoo reports the end only after the server has answered.
         """
+        self._end_session(LossReason.CLIENT_CLOSED)
+
+    @shielded
+    def on_give_up(self) -> None:
+        """Lose every grant: others may be granted already. kazoo reports the end soon."""
+        self._end_session(LossReason.SESSION_EXPIRED)
+
+    def _end_session(self, reason: LossReason) -> None:
         with self.guard:
-            self._lose(self._nodes.held(), LossReason.CLIENT_CLOSED)
+            self._lose(self._nodes.held(), reason)
             ended, self._id = self._id, None  # no grant is given any more
         self._outbox.send()
-        self._say_ended(ended, LossReason.CLIENT_CLOSED)
+        self._say_ended(ended, reason)
 
     def _on_state(self, state: str) -> None:
         match states.told(self.client, state):

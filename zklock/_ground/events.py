@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-import time
+
+from zklock._ground.clock import clock
 
 TURN = 1.0
 """The longest single wait of a thread, in seconds: Python misses a signal that arrives just before
@@ -50,7 +51,7 @@ class Event(threading.Event):
         """Wait until it is set, for at most ``timeout`` seconds; return whether it is set."""
         if self._set:
             return True
-        end = math.inf if timeout is None else time.monotonic() + timeout
+        end = math.inf if timeout is None else clock() + timeout
         woken = threading.Lock()
         woken.acquire()
         self._waiting[woken] = None
@@ -61,7 +62,7 @@ class Event(threading.Event):
 
     def _wait(self, woken: threading.Lock, end: float) -> bool:
         # A set() after this check finds the lock.
-        while not self._set and (left := end - time.monotonic()) > 0:
+        while not self._set and (left := end - clock()) > 0:
             if woken.acquire(timeout=min(left, TURN)):
                 break
         return self._set

@@ -1,53 +1,36 @@
-"""How threads enter and leave the body of a ``with`` statement, whatever interrupts them."""
+"""How threads enter and leave the body of a ``with`` statement, whatever interrupts them.
+
+Python looks for signals when a function of Python begins. So what a signal handler raises may
+strike before the first line of an ``__exit__``, or of an ``__enter__``. Two facts of CPython help:
+
+- A ``with`` statement looks up ``__exit__`` before it calls ``__enter__``, and keeps nothing but
+  what it has found. It drops that as soon as its call has raised.
+- A frame that has raised keeps its arguments alive, for as long as the traceback lives.
+
+So ``__exit__`` is another object for each statement: an *exit*, which is ``partial``'s, in C, and
+no argument of the function that it calls. Whoever drops an exit that has not done its work gives
+back what the statement holds, at once.
+"""
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from zklock.errors import ZkLockError
 
-T = TypeVar("T")
-
-
-class Itself(property):
-    """The ``__enter__`` of what ends in its ``__exit__``, and is begun before it is entered.
-
-    ``with lock.acquire() as grant`` holds the lock before its body begins. Python looks for signals
-    when a function of Python begins. An exception there would leave the ``with`` statement without
-    its ``__exit__``, and the lock held by nobody. So this is no function of Python: a statement
-    gets ``weakref.ref(it)``, and the call of that returns ``it``.
-
-    Code that looks it up on the class (``contextlib.ExitStack``) calls it like a method.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(weakref.ref)
-
-    def __call__(self, it: T) -> T:
-        """Return it."""
-        return it
-
-
-class EntersItself:
-    """``with it as it``: entered as it is."""
-
-    if TYPE_CHECKING:
-
-        def __enter__(self) -> Self: ...
-
-    else:
-        __enter__ = Itself()
+Exit: TypeAlias = "partial[None]"
 
 
 class Leaving:
-    """Leaves the body; an interrupt on the way abandons what was held.
+    """What is held for a ``with`` body, and given back at its end."""
 
-    The steps stand in ``__exit__`` itself: at the begin of any other function of Python, an
-    interrupt would still find nothing abandoned. A second interrupt may strike while it is being
-    abandoned: so that is done again.
-    """
+    _BODY: ClassVar[type[Body]]
 
     def _begin_leaving(self, begun: list[Any]) -> None:
         """Add to the empty list what ``_abandon`` needs to know of the state before."""
@@ -64,23 +47,223 @@ class Leaving:
         """Give up what is still held: it is not known whether it was given back."""
         raise NotImplementedError
 
-    def __exit__(
+
+def _nothing() -> None:
+    pass
+
+
+class Body:
+    """One ``with`` statement, from its beginning to its end.
+
+    ``held``: whether there is something to give back. ``watches``: what tells that the exit is
+    dropped. Both are set by the caller: a call would be a moment at which an interrupt can strike.
+    ``unentered``: returns something until the statement has entered.
+    """
+
+    __slots__ = ("_begun", "held", "it", "unentered", "watches")
+
+    def __init__(self, it: Leaving) -> None:
+        self.it = it
+        self.held = False
+        self.watches: tuple[object, ...] = ()
+        self.unentered: Callable[[], object] = _nothing
+        self._begun: list[Any] = []
+
+    def leave(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> Any:
         """Release, or end. An error of the body is kept; one of its own is raised or noted."""
-        begun: list[Any] = []
+        if not self.held:  # nobody watches this exit: it was called by hand
+            return _watched_exit(self.it)(kind, error, traceback)
         try:
-            self._begin_leaving(begun)
-            self._leave_body(error)
+            self.it._begin_leaving(self._begun)
+            self.it._leave_body(error)
         except ZkLockError:  # an outcome; a signal handler may raise any other
+            self.watches = ()
             raise
-        except BaseException:
-            try:
-                self._abandon(begun)
-            except BaseException:
-                self._abandon(begun)
-                raise
-            raise
+        self.watches = ()
+        return None
+
+    def watch(self, exit: Any) -> None:
+        """Give up what is held if this exit is dropped while there are ``watches``.
+
+        There are two, as a second interrupt may strike the first. What is raised in them arrives
+        nowhere: so nothing is watched any more once all has gone well.
+        """
+        dropped = self._dropped
+        self.watches = (weakref.ref(exit, dropped), weakref.ref(exit, dropped))
+
+    def _dropped(self, exit: object) -> None:
+        if self.held and self.unentered() is None:
+            self.it._abandon(self._begun)
+            self.held = False
+
+
+Leaving._BODY = Body
+
+
+def _new_exit(it: Leaving) -> Exit:
+    return partial(it._BODY(it).leave)
+
+
+def _body_of(exit: Exit) -> Body:
+    """Return the body that an exit leaves."""
+    body: Body = exit.func.__self__  # type: ignore[attr-defined]
+    return body
+
+
+class Exiting(property):
+    """An ``__exit__`` that is another object at each look-up.
+
+    Code that looks it up on the class (``contextlib.ExitStack``) calls it like a method.
+    """
+
+    def __call__(
+        self,
+        it: Leaving,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Any:
+        """Leave the body of what is held."""
+        return _new_exit(it)(kind, error, traceback)
+
+
+def _watched_exit(it: Leaving) -> Exit:
+    exit = _new_exit(it)
+    body = _body_of(exit)
+    body.watch(exit)
+    body.held = True
+    return exit
+
+
+# What begins to be held in its __enter__.
+
+
+class _Newest(threading.local):
+    """The exit that the running thread has looked up last."""
+
+    def __init__(self) -> None:
+        self.exit: weakref.ref[Exit] | None = None
+
+
+_newest = _Newest()
+
+
+def look_up(it: Leaving) -> Exit:
+    """Return another exit; the running thread is about to enter."""
+    exit = _new_exit(it)
+    _newest.exit = weakref.ref(exit)
+    return exit
+
+
+def entered(it: Leaving) -> Body:
+    """Return the body that the running ``__enter__`` of ``it`` begins; it watches its exit.
+
+    Set ``held`` once something is held, and take away the ``watches`` if nothing will be.
+    """
+    newest, _newest.exit = _newest.exit, None
+    exit = newest() if newest is not None else None
+    if exit is not None:
+        body = _body_of(exit)
+        if body.it is it:
+            body.watch(exit)
+            return body
+    return it._BODY(it)  # called by hand, or for an ExitStack
+
+
+class LeavesWhatItEntered(Leaving):
+    """Held from its ``__enter__`` on."""
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            traceback: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __exit__ = Exiting(look_up)
+
+
+# What is held before it is entered.
+
+
+class _Ready:
+    """An ``__enter__`` and an ``__exit__``."""
+
+    __slots__ = ("enter", "exit")
+
+    def __init__(self, enter: Callable[[], Any], exit: Exit) -> None:
+        self.enter = enter
+        self.exit = exit
+
+
+class _ByHand:
+    """What is entered, or left, without getting ready: another time, by hand, or when it is over.
+
+    It has no ``__set__``, so that what is ready goes before it.
+    """
+
+    def __get__(self, it: EntersItself, owner: type) -> _Ready:
+        return _Ready(lambda: it, _new_exit(it))
+
+
+class _Entering(property):
+    """The ``__enter__`` of what is held already. The class has it as a method: see above."""
+
+    def __call__(self, it: EntersItself) -> EntersItself:
+        """Return it."""
+        return it
+
+
+def get_ready(it: EntersItself) -> None:
+    """Make an exit ready, before ``it`` is held by whoever may enter it."""
+    mine = it.__dict__
+    if "_ready" not in mine:
+        take_out, exit = partial(mine.pop, "_ready"), _watched_exit(it)
+        # It lives until the call of ``enter`` is over. An exit that is dropped by then is nobody's.
+        _body_of(exit).unentered = weakref.ref(take_out)
+        mine["_ready"] = _Ready(filter(take_out, (it,)).__next__, exit)
+
+
+class EntersItself(Leaving):
+    """``with it as it``: held before it is entered.
+
+    ``with lock.acquire() as grant`` holds the lock before its body begins. So nothing between the
+    return of ``acquire`` and the body may be a function of Python: an exit is made ready before.
+    Whoever enters takes it out, which leaves it to the ``with`` statement alone, and gets ``it``.
+    ``filter`` does both, in C.
+    """
+
+    _ready = _ByHand()
+
+    def _get_ready(self) -> None:
+        get_ready(self)
+
+    def _get_unready(self) -> None:
+        """Forget the exit. It is over: nothing has to be given back."""
+        ready = self.__dict__.get("_ready")
+        if ready is not None:
+            _body_of(ready.exit).watches = ()
+        self.__dict__.pop("_ready", None)
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> Self: ...
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            traceback: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __enter__ = _Entering(attrgetter("_ready.enter"))
+        __exit__ = Exiting(attrgetter("_ready.exit"))

@@ -26,13 +26,26 @@ def public(cls: type[C]) -> type[C]:
             try:
                 whole.bind(self, *args, **options)
             except TypeError as error:
-                raise TypeError(f"{cls.__name__}() {error}") from None
+                why = _too_many(whole, args) or str(error)
+                raise TypeError(f"{cls.__name__}() {why}") from None
             raise
 
     __init__.__qualname__ = f"{cls.__name__}.__init__"
     __init__.__signature__ = whole  # type: ignore[attr-defined]
     cls.__init__ = __init__  # type: ignore[method-assign]
     return cls
+
+
+def _too_many(whole: inspect.Signature, args: tuple[object, ...]) -> str:
+    """Return what to do if there are too many positional arguments; else nothing."""
+    kinds = whole.parameters.values()
+    taken = [each.name for each in kinds if each.kind is each.POSITIONAL_OR_KEYWORD][1:]
+    if len(args) <= len(taken):
+        return ""
+    found = f"takes {' and '.join(taken)} by position, and all others by name"
+    if "identity" in whole.parameters and isinstance(args[len(taken)], str):
+        found += f": did you mean identity={args[len(taken)]!r}?"
+    return found
 
 
 def _signature(cls: type) -> inspect.Signature:

@@ -147,6 +147,19 @@ def emit(event: Event, over: Over | None = None) -> None:
         subscription._put(event, over)
 
 
+def in_child(pid: int) -> bool:
+    """Whether users' code on a thread of ours has forked since, and has returned in the child.
+
+    ``pid``: the process before. The thread has to end then: it is the only one there, and locks may
+    be taken for ever. Nothing is told any more, as the thread for that would keep the process.
+    """
+    if os.getpid() == pid:
+        return False
+    for subscription in list(hooks):
+        subscription.close()
+    return True
+
+
 def _after_fork() -> None:
     for subscription in list(hooks):
         subscription._begin_anew()

@@ -23,4 +23,22 @@ def start(target: Callable[..., object], name: str, *args: object) -> None:
     if sys.is_finalizing():
         raise RuntimeError("can't start new thread: the interpreter shuts down")
     context: dict[str, Any] = {"context": Context()} if sys.version_info >= (3, 14) else {}
-    threading.Thread(target=target, args=args, name=name, daemon=True, **context).start()
+    begin(threading.Thread(target=target, args=args, name=name, daemon=True, **context))
+
+
+def begin(thread: threading.Thread) -> None:
+    """Start the thread. What a signal handler raises meanwhile arrives as it is.
+
+    If an ``Exception`` strikes once the thread runs, ``Thread.start()`` forgets the thread as one
+    that was not started, a second time, and a ``KeyError`` takes the place of the exception.
+    """
+    try:
+        return thread.start()
+    except KeyError as error:
+        struck = error.__context__
+        if error.args != (thread,) or struck is None:
+            raise
+    try:
+        raise struck
+    finally:
+        del struck  # it has this frame: a circle

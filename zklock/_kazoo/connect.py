@@ -14,6 +14,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
     ConnectionLoss,
+    KazooException,
     NoAuthError,
     SessionExpiredError,
 )
@@ -22,12 +23,14 @@ from kazoo.protocol.states import KazooState, KeeperState
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
-from zklock._ground.itself import EntersItself, Leaving
+from zklock._ground.itself import EntersItself, get_ready
 from zklock._ground.numbers import check_int, check_number
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo import options
 from zklock._kazoo.client import check_handler, serve
 from zklock._kazoo.handler import Handler
+from zklock._kazoo.refusals import Refusal
+from zklock._kazoo.store import translate
 from zklock._kazoo.switch import new_handler
 from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
 
@@ -45,7 +48,7 @@ _PASSING = (ConnectionLoss, SessionExpiredError)
 """Errors of the first request that say nothing about the credentials."""
 
 
-class Client(EntersItself, Leaving, Uncopied, KazooClient):  # type: ignore[misc]
+class Client(EntersItself, Uncopied, KazooClient):  # type: ignore[misc]
     """A started ``KazooClient``, as :func:`connect` makes it. Everything of kazoo's works on it.
 
     It is a context manager: leaving the body stops and closes it. That ends its session, so its
@@ -72,7 +75,7 @@ class Client(EntersItself, Leaving, Uncopied, KazooClient):  # type: ignore[misc
             super().set_hosts(hosts, randomize_hosts)
         finally:  # with another chroot, kazoo raises, and has the new servers nevertheless
             if isinstance(self.handler, Handler):
-                _share_time(self.handler, len(self.hosts))
+                self.handler.serve_hosts(self.hosts)
 
     def add_auth_async(self, scheme: str, credential: str) -> Any:
         """Send credentials to the server, as on each later connection; see kazoo.
@@ -116,7 +119,7 @@ def connect(
 
     - ``hosts``: ``"host:port,host:port…"``, with an optional chroot after the last one.
     - ``timeout``: the session timeout to ask for, in seconds. The server may grant another one, by
-      default from 2 to 20 of its ticks.
+      default from 2 to 20 of its ticks: a log line says so.
     - ``start_timeout``: seconds to wait for the first connection, ``math.inf`` for no limit.
     - ``proofs``: how many heartbeats of a session timeout are writes while the client holds
       something, from 4 to 10; by default all ten. Fewer spare the ensemble. But when answers stop,
@@ -132,23 +135,22 @@ def connect(
     Raises ``NoAnswer`` if there is no connection after ``start_timeout``. The message says for each
     server what happened: its name was not resolved, it refused, it was silent. Then nothing is left
     running. One exception: a look-up of a name that the system does not end may outlive the call.
-    Raises ``ClientClosed`` if the servers refuse ``sasl_options``.
+    Raises ``ClientClosed`` if the servers refuse the credentials, and ``AccessDenied`` if they
+    insist on some.
 
     While disconnected, the client tries again at least every second. (With kazoo's default, the
     waits grow.) Pass ``connection_retry`` for something else.
     """
     client = new_client(hosts, timeout, start_timeout=start_timeout, proofs=proofs, **kazoo_options)
-    sasl = bool(kazoo_options.get("sasl_options"))
     patience = min(start_timeout, threading.TIMEOUT_MAX)
     deadline = clock() + patience
     try:
         client.handler.starting(patience)
         client.start_async().wait(patience)
-        if not client.connected and not sasl:
-            raise no_server(client, hosts, start_timeout)
-        # kazoo reports a connection before the servers have accepted the credentials.
-        if sasl or client.chroot:
-            _first_answer(client, hosts, start_timeout, deadline)
+        # kazoo reports a connection before the servers have accepted the credentials. Those that
+        # insist on some refuse the first request.
+        _first_answer(client, hosts, start_timeout, deadline)
+        get_ready(client)
     except BaseException:
         try:
             abandon(client)
@@ -191,37 +193,25 @@ def new_client(
     check_handler(handler)
     client = Client(hosts, timeout, **kazoo_options)
     serve(handler, client)
-    handler.connect_timeout = timeout / (handler.servers + 1)
     handler.proofs = proofs
     return client
 
 
-def _share_time(handler: Handler, servers: int) -> None:
-    """Share the time to connect among so many servers instead of those before."""
-    if handler.connect_timeout is not None:
-        handler.connect_timeout *= (handler.servers + 1) / (servers + 1)
-    handler.servers = servers
-
-
-def begin(
-    client: Client, sasl: bool, start_timeout: float, done: Callable[[Exception | None], object]
-) -> None:
+def begin(client: Client, start_timeout: float, done: Callable[[Exception | None], object]) -> None:
     """Start a client and return; ``done(error)`` is called when it is connected or refused."""
     over: list[bool] = []
 
     def on_state(state: str) -> bool:
         if state == KazooState.CONNECTED and not over:
-            if sasl:  # kazoo reports a connection before the servers accept
-                client.exists_async("/").rawlink(lambda answer: answered(answer.exception))
-            else:
-                settle(None)
+            # kazoo reports a connection before the servers accept
+            client.exists_async("/").rawlink(lambda answer: answered(answer.exception))
         return bool(over)  # kazoo then forgets this listener
 
     def answered(error: Exception | None) -> None:
-        if isinstance(error, NoAuthError):  # they take the credentials, which permit other things
+        if error is None:
             settle(None)
         elif not isinstance(error, _PASSING):  # else it is asked again with the next connection
-            settle(_refused() if isinstance(error, _REFUSING) else error)
+            settle(_verdict(client, error))
 
     def settle(outcome: Exception | None) -> None:
         over.append(True)
@@ -243,9 +233,10 @@ def no_server(client: Client, hosts: str, start_timeout: float) -> NoAnswer:
         else "has a name that was not resolved"
     )
     causes = "; ".join(f"{server} {what or untried}" for server, what in met.items())
+    known = all(isinstance(what, Refusal) for what in met.values())
+    todo = "" if known else ". Check the addresses, and that a quorum is up"
     return NoAnswer(
-        f"no ZooKeeper server of {hosts} answered within {start_timeout} s: {causes}. "
-        "Check the addresses, and that a quorum is up"
+        f"no ZooKeeper server of {hosts} answered within {start_timeout} s: {causes}{todo}"
     )
 
 
@@ -295,21 +286,29 @@ def _first_answer(client: Client, hosts: str, start_timeout: float, deadline: fl
     while True:
         try:
             root = client.exists_async("/").get(timeout=max(0.0, deadline - clock()))
-        except NoAuthError:
-            return  # it is there, and they take the credentials, which permit other things
-        except _REFUSING as error:
-            raise _refused() from error
         except _PASSING as error:  # the connection was lost: kazoo makes another
             if clock() >= deadline:
                 raise no_server(client, hosts, start_timeout) from error
             client.handler.sleep_func(_SHORT)
         except client.handler.timeout_exception as error:
             raise no_server(client, hosts, start_timeout) from error
+        except KazooException as error:
+            verdict = _verdict(client, error)
+            if verdict is not None:
+                raise verdict from error
+            return
         else:
             break
     if client.chroot and root is None:
         warnings.warn(f"the chroot {client.chroot} does not exist: create it", stacklevel=3)
 
 
-def _refused() -> ClientClosed:
-    return ClientClosed("ZooKeeper refused the client's credentials (SASL)")
+def _verdict(client: Client, error: Exception) -> Exception | None:
+    """Return what to raise for an error of the first request; ``None`` if the client is let in."""
+    if isinstance(error, _REFUSING):
+        return ClientClosed(
+            "ZooKeeper refused the client's credentials: correct sasl_options, or auth_data"
+        )
+    failed = translate(error, client.chroot or "/")
+    # Busy, or not permitted: they take the credentials, which permit other things.
+    return None if failed.busy or isinstance(error, NoAuthError) else failed.error

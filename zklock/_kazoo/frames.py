@@ -4,6 +4,9 @@ Each frame starts with its length. The first one answers the handshake. A reply 
 of its request; replies come in the order of the requests. A reply to a rider completes the rider.
 An event tells those who watch. Every other frame is kazoo's, and is passed on whole, under kazoo's
 own number. Nothing behind it is looked at before kazoo has asked for the next one.
+
+A server answers credentials (``add_auth``) at once, before older requests. kazoo would take that
+for the answer to its oldest request. So it is held back until it is due.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from kazoo.exceptions import EXCEPTIONS, APIError
 
 from zklock._ground.records import log_fields
 from zklock._kazoo.riders import Rider
+from zklock._kazoo.socket import LONGEST_FIRST
 from zklock._kazoo.watches import Watch, Watches
 
 log = logging.getLogger("zklock")
@@ -24,7 +28,7 @@ log = logging.getLogger("zklock")
 RUN = 16
 """The most replies to riders that are taken in one go: requests must not wait long behind them."""
 
-_EVENT_XID, _PING_XID = -1, -2
+_EVENT_XID, _PING_XID, AUTH_XID = -1, -2, -4
 _LENGTH = struct.Struct(">i")
 _REPLY = struct.Struct(">iiqi")  # length; xid, zxid, error
 _EVENT = struct.Struct(">iii")  # kind, state, length of the path
@@ -47,15 +51,20 @@ class Hears(Protocol):
         """Note the answer to a ping."""
 
     def saw(self, zxid: int) -> object:
-        """Note the zxid of a reply to a rider: it is higher than those before it."""
+        """Note the zxid of a reply: it is higher than those before it."""
+
+    def goes_back(self, zxid: int) -> bool:
+        """Note a zxid that is lower than one before it; return whether the stream ends there."""
 
 
 class Frames:
     """Takes what is received, in pieces of any size; see the module.
 
     ``broken``: nothing more is taken from this stream, as a frame cannot be what it should be.
-    ``due``: the replies that are to come, in order, each with the number of its request, kazoo's
-    own number of it, the rider if it is one, and the watch that it asks for.
+    ``due``: the replies that are to come, in order of the requests, each with the number of its
+    request (``AUTH_XID`` for credentials), kazoo's own number of it, the rider if it is one, and
+    the watch that it asks for.
+    ``zxid``: the highest one of a reply on this session.
     """
 
     def __init__(self, hears: Hears) -> None:
@@ -64,10 +73,11 @@ class Frames:
         self.watches = Watches()
         self._hears = hears
         self._first = True
-        self._zxid = 0  # the highest one of a reply to a rider
+        self.zxid = 0
         self._data: bytes | bytearray = b""
         self._at = 0
         self.due: deque[tuple[int, int, Rider | None, Watch | None]] = deque()
+        self._early: deque[bytes] = deque()  # answers to credentials
 
     def left(self) -> list[Rider]:
         """Return the riders without a reply."""
@@ -96,12 +106,13 @@ class Frames:
         data, size = self._data, len(self._data)
         for _ in range(RUN):
             at = self._at
-            if self.broken or size - at < _LENGTH.size:
-                return b""
+            early = self._early.popleft() if self._early and self._authenticated() else b""
+            if early or self.broken or size - at < _LENGTH.size:
+                return early
             length = _length(data, at)[0]
             end = at + _LENGTH.size + length
-            if length < _REPLY.size - _LENGTH.size:
-                return self._too_short(length)
+            if length < _REPLY.size - _LENGTH.size or (self._first and length > LONGEST_FIRST):
+                return self._impossible(length)
             if end > size:
                 return b""
             self._at = end  # before anybody hears of the frame, and perhaps fails
@@ -119,10 +130,23 @@ class Frames:
         """Take what answers no request with a number; return it if it is kazoo's."""
         xid = _NUMBER.unpack_from(data, at + _LENGTH.size)[0]
         if xid == _PING_XID:
+            zxid = _reply(data, at)[2]
+            if zxid < self.zxid and self._hears.goes_back(zxid):
+                return self._break()
             self._hears.pinged_back()
         elif xid == _EVENT_XID and not self._event(data, at + _REPLY.size, end):
             return b""
+        elif xid == AUTH_XID and not _reply(data, at)[3] and not self._authenticated():
+            self._early.append(bytes(data[at:end]))
+            return b""
         return bytes(data[at:end])
+
+    def _authenticated(self) -> bool:
+        """Return whether an answer to credentials is due; it is not any more then."""
+        due = bool(self.due) and self.due[0][0] == AUTH_XID
+        if due:
+            self.due.popleft()
+        return due
 
     @property
     def idle(self) -> bool:
@@ -151,10 +175,13 @@ class Frames:
             if end > size:
                 return taken, False
             _, _, zxid, error = _reply(data, at)
+            if 0 < zxid < self.zxid:
+                return taken, True  # the connection thread sees to it
             self._at = end
             due.popleft()
             body = bytes(data[at + _REPLY.size : end])
-            taken.append((rider, self._heard(zxid, error, watch), body))
+            self._seen(zxid)
+            taken.append((rider, self._heard(error, watch), body))
         return taken, self._at < size
 
     def take_deletion(self, path: bytes) -> bool:
@@ -175,14 +202,16 @@ class Frames:
         self._at = end
         return True
 
-    def _heard(self, zxid: int, error: int, watch: Watch | None) -> int:
-        """Note what the head of a reply to a rider says; return the error code to pass on."""
+    def _heard(self, error: int, watch: Watch | None) -> int:
+        """Note what the head of a reply says; return the error code to pass on."""
         if watch is not None:
             self.watches.answered(watch, error)
-        if zxid > self._zxid:
-            self._zxid = zxid
-            self._hears.saw(zxid)
         return _known(error) if error else 0
+
+    def _seen(self, zxid: int) -> None:
+        if zxid > self.zxid:
+            self.zxid = zxid
+            self._hears.saw(zxid)
 
     def _answer(self, data: bytes | bytearray, at: int, end: int) -> bytes:
         """Take a reply; return it, under kazoo's number, if it is kazoo's."""
@@ -196,13 +225,14 @@ class Frames:
                 extra=log_fields(),
             )
             return self._break()
+        if zxid < self.zxid and self._hears.goes_back(zxid):
+            return self._break()
+        self._seen(zxid)
         _, kazoos, rider, watch = self.due.popleft()
+        error = self._heard(error, watch)  # kazoo's thread would end because of an unknown one
         if rider is not None:
-            rider.land(self._heard(zxid, error, watch), bytes(data[at + _REPLY.size : end]))
+            rider.land(error, bytes(data[at + _REPLY.size : end]))
             return b""
-        if watch is not None:
-            self.watches.answered(watch, error)
-        error = _known(error)  # kazoo's connection thread would end because of an unknown one
         return _REPLY.pack(length, kazoos, zxid, error) + data[at + _REPLY.size : end]
 
     def _event(self, data: bytes | bytearray, at: int, end: int) -> bool:
@@ -215,13 +245,13 @@ class Frames:
 
     def _handshake(self, data: bytes | bytearray, at: int, end: int) -> bytes:
         if end - at < _CONNECTED.size:
-            return self._too_short(end - at - _LENGTH.size)
+            return self._impossible(end - at - _LENGTH.size)
         _, _, milliseconds, _, password = _CONNECTED.unpack_from(data, at)
         flag = at + _CONNECTED.size + max(0, password)
         self._hears.connected(milliseconds, read_only=flag < end and data[flag] != 0)
         return bytes(data[at:end])
 
-    def _too_short(self, length: int) -> bytes:
+    def _impossible(self, length: int) -> bytes:
         log.warning(
             "the server sent a frame of %s bytes: connection dropped", length, extra=log_fields()
         )

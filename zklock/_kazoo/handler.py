@@ -11,6 +11,8 @@ threading handler it adds:
 - ``drop()`` breaks the connection, so that kazoo tries the next server.
 - Completions and watches that are marked for it run in place, on the connection thread.
 - A wake-up socket pair that never blocks the sender.
+- A server whose data is older than what the client has seen is noticed: see ``Handler.goes_back``
+  and ``Handler.not_resumed``.
 - Request numbers that are not used twice in a session. kazoo starts from 1 on every connection. A
   request of an earlier connection may be committed late. The server then confuses it with the
   waiting request of the same number, and answers that one with the result of the other.
@@ -26,6 +28,7 @@ import contextlib
 import logging
 import os
 import select
+import socket
 import ssl
 import sys
 import threading
@@ -38,13 +41,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
 
+from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
 from zklock._ground.mutexes import Mutex
+from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo.handshake import unanswered
-from zklock._kazoo.socket import _CLOSED, _SILENT, _Socket, _WakeReader, _WakeWriter, is_closed
+from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
+from zklock._kazoo.socket import _SILENT, _Socket, _WakeReader, _WakeWriter, is_closed
 from zklock.errors import ClientUnusable
 
 if TYPE_CHECKING:
@@ -53,8 +59,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("zklock")
 T = TypeVar("T")
 _UNHEARD = "does not answer"
+_ASKING = 1.0
+"""Seconds. The most that a server has to answer why it turns the client away."""
 _UNPOLLED = 16
 _MAX_XID = 2**31 - 1
+_EQUAL = 0.001
+"""kazoo asks in whole milliseconds."""
+TICKS = 2.15
+"""How many ticks the session timeout needs for the arithmetic of the lease (see ``lease``)."""
+_DEAD = 1.5
+"""After how many session timeouts without a server a leader has ended the session.
+
+The leader needs the timeout and at most one tick more. A timeout has two ticks or more, by default.
+"""
 
 
 class WireObserver:
@@ -79,15 +96,17 @@ class WireObserver:
     def on_close(self) -> None:
         """Note that the client is about to end its session."""
 
+    def on_give_up(self) -> None:
+        """Note that the client gives up its session, which ZooKeeper may know no more."""
+
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threading handler, with a view of the wire. One handler serves one client.
 
     ``session_timeout`` is the shortest timeout negotiated in this session's life, in seconds:
     ZooKeeper negotiates it again at every connection. ``None`` before the first connection.
-    ``servers`` is the number of servers to try. ``connect_timeout``, if set, is the longest time to
-    wait for one server's answer to a TCP connect, in seconds. ``served`` is the client.
-    ``proofs`` is how many of its heartbeats are writes: see :func:`zklock.connect`.
+    ``servers`` is the number of servers to try: a name may have several addresses. ``served`` is
+    the client. ``proofs`` is how many of its heartbeats are writes: see :func:`zklock.connect`.
     """
 
     _connection: type[_Socket] = _Socket
@@ -95,13 +114,14 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.session_timeout: float | None = None
-        self.connect_timeout: float | None = None
-        self.servers = 1
+        self._addresses: dict[str, set[str]] = {}  # by server, as they were looked up last
+        self._looked_up: set[str] = set()  # since the last connection
         self.served: weakref.ref[Any] | None = None
         self.proofs: int | None = None
         self._start_by: float | None = None
-        self._met: dict[str, str] = {}  # by server: how far its connection came while starting
+        self._met: dict[str, str | Refusal] = {}  # by server: how far it came while starting
         self._wanted = 0.0  # the session timeout that kazoo asks for
+        self._granted: float | None = None  # the newest one that a session began with
         self._silent = 0  # silent servers since the last answer
         self._asked = clock()
         self._pings: list[tuple[float, float]] = []
@@ -109,6 +129,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._observing = Mutex()
         self._socket: _Socket | None = None
         self._xid = 0
+        self._seen = 0  # the highest zxid of this session's replies
+        self._back_at: float | None = None  # the session is given up; until another is asked for
+        self._not_resumed_at: float | None = None  # since the last answer
+        self._refused = False  # by a server that serves, when the session must be dead
         self._inline = threading.local()
         self._unpolled = 0
         self._polled: tuple[Any, ...] = ()
@@ -137,6 +161,38 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._process = os.getpid()
         super().start()
 
+    def spawn(self, func: Any, *args: Any, **kwargs: Any) -> threading.Thread:
+        """Call on a new daemon thread, and return that."""
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, daemon=True)
+        threads.begin(thread)
+        return thread
+
+    @property
+    def servers(self) -> int:
+        """How many servers there are to try, by address; a name that was not looked up counts one.
+
+        What is held must outlive the tries of all but the last: each gets a share of the time.
+        """
+        return sum(len(each) or 1 for each in [*self._addresses.values()]) or 1
+
+    def serve_hosts(self, hosts: Sequence[tuple[str, int]]) -> None:
+        """Note which servers are tried from now on."""
+        known = self._addresses
+        names = [server_name(host.strip(), port) for host, port in hosts]
+        self._addresses = {name: known.get(name, set()) for name in names}
+        self._looked_up.clear()
+
+    def _count(self, server: str, host: str, address: tuple[Any, ...]) -> None:
+        """Look up how many addresses this server has, if they may have changed."""
+        if server in self._looked_up and address[0] in self._addresses.get(server, ()):
+            return
+        found = {address[0]}
+        with contextlib.suppress(OSError):
+            looked_up = socket.getaddrinfo(host, address[1], 0, 0, socket.IPPROTO_TCP)
+            found |= {str(each[4][0]) for each in looked_up}
+        self._addresses[server] = found
+        self._looked_up.add(server)
+
     def observe(self, observer: WireObserver) -> None:
         """Report to ``observer`` from now on; first, report the present connection.
 
@@ -164,14 +220,38 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._met = {}
         self._start_by = clock() + seconds
 
-    def met(self, server: str) -> str | None:
+    def met(self, server: str) -> str | Refusal | None:
         """Return how far the connection to this server came while starting; ``None``: not tried."""
         return self._met.get(server)
 
-    def note(self, server: str, what: str) -> None:
+    def note(self, server: str, what: str | Refusal) -> None:
         """Note how far the connection to a server came; called by its socket."""
         if self._start_by is not None:
             self._met[server] = what
+
+    def turned_away(
+        self, server: str, another: Callable[..., Any] | None, error: OSError | None = None
+    ) -> None:
+        """Note that a server has ended a connection before it answered.
+
+        While the client starts, the server is asked why, for a second at most.
+        """
+        if self._start_by is None or not isinstance(another, partial):
+            return
+        if self.met(server) not in CLOSING:
+            self.note(server, CLOSED)
+        why = of_tls(error) if isinstance(error, ssl.SSLError) else None
+        seconds = min(_ASKING, self._start_by - clock())
+
+        def connect(tls: bool) -> Any:
+            sock = another(timeout=seconds, use_ssl=tls)
+            sock.settimeout(seconds)
+            return sock
+
+        if why is None and seconds > 0:
+            why = refusal(connect, bool(another.keywords.get("use_ssl")))
+        if why is not None:
+            self.note(server, why)
 
     @property
     def at_stake(self) -> bool:
@@ -204,19 +284,130 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def connected(self, sent: float, timeout: float, resumed: bool) -> None:
         """Note a connection; called by its socket."""
-        self.note(self.server, "lets the client in, and answers no request")
+        self.note(self.server, NO_SASL)
         self._silent, self._start_by = 0, None
+        self._looked_up.clear()
+        self._not_resumed_at, self._refused = None, False
         with self._observing:
             known = self.session_timeout
             least = timeout if known is None or not resumed else min(known, timeout)
             self.session_timeout, self._asked, self._pings = least, sent, []
             self._observer.on_connect(sent, least)
+        if not resumed and timeout != self._granted:
+            self._granted = timeout
+            self._compare(timeout)
+
+    def _compare(self, granted: float) -> None:
+        """Say if a new session has another timeout than was asked for, and what that means."""
+        if abs(granted - self._wanted) < _EQUAL:
+            return
+        if granted < self._wanted:
+            log.warning(
+                "ZooKeeper grants a session timeout of %g s, not %g s: leases are that short; pass "
+                "this timeout, or raise maxSessionTimeout of all servers",
+                granted,
+                self._wanted,
+                extra=log_fields(),
+            )
+        else:
+            log.warning(
+                "ZooKeeper grants a session timeout of %g s, not %g s: it is the least of the "
+                "servers, by default 2 ticks, and a lease needs %.2f: pass %g s or more",
+                granted,
+                self._wanted,
+                TICKS,
+                2 * granted,
+                extra=log_fields(),
+            )
 
     def pinged(self, sent: float, answered: float) -> None:
         """Note an answered ping; called by the socket."""
         with self._observing:
             self._pings = [*self._pings[-1:], (sent, answered)]
             self._observer.on_ping(sent, answered)
+
+    def seen(self, zxid: int) -> int:
+        """Note the zxid of a reply; return the highest one of this session.
+
+        The connection thread alone calls this, and so with the methods below.
+        """
+        self._seen = max(self._seen, zxid)
+        return self._seen
+
+    def goes_back(self, zxid: int) -> bool:
+        """Return whether an answer names an older transaction than a reply on this session did.
+
+        A server takes up a session only if it knows what the client has seen, and it only goes on
+        from there. So its data was replaced by older ones under it (3.9 can do that). Nodes and
+        watches of this session may be gone, and numbers be given again: the session is given up.
+        """
+        if not 0 < zxid < self._seen:
+            return False
+        if self._back_at is None:
+            self._back_at = clock()
+            log.warning(
+                "ZooKeeper has gone back to transaction %#x, and this client has seen %#x: what it "
+                "holds is lost, and it begins a new session in %.3g s; a backup was restored under "
+                "running clients: stop them, and raise the epoch of the tokens",
+                zxid,
+                self._seen,
+                self.session_timeout or self._wanted,
+                extra=log_fields(),
+            )
+            self._observer.on_give_up()
+        return True
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the session is given up, and not to be resumed."""
+        return self._back_at is not None
+
+    def new_session(self) -> bool:
+        """Note that a session is about to be asked for, which has seen nothing yet.
+
+        Return whether it may be. After ZooKeeper has gone back, other holders have a whole timeout
+        to notice it, too.
+        """
+        timeout = self.session_timeout or self._wanted
+        if self._back_at is not None and clock() < self._back_at + timeout:
+            return False
+        self._back_at, self._seen = None, 0
+        return True
+
+    def not_resumed(self, was_dead: bool) -> None:
+        """Note that a server has not taken up the session, and gave no answer.
+
+        ``was_dead``: the session must have been dead by then, and the server serves.
+        """
+        if self._not_resumed_at is None:
+            self._not_resumed_at = clock()
+        self._refused |= was_dead
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the session must be dead, as servers turn it away for so long."""
+        timeout = self.session_timeout or self._wanted
+        since = self._not_resumed_at
+        return since is not None and clock() >= since + _DEAD * timeout
+
+    def asks_anew(self) -> bool:
+        """Return whether a session that must be dead is asked for as if nothing had been seen.
+
+        A server that has less data than the client has seen turns it away for ever. If it is asked
+        for as by a client that has seen nothing, the server says whether it is there.
+        """
+        if not self._refused:
+            return False
+        since = self._not_resumed_at
+        log.warning(
+            "servers turn this client away since %.3g s: it asks as if it had not seen transaction "
+            "%#x; if ZooKeeper has come back with less data, tokens may be lower than before: make "
+            "the marks of the guards anew, or raise the epoch",
+            0.0 if since is None else clock() - since,
+            self._seen,
+            extra=log_fields(),
+        )
+        return True
 
     def next_xid(self) -> int:
         """Return a number for the next request; called by the socket, on the connection thread."""
@@ -257,38 +448,34 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(self, *args: Any, **kwargs: Any) -> _Socket:
         """Connect to a server; watch the connection if a session uses it."""
         address = kwargs["address"] if "address" in kwargs else args[0]
-        server = server_name(str(kwargs.get("hostname") or address[0]), address[1])
+        host = str(kwargs.get("hostname") or address[0])
+        server = server_name(host, address[1])
         if kwargs.get("timeout") is not None:
+            self._count(server, host, address)
             self._wanted = kwargs["timeout"]
             kwargs["timeout"] = self._within(kwargs["timeout"])
+        another = partial(super().create_connection, *args, **kwargs)
         if self.met(server) is None:  # else what the last try met counts until this one is over
             self.note(server, _UNHEARD)
         try:
-            sock = super().create_connection(*args, **kwargs)
+            sock = another()
         except (TimeoutError, BlockingIOError):
             self.note(server, _UNHEARD)
             raise
-        except ssl.SSLError as error:
-            self.note(server, f"was refused by TLS ({error})")
-            raise
-        except (BrokenPipeError, ConnectionResetError):  # it has accepted the connection before
-            self.note(server, _CLOSED)
+        except (ssl.SSLError, BrokenPipeError, ConnectionResetError) as error:  # it has accepted
+            self.turned_away(server, another, error)
             raise
         except OSError as error:
             if error.strerror:
                 self.note(server, error.strerror.lower())
             raise
-        if self.met(server) != _CLOSED:  # else it may be about to close this one, too
+        if self.met(server) not in CLOSING:  # else it may be about to close this one, too
             self.note(server, _SILENT)
-        another = partial(super().create_connection, *args, **kwargs)
         return self._connection(sock, self, server, another)
 
     def _within(self, seconds: float) -> float:
         """Return how long a server may take to accept a connection, in seconds."""
-        if self.connect_timeout is not None:
-            seconds = min(seconds, self.connect_timeout)
-            if self.session_timeout is not None:
-                seconds = min(seconds, self.session_timeout / (self.servers + 1))
+        seconds = min(seconds, self.session_timeout or seconds) / (self.servers + 1)
         if self._start_by is not None:
             seconds = min(seconds, self._start_by - clock())
             if seconds <= 0:

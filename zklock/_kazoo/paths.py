@@ -15,12 +15,15 @@ def make_path(client: Any, path: str, acl: Sequence[ACL] | None = None) -> Any:
     """Create a node, and its ancestors where missing; return kazoo's asynchronous result.
 
     kazoo's ``ensure_path`` looks for each of them first. Since 3.8.4 and 3.9.2, ZooKeeper refuses
-    that for one that this client may not read, though it may create below it.
+    that for one that this client may not read, though it may create below it. And it fails if an
+    ancestor is deleted meanwhile.
+
+    Fails with ``NoNodeError`` only if the client's chroot is missing.
     """
     made = client.handler.async_result()
     step: Callable[[Callable[..., None]], Callable[..., None]] = capture_exceptions(made)
     missing = [path]
-    passed: dict[str, Exception | None] = {}  # taken for there; why they could not be made
+    refused: dict[str, Exception] = {}  # taken for there: why they could not be made
 
     def create() -> None:
         client.create_async(missing[-1], acl=acl).rawlink(created)
@@ -30,10 +33,10 @@ def make_path(client: Any, path: str, acl: Sequence[ACL] | None = None) -> Any:
         error = answer.exception
         parent = missing[-1].rpartition("/")[0] or "/"  # "/": the chroot
         if error is None or isinstance(error, exceptions.NodeExistsError):
-            go_on(None)
+            go_on()
         elif isinstance(error, exceptions.NoNodeError) and missing[-1] != "/":
-            if parent in passed:
-                raise passed[parent] or error
+            if parent in refused:
+                raise refused[parent]
             missing.append(parent)
             create()
         elif isinstance(error, exceptions.NoAuthError):
@@ -48,10 +51,11 @@ def make_path(client: Any, path: str, acl: Sequence[ACL] | None = None) -> Any:
             raise refusal
         if answer.value is None and not hidden:
             raise answer.exception or refusal
-        go_on(refusal)
+        refused[missing[-1]] = refusal
+        go_on()
 
-    def go_on(refusal: Exception | None) -> None:
-        passed[missing.pop()] = refusal
+    def go_on() -> None:
+        missing.pop()
         if missing:
             create()
         else:

@@ -22,13 +22,12 @@ from zklock._ground.strikes import may_strike
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.deletion import Deletion
-from zklock._kazoo.frames import Frames
+from zklock._kazoo.frames import AUTH_XID, Frames
 from zklock._kazoo.handler import _UNPOLLED, Handler
 from zklock._kazoo.riders import Awaited, Rider
 from zklock._kazoo.socket import (
     _CHUNK,
     _CLOSE,
-    _HANDSHAKE,
     _HEAD,
     _NUMBER,
     _PING,
@@ -87,12 +86,6 @@ class Carries(Hears, Protocol):
     def sent(self) -> None:
         """Note that kazoo has sent a request of its queue."""
 
-    def seen(self, zxid: int) -> int:
-        """Note a zxid that the client has seen; return the highest one of this session."""
-
-    def new_session(self) -> None:
-        """Note that a session is about to be asked for: it has seen nothing yet."""
-
     def ended(self, connection: RidingSocket) -> None:
         """Note that a connection is closed."""
 
@@ -133,7 +126,7 @@ class RidingSocket(_Socket):
         self._may_ride = False
         self.turn = Turn()
         self._carrier = handler
-        self.saw = handler.seen
+        self.saw, self.goes_back = handler.seen, handler.goes_back
         self._sorted = Frames(self)
         self._end: OSError | bool = False  # of what is received
         self._arrived_at = -math.inf
@@ -314,8 +307,7 @@ class RidingSocket(_Socket):
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as error:
-            if isinstance(error, ConnectionError):
-                self._closed_early()
+            self._closed_early(error)
             self._stop(error)
 
     def _stop(self, end: OSError | bool) -> None:
@@ -333,8 +325,9 @@ class RidingSocket(_Socket):
         if frame:
             self._buffer = memoryview(frame)
             return len(frame)
-        if self._sorted.broken:
+        if self._sorted.broken and not self._end:
             self._stop(True)
+            self._closed_early()
         return int(self._end is not False and not self._sorted.more)
 
     @property
@@ -359,7 +352,9 @@ class RidingSocket(_Socket):
 
     def _request(self, frame: bytes) -> bytes:
         if self._asked is None:
-            return self._handshake(frame)
+            frame = self._shake_hands(frame)
+            self._sorted.zxid = self._carrier.seen(0)
+            return frame
         if self._fresh:
             self._look_for_proof(frame)
         length, xid, opcode = _HEAD.unpack_from(frame)
@@ -370,22 +365,14 @@ class RidingSocket(_Socket):
             self.rides = self._may_ride = False
             self._carrier.closing()
         self._carrier.sent()
+        if xid == AUTH_XID:
+            self._sorted.due.append((AUTH_XID, AUTH_XID, None, None))
         if xid <= 0:
             return frame
         number = self._carrier.next_xid()
         watch = self._sorted.watches.of_kazoo(opcode, bytes(frame[_HEAD.size :]))
         self._sorted.due.append((number, xid, None, watch))
         return _NUMBER.pack(length, number) + frame[_NUMBER.size :]
-
-    def _handshake(self, frame: bytes) -> bytes:
-        """Inspect the handshake; return it with the highest zxid that the client has seen."""
-        length, version, zxid, timeout, session = _HANDSHAKE.unpack_from(frame)
-        if session == 0:
-            self._carrier.new_session()
-        self._shake_hands(frame)
-        seen = self._carrier.seen(zxid)
-        fields = _HANDSHAKE.pack(length, version, seen, timeout, session)
-        return fields + bytes(frame[_HANDSHAKE.size :])
 
     def shut_down(self) -> None:
         self.rides = False
@@ -473,24 +460,10 @@ class RidingHandler(Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen = 0  # the highest zxid of this session
         self._riders: WakeReader | None = None
         self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
         self._orphans: deque[Awaited] = deque()
         self.callers: set[tuple[int, Any]] = set()
-
-    def seen(self, zxid: int) -> int:
-        """Note a zxid that the client has seen; return the highest one of this session.
-
-        kazoo does not see the replies to riders. Without this it would take up the session at a
-        server that lags behind them. The connection thread alone calls this.
-        """
-        self._seen = max(self._seen, zxid)
-        return self._seen
-
-    def new_session(self) -> None:
-        """Note that a session is about to be asked for: like kazoo's, it has seen nothing yet."""
-        self._seen = 0
 
     @property
     def line(self) -> RidingSocket | None:

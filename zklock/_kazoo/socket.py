@@ -17,32 +17,37 @@ from typing import Any, Protocol
 from kazoo.exceptions import (
     EXCEPTIONS,
     APIError,
+    AuthFailedError,
+    SessionClosedRequireSaslError,
+    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
 from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import of_the_call
+from zklock._kazoo.refusals import NOT_SERVING, Refusal, answer
 
 log = logging.getLogger("zklock")
 
 _CHUNK = 65536
-_PING_XID = -2
+_PING_XID, _AUTH_XID = -2, -4
 _PING, _CLOSE = 11, -11  # opcodes of the requests that consist only of a header
 _SASL = 102
 _NUMBER = struct.Struct(">ii")  # length; xid
-_REPLY = struct.Struct(">iiiii")  # length; xid, zxid in two parts, error … or the first frame's
+_REPLY = struct.Struct(">iiqi")  # length; xid, zxid, error
+_TIMEOUT = 32  # where the timeout begins in what stands for the zxid in the first frame
 _CODE = struct.Struct(">i")
 _HEAD = struct.Struct(">iii")  # length; xid, opcode or error … or protocol version, timeout …
+_ERROR = slice(12, 16)  # of a reply without its length
+_REQUIRED = _CODE.pack(SessionClosedRequireSaslError.code)
 _HANDSHAKE = struct.Struct(">iiqiq")  # length; version, last zxid, timeout, session
 
-_NOT_SERVING = b"not currently serving"
+LONGEST_FIRST = 4096
+"""The most bytes that the answer to a handshake may have; ZooKeeper sends 37."""
+_LATER = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 _SILENT = "accepts connections, and says nothing"
 _CUT = "the connection was cut while the server looked at the credentials"
-_CLOSED = (
-    "closes connections without an answer, as a server without a quorum does, or one that has as "
-    "many clients of one address as its maxClientCnxns allows"
-)
 
 
 class Hears(Protocol):
@@ -63,8 +68,13 @@ class Hears(Protocol):
     def next_xid(self) -> int:
         """Return a number for the next request."""
 
-    def note(self, server: str, what: str) -> None:
+    def note(self, server: str, what: str | Refusal) -> None:
         """Note how far the connection to a server came."""
+
+    def turned_away(
+        self, server: str, another: Callable[..., Any] | None, error: OSError | None = None
+    ) -> None:
+        """Note that a server has ended a connection before it answered."""
 
     def turn(self) -> float:
         """Return how long to wait for a server, in seconds."""
@@ -80,6 +90,29 @@ class Hears(Protocol):
 
     def pinged(self, sent: float, answered: float) -> None:
         """Note an answered ping."""
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the session is given up, and not to be resumed."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the session must be dead, as servers turn it away for so long."""
+
+    def asks_anew(self) -> bool:
+        """Return whether a session that must be dead is asked for as if nothing had been seen."""
+
+    def not_resumed(self, was_dead: bool) -> None:
+        """Note that a server has not taken up the session, and gave no answer."""
+
+    def new_session(self) -> bool:
+        """Note that a session is about to be asked for; return whether it may be."""
+
+    def seen(self, zxid: int) -> int:
+        """Note the zxid of a reply; return the highest one of this session."""
+
+    def goes_back(self, zxid: int) -> bool:
+        """Return whether an answer names an older transaction than a reply did."""
 
     def closing(self) -> None:
         """Note that the request to end the session is about to be sent."""
@@ -112,10 +145,13 @@ class _Socket:
         self._unsent = memoryview(b"")
         self._buffer = memoryview(b"")
         self._arrived = False
-        self._frames = _Frames(self._connected, self._pinged_back, self._reply)
+        self._frames = _Frames(
+            self._connected, self._pinged_back, self._reply, handler.goes_back, self._authenticated
+        )
         self._xids: deque[tuple[int, int]] = deque()  # of requests: as sent, and kazoo's
         self._asked: float | None = None
         self._resumes = False
+        self._dead = False  # the session must be dead, and the server serves
         self._answer_by: float | None = None  # while the handshake is not answered
         self._pinged: float | None = None
         self._fresh = False  # only SASL has been asked since the handshake
@@ -142,8 +178,8 @@ class _Socket:
             except BlockingIOError:
                 if not self._ready(select.POLLOUT):
                     raise TimeoutError("the server takes no more requests") from None
-            except ConnectionError:
-                self._closed_early()
+            except ConnectionError as error:
+                self._closed_early(error)
                 raise
             else:
                 del self._held[:sent]
@@ -157,8 +193,8 @@ class _Socket:
         while not self._buffer and not self._frames.broken:
             try:
                 chunk = self._sock.recv(max(size, _CHUNK))
-            except ConnectionError:
-                self._closed_early()
+            except OSError as error:
+                self._closed_early(error)
                 raise
             if not chunk:
                 self._closed_early()
@@ -166,14 +202,20 @@ class _Socket:
             self._buffer = memoryview(self._frames.feed(chunk))
             if not self._buffer and not self._frames.broken and not self._ready(select.POLLIN):
                 raise TimeoutError("the server stopped in the middle of a reply")
+        if self._frames.broken:
+            self._closed_early()
         data = bytes(self._buffer[:size])
         self._buffer = self._buffer[size:]
         return data
 
-    def _closed_early(self) -> None:
-        """Note that the server has ended the connection, if the handshake is not answered yet."""
-        if self._answer_by is not None:
-            self._handler.note(self.server, _CLOSED)
+    def _closed_early(self, error: OSError | None = None) -> None:
+        """Note the end of the connection, if the handshake is not answered yet."""
+        if self._answer_by is None or isinstance(error, _LATER):
+            return
+        if error is None or isinstance(error, ConnectionError | ssl.SSLError):
+            self._handler.turned_away(self.server, self._another, error)
+            if self._resumes:
+                self._handler.not_resumed(self._dead)
 
     def _proved(self, size: int) -> bytes:
         """Receive the answer to credentials.
@@ -193,6 +235,8 @@ class _Socket:
             self._proving = True
         if not data:
             raise KazooTimeoutError(_CUT)
+        if data[_ERROR] == _REQUIRED:  # kazoo knows one refusal; another one ends its thread
+            data = data[: _ERROR.start] + _CODE.pack(AuthFailedError.code) + data[_ERROR.stop :]
         return data
 
     def arrived(self) -> None:
@@ -234,8 +278,7 @@ class _Socket:
     def _request(self, frame: bytes) -> bytes:
         """Inspect a whole request; return it with a number of its own."""
         if self._asked is None:
-            self._shake_hands(frame)
-            return frame
+            return self._shake_hands(frame)
         if self._fresh:
             self._look_for_proof(frame)
         length, xid = _NUMBER.unpack_from(frame)
@@ -245,22 +288,40 @@ class _Socket:
                 self._pinged = clock()
             elif (length, opcode) == (8, _CLOSE):
                 self._handler.closing()
+        if xid == _AUTH_XID:
+            self._xids.append((xid, xid))
         if xid <= 0:
             return frame
         self._xids.append((self._handler.next_xid(), xid))
         return _NUMBER.pack(length, self._xids[-1][0]) + frame[_NUMBER.size :]
 
-    def _shake_hands(self, frame: bytes) -> None:
-        """Inspect the handshake.
+    def _shake_hands(self, frame: bytes) -> bytes:
+        """Inspect the handshake; return it with the highest zxid that the client has seen.
+
+        kazoo does not see the replies to riders. Without this it would take up the session at a
+        server that lags behind them.
 
         A handshake without an answer costs what is held on the session (see ``lease``). So none is
         sent if no answer is likely: to a server that is silent, or not serving yet.
         """
-        self._resumes = _HANDSHAKE.unpack_from(frame)[-1] != 0
-        if self._resumes and self._handler.at_stake and not self._serves():
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "the server is not serving")
+        length, version, zxid, timeout, session = _HANDSHAKE.unpack_from(frame)
+        self._resumes = session != 0
+        if not self._resumes:
+            if not self._handler.new_session():
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "no new session is begun yet")
+        elif self._handler.gives_up:
+            raise SessionExpiredError("given up, as ZooKeeper has gone back")
+        else:
+            self._dead = self._handler.is_dead
+            if (self._dead or self._handler.at_stake) and not self._serves():
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "the server is not serving")
+        seen = self._handler.seen(zxid)
+        if self._dead and self._handler.asks_anew():
+            seen = 0
         self._asked, self._fresh = clock(), True
         self._answer_by = self._handler.asking(self, self._asked, self._resumes)
+        fields = _HANDSHAKE.pack(length, version, seen, timeout, session)
+        return fields + bytes(frame[_HANDSHAKE.size :])
 
     def _look_for_proof(self, frame: bytes) -> None:
         """Look whether a request is one of SASL: these come before all others."""
@@ -274,20 +335,19 @@ class _Socket:
         try:
             with self._another(timeout=limit) as sock:
                 sock.settimeout(limit)
-                sock.sendall(b"srvr")
-                with sock.makefile("rb") as answer:
-                    line = answer.readline(_CHUNK)
+                said = answer(sock, b"\n")
         except TimeoutError:
             self._handler.was_silent()
             return False
         except OSError:
             return False
         # Any other answer is enough: the word may be forbidden.
-        return bool(line) and _NOT_SERVING not in line
+        return bool(said) and NOT_SERVING not in said
 
-    def _reply(self, xid: int) -> int | None:
+    def _reply(self, xid: int, zxid: int) -> int | None:
         """Return kazoo's number of the answered request; ``None``: the reply is out of order."""
         if self._xids and self._xids[0][0] == xid:
+            self._handler.seen(zxid)
             return self._xids.popleft()[1]
         due = self._xids[0][0] if self._xids else "none"
         log.warning(
@@ -297,6 +357,13 @@ class _Socket:
             extra=log_fields(),
         )
         return None
+
+    def _authenticated(self) -> bool:
+        """Return whether an answer to credentials is due; it is not any more then."""
+        due = bool(self._xids) and self._xids[0][0] == _AUTH_XID
+        if due:
+            self._xids.popleft()
+        return due
 
     def shut_down(self) -> None:
         try:
@@ -324,20 +391,29 @@ class _Frames:
     Each frame starts with its length. An error code that kazoo does not know would end kazoo's
     connection thread: it is replaced.
 
-    ``reply(xid)`` returns the number that replaces the reply's number, or ``None`` to end the
-    stream before this reply. The stream is ``broken`` then.
+    ``reply(xid, zxid)`` returns the number that replaces the reply's number, or ``None`` to end the
+    stream before this reply. The stream is ``broken`` then. So it is before an answer whose zxid
+    ``goes_back``.
+
+    ``auth()`` returns whether an answer to credentials is due. One that comes early is held back,
+    see ``frames``.
     """
 
     def __init__(
         self,
         first: Callable[[int], None],
         ping: Callable[[], None],
-        reply: Callable[[int], int | None],
+        reply: Callable[[int, int], int | None],
+        goes_back: Callable[[int], bool],
+        auth: Callable[[], bool],
     ) -> None:
         self.broken = False
+        self._auth = auth
+        self._early: deque[bytes] = deque()
         self._first: Callable[[int], None] | None = first
         self._ping = ping
         self._reply = reply
+        self._goes_back = goes_back
         self._partial = b""
         self._skip = 0
 
@@ -345,15 +421,30 @@ class _Frames:
         """Take received data; return what to pass on, which never ends inside a header."""
         data = bytearray(self._partial + chunk) if self._partial else bytearray(chunk)
         at = self._skip
-        while len(data) - at >= _REPLY.size:
-            length, xid, second, _, code = _REPLY.unpack_from(data, at)
+        while True:
+            if self._early and at <= len(data) and self._auth():
+                data[at:at] = self._early.popleft()
+                at += _REPLY.size
+            if len(data) - at < _REPLY.size:
+                break
+            length, xid, zxid, code = _REPLY.unpack_from(data, at)
             if self._first is not None:
+                if not 0 <= length <= LONGEST_FIRST:
+                    self.broken = True
+                    return b""
                 first, self._first = self._first, None
-                first(second)
+                first(zxid >> _TIMEOUT)
+            elif (xid == _PING_XID or xid > 0) and self._goes_back(zxid):
+                self.broken = True
+                return data[:at]
             elif xid == _PING_XID:
                 self._ping()
+            elif xid == _AUTH_XID and not code and not self._auth():
+                self._early.append(bytes(data[at : at + _REPLY.size]))
+                del data[at : at + _REPLY.size]  # it has no body
+                continue
             elif xid > 0:
-                number = self._reply(xid)
+                number = self._reply(xid, zxid)
                 if number is None:
                     self.broken = True
                     return data[:at]

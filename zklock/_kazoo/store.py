@@ -90,7 +90,7 @@ MEANINGS: dict[int, Meaning] = {
     -13: _NEVER_ASKED,  # NewConfigNoQuorum
     -14: _NEVER_ASKED,  # ReconfigInProgress
     -100: _BROKEN,  # APIError: the beginning of a range
-    -101: Meaning(Failure.MISSING, hint="is the chroot in the client's address there?"),
+    -101: Meaning(Failure.MISSING),
     -102: Meaning(Failure.DENIED),
     -103: Meaning(Failure.CHANGED),
     -108: Meaning(Failure.OTHER, hint="below an ephemeral znode: use another path"),
@@ -104,19 +104,26 @@ MEANINGS: dict[int, Meaning] = {
     -119: _BUSY,  # NotReadOnly: this server is cut off from the quorum, and about to say so
     -120: Meaning(
         Failure.OTHER,
-        hint="sessions are local to a server: set localSessionsUpgradingEnabled=true there",
+        hint="sessions are local to a server: set localSessionsEnabled=false there",
     ),
     -121: _NEVER_ASKED,  # NoWatcher
     -122: _BUSY,  # RequestTimeout
     -123: _NEVER_ASKED,  # ReconfigDisabled
     # The server closes this session, and every later one.
-    -124: Meaning(Failure.DENIED, hint="the servers insist on SASL: pass sasl_options"),
+    -124: Meaning(
+        Failure.DENIED,
+        hint="pass sasl_options, or what else its enforce.auth.schemes names: auth_data for "
+        "digest, certfile for x509",
+    ),
     -125: Meaning(Failure.OTHER, hint="its quota is used up: raise it, or use another path"),
     -127: _BUSY,  # ThrottledOp: not carried out, as the server is overloaded
 }
 """All codes of ZooKeeper 3.9. A code that is not listed does not tell what was done."""
 
 _UNKNOWN = Meaning(Failure.OTHER)
+
+NO_CHROOT = "the chroot in the client's address does not exist: create it, or correct the address"
+"""The hint for a path that cannot be made since a node is missing: see ``make_path``."""
 
 _DROPPED: tuple[type[Exception], ...] = (exceptions.ConnectionDropped,)
 """Errors of kazoo's own, without a code; the outcome of the request is unknown after them."""
@@ -155,11 +162,16 @@ def shielded(call: Callable[P, T]) -> Callable[P, T | None]:
 
 
 def translate(
-    error: Exception, path: str, lock_path: str | None = None, written: str | None = None
+    error: Exception,
+    path: str,
+    lock_path: str | None = None,
+    written: str | None = None,
+    hint: str = "",
 ) -> Failed:
     """Return the failure for kazoo's error, with the zklock error to raise.
 
-    ``written``: the node whose data the request writes, if it only writes.
+    ``written``: the node whose data the request writes, if it only writes. ``hint``: what to do, if
+    the code does not say it.
     """
     lock_path = lock_path or path
     if isinstance(error, _DROPPED):
@@ -169,17 +181,23 @@ def translate(
     name = type(error).__name__
     raised: ZkLockError
     if meaning.why is Failure.DENIED:
-        hint = meaning.hint or (
+        needs = meaning.hint or (
             f"this client needs read and write permission on {written}, whose data it writes"
             if written
             else "this client needs create, delete and read permission on the lock's path, and "
             "read permission on its own contenders, and on one that it asks about"
         )
-        raised = AccessDenied(
-            f"{path}: ZooKeeper's ACLs forbid it ({name}): {hint}", path=lock_path
-        )
+        if isinstance(error, exceptions.SessionClosedRequireSaslError):
+            raised = AccessDenied(
+                f"{path}: ZooKeeper answers only those who authenticate ({name}): {needs}",
+                path=lock_path,
+            )
+        else:
+            raised = AccessDenied(
+                f"{path}: ZooKeeper's ACLs forbid it ({name}): {needs}", path=lock_path
+            )
     else:
-        what = "; ".join(filter(None, [meaning.why.value, meaning.hint]))
+        what = "; ".join(filter(None, [meaning.why.value, meaning.hint or hint]))
         raised = ZkLockError(f"{path}: {what} ({name}: {error})", path=lock_path)
     raised.__cause__ = error
     return Failed(meaning.why, raised, meaning.busy)
@@ -354,7 +372,8 @@ class Store:
 
 def failed(request: Request, error: Exception) -> Failed:
     """Return the failure of a request for kazoo's error."""
-    return translate(error, *_paths(request), _written(request))
+    chroot = isinstance(request, MakePath) and isinstance(error, exceptions.NoNodeError)
+    return translate(error, *_paths(request), _written(request), NO_CHROOT if chroot else "")
 
 
 def _listed(_: List | WatchList, value: Any) -> Listing:

@@ -24,6 +24,13 @@ sent. So after ``ASKED`` requests in a row the rider is written. Those that the 
 overtake are fewer: when it becomes the first, all wake-ups from before it are received, and each
 has sent a request, or had none to send. What is left from before it was queued by threads that were
 just between queueing and waking, or were interrupted there: one request each.
+
+A request that kazoo sends while a rider stands first leaves its wake-up in line behind the rider.
+Each of these would have kazoo send one more request before the next rider, and they would pile up.
+So they are counted (``_surplus``), and as many wake-ups are not passed on once they stand first.
+The last thing in line is passed on again and again until kazoo has nothing to send: a thread that
+was interrupted before it woke kazoo has left a request without a wake-up. Then nothing is queued,
+and no wake-up is surplus any more.
 """
 
 from __future__ import annotations
@@ -38,7 +45,10 @@ from zklock._kazoo.socket import _WakeReader
 from zklock._kazoo.turn import Bell
 
 ASKED = 256
-"""How often kazoo is asked for older requests before a rider is written."""
+"""How often kazoo is asked for older requests before a rider is written.
+
+So at most one more than that go before it, of those that were queued later.
+"""
 
 _CHUNK = 65536
 
@@ -60,6 +70,7 @@ class WakeReader(_WakeReader):
         self._waits = False
         self._sent = False  # by kazoo, since it received the last wake-up
         self._asked = 0
+        self._surplus = 0
         self._write_riders = write
         self.bell = Bell()
 
@@ -90,14 +101,21 @@ class WakeReader(_WakeReader):
         """Receive one wake-up: kazoo has sent its oldest request, or has none. See the module."""
         sent, self._sent = self._sent, False
         ready = self._ready
+        if not sent:
+            self._surplus = 0
         if not ready or ready[0] is None:
-            with contextlib.suppress(IndexError):
-                ready.popleft()
-        elif sent and self._asked < ASKED:
-            self._asked += 1
+            if not (self._surplus and len(ready) == 1):
+                with contextlib.suppress(IndexError):
+                    ready.popleft()
         else:
-            self._asked = 0
-            self._write_riders(self)
+            self._surplus += sent
+            self._asked += 1
+            if not sent or self._asked > ASKED:
+                self._asked = 0
+                self._write_riders(self)
+        while self._surplus and len(ready) > 1 and ready[0] is None:
+            ready.popleft()
+            self._surplus -= 1
         return b"\0"
 
     def hand_over(self, take: Callable[[Rider], bool]) -> bool:

@@ -183,6 +183,7 @@ class LockBase(Uncopied, Locking[G]):
             self._check_acquire()
             shared = self._again()
             if shared is not None:
+                shared._get_ready()
                 mine = self._holdings()
                 mine.grants = (*mine.grants, shared)
                 return shared  # nothing can strike between the two
@@ -373,6 +374,7 @@ class LockBase(Uncopied, Locking[G]):
 
     def _keep(self, grant: G) -> None:
         """Note what the running thread or task has acquired."""
+        grant._get_ready()
         self._grant = grant
         grant._kept = True  # one that was struck on its way to its owner is given back
         mine = self._holdings()

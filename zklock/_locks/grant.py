@@ -4,68 +4,41 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.bodies import AttemptingBase, B, Bodied, HasBody, Left, Locking
-from zklock._engine.grant import GrantBase
+from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Bodied
+from zklock._engine.grant import End, GrantBase
 from zklock._ground.events import Event
-from zklock._ground.itself import EntersItself, Leaving
+from zklock._ground.itself import EntersItself, LeavesWhatItEntered, entered
 from zklock._ground.kept import kept
 
 
-class Leaves(Leaving, HasBody):
-    """How a thread leaves a ``with`` body, and gives up the use that ends with it."""
+class Leaves(Abandons):
+    """How a thread leaves a ``with`` body."""
 
     def _leave_body(self, error: BaseException | None) -> None:
         run(lambda: self._end_body(error))
-
-    def _begin_leaving(self, begun: list[Any]) -> None:
-        left: Left = {}
-        grant = self._innermost()
-        if grant is not None:
-            grant._note_use(left)
-            begun.append((grant, left))
-
-    def _abandon(self, begun: list[Any]) -> None:
-        if not begun:
-            self._begin_leaving(begun)
-        for grant, left, *_ in begun:
-            grant._give_up_use(left)
-
-    def _innermost(self) -> Bodied | None:
-        """Return what the body holds, ``None`` if that is nothing."""
-        raise NotImplementedError
 
 
 class Entered(EntersItself, Bodied, Leaves):
     """What a thread holds already, and releases at the end of a ``with`` body."""
 
-    def _innermost(self) -> Bodied:
-        return self
 
-
-class WithLock(Locking[B], Leaves):
+class WithLock(LeavesWhatItEntered, Leaves, AbandonsLock[B]):
     """``with lock``, for threads."""
 
     def __enter__(self) -> B:
-        return run(self._enter)
-
-    def _begin_leaving(self, begun: list[Any]) -> None:
-        left: Left = {}
-        entered = self._holdings().entered
-        if entered:
-            entered[-1]._note_use(left)
-            begun.append((entered[-1], left, len(entered) - 1))
-
-    def _abandon(self, begun: list[Any]) -> None:
-        super()._abandon(begun)
-        mine = self._holdings()
-        for *_, depth in begun:
-            mine.entered = mine.entered[:depth]
+        body = entered(self)
+        try:
+            grant = run(self._enter)
+        except BaseException:
+            body.watches = ()
+            raise
+        body.held = True
+        return grant
 
 
-class Attempting(AttemptingBase[B], Leaves):
+class Attempting(AttemptingBase[B], LeavesWhatItEntered, Leaves):
     """``with lock.attempt(…)``, for threads."""
 
     def __init__(self, acquire: Callable[[], B | None]) -> None:
@@ -75,10 +48,14 @@ class Attempting(AttemptingBase[B], Leaves):
         super().__init__(take)
 
     def __enter__(self) -> B | None:
-        return run(self._enter)
-
-    def _innermost(self) -> Bodied | None:
-        return self._grant
+        body = entered(self)
+        try:
+            grant = run(self._enter)
+        except BaseException:
+            body.watches = ()
+            raise
+        body.held = True
+        return grant
 
 
 class Grant(GrantBase, Entered):
@@ -126,6 +103,11 @@ class Grant(GrantBase, Entered):
         waiting for the answer: use ``abandon()`` there, too.
         """
         run(self._release)
+
+    def _end_with(self, end: End) -> bool:
+        ends = super()._end_with(end)
+        self._get_unready()
+        return ends
 
     def _set_lost(self) -> None:
         self.lost.set()

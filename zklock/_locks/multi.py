@@ -43,6 +43,10 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         """
         run(self._release)
 
+    def _set_over(self) -> None:
+        super()._set_over()
+        self._get_unready()
+
     def _set_lost(self) -> None:
         self.lost.set()
 

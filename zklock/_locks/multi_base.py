@@ -325,6 +325,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                 if complete and all(each.held for each in grants.values()):
                     in_order = [grants[n] for n in range(len(self._locks))]
                     grant = self._GRANT(self._locks, in_order, self._on_lost)
+                    grant._get_ready()
                     self._holdings().keep(grant)
                     return grant  # inside the try: an interrupt before the return must not miss it
                 self._drop(grants, left)

@@ -21,9 +21,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from zklock._election.base import check_payload, check_retry, member_identity, pause_after
+from zklock._election.base import check_payload, check_retry, member_identity
 from zklock._election.changes import Observed, Watched
-from zklock._election.threads import LeaderElection, Leadership
+from zklock._election.threads import Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.lease import HEARTBEATS
@@ -31,6 +31,7 @@ from zklock._engine.outcome import Once
 from zklock._engine.roster import MembershipChange, Present, Roster
 from zklock._engine.script import Front, R
 from zklock._engine.sessions import session_of
+from zklock._ground import threads
 from zklock._ground.clock import check_timeout
 from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.news import LOOK
@@ -47,15 +48,16 @@ from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_s
 from zklock._pool.nodes import Found, PoolPaths, WorkerNodes, WorkerRecord
 from zklock._pool.own_threads import Calling
 from zklock._pool.planning import Assign
-from zklock._pool.processes import InExecutor, InProcesses
+from zklock._pool.processes import InExecutor, InProcesses, is_being_spawned
 from zklock._pool.publication import PlaceKeeper, Publication
-from zklock._pool.rebalancer import Memory, Policy, Rebalancer
+from zklock._pool.rebalancer import Memory, Policy, PoolElection, Rebalancer
 from zklock._pool.returning import Place
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Duties, ShardLock, Slot, Slots
+from zklock._pool.trouble import Trouble
 from zklock._recipes import names, queries
 from zklock._recipes.effects import Recipe
-from zklock.errors import ClientClosed, PoolStuck, ZkLockError
+from zklock.errors import AccessDenied, ClientClosed, ForkedClient, PoolStuck, ZkLockError
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ class StartCall:
         self.over = False
         self.error: Exception | None = None
         self.given_up = False
+        self.nodes: WorkerNodes | None = None  # what it makes in ZooKeeper before it joins
 
 
 class Membership(Uncopied, Observed, Generic[G]):
@@ -181,14 +184,16 @@ class Membership(Uncopied, Observed, Generic[G]):
             rejoin_delay=rejoin_delay,
         )
         self._desk = WorkerNodes(self._places, said)
-        self._election = LeaderElection(
+        self._memory = Memory(self._initial, Trouble(self._retry))
+        self._election = PoolElection(
+            self._memory.trouble,
             client,
-            self._places.leader,
+            self._places,
             identity=self._identity,
+            retry=self._retry,
             session_timeout=session_timeout,
             lease_fraction=lease_fraction,
         )
-        self._memory = Memory(self._initial)
         self._lock = ReentrantMutex()
         self._started = False  # or it is being started
         self._joined = False
@@ -200,14 +205,21 @@ class Membership(Uncopied, Observed, Generic[G]):
         self._agenda = Agenda(self._session, self._turn)
         self._owned: dict[Key, G] = {}
         self._publication = Publication(
-            self._session, self._desk, self._agenda, self._owned, lambda: self._stopping
+            self._session,
+            self._desk,
+            self._agenda,
+            self._owned,
+            lambda: self._stopping,
+            refusals=publication.Refusals(self._fields),
         )
         self._place = PlaceKeeper(
             self._session,
             self._places.place(self._identity),
             self._agenda,
             lambda: self._stopping,
+            refusals=publication.Refusals(self._fields),
         )
+        self._refusals = publication.Refusals(self._fields)  # of its profile
         self._slots = Slots(
             self._path,
             self._identity,
@@ -230,6 +242,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         )
         # Only the pool's own thread writes the following.
         self._attending: Attempt[None] | None = None
+        self._absent = Trouble(self._retry)
         self._seen: tuple[str | None, int] = None, -1
         self._tells_again = False  # its profile, which was refused
         self._leaving = False
@@ -323,6 +336,12 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     async def _start(self, call: StartCall, home: asyncio.AbstractEventLoop | None) -> None:
         check_thread("start()")
+        if is_being_spawned():
+            raise RuntimeError(
+                f"{self._path}: this process is being spawned, and imports the main module for "
+                "that: begin what the script does with 'if __name__ == \"__main__\":', else each "
+                "process of a handler would be a worker, too"
+            )
         self._session.check_usable()
         with self._lock:
             if self._started:
@@ -341,6 +360,8 @@ class Membership(Uncopied, Observed, Generic[G]):
             )
         nodes.check_kind(self._path, kept, self._initial)
         self._memory.shards = kept
+        call.nodes = entered = WorkerNodes(self._places, self._desk.profile)
+        await self._ask("start()", lambda: nodes.enter(entered), None)
         if home is not None:
             self._join(call, home)
         else:
@@ -349,6 +370,9 @@ class Membership(Uncopied, Observed, Generic[G]):
             self._check_thread(call)
             await self._until(lambda: call.over, math.inf)
         if call.error is not None:
+            with contextlib.suppress(ZkLockError):
+                await self._ask("start()", lambda: nodes.leave(entered), None)
+            call.nodes = None
             raise call.error
         if kept != self._initial:
             self._tell_shards(kept)
@@ -388,6 +412,8 @@ class Membership(Uncopied, Observed, Generic[G]):
         with self._lock:
             try:
                 if not call.given_up:
+                    assert call.nodes is not None
+                    self._desk.take_over(call.nodes)
                     self._begin_work(home)
                     call.joined = True
             except Exception as error:
@@ -410,7 +436,7 @@ class Membership(Uncopied, Observed, Generic[G]):
             slots.callbacks = self._new_callbacks()
         self._joined = True  # else the pool's thread ends when the campaign has started it
         try:
-            self._campaign.start()
+            threads.begin(self._campaign)
         except BaseException:
             self._joined = False
             if slots.runner is not None:
@@ -424,6 +450,11 @@ class Membership(Uncopied, Observed, Generic[G]):
             call.given_up = True
             if call.mine and not call.joined:
                 self._started = self._stopping
+        if call.nodes is not None and not call.joined:
+            leaving = self._session.attempt(nodes.leave(call.nodes))
+            with contextlib.suppress(Exception):  # it is the outcome of the attempt
+                leaving.start()
+            call.nodes = None
         if call.joined:
             self._depart()
 
@@ -458,6 +489,12 @@ class Membership(Uncopied, Observed, Generic[G]):
                 extra=self._fields(),
             )
         await self._until(lambda: self._closed, math.inf)
+
+    def _depart_here(self) -> None:
+        """Leave without waiting, unless this is a child of the worker's process."""
+        with contextlib.suppress(ForkedClient):
+            self._check_process()
+            self._depart()
 
     def _depart(self) -> bool:
         """Begin to leave, which goes on by itself. Return whether there is anything to leave."""
@@ -539,26 +576,20 @@ class Membership(Uncopied, Observed, Generic[G]):
         return not taking and self._slots.empty
 
     def _lead_in_turn(self) -> None:
-        failures = 0
+        trouble = self._memory.trouble
         while not self._stopping:
             try:
                 self._agenda.ready()  # it has jobs; nobody else tries again to start its thread
                 self._election.run(self._lead)
             except Exception as error:
                 if self._over(error):
-                    log.info(
-                        "%s: this worker leads no more: %s",
-                        self._path,
-                        error,
-                        extra=self._fields(),
+                    return  # the pool's thread says so
+                if trouble.strikes(error):
+                    log.error(
+                        "%s: this worker cannot lead: %s", self._path, error, extra=self._fields()
                     )
-                    return
-                failures += 1
-                log.error(
-                    "%s: this worker cannot lead: %s", self._path, error, extra=self._fields()
-                )
                 with contextlib.suppress(Empty):
-                    self._departing.get(timeout=pause_after(failures, self._retry))
+                    self._departing.get(timeout=trouble.pause())
 
     def _lead(self, leadership: Leadership) -> None:
         log.info(
@@ -617,7 +648,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         self._agenda.wake_by(self._agenda.now() + LOOK)
 
     def _attend(self) -> None:
-        if self._stopping:
+        if self._stopping and self._desk.member is None:
             self._gone()
             return
         self._left = False
@@ -632,14 +663,21 @@ class Membership(Uncopied, Observed, Generic[G]):
         try:
             attempt.result()
         except Exception as error:
-            log.error(
-                "%s: this worker cannot be in the pool: %s",
-                self._path,
-                error,
-                extra=self._fields(),
-            )
-            if not self._over(error):
-                self._agenda.at(self._agenda.now() + pause_after(1, self._retry), self._attend)
+            if self._over(error):
+                log.info(
+                    "%s: this worker leaves the pool for good, as its client was stopped",
+                    self._path,
+                    extra=self._fields(),
+                )
+                return
+            if self._absent.strikes(error):
+                log.error(
+                    "%s: this worker cannot be in the pool: %s",
+                    self._path,
+                    error,
+                    extra=self._fields(),
+                )
+            self._agenda.at(self._agenda.now() + self._absent.pause(), self._attend)
 
     def _over(self, error: Exception) -> bool:
         """Whether the client is of no use any more. Then all of the worker leaves, for good.
@@ -681,16 +719,21 @@ class Membership(Uncopied, Observed, Generic[G]):
             data = nodes.profile_data(self._desk)
             publication.write(self._session, self._agenda, node, data, self._profile_told)
 
-    def _profile_told(self, refused: bool) -> None:
-        if refused and not self._tells_again:  # one try for all changes meanwhile
+    def _profile_told(self, refusal: AccessDenied | None) -> None:
+        if refusal is not None and self._tells_again:
+            return  # one try for all changes meanwhile
+        pause = self._refusals.heard(refusal)
+        if pause is not None:
             self._tells_again = True
-            self._agenda.at(self._agenda.now() + publication.REFUSED, self._tell_again)
+            self._agenda.at(self._agenda.now() + pause, self._tell_again)
 
     def _tell_again(self) -> None:
         self._tells_again = False
         self._tell_profile()
 
     def _heed(self, node: str | None, data: bytes, version: int) -> None:
+        if node is not None and self._absent.ends():
+            log.info("%s: this worker is in the pool again", self._path, extra=self._fields())
         if self._stopping:
             return
         seen, latest = self._seen

@@ -189,6 +189,10 @@ class WorkerNodes:
         """Note that the nodes are gone with their session."""
         self.assigned = self.owned = self.member = self.creating = None
 
+    def take_over(self, other: WorkerNodes) -> None:
+        """Have the nodes of another from now on."""
+        self.assigned, self.owned, self.member = other.assigned, other.owned, other.member
+
 
 def assigned_data(token: FencingToken, keys: Iterable[Key]) -> bytes:
     """Return the data that the leader with this token writes for a worker."""
@@ -293,6 +297,24 @@ def write(path: str, data: bytes) -> Recipe[None]:
     yield from steps.overwrite(path, data)
 
 
+def enter(desk: WorkerNodes) -> Recipe[None]:
+    """Make the nodes of a worker. None is left if that fails, or is given up."""
+    desk.forget()
+    try:
+        yield from _set_up(desk)
+    except SessionReplaced:
+        raise
+    except Exception:
+        yield from leave(desk)
+        raise
+
+
+def leave(desk: WorkerNodes) -> Recipe[None]:
+    """Delete the nodes that a worker has made, as far as that is permitted."""
+    with contextlib.suppress(SessionReplaced, ZkLockError):
+        yield from _clear(desk, [])
+
+
 def attend(
     desk: WorkerNodes, tell: Callable[[bytes, int], object], left: Callable[[], object]
 ) -> Recipe[None]:
@@ -306,7 +328,8 @@ def attend(
     try:
         while not given_up:
             try:
-                yield from _set_up(desk)
+                if desk.member is None:
+                    yield from _set_up(desk)
                 yield from _listen(desk, tell)
                 yield from _clear(desk, given_up)  # somebody has deleted one of its nodes
             except SessionReplaced as replaced:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from zklock._ground.mutexes import Mutex
+from zklock._ground.telemetry import in_child
 
 
 class Calling(Protocol):
@@ -73,8 +75,11 @@ class OwnThreads:
     def _run(self, call: _Call) -> None:
         following: _Call | None = call
         del call
+        pid = os.getpid()
         while following is not None:
-            following.run()
+            following.run(pid)
+            if os.getpid() != pid:
+                return
             with self._guard:
                 following = self._waiting.popleft() if self._waiting else None
                 if following is None:
@@ -89,15 +94,18 @@ class _Call:
     what: tuple[Any, ...]
     future: Future[Any] = field(default_factory=Future)
 
-    def run(self) -> None:
-        """Call, unless the future was cancelled."""
+    def run(self, pid: int) -> None:
+        """Call, unless the future was cancelled. In a child that the call has forked, no more."""
         future = self.future
         if not future.set_running_or_notify_cancel():
             return
         try:
             outcome = self.call(*self.what)
         except BaseException as error:
+            if in_child(pid):
+                raise
             future.set_exception(error)
             del self, future  # the error has this frame: a circle
         else:
-            future.set_result(outcome)
+            if not in_child(pid):
+                future.set_result(outcome)

@@ -8,7 +8,6 @@ process that owns the shard stands still or is gone.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import mmap
 import multiprocessing
@@ -35,12 +34,12 @@ from typing import Any
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._ground.clock import check_timeout, clock
-from zklock._ground.groups import says_only
+from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.records import log_fields
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.runners import CannotRun, Queued, Shard, ShardHandler, Task
-from zklock.errors import LockLost
+from zklock.errors import LockLost, StaleToken
 
 log = logging.getLogger("zklock")
 
@@ -61,11 +60,17 @@ _ROUND = 0.5
 
 _RUNS, _STOPS, _LOST = 0, 1, 2
 _SIZE = 8 * (2 + 2 * MAX_SHARDS)
-_SAYS_RETURNED, _SAYS_FAILED, _SAYS_LOST, _SAYS_NOT_BEGUN = b"R", b"F", b"L", b"N"
+_SAYS_RETURNED, _SAYS_FAILED, _SAYS_NOT_BEGUN = b"R", b"F", b"N"
+_SAYS_LOST, _SAYS_STALE = b"L", b"S"
 _MAX_WORD = 3000
 """How many bytes of a failure's text are sent: the last ones."""
 
-_PR_SET_PDEATHSIG = 1
+_DIES_WITH_PARENT = """(
+    __import__("ctypes").CDLL(None).prctl(1, 9, 0, 0, 0),
+    __import__("os").getppid() == {parent} or __import__("os")._exit(1),
+    {name!r},
+)[-1]"""
+"""PR_SET_PDEATHSIG, SIGKILL. For a process that cannot import zklock yet."""
 
 
 class _View:
@@ -333,7 +338,7 @@ class _Child:
         self._lost = True
 
     def run(self) -> None:
-        """Run the handler; ``CannotRun``, or ``HandlerFailed`` or ``LockLost`` if it failed."""
+        """Run the handler; ``CannotRun``, or ``HandlerFailed``, ``LockLost``, ``StaleToken``."""
         try:
             mine, its = multiprocessing.Pipe(duplex=False)
         except OSError as error:
@@ -359,6 +364,9 @@ class _Child:
         text = word[1:].decode(errors="replace")
         if word[:1] == _SAYS_LOST:
             raise LockLost(text, path=self._shard._path, token=self._shard.token)
+        if word[:1] == _SAYS_STALE:
+            path, token = self._shard._path, self._shard.token
+            raise StaleToken(text, resource=path, path=path, token=token, highest=None)
         if word[:1] == _SAYS_NOT_BEGUN:
             raise CannotRun(text)
         if word[:1] == _SAYS_FAILED:
@@ -370,7 +378,7 @@ class _Child:
         process = multiprocessing.get_context("spawn").Process(
             target=_serve,
             args=(its, _Inherited(self._board), self._handler, self._shard),
-            name=f"zklock-shard-{self._shard._shard}",
+            name=_Name(f"zklock-shard-{self._shard._shard}"),
         )
         try:
             process.start()
@@ -455,6 +463,21 @@ def _obituary(process: BaseProcess) -> str:
     return f"process {process.pid} {how}, before its handler had returned or raised"
 
 
+class _Name(str):
+    """The name of a spawned process, which ends on Linux when the thread that spawns it does.
+
+    ``multiprocessing`` unpickles it there before it imports the main module: that may take long,
+    or for ever.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if sys.platform != "linux":
+            return str, (str(self),)
+        return eval, (_DIES_WITH_PARENT.format(parent=os.getpid(), name=str(self)).strip(),)
+
+
 class _Inherited:
     """A descriptor that a spawned process inherits. There it is a number."""
 
@@ -492,25 +515,31 @@ def _serve(its: Connection, board: int, handler: bytes, shard: RemoteShard) -> N
         its.send_bytes(word)
 
 
+def is_being_spawned() -> bool:
+    """Whether this process was spawned, and still imports the main module of its parent."""
+    main = sys.modules.get("__mp_main__")
+    return main is not None and sys.modules.get("__main__") is not main
+
+
 def _last_word(error: BaseException) -> bytes:
+    if isinstance(error, StaleToken):
+        return _SAYS_STALE + str(error).encode(errors="replace")[-_MAX_WORD:]
     try:
         text = "".join(traceback.format_exception(error))
     except Exception:
         text = f"{type(error).__name__}, whose text cannot be had"
-    says = _SAYS_LOST if says_only(error, LockLost) else _SAYS_FAILED
+    says = _SAYS_LOST if says_only(error, OF_LOSS) else _SAYS_FAILED
     return says + text.encode(errors="replace")[-_MAX_WORD:]
 
 
 def _end_with_parent() -> None:
     """Have this process killed when its parent is gone, however the parent ends.
 
-    On Linux the kernel does it. Elsewhere, and where a change of user has switched that off, a
-    thread looks. Code that keeps Python's lock can hold up that thread.
+    On Linux the kernel does it, from the process's beginning on. Elsewhere, and where a change of
+    user has switched that off, a thread looks. Code that keeps Python's lock can hold it up.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     threading.Thread(
         target=_follow, args=(parent.pid, parent.sentinel), name="zklock-parent", daemon=True
     ).start()

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from zklock._engine.grant import GrantBase
 from zklock._engine.outcome import Once
 from zklock._engine.session import Session
+from zklock._ground.records import Fields
 from zklock._pool import nodes
 from zklock._pool.agenda import Agenda
 from zklock._pool.keys import Key
 from zklock._pool.nodes import WorkerNodes
+from zklock._pool.trouble import Trouble
 from zklock._recipes import queries
 from zklock.errors import AccessDenied
+
+log = logging.getLogger("zklock")
 
 _AFTER = 0.1
 """How long a worker collects changes of what it owns before it writes them, in seconds."""
@@ -21,21 +26,53 @@ _AFTER = 0.1
 REFUSED = 1.0
 """How long a worker waits after ACLs have refused a write, in seconds. Then it tries again."""
 
+_LONGEST = 30.0
+"""The longest such pause, after several refusals in a row, in seconds."""
+
 
 def write(
-    session: Session, agenda: Agenda, node: str, data: bytes, written: Callable[[bool], object]
+    session: Session,
+    agenda: Agenda,
+    node: str,
+    data: bytes,
+    written: Callable[[AccessDenied | None], object],
 ) -> None:
-    """Write to a node. ``written(refused)`` is called later, on the agenda's thread.
+    """Write to a node. ``written(refusal)`` is called later, on the agenda's thread.
 
-    ``refused``: whether ACLs have refused it. They may be changed again.
+    ``refusal``: the error, if ACLs have refused it. They may be changed again.
     """
     attempt = session.attempt(queries.retry_on_new_session(lambda: nodes.write(node, data)))
 
     def answered() -> None:
-        written(isinstance(attempt.settled()[1], AccessDenied))
+        error = attempt.settled()[1]
+        written(error if isinstance(error, AccessDenied) else None)
 
     attempt.when_done(partial(agenda.later, Once(answered)))
     attempt.start()
+
+
+class Refusals:
+    """What ACLs have refused in a row to write to one node, said once, and when it ends."""
+
+    def __init__(self, fields: Callable[[], Fields]) -> None:
+        self._trouble = Trouble((REFUSED, _LONGEST))
+        self._fields = fields
+
+    def heard(self, refusal: AccessDenied | None) -> float | None:
+        """Take an answer; return the pause until the next try, ``None`` if it was not refused."""
+        if refusal is None:
+            if self._trouble.ends():
+                log.info(
+                    "this worker writes again what others are to know of it", extra=self._fields()
+                )
+            return None
+        if self._trouble.strikes(refusal):
+            log.error(
+                "this worker may not write what others are to know of it: %s",
+                refusal,
+                extra=self._fields(),
+            )
+        return self._trouble.pause()
 
 
 class Publication:
@@ -52,12 +89,15 @@ class Publication:
         agenda: Agenda,
         owned: Mapping[Key, GrantBase],
         stopping: Callable[[], bool],
+        *,
+        refusals: Refusals,
     ) -> None:
         self._session = session
         self._desk = desk
         self._agenda = agenda
         self._owned = owned
         self._stopping = stopping
+        self._refusals = refusals
         self._written: tuple[str | None, bytes] | None = None  # the node, and its data
         self._under_way = False
 
@@ -80,12 +120,13 @@ class Publication:
         self._written = node, data
         write(self._session, self._agenda, node, data, self._answered)
 
-    def _answered(self, refused: bool) -> None:
-        if refused:
-            self._written = None
-            self._agenda.at(self._agenda.now() + REFUSED, self._write)
-        else:
+    def _answered(self, refusal: AccessDenied | None) -> None:
+        pause = self._refusals.heard(refusal)
+        if pause is None:
             self._again()
+        else:
+            self._written = None
+            self._agenda.at(self._agenda.now() + pause, self._write)
 
 
 class PlaceKeeper:
@@ -96,12 +137,19 @@ class PlaceKeeper:
     """
 
     def __init__(
-        self, session: Session, path: str, agenda: Agenda, stopping: Callable[[], bool]
+        self,
+        session: Session,
+        path: str,
+        agenda: Agenda,
+        stopping: Callable[[], bool],
+        *,
+        refusals: Refusals,
     ) -> None:
         self._session = session
         self._path = path
         self._agenda = agenda
         self._stopping = stopping
+        self._refusals = refusals
         self._wanted = b""
         self._written = b""
         self._under_way = False
@@ -123,9 +171,10 @@ class PlaceKeeper:
             self._written = data
             write(self._session, self._agenda, self._path, data, self._answered)
 
-    def _answered(self, refused: bool) -> None:
-        if refused:
-            self._written = b""
-            self._agenda.at(self._agenda.now() + REFUSED, self._write)
-        else:
+    def _answered(self, refusal: AccessDenied | None) -> None:
+        pause = self._refusals.heard(refusal)
+        if pause is None:
             self._write()
+        else:
+            self._written = b""
+            self._agenda.at(self._agenda.now() + pause, self._write)

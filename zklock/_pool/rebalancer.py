@@ -10,11 +10,12 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from zklock._election.threads import Leadership
+from zklock._election.threads import LeaderElection, Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.session import Session
 from zklock._ground.records import Fields, log_fields
+from zklock._kazoo.client import AnyClient
 from zklock._pool import nodes
 from zklock._pool.aside import Aside
 from zklock._pool.keys import Key, Keys, alike, parse_shards, told
@@ -22,6 +23,7 @@ from zklock._pool.newcomers import Newcomers
 from zklock._pool.nodes import PoolPaths, WorkerRecord
 from zklock._pool.planning import Assign, BadPlan, PlannedWorker, planned
 from zklock._pool.returning import Absences, Place, age, inherited, kept_back, replaced, share_out
+from zklock._pool.trouble import Trouble
 from zklock._recipes import follow
 from zklock._recipes.effects import Node, Recipe
 from zklock.errors import AccessDenied, NoAnswer, ZkLockError
@@ -49,13 +51,35 @@ class Memory:
     """What a worker remembers from one of its terms to the next.
 
     ``shards``: the shards that it was told last. ``asked``: the last call of a user's function; it
-    may still be under way.
+    may still be under way. ``trouble``: why it could not lead, or not assign the shards.
     """
 
-    def __init__(self, shards: Keys) -> None:
+    def __init__(self, shards: Keys, trouble: Trouble) -> None:
         self.shards = shards
+        self.trouble = trouble
         self.asked: Aside[dict[str, frozenset[Key]]] | None = None
         self.newcomers = Newcomers()
+
+
+class PoolElection(LeaderElection):
+    """The election of a pool's leader. It says each cause of a failure once."""
+
+    def __init__(
+        self, trouble: Trouble, client: AnyClient, places: PoolPaths, **options: Any
+    ) -> None:
+        super().__init__(client, places.leader, **options)
+        self._trouble = trouble
+        self._pool = places.root
+
+    def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
+        if self._trouble.strikes(error):
+            log.error(
+                "%s: this worker cannot lead: %s",
+                self._pool,
+                error,
+                exc_info=None if isinstance(error, ZkLockError) else error,
+                extra=log_fields(leadership, path=self._pool),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +146,10 @@ class Rebalancer:
             while self._gather():
                 if not self._plan():
                     self._later(lambda: None)  # look again, after a while
+                elif self._memory.trouble.ends():
+                    log.info(
+                        "%s: this worker can lead again", self._places.root, extra=self._fields()
+                    )
         except _NoPlan:
             return  # another worker may lead; this one queues behind it
         finally:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
+from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import Calling, OwnThreads
@@ -274,7 +275,7 @@ class InTasks(OnLoop):
         if self._own:
             self._thread = threading.Thread(target=self._run, name="zklock-loop", daemon=True)
             try:
-                self._thread.start()
+                threads.begin(self._thread)
             except BaseException:
                 self._loop.close()
                 raise

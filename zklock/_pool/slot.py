@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from zklock._election.base import pause_after
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._engine.outcome import Once
 from zklock._ground import telemetry
-from zklock._ground.groups import says_only
+from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.happened import ShardMoved
 from zklock._ground.records import Fields, log_fields
 from zklock._kazoo.client import Kazoo
@@ -31,7 +30,8 @@ from zklock._pool.keys import Key, in_order
 from zklock._pool.own_threads import Calling
 from zklock._pool.runners import CannotRun, Runner, Task
 from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState
-from zklock.errors import LockLost, NotHeld
+from zklock._pool.trouble import Trouble
+from zklock.errors import LockLost, NotHeld, StaleToken
 
 log = logging.getLogger("zklock")
 
@@ -254,7 +254,7 @@ class Slot:
         self._slots = slots
         self._lock: ShardLock | None = None
         self._attempt: Attempt[Any] | None = None
-        self._failures = 0  # in a row: of the attempts, then of the handler
+        self._trouble = Trouble(slots.duties.retry)  # of the attempts, then of the handler
         self._grant: Any = None
         self._running: set[str] = set()  # the callbacks and the handler that run
         self._task: Task | None = None
@@ -288,10 +288,8 @@ class Slot:
         self._slots.agenda.later(partial(call, *what))
 
     def _after_pause(self, call: Callable[[], object]) -> None:
-        self._failures += 1
-        pause = pause_after(self._failures, self._slots.duties.retry)
         agenda = self._slots.agenda
-        agenda.at(agenda.now() + pause, call)
+        agenda.at(agenda.now() + self._trouble.pause(), call)
 
     def _happens(self, event: SlotEvent, grant: Any = None) -> None:
         """Go where the event leads, and do what is done first there. ``grant`` is new."""
@@ -343,17 +341,19 @@ class Slot:
     def _failed(self, error: Exception) -> None:
         self._happens(SlotEvent.FAILED if self._slots.usable() else SlotEvent.HOPELESS)
         if self.state is SlotState.RETRYING:
-            log.error(
-                "%s: shard %s cannot be had: %s",
-                self._slots.path,
-                self.shard,
-                error,
-                extra=self._fields(),
-            )
+            if self._trouble.strikes(error):
+                log.error(
+                    "%s: shard %s cannot be had: %s",
+                    self._slots.path,
+                    self.shard,
+                    error,
+                    extra=self._fields(),
+                )
             self._after_pause(partial(self._happens, SlotEvent.DUE))
 
     def _own(self) -> None:
-        self._failures = 0
+        if self._trouble.ends():
+            log.info("%s: shard %s is had", self._slots.path, self.shard, extra=self._fields())
         self._slots.own(self.shard, self._grant)
         if self._slots.duties.on_assigned is not None:
             self._call("on_assigned", self._slots.duties.on_assigned)
@@ -419,24 +419,39 @@ class Slot:
         )  # with its loop
         path, shard = self._slots.path, self.shard
         if error is None or ended:
-            self._failures = 0
+            if self._trouble.ends():
+                log.info("%s: shard %s is handled again", path, shard, extra=self._fields())
         elif isinstance(error, CannotRun):
             # No failure, whatever ``on_error`` is. A worker keeps no shard that nobody works on.
-            log.error("%s: shard %s is not handled: %s", path, shard, error, extra=self._fields())
+            if self._trouble.strikes(error):
+                log.error(
+                    "%s: shard %s is not handled: %s", path, shard, error, extra=self._fields()
+                )
             if error.for_good:
                 self._slots.unfit()
             else:
                 self._after_pause(self._work)
-        elif not (says_only(error, LockLost) and not self._grant.held) and not (
+        elif not (says_only(error, OF_LOSS) and not self._grant.held) and not (
             self._stuck and says_only(error, NotHeld)
         ):
-            log.error(
-                "%s: the handler of shard %s raised",
-                path,
-                shard,
-                exc_info=error,
-                extra=self._fields(),
-            )
+            if not says_only(error, StaleToken):
+                log.error(
+                    "%s: the handler of shard %s raised",
+                    path,
+                    shard,
+                    exc_info=error,
+                    extra=self._fields(),
+                )
+                self._trouble.fails()
+            elif self._trouble.strikes(error):
+                # The loss comes in a moment; or the mark is that of other tokens.
+                log.warning(
+                    "%s: the handler of shard %s was refused: %s",
+                    path,
+                    shard,
+                    error,
+                    extra=self._fields(),
+                )
             if self._slots.duties.again:
                 self._after_pause(self._work)
         self._look()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
-from types import TracebackType
 
 from zklock._election.observers import MembershipChanges, Observer
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.roster import MembershipChange
+from zklock._ground.itself import LeavesWhatItEntered, entered
 from zklock._ground.public import public
 from zklock._locks.grant import Grant
 from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
@@ -28,7 +28,7 @@ class _ShardGrant(Reporting, Grant):
 
 
 @public
-class WorkerPool(Membership[Grant]):
+class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
     """One worker of a pool: it runs its share of the shards.
 
     ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the pool's
@@ -52,15 +52,15 @@ class WorkerPool(Membership[Grant]):
     earlier, the shard stays owned, and is not handled again until it is owned anew.
 
     ``executor``: where the handler runs. ``"threads"``; ``"processes"`` (one for each shard that
-    runs, spawned); ``"asyncio"`` (a loop on a thread of its own); any executor of
-    ``concurrent.futures``; or a running event loop. The default is ``"asyncio"`` for coroutine
-    functions, else ``"threads"``. If an executor runs fewer handlers at a time than there are
-    shards, the other shards are owned, and wait for their handler.
+    runs, spawned: the script needs ``if __name__ == "__main__":``); ``"asyncio"`` (a loop on a
+    thread of its own); any executor of ``concurrent.futures``; or a running event loop. The default
+    is ``"asyncio"`` for coroutine functions, else ``"threads"``. If an executor runs fewer handlers
+    at a time than there are shards, the other shards are owned, and wait for their handler.
 
     ``on_error``: what follows an exception in the handler, which is logged. ``"retry"`` calls it
     again after a pause that grows with every failure in a row. ``"stop"`` does not, and the shard
-    stays owned. ``retry``: the first and the longest pause, in seconds. ``LockLost`` of a shard
-    that is lost counts as a return.
+    stays owned. ``retry``: the first and the longest pause, in seconds. ``LockLost`` and
+    ``StaleToken`` of a shard that is lost count as a return.
 
     If the shard is lost, a coroutine function is cancelled. A process gets SIGTERM 10 seconds after
     the loss, and SIGKILL 5 seconds later. A handler that is not called because its executor is
@@ -113,10 +113,11 @@ class WorkerPool(Membership[Grant]):
         """Join the pool; shards come soon.
 
         If it is interrupted, the worker has not joined, or leaves again in the background. Raises
-        the same errors as ``Lock.contenders()``. Raises ``ZkLockError`` if the pool was started
+        the same errors as ``Lock.contenders()``, among them ``AccessDenied`` if ACLs forbid this
+        worker to join: then it may be started again. Raises ``ZkLockError`` if the pool was started
         before, if what ZooKeeper says of the shards cannot be read (:meth:`set_shards` mends it),
         if the pool has names and ``shards`` was a number, or the other way round, or if no thread
-        can be started for the pool.
+        can be started for the pool. Raises ``RuntimeError`` in a process that is being spawned.
         """
         self._start_by(StartCall())
 
@@ -206,33 +207,26 @@ class WorkerPool(Membership[Grant]):
         return MembershipChanges(self._session, self._membership, self._observing(timeout))
 
     def __enter__(self) -> WorkerPool:
+        body = entered(self)
         call = StartCall()
         try:
             self._start_by(call)
-            return self
         except BaseException:
+            body.watches = ()
             try:
                 self._give_up_start(call)
             finally:  # a second interrupt may have struck in it
                 self._give_up_start(call)
             raise
+        body.held = True
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
+    def _leave_body(self, error: BaseException | None) -> None:
+        with contextlib.suppress(ForkedClient):  # the worker is that of the parent
             self.stop()
-        except ForkedClient:
-            return  # the worker is that of the parent
-        except BaseException:
-            try:
-                self._depart()
-            finally:  # a second interrupt may have struck in it
-                self._depart()
-            raise
+
+    def _abandon_body(self) -> None:
+        self._depart_here()
 
     # Inside.
 

@@ -38,6 +38,7 @@ from zklock._recipes.steps import (
     given,
     look,
     persist,
+    refuse_strangers,
     refuse_unseen,
     renew,
     watch,
@@ -193,6 +194,7 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
         yield from leave(entry)
         yield from renew(entry.path, listing.epoch)
         return AGAIN
+    yield from refuse_strangers(entry.path, me, listing)
     reads, passed = me.kind is names.Kind.READ, tuple[str, ...]()
     queued = entry.queued
     while standing := listing.queue.standing(me, passed):

@@ -3,7 +3,8 @@
 zklock writes the names of Apache Curator, ``_c_<uuid>-lock-<sequence>``. So Java (Curator), Go
 (go-zookeeper) and Python queue fairly in one lock. On request it writes names that kazoo's lock
 recipes see, ``_c_<uuid>-__lock__<sequence>``; Curator does not see those. zklock reads the names of
-all of them, and of the recipes that ZooKeeper ships. Any other name is not a contender.
+all of them, of aiozk, and of the recipes that ZooKeeper ships. Any other name is not a contender.
+A name that ends as a sequential node's does is a *stranger*: whoever made it may queue, too.
 """
 
 from __future__ import annotations
@@ -57,12 +58,18 @@ _MARKERS = {marker: kind for written in (_CURATOR, _KAZOO) for kind, marker in w
     "__lock__": Kind.EXCLUSIVE,
     "__rlock__": Kind.READ,
 }
+_AIOZK = {"lock": Kind.EXCLUSIVE, "read": Kind.READ, "write": Kind.WRITE}
+_KINDS = _MARKERS | _AIOZK
 _SEQUENCE = "(?P<sequence>[0-9]{10}|-[0-9]{9,10})"  # %010d of a signed 32-bit number
 _MARKED = re.compile(  # where several markers end at the sequence number, the longest counts
     f".*?(?P<marker>{'|'.join(map(re.escape, _MARKERS))}){_SEQUENCE}", re.ASCII | re.DOTALL
 )
 _SEEN_BY_KAZOO = re.compile(f"__r?lock__{_SEQUENCE}$", re.ASCII)
 _RECIPE = re.compile(f"x--?[0-9a-fA-F]+-{_SEQUENCE}", re.ASCII)
+_OF_AIOZK = re.compile(f"(?P<marker>{'|'.join(_AIOZK)})-[0-9a-f]{{32}}-{_SEQUENCE}", re.ASCII)
+_SEQUENTIAL = re.compile(f".*{_SEQUENCE}", re.ASCII | re.DOTALL)
+_DIGITS = re.compile("[0-9a-f]")
+_STRANGERS = 16
 _ILLEGAL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
@@ -151,13 +158,36 @@ def seen_by_kazoo(text: str) -> bool:
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Name | None:
     """Return the contender with this node name, or ``None`` if it is not one."""
-    match = _MARKED.fullmatch(text) or _RECIPE.fullmatch(text)
-    if match is None:
+    match = _MARKED.fullmatch(text) or _RECIPE.fullmatch(text) or _OF_AIOZK.fullmatch(text)
+    if match is None or (sequence := _number(match)) is None:
         return None
+    return Name(text, _KINDS.get(match.groupdict().get("marker", ""), Kind.EXCLUSIVE), sequence)
+
+
+def _number(match: re.Match[str]) -> int | None:
     sequence = int(match["sequence"])
     if not -(2**31) <= sequence < 2**31 or match["sequence"] != f"{sequence:010d}":
         return None  # ZooKeeper does not write such a number
-    return Name(text, _MARKERS.get(match.groupdict().get("marker", ""), Kind.EXCLUSIVE), sequence)
+    return sequence
+
+
+def strangers(listed: Iterable[str], me: Name | None = None) -> list[str]:
+    """Return names of sequential nodes before ``me`` that are not known to be contenders.
+
+    Of names that differ only in digits and letters up to ``f``, the oldest; of all these, the
+    sixteen oldest. ``me=None``: before nobody.
+    """
+    oldest: dict[str, tuple[int, str]] = {}
+    for text in listed:
+        if parse(text) is not None or (match := _SEQUENTIAL.fullmatch(text)) is None:
+            continue
+        if (sequence := _number(match)) is None:
+            continue
+        stranger = Name(text, Kind.EXCLUSIVE, sequence).order
+        if me is None or stranger < me.order:
+            alike = _DIGITS.sub("", text)
+            oldest[alike] = min(oldest.get(alike, stranger), stranger)
+    return [text for _, text in sorted(oldest.values())[:_STRANGERS]]
 
 
 def blocks(before: Kind, me: Kind) -> bool:

@@ -317,6 +317,32 @@ def refuse_unseen(path: str, queue: names.Queue) -> None:
             )
 
 
+def refuse_strangers(path: str, me: names.Name, listing: Listing) -> Recipe[None]:
+    """Raise ``MixedNames`` if an ephemeral node stands before ``me`` whose name is not known.
+
+    Whoever made it may hold the lock. It is enough to look once for each contender: nobody can
+    come in before it later.
+    """
+    while len(listing.names) > len(listing.queue.contenders):
+        found = names.strangers(listing.names, me)
+        if not found:
+            return
+        answers = yield tuple(Exists(f"{path}/{name}") for name in found)
+        for name, answer in zip(found, answers, strict=True):
+            check(answer, Failure.DROPPED, Failure.MISSING)
+            if isinstance(answer, Node) and answer.owner:
+                raise MixedNames(
+                    f"{path}: {name} stands before this contender. It is ephemeral and sequential, "
+                    "like the nodes of all who queue for a lock, but zklock does not know whose "
+                    "names these are, and whether it would have to wait. Give the lock a path on "
+                    "which only programs queue that know each other's names",
+                    path=path,
+                )
+        if all(isinstance(answer, Node) for answer in answers):
+            return
+        listing = yield from look(path)  # one is gone: perhaps another one like it was hidden
+
+
 def renew(path: str, epoch: int) -> Recipe[None]:
     """Wait until a worn-out parent is empty, and delete it: the next parent starts at 0."""
     while True:

@@ -159,6 +159,8 @@ def _turn(entry: lock.Entry, listing: Listing) -> tuple[names.Name, int] | None:
     standing = queue.standing(me)
     if standing is None or standing.nearest is not None or steps.worn_out(me, listing):
         return None
+    if len(listing.names) > len(queue.contenders) and names.strangers(listing.names, me):
+        return None
     if entry.naming is names.Naming.KAZOO and not all(
         names.seen_by_kazoo(name.text) for name in queue.contenders
     ):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from functools import partial
-from types import TracebackType
 from typing import Any
 
+from zklock._ground.itself import entered
 from zklock._kazoo.connect import (
     STUCK_SECONDS,
     Client,
@@ -17,6 +17,7 @@ from zklock._kazoo.connect import (
     new_client,
     no_server,
 )
+from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
 from zklock.aio.waiting import call_soon, in_thread
 
 
@@ -41,31 +42,49 @@ def connect(
     carry the locks of threads. A client of :func:`zklock.connect` may carry the locks of asyncio.
     """
     client = new_client(hosts, timeout, start_timeout=start_timeout, proofs=proofs, **kazoo_options)
-    return Connecting(client, hosts, start_timeout, bool(kazoo_options.get("sasl_options")))
+    return Connecting(client, hosts, start_timeout)
 
 
-class Connecting:
-    """A client to start: ``await`` it once, or enter it once by ``async with``."""
+class Connecting(TaskLeavesWhatItEntered, Coroutine[Any, Any, Client]):
+    """A client to start: ``await`` it once, or enter it once by ``async with``.
 
-    def __init__(self, client: Client, hosts: str, start_timeout: float, sasl: bool) -> None:
+    It is a coroutine, so that ``asyncio.create_task`` takes it.
+    """
+
+    def __init__(self, client: Client, hosts: str, start_timeout: float) -> None:
         self._client = client
         self._hosts = hosts
         self._start_timeout = start_timeout
-        self._sasl = sasl
         self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
+        self._steps: Coroutine[Any, Any, Client] | None = None  # of a task
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self._start().__await__()
 
-    async def __aenter__(self) -> Client:
-        return await self._start()
+    def send(self, value: Any) -> Any:
+        """Go on; for a task."""
+        if self._steps is None:
+            self._steps = self._start()
+        return self._steps.send(value)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def throw(self, *error: Any) -> Any:
+        """Go on with an error; for a task."""
+        if self._steps is None:
+            self._steps = self._start()
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        """End it; for a task."""
+        if self._steps is not None:
+            self._steps.close()
+
+    def __aenter__(self) -> Coroutine[Any, Any, Client]:
+        return held_from(entered(self), self._start)
+
+    def _abandon_body(self) -> None:
+        self._give_up()
+
+    async def _leave_task_body(self, error: BaseException | None) -> None:
         assert self._loop is not None
         ended = in_thread(self._loop, partial(end, self._client), "zklock-stop")
         if ended is not None:
@@ -88,22 +107,21 @@ class Connecting:
         try:
             begin(
                 self._client,
-                self._sasl,
                 self._start_timeout,
-                lambda error: call_soon(loop, partial(settle, error)) or self._abandon(),
+                lambda error: call_soon(loop, partial(settle, error)) or self._give_up(),
             )
             error = await started
         except BaseException:
-            self._abandon()
+            self._give_up()
             raise
         finally:
             timer.cancel()
         if error is not None:
-            if ended := self._abandon():
+            if ended := self._give_up():
                 await asyncio.wait([ended], timeout=STUCK_SECONDS)
             raise error
         return self._client
 
-    def _abandon(self) -> asyncio.Future[None] | None:
+    def _give_up(self) -> asyncio.Future[None] | None:
         assert self._loop is not None
         return in_thread(self._loop, partial(abandon, self._client), "zklock-stop")

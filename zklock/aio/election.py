@@ -18,7 +18,7 @@ from zklock._engine.callbacks import is_coroutine_function
 from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
-from zklock._ground.groups import says_only
+from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.news import LOOK, News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -29,7 +29,7 @@ from zklock._recipes.queries import Contender
 from zklock.aio.grant import Attempting, Grant
 from zklock.aio.observers import LeaderChanges, MembershipChanges, Observer
 from zklock.aio.waiting import AWAITING, call_soon, cancel, running_loop, running_task
-from zklock.errors import LeaderStuck, LockLost
+from zklock.errors import LeaderStuck
 
 log = logging.getLogger("zklock")
 
@@ -111,7 +111,7 @@ class _Term(Term[Leadership]):
             error = None if self.cancelled else asyncio.CancelledError("lead was cancelled")
         else:
             error = task.exception()
-        if error is not None and not (says_only(error, LockLost) and leadership._loss):
+        if error is not None and not (says_only(error, OF_LOSS) and not leadership.held):
             self.error = error
             log.error(
                 "%s: what leads with token %s raised",
@@ -185,9 +185,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
         An exception in ``lead`` ends the term and is logged. With ``on_error="retry"`` this member
         stands again, after a pause that grows with every failure in a row. With ``"raise"``, the
-        exception is raised here. ``LockLost`` of a leadership that is lost counts as a return, also
-        in the group of a ``TaskGroup``. A cancellation that the election did not ask for counts as
-        a failure.
+        exception is raised here. ``LockLost`` and ``StaleToken`` of a leadership that is lost count
+        as a return, also in the group of a ``TaskGroup``. A cancellation that the election did not
+        ask for counts as a failure.
 
         If ``run`` is cancelled, it cancels ``lead``, waits for its end for ``grace`` seconds, and
         leaves no member behind.

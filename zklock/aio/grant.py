@@ -10,14 +10,15 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from enum import Enum
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, cast
 
-from zklock._engine.bodies import AttemptingBase, B, Bodied, HasBody, Locking
+from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Bodied
 from zklock._engine.grant import GrantBase, GrantOptions, Keeper
+from zklock._ground.itself import entered
 from zklock._ground.kept import kept
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import Claim
+from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
 from zklock.aio.waiting import AWAITING, call_soon, running_loop, running_task
 
 log = logging.getLogger("zklock")
@@ -26,39 +27,36 @@ _callbacks: set[asyncio.Task[Any]] = set()
 """The tasks that run: the loop itself keeps only weak references to tasks."""
 
 
-class Leaves(HasBody):
+class Leaves(TaskLeavesWhatItEntered, Abandons):
     """How a task leaves an ``async with`` body."""
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Release. Raises ``LockLost`` if it was lost; an error of the body is kept, and noted."""
+    async def _leave_task_body(self, error: BaseException | None) -> None:
         await self._end_body(error)
 
 
 class Entered(Bodied, Leaves):
     """What a task holds already, and releases at the end of an ``async with`` body."""
 
-    async def __aenter__(self) -> Self:
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return held_from(entered(self), self._enter_body)
+
+    async def _enter_body(self) -> Self:
         self._enter()
         return self
 
 
-class WithLock(Locking[B], Leaves):
+class WithLock(Leaves, AbandonsLock[B]):
     """``async with lock``."""
 
     def __aenter__(self) -> Coroutine[Any, Any, B]:
-        return self._enter()
+        return held_from(entered(self), self._enter)
 
 
 class Attempting(AttemptingBase[B], Leaves):
     """``async with lock.attempt(…)``."""
 
-    async def __aenter__(self) -> B | None:
-        return await self._enter()
+    def __aenter__(self) -> Coroutine[Any, Any, B | None]:
+        return held_from(entered(self), self._enter)
 
 
 class Grant(GrantBase, Entered):

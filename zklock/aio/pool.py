@@ -7,14 +7,14 @@ import contextlib
 import inspect
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
+from zklock._ground.itself import entered
 from zklock._ground.news import News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -23,6 +23,7 @@ from zklock._pool.own_threads import Calling
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Reporting, Slot
 from zklock.aio.grant import Grant
+from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
 from zklock.aio.observers import MembershipChanges, Observer
 from zklock.aio.waiting import AWAITING, call_soon
 
@@ -39,7 +40,7 @@ class _ShardGrant(Reporting, Grant):
 
 
 @public
-class WorkerPool(Membership[Grant]):
+class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     """One worker of a pool: it runs its share of the shards, as tasks of an event loop.
 
     The arguments are those of :class:`zklock.WorkerPool`, with these differences. The pool belongs
@@ -81,7 +82,8 @@ class WorkerPool(Membership[Grant]):
     async def start(self) -> None:
         """Join the pool; shards come soon.
 
-        Raises the same errors as ``Lock.contenders()``. Raises ``ZkLockError`` if the pool was
+        Raises the same errors as ``Lock.contenders()``, among them ``AccessDenied`` if ACLs forbid
+        this worker to join: then it may be started again. Raises ``ZkLockError`` if the pool was
         started before, if what ZooKeeper says of the shards cannot be read (:meth:`set_shards`
         mends it), or if the pool has names and ``shards`` was a number, or the other way round. If
         this is cancelled, the worker has not joined, and may be started again.
@@ -160,17 +162,18 @@ class WorkerPool(Membership[Grant]):
         """
         return MembershipChanges(self._session, self._membership, self._observing(timeout))
 
-    async def __aenter__(self) -> WorkerPool:
+    def __aenter__(self) -> Coroutine[Any, Any, WorkerPool]:
+        return held_from(entered(self), self._started_here)
+
+    async def _started_here(self) -> WorkerPool:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _leave_task_body(self, error: BaseException | None) -> None:
         await self.stop()
+
+    def _abandon_body(self) -> None:
+        self._depart_here()
 
     # Inside, on any thread.
 

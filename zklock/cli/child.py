@@ -152,12 +152,17 @@ class Child:
         self._socket.close()
 
     def _order(self, *message: Any) -> None:
+        self._rouse()
         try:
             self._wire.send(*message)
         except BlockingIOError:
-            self._process.kill()  # it has been stopped for long; the command ends with it
+            self._process.kill()  # it has not run for long; the command ends with it
         except OSError:
             return  # the supervisor is dead: the thread finds that
+
+    def _rouse(self) -> None:
+        """Have the supervisor go on if somebody has stopped it: it alone sees the command's end."""
+        self._process.send_signal(signal.SIGCONT)
 
     # The thread.
 
@@ -200,6 +205,7 @@ class Child:
         if limits is None or not self._begun or self.status is not None:
             return _LOOK_SECONDS
         self._act_at = limits.act_at
+        self._rouse()
         with contextlib.suppress(OSError):
             self._wire.send(supervisor.LEASE, limits.term_at, limits.kill_at)
         return limits.fresh
@@ -294,6 +300,18 @@ def _terminal() -> Iterator[int | None]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(terminal)
+
+
+def check_proc() -> None:
+    """Raise ``ZkLockError`` if ``/proc`` lacks this PID namespace, and so descendants."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            if os.readlink("/proc/self") == str(os.getpid()):  # noqa: PTH115
+                return
+        raise zklock.ZkLockError(
+            "/proc does not show the processes of this PID namespace, so that what the command "
+            "starts could not be ended: mount it, as 'unshare --mount-proc' does"
+        )
 
 
 def expect_children() -> None:

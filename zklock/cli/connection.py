@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import threading
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -40,8 +41,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def connected(options: argparse.Namespace) -> Iterator[KazooClient]:
-    """Yield a client of the ZooKeeper that the options name; stop it at the end."""
+def connected(
+    options: argparse.Namespace, stop_within: float | None = None
+) -> Iterator[KazooClient]:
+    """Yield a client of the ZooKeeper that the options name; stop it at the end.
+
+    kazoo waits for a session timeout until ZooKeeper has confirmed that. ``stop_within``: wait for
+    so many seconds at most, where nothing can be lost.
+    """
     from kazoo.exceptions import WriterNotClosedException  # noqa: PLC0415 - nor '--help'
     from kazoo.hosts import collect_hosts  # noqa: PLC0415
 
@@ -64,9 +71,17 @@ def connected(options: argparse.Namespace) -> Iterator[KazooClient]:
     finally:
         # kazoo's connection thread may be busy for longer than stop() waits for it. That loses
         # nothing: ZooKeeper ends the session by itself.
-        with contextlib.suppress(WriterNotClosedException):
-            client.stop()
-            client.close()
+        def stop() -> None:
+            with contextlib.suppress(WriterNotClosedException):
+                client.stop()
+                client.close()
+
+        if stop_within is None:
+            stop()
+        else:
+            stopping = threading.Thread(target=stop, name="zklock-stop", daemon=True)
+            stopping.start()
+            stopping.join(stop_within)
 
 
 def kazoo_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -8,13 +8,18 @@ import platform
 import sys
 import time
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
+from ssl import SSLContext
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.hosts import collect_hosts
 
 import zklock
+from zklock._ground.addresses import server_name
 from zklock.cli import admin, connection
 from zklock.cli.graph import where
 from zklock.cli.view import checkup, draw, servers, waits
@@ -26,8 +31,8 @@ from zklock.cli.view.text import draws, plain
 
 _DESCRIPTION = """\
 Look at the servers, the session, the lease, ACLs, and all that is at and below a node, and say what
-would hurt, and what to do. Exit status 0: nothing worse than a note; 1: a warning; 2: a problem;
-69: no ZooKeeper answers. Nothing is changed."""
+would hurt, and what to do. Exit status 0: nothing worse than a note; 1: a warning; 2: a problem,
+such as no answer of ZooKeeper's. Nothing is changed."""
 
 
 def add(commands: Any) -> None:
@@ -48,18 +53,22 @@ def run(options: argparse.Namespace) -> int:
     """Examine, and print the findings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a chroot is missing is a finding
-        with connection.connected(options) as client:
-            examined = _examine(client, options)
-    found = checkup.findings(examined)
+        try:
+            with connection.connected(options) as client:
+                found = checkup.findings(_examine(client, options))
+        except (zklock.NoAnswer, zklock.AccessDenied, zklock.ClientClosed) as error:
+            hosts = collect_hosts(options.hosts)[0]
+            told = _told(hosts, options, connection.tls_context(options))
+            found = checkup.without_session([server for server, _ in told], str(error))
     status = checkup.worst(found)
     if options.json:
-        told = {
+        report = {
             "version": checkup.VERSION,
             "path": options.root,
             "status": status,
             "findings": [finding.to_json() for finding in found],
         }
-        print(json.dumps(told))
+        print(json.dumps(report))
     else:
         arrow = "→" if draws(sys.stdout.encoding) else "->"
         for finding in found:
@@ -76,29 +85,23 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
     if chroot_exists:
         picture = reader.read()
         graph = confirmed(waits.graph(picture.locks), reader)
-    admins = [
-        servers.Admin(host, options.admin_port, None if client.use_ssl else number)
-        for host, number in client.hosts
-    ]
     tls = connection.tls_context(options)
-    told = [
-        servers.server(host, number, asked, tls)
-        for (host, number), asked in zip(client.hosts, admins, strict=True)
-    ]
+    told = _told(client.hosts, options, tls)
     serving = [
         (host, number, asked)
-        for (host, number), asked, server in zip(client.hosts, admins, told, strict=True)
+        for (host, number), (server, asked) in zip(client.hosts, told, strict=True)
         if server.trouble is None
     ]
+    limits = servers.limits(*serving[0], tls) if serving else None
     there = [path for path in checkup.ancestors(root) if chroot_exists and _exists(client, path)]
     return checkup.Examined(
         path=root,
         asked=options.session_timeout,
         granted=client.handler.session_timeout,
-        servers=told,
-        limits=servers.limits(*serving[0], tls) if serving else None,
+        servers=[server for server, _ in told],
+        limits=limits,
         reads=servers.read_times(client),
-        writes=servers.write_times(client) if chroot_exists else [0.0],
+        writes=servers.write_times(client) if chroot_exists else [],
         boottime=hasattr(time, "CLOCK_BOOTTIME"),
         chroot=client.chroot,
         chroot_exists=chroot_exists,
@@ -111,7 +114,42 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
         facts=reader.facts,
         versions=f"zklock {zklock.__version__}, kazoo {version('kazoo')}, "
         f"Python {platform.python_version()}",
+        alike=_alike(client, serving, tls) if limits and limits.per_address else 0,
+        local=bool(serving)
+        and told[0][0].mode != "standalone"
+        and servers.sessions_are_local(*serving[0][:2], tls),
     )
+
+
+Told = list[tuple[checkup.Server, servers.Admin]]
+
+
+def _told(
+    hosts: Sequence[tuple[str, int]], options: argparse.Namespace, tls: SSLContext | None
+) -> Told:
+    """Return what each server says, and its admin server."""
+    admins = [
+        servers.Admin(host, options.admin_port, None if tls else number) for host, number in hosts
+    ]
+    return [
+        (servers.server(host, number, asked, tls), asked)
+        for (host, number), asked in zip(hosts, admins, strict=True)
+    ]
+
+
+def _alike(
+    client: KazooClient, serving: list[tuple[str, int, servers.Admin]], tls: SSLContext | None
+) -> int:
+    """Return how many connections from this machine's address its server has, 0: not known."""
+    for host, number, asked in serving:
+        if server_name(host, number) == client.handler.server:
+            found = servers.connections(host, number, partial(_itself, asked), tls)
+            return servers.alike(found or {}, client.client_id[0])
+    return 0
+
+
+def _itself(asked: servers.Admin) -> servers.Admin:
+    return asked
 
 
 def _exists(client: KazooClient, path: str) -> bool:

@@ -11,24 +11,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import zklock
+from zklock._election.base import pause_after
 from zklock._ground.clock import clock
 from zklock.cli import connection, supervisor
-from zklock.cli.child import Child, expect_children
+from zklock.cli.child import Child, check_proc, expect_children
 from zklock.cli.ending import Ending, ends_on_signals
-from zklock.cli.happenings import PARTING_SECONDS, Asked, Finished, Happenings
+from zklock.cli.happenings import PARTING_SECONDS, Asked, Finished, Happenings, Passed
 from zklock.cli.run import (
+    PASSED,
     Term,
     add_command_options,
+    check_not_inside,
     command_of,
     environ_of,
     identity_of,
+    is_passed,
     run_command,
+    say_cuts,
 )
 from zklock.cli.saying import say
 from zklock.cli.status import Status
 from zklock.cli.variables import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE
 
 _LOOK_SECONDS = 0.2
+_RETRY = (0.5, 30.0)
+"""The first and the longest pause after a command that has failed."""
 
 _DESCRIPTION = f"""\
 Stand for election, and run the command while this member leads. The command finds the fencing token
@@ -37,9 +44,10 @@ ${connection.HOSTS_VARIABLE}. When the lease of the leadership runs out, the com
 gets SIGTERM, after the grace all its processes get SIGKILL, and this member stands again. The
 processes are gone before another can lead, also if 'zklock elect' itself is stopped or killed. When
 the command ends by itself, 'zklock elect' ends with its status, 128 + n if signal n ended it; with
---again this member stands again instead. The leadership is handed on only when the command has
-ended. Other exit statuses: 64: wrong usage; 69: no ZooKeeper; 77: not permitted; 125: 'zklock
-elect' itself has failed; 126: the command cannot be run; 127: there is no such command."""
+--again this member stands again instead, after a pause that grows while the command fails. The
+leadership is handed on only when the command has ended. Other exit statuses: 64: wrong usage; 69:
+no ZooKeeper; 77: not permitted; 125: 'zklock elect' itself has failed; 126: the command cannot be
+run; 127: there is no such command."""
 
 
 def add(commands: Any) -> None:
@@ -65,7 +73,8 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Stand for election, and run the command in each term."""
     command = command_of(options)
-    with ends_on_signals() as ending:
+    check_proc()
+    with ends_on_signals(PASSED) as ending:
         expect_children()
         return _Office(command, options).attend(ending)
 
@@ -83,6 +92,9 @@ class _Office:
         self._options = options
         self._election: zklock.LeaderElection | None = None
         self._asked: int | None = None
+        self._told = threading.Event()  # whether it was asked
+        self._failures = 0  # of the command, in a row
+        self._pause = 0.0
         self._client: Any = None
         self._foreign = supervisor.children_of(os.getpid())
         self._signals = Happenings()
@@ -116,21 +128,31 @@ class _Office:
     def _stand(self) -> None:
         options = self._options
         with connection.connected(options) as client:
-            self._election = zklock.LeaderElection(
-                client,
-                options.path,
-                identity=options.identity or identity_of(self._command),
-                payload=options.payload,
-                grace=math.inf,
-            )
+            say_cuts("elect", options, client)
             self._client = client
-            if self._asked is None:
-                self._election.run(self.lead, on_error="raise")
+            while True:
+                self._election = election = zklock.LeaderElection(
+                    client,
+                    options.path,
+                    identity=options.identity or identity_of(self._command),
+                    payload=options.payload,
+                    grace=math.inf,
+                )
+                if self._asked is None:
+                    check_not_inside(options.path, lambda: _leaders(election))  # noqa: B023
+                    election.run(self.lead, on_error="raise")
+                if self._status is not None or self._told.wait(self._pause):
+                    return
 
     def _heed(self, number: int) -> None:
-        """Pass the signal on to the command if it runs; in any case end the candidacy."""
-        self._asked = number
+        """Pass the signal on to the command if it runs; end the candidacy if it asks for that."""
         happened = self._happened
+        if is_passed(number, self._options, runs=happened is not None):
+            if happened is not None:
+                happened.put(Passed(number))
+            return
+        self._asked = number
+        self._told.set()
         if happened is not None:
             happened.put(Asked(number))
         elif self._election is not None:
@@ -167,13 +189,24 @@ class _Office:
         over = outcome.ended or leadership.should_stop.is_set()
         leadership.resign()
         told.join()
+        again = self._options.again and not (outcome.hung_up and not self._options.pass_hup)
         cannot = status in {Status.NOT_FOUND, Status.NOT_EXECUTABLE}
-        if self._asked is not None or cannot or not (over or self._options.again):
+        self._failures = 0 if over or not status else self._failures + 1
+        self._pause = pause_after(self._failures, _RETRY) if self._failures else 0.0
+        if self._asked is not None or cannot or not (over or again):
             self._status = status
-            if self._election is not None:
-                self._election.stop()
+        elif self._failures:
+            say("elect", f"stands again in {self._pause:.1f} s, the status was {status}")
         else:
             say("elect", f"stands again, the status was {status}")
+            return
+        if self._election is not None:
+            self._election.stop()
+
+
+def _leaders(election: zklock.LeaderElection) -> list[zklock.Contender]:
+    leader = election.leader()
+    return [] if leader is None else [leader]
 
 
 def _pass_on(leadership: zklock.Leadership, happened: Happenings) -> None:

@@ -1,4 +1,4 @@
-"""Ends a command in order after an interrupt, a termination signal or a hang-up."""
+"""Ends a command in order after any signal that would end it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NAMES = "HUP INT QUIT USR1 USR2 TERM ALRM VTALRM PROF POLL PWR STKFLT XCPU"
+_SIGNALS = (
+    *{getattr(signal, f"SIG{it}") for it in _NAMES.split() if hasattr(signal, f"SIG{it}")},
+    *range(getattr(signal, "SIGRTMIN", 0), getattr(signal, "SIGRTMAX", -1) + 1),
+)
+"""Those that end a process by default, but for those that tell of a fault of its own."""
 _AGAIN_SECONDS = 0.05
 
 
@@ -17,13 +22,14 @@ class Ended(BaseException):
     """A signal asked for the end; not an error, so that only the command itself handles it."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        named = number in set(signal.Signals)
+        super().__init__(signal.Signals(number).name if named else f"signal {number}")
         self.number = number
         self.status = 128 + number
 
 
 class Ending:
-    """Handles such a signal: raises ``Ended`` in the main thread, unless it is diverted."""
+    """Handles a signal: raises ``Ended`` in the main thread, unless it is diverted."""
 
     def __init__(self) -> None:
         self._taker: Callable[[int], object] | None = None
@@ -36,16 +42,17 @@ class Ending:
         """Handle a signal."""
         if self._taker is not None:
             self._taker(number)
-        else:
+        elif number in _SIGNALS:
             ignore_signals()
             raise Ended(number)
 
 
 @contextlib.contextmanager
-def ends_on_signals() -> Iterator[Ending]:
-    """Raise ``Ended`` in the body on the first such signal, and ignore later ones.
+def ends_on_signals(also: Iterable[int] = ()) -> Iterator[Ending]:
+    """Raise ``Ended`` in the body on the first signal that would end it, and ignore later ones.
 
-    A signal that was ignored before stays ignored. Does nothing outside the main thread.
+    A signal that was ignored before stays ignored. Does nothing outside the main thread. ``also``:
+    signals that end nothing, and go to the taker if there is one.
 
     A signal may come while Python runs a ``__del__`` or a callback of a weak reference. Python only
     prints what is raised there, by ``sys.unraisablehook``. Then it is raised again.
@@ -54,7 +61,7 @@ def ends_on_signals() -> Iterator[Ending]:
     if threading.current_thread() is not threading.main_thread():
         yield ending
         return
-    before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
+    before = {number: signal.getsignal(number) for number in (*_SIGNALS, *also)}
     hook = sys.unraisablehook
 
     def unraisable(lost: sys.UnraisableHookArgs) -> None:
@@ -65,8 +72,8 @@ def ends_on_signals() -> Iterator[Ending]:
 
     try:
         sys.unraisablehook = unraisable
-        for number in _SIGNALS:
-            if before[number] is not signal.SIG_IGN:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
                 signal.signal(number, ending)
         yield ending
     finally:

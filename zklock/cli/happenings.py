@@ -45,6 +45,13 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """This process got a signal that is for the command alone."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Granted:
     """The lock is held, since ``at`` (of ``clock``)."""
 
@@ -60,7 +67,7 @@ class Finished:
     error: BaseException | None = None
 
 
-Happening: TypeAlias = Exited | Stopped | Ends | Asked | Granted | Finished | Loss
+Happening: TypeAlias = Exited | Stopped | Ends | Asked | Passed | Granted | Finished | Loss
 
 
 class Happenings:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import math
 import os
+import signal
 import socket
 import sys
 import threading
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import zklock
 from zklock._ground.clock import clock
+from zklock._recipes import names
 from zklock.cli import connection, settings
-from zklock.cli.child import Child, Limits, expect_children, in_pipeline
+from zklock.cli.child import Child, Limits, check_proc, expect_children, in_pipeline
 from zklock.cli.ending import Ending, ends_on_signals
 from zklock.cli.happenings import (
     PARTING_SECONDS,
@@ -28,11 +30,12 @@ from zklock.cli.happenings import (
     Finished,
     Granted,
     Happenings,
+    Passed,
     Stopped,
 )
 from zklock.cli.saying import say
 from zklock.cli.status import Status
-from zklock.cli.variables import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE
+from zklock.cli.variables import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE, given
 
 if TYPE_CHECKING:
     from zklock.cli.standing import Lock
@@ -52,6 +55,9 @@ _MOST_RESERVE_SECONDS = 0.2
 """SIGKILL is sent so long before the end of the lease: killing takes time, too."""
 _RENEWAL_FRACTION = 1 / 20
 _SETTLING_FRACTION = 1 / 5
+
+PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
+"""The signals that are for a command alone."""
 
 _TELL_SECONDS = 2.0
 _CANCEL_SECONDS = 0.1
@@ -144,6 +150,11 @@ def add_command_options(parser: argparse.ArgumentParser, what: str) -> None:
         metavar="LINE",
         help=f"run LINE by {_SHELL}, in place of COMMAND; may stand behind PATH",
     )
+    parser.add_argument(
+        "--pass-hup",
+        action="store_true",
+        help="SIGHUP is for the command alone, as a wish to reload: it does not end one that waits",
+    )
     connection.add_options(parser)
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     parser.add_argument("command", metavar="COMMAND ...", nargs=argparse.REMAINDER)
@@ -155,7 +166,8 @@ def run(options: argparse.Namespace) -> int:
     command = command_of(options)
     if options.permits is not None and options.shared:
         options.parser.error("argument --permits: not allowed with argument -s/--shared")
-    with ends_on_signals() as ending:
+    check_proc()
+    with ends_on_signals(PASSED) as ending:
         expect_children()
         return _Run(command, options).attend(ending)
 
@@ -176,6 +188,7 @@ class _Run:
         self._client: Any = None
         self._lock: Lock | None = None
         self._place: int | None = None  # this contender's sequence number, once it was seen
+        self._runs = False
         self._over = threading.Event()  # the command has ended, or must not begin
 
     def attend(self, ending: Ending) -> int:
@@ -197,24 +210,35 @@ class _Run:
         term = Term(options, self._client, grant)
         environ = environ_of(grant, options)
         try:
+            self._runs = True
             outcome = run_command(self._command, environ, child, self._happened, term)
+            self._runs = False
+            if outcome.hung_up and not options.pass_hup:
+                self._asked = signal.SIGHUP
             if outcome.ran and not outcome.ended:
                 self._keep(grant, granted.at + options.at_least)
         except BaseException:
+            self._runs = False
             self._part()
             raise
         status = _status(self._part(), outcome.status)
         return Status.LOST if outcome.ended else status
 
     def _on_signal(self, number: int) -> None:
-        self._asked = number
-        self._happened.put(Asked(number))
+        if is_passed(number, self._options, runs=self._runs):
+            self._happened.put(Passed(number))
+        else:
+            self._asked = number
+            self._happened.put(Asked(number))
 
     def _hold(self) -> int | None:
         """Connect, acquire, release after the command; return a status other than the command's."""
         options = self._options
         with connection.connected(options) as self._client:
+            say_cuts("run", options, self._client)
             acquire = self._make_lock()
+            if options.limit is options.permits is None and not (options.nonblock or options.wait):
+                check_not_inside(options.path, self._blockers)
             grant = acquire(blocking=not options.nonblock, timeout=options.wait)
             if grant is None:
                 if self._tells:
@@ -240,6 +264,14 @@ class _Run:
             client, options.path, limit=options.limit, identity=identity
         )
         return partial(semaphore.acquire, permits=options.permits or 1)
+
+    def _blockers(self) -> list[zklock.Contender]:
+        """Return those that this contender would have to wait for."""
+        assert self._lock is not None
+        queue = self._lock.contenders()
+        if self._options.shared and all(_reads(one) for one in queue):
+            return []
+        return [one for one in queue if one.holds]
 
     def _await_grant(self) -> Granted | Finished:
         """Wait for the lock or for a signal; after a signal no contender is left."""
@@ -337,6 +369,60 @@ def identity_of(command: Sequence[str]) -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{name[:_NAME_LENGTH]}"
 
 
+def _reads(one: zklock.Contender) -> bool:
+    return names.kind_of(one.path.rpartition("/")[2]) is names.Kind.READ
+
+
+def check_not_inside(path: str, blockers: Callable[[], Sequence[zklock.Contender]]) -> None:
+    """Raise ``ZkLockError`` if the command that this process runs under holds what it wants.
+
+    Then each would wait for the other.
+    """
+    if (outer := os.environ.get(TOKEN_VARIABLE)) is None:
+        return
+    found: Sequence[zklock.Contender] = ()
+    with contextlib.suppress(zklock.ZkLockError):  # what asks next says so
+        found = blockers()
+    if outer in {str(one.token) for one in found}:
+        raise zklock.ZkLockError(
+            f"{path}: the command that this one runs under holds it, with token {outer}, and each "
+            f"would wait for the other: take another path; or 'env -u {TOKEN_VARIABLE}', if that "
+            "command does not wait for this one",
+            path=path,
+        )
+
+
+def is_passed(number: int, options: argparse.Namespace, *, runs: bool) -> bool:
+    """Whether a signal is for the command alone, and asks this process for nothing.
+
+    ``runs``: the command runs. Then a hang-up is for the command, too: it may go on.
+    """
+    return number in PASSED or (number == signal.SIGHUP and (runs or options.pass_hup))
+
+
+def say_cuts(command: str, options: argparse.Namespace, client: Any) -> None:
+    """Say which of the times that were asked for the servers, or the lease, have cut.
+
+    The log, which ``-v`` shows, says the first.
+    """
+    timeout: float = client.handler.session_timeout
+    other = "session-timeout" in options.given and timeout != options.session_timeout
+    if other and not options.verbose:
+        say(
+            command,
+            f"the session timeout is {timeout:g} s, not {options.session_timeout:g} s: the servers "
+            "grant no other (minSessionTimeout, maxSessionTimeout)",
+        )
+    longest = Term.longest_grace(timeout)
+    if options.grace is not None and options.grace > longest:
+        say(
+            command,
+            f"the grace is {longest:.3g} s, not {options.grace:g} s, when the lease runs out: a "
+            f"third of the session timeout of {timeout:g} s: give a --session-timeout of "
+            f"{math.ceil(options.grace / _MOST_GRACE_FRACTION):g}",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a command has ended: its status; whether it was run; whether it was told to end.
@@ -347,6 +433,11 @@ class Outcome:
     status: int
     ran: bool = True
     ended: bool = False
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether a hang-up has ended it."""
+        return self.status == 128 + signal.SIGHUP
 
 
 class Term:
@@ -362,6 +453,11 @@ class Term:
         """How many seconds a command has between SIGTERM and SIGKILL; the timeout may shrink."""
         return self._grace or GRACE_FRACTION * self._handler.session_timeout
 
+    @staticmethod
+    def longest_grace(timeout: float) -> float:
+        """Return the longest grace that a lease has room for."""
+        return _MOST_GRACE_FRACTION * timeout
+
     def limits(self) -> Limits | None:
         """Return until when the command may run as things stand; ``None`` if the grant is lost."""
         now = clock()  # before the lease is asked: this process may be stopped between the two
@@ -372,7 +468,7 @@ class Term:
         reserve = min(_MOST_RESERVE_SECONDS, _RESERVE_FRACTION * timeout)
         kill_at = now + left - reserve
         return Limits(
-            term_at=kill_at - min(self.grace, _MOST_GRACE_FRACTION * timeout),
+            term_at=kill_at - min(self.grace, self.longest_grace(timeout)),
             kill_at=kill_at,
             act_at=kill_at + reserve / 2,
             fresh=_RENEWAL_FRACTION * timeout,
@@ -427,7 +523,7 @@ def run_command(
 def environ_of(grant: zklock.Grant, options: argparse.Namespace) -> dict[str, str]:
     """Return the environment of a command that runs while the grant is held."""
     return {
-        **settings.environ_for(options, os.environ),
+        **settings.environ_for(options, given()),
         PATH_VARIABLE: grant.lock_path,
         TOKEN_VARIABLE: str(grant.token),
         HELD_VARIABLE: "1",
@@ -443,7 +539,7 @@ def _attend(child: Child, happened: Happenings, term: Term) -> bool:
                 return ended
             case Stopped(number):
                 child.stop_with_it(number, go_on=lambda: term.grant.held)
-            case Asked(number):
+            case Asked(number) | Passed(number):
                 child.signal(number)
             case Ends():
                 ended = True

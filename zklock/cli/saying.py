@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,13 @@ def say(command: str | None, what: str) -> None:
     name = "zklock" if command is None else f"zklock {command}"
     with contextlib.suppress(OSError):
         print(f"{name}: {plain(what)}", file=sys.stderr, flush=True)
+
+
+def columns() -> int | None:
+    """Return how wide standard output is; ``None`` if it is no terminal, or does not tell."""
+    return (
+        os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout.isatty() else None
+    )
 
 
 def say_missing(command: str, path: str, todo: str = "") -> Status:

@@ -6,24 +6,25 @@ import asyncio
 import contextlib
 import select
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.text import Text
-from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
-from textual.worker import get_current_worker
 
 from zklock.cli.view import table
 from zklock.cli.view.live import Look
-from zklock.cli.view.text import plain
+from zklock.cli.view.text import fitted, middle, plain
 
 _ORDERS = list(table.Order)
 _STDIN = 0
+_ROOT = 30
 _LOOK_AT_TERMINAL = 1.0
 """Seconds between two looks whether the terminal is still there."""
 
@@ -37,9 +38,14 @@ class _Table(DataTable[Text]):
         super().__init__(id=name, cursor_type="row", zebra_stripes=True)
 
     def show(
-        self, heads: Sequence[str], rows: Sequence[Sequence[str]], keys: Sequence[str]
+        self,
+        heads: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        keys: Sequence[str],
+        drops: Sequence[str] = (),
     ) -> None:
-        """Show these rows below the heads; the keys name them."""
+        """Show these rows below the heads; the keys name them. For ``drops`` see ``fitted``."""
+        heads, *rows = fitted([heads, *rows], self.app.size.width - 2, table.SHRINKS, drops)
         before = self.chosen()
         at = self.cursor_row
         top = self.scroll_offset.y
@@ -103,9 +109,7 @@ class _Queue(Screen[None]):
                 rows = table.worker_rows(pool)
                 keys = [str(number) for number in range(len(rows))]
                 head = f"pool, {pool.shards} shards, {pool.orphans} without an owner"
-        if not look.connected:
-            head += ", NOT CONNECTED: this is how it was"
-        self.query_one("#head", Static).update(f"{plain(self._path)}: {head}")
+        self.query_one("#head", Static).update(_headed(self._path, head, look))
         self.query_one(_Table).show(heads, rows, keys)
 
 
@@ -134,7 +138,8 @@ class Top(App[None]):
         self._root = root
         self._order = order
         self._part = part
-        self._look = Look()
+        self._look: Look | None = None
+        self._shown = threading.Event()
         self.failed: Exception | None = None
         self.ended_by: int | None = None
         self._home: asyncio.AbstractEventLoop | None = None
@@ -151,7 +156,9 @@ class Top(App[None]):
         self._home = asyncio.get_running_loop()
         self.query_one("#locks").focus()
         self.set_interval(_LOOK_AT_TERMINAL, self._end_without_terminal)
-        self._follow()
+        self._draw()
+        # A thread of the screen's own would be waited for at the end, and a look may take long.
+        threading.Thread(target=self._follow, name="zklock-top", daemon=True).start()
         if self.ended_by is not None:
             self.exit()
 
@@ -159,8 +166,13 @@ class Top(App[None]):
         """End because of a signal. For its handler, too: a loop keeps what is raised there."""
         self.ended_by = number
         if self._home is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended already
-                self._home.call_soon_threadsafe(self.exit)
+            self._call(self.exit)
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have the screen's thread call this soon, unless the screen has ended."""
+        assert self._home is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._home.call_soon_threadsafe(function, *arguments)
 
     def action_interrupt(self) -> None:
         """Do what Ctrl-C does elsewhere: here the terminal sends no signal for it."""
@@ -171,34 +183,39 @@ class Top(App[None]):
         if _hung_up():
             self.end_by(signal.SIGHUP)
 
-    @work(thread=True)
     def _follow(self) -> None:
-        worker = get_current_worker()
         try:
             for look in self._seen:
-                if worker.is_cancelled:
-                    return
                 if look is not self._look:
-                    self.call_from_thread(self.show, look)
+                    self._shown.clear()
+                    self._call(self.call_later, self.show, look)
+                    self._shown.wait()
         except Exception as error:
             self.failed = error
-            self.call_from_thread(self.exit)
+            self._call(self.exit)
 
     def show(self, look: Look) -> None:
         """Show a look."""
         self._look = look
         self._draw()
+        self._shown.set()
+
+    def on_resize(self) -> None:
+        """Show as much as there is room for now."""
+        self._draw()
 
     def _draw(self) -> None:
-        rows = table.rows(self._look, self._order, self._part)
-        head = f"{plain(self._root)}: {table.summary(self._look)}; by {self._order.value}"
+        look = self._look or Look()
+        rows = table.rows(look, self._order, self._part)
+        head = "reading ..." if self._look is None else table.summary(look)
+        head += f"; by {self._order.value}"
         if self._part:
             head += f"; with {self._part!r}"
         main = self.screen_stack[0]
-        main.query_one("#head", Static).update(head)
-        heads = table.heads(table.COLUMNS, self._look)
+        main.query_one("#head", Static).update(_headed(self._root, head, look))
+        heads = table.heads(table.COLUMNS, look)
         cells, keys = [row.cells() for row in rows], [row.key for row in rows]
-        main.query_one(_Table).show(heads, cells, keys)
+        main.query_one(_Table).show(heads, cells, keys, table.DROPS)
         if isinstance(self.screen, _Queue):
             self.screen.refresh_rows()
 
@@ -234,7 +251,23 @@ class Top(App[None]):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Open the queue of a lock."""
         if event.data_table.id == "locks" and event.row_key.value is not None:
-            self.push_screen(_Queue(event.row_key.value, lambda: self._look))
+            self.push_screen(_Queue(event.row_key.value, lambda: self._look or Look()))
+
+
+def _headed(path: str, head: str, look: Look) -> str:
+    mark = "" if look.connected else "NOT CONNECTED, this is how it was: "
+    return f"{mark}{middle(plain(path), _ROOT)}: {head}"
+
+
+@contextlib.contextmanager
+def drawn_on_stdout() -> Iterator[None]:
+    """Have Textual draw on standard output in the body, not on standard error, as it does."""
+    before = sys.__stderr__
+    sys.__stderr__ = sys.__stdout__  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        sys.__stderr__ = before  # type: ignore[misc]
 
 
 def _hung_up() -> bool:

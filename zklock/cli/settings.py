@@ -211,10 +211,11 @@ class _Refuse(argparse.Action):
 def settle(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> None:
     """Give each option that was not given its value; ``options.reach`` is what was given.
 
-    Raises ``Misconfigured``.
+    ``options.given``: the names of the settings that are not by default. Raises ``Misconfigured``.
     """
     given = {it.name: value for it in OPTIONS if (value := vars(options)[it.key]) is not None}
     values = _merged((given, _of_environ(environ), _of_file(environ)))
+    options.given = frozenset(values)
     for setting in SETTINGS:
         setattr(options, setting.key, values.get(setting.name, setting.default))
     options.reach = {name: value for name, value in given.items() if BY_NAME[name].reaches}

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zklock.cli import connection
-from zklock.cli.saying import say_limits, say_missing
+from zklock.cli.saying import columns, say_limits, say_missing
 from zklock.cli.status import Status
-from zklock.cli.view.model import Found, LockView, PoolView, What
+from zklock.cli.view.model import Found, LockView, PoolView, What, below
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned, many, named, plain, short
+from zklock.cli.view.text import aligned, fitted, many, named, plain, short
 
+_COLUMNS = ("", "", "", "token", "session", "", "identity")
 VERSION = 1
 """The version of the shape of the JSON. A higher version may drop or rename fields."""
 
@@ -41,28 +42,40 @@ def run(options: argparse.Namespace) -> int:
     with connection.connected(options) as client:
         reader = Reader(client, path, alone=True)
         found = reader.find()
+        strangers = reader.strangers()
     if found.what is What.MISSING:
         return say_missing("show", path, ": look for it with 'zklock ls'")
     say_limits("show", reader)
     if options.json:
-        print(json.dumps(_told(found)))
+        print(json.dumps(_told(found, strangers)))
     else:
-        print(*_lines(found), sep="\n")
+        print(*_lines(found, strangers), sep="\n")
     return Status.OK
 
 
-def _told(found: Found) -> dict[str, Any]:
+def _told(found: Found, strangers: list[str]) -> dict[str, Any]:
     return {
         "version": VERSION,
         "path": found.path,
         "kind": found.what.value,
         "limit": None if found.lock is None else found.lock.limit,
         "contenders": [] if found.lock is None else found.lock.to_json(),
+        **({"strangers": strangers} if strangers else {}),
         **({} if found.pool is None else found.pool.to_json()),
     }
 
 
-def _lines(found: Found) -> Iterator[str]:
+def _lines(found: Found, strangers: list[str]) -> Iterator[str]:
+    if found.what is not What.FOLDER or not strangers:
+        yield from _known(found)
+    for name in strangers:
+        yield (
+            f"{plain(below(found.path, name))} may be a contender of a program that zklock does "
+            "not know: it is ephemeral and sequential. zklock's locks refuse to queue behind it"
+        )
+
+
+def _known(found: Found) -> Iterator[str]:
     path, parent = found.path, found.path.rpartition("/")[0]
     name = plain(path)
     if found.pool is not None:
@@ -95,20 +108,22 @@ def _queue(lock: LockView) -> Iterator[str]:
         f"{plain(lock.path)} is {article} {lock.name}: {holding} hold{'s' * (holding == 1)}, "
         f"{waiting} wait{'s' * (waiting == 1)}"
     )
-    yield from aligned(
-        [
-            (
-                "waits" if number else "holds",
-                str(number or "-"),
-                place.kind,
-                str(place.contender.token or "-"),
-                place.session or "-",
-                short(place.age),
-                named(place.contender.identity),
-            )
-            for number, place in lock.numbered()
-        ]
-    )
+    rows: Sequence[Sequence[str]] = [
+        (
+            "waits" if number else "holds",
+            str(number or "-"),
+            place.kind,
+            str(place.contender.token or "-"),
+            place.session or "-",
+            short(place.age),
+            named(place.contender.identity),
+        )
+        for number, place in lock.numbered()
+    ]
+    width = columns()
+    if width is not None:
+        _, *rows = fitted([_COLUMNS, *rows], width, ("identity",), ("session", "token"))
+    yield from aligned(rows, width)
 
 
 def _pool(pool: PoolView) -> Iterator[str]:

@@ -361,7 +361,7 @@ class Supervisor:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)  # Python ignores them
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        os.execvpe(argv[0], argv, environ)
+        _exec(argv, environ)
 
     def _look_at_start(self) -> None:
         assert self._starting is not None
@@ -437,6 +437,30 @@ class Supervisor:
                 self._wire.send(*message)
             except OSError:
                 return  # the runner has died: the next look at the socket finds it
+
+
+def _exec(argv: list[bytes], environ: dict[bytes, bytes]) -> None:
+    """Become a program, as execvp(3) does: a file of text without ``#!`` is a script for a shell.
+
+    ``os.execvpe`` goes on to the next folder when it meets such a file.
+    """
+    files = [argv[0]]
+    if b"/" not in argv[0]:
+        folders = environ.get(b"PATH", os.fsencode(os.defpath)).split(b":")
+        files = [folder + b"/" * bool(folder) + argv[0] for folder in folders]
+    denied: OSError | None = None
+    for file in files:
+        try:
+            os.execve(file, argv, environ)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            denied = error
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            os.execve("/bin/sh", [b"sh", file, *argv[1:]], environ)
+    raise denied or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 def _fill_standard() -> None:

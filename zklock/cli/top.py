@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from dataclasses import replace
 from typing import Any
@@ -13,14 +12,15 @@ from kazoo.client import KazooClient
 
 from zklock.cli import admin, connection
 from zklock.cli.ending import Ended, ends_on_signals
-from zklock.cli.saying import say, say_hidden, say_missing
+from zklock.cli.saying import columns, say, say_hidden, say_missing
 from zklock.cli.status import Status
 from zklock.cli.view import table
 from zklock.cli.view.clients import Clients, addressed, sessions_of
 from zklock.cli.view.live import look, looks
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned
+from zklock.cli.view.text import aligned, fitted
 
+_STOP_SECONDS = 1.0
 _DESCRIPTION = """\
 Show all locks, semaphores, elections and pools at and below a node: who holds and for how long, how
 many wait and for how long. On a terminal it is a live screen that follows by watches, for which it
@@ -41,10 +41,10 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--sort",
         type=_order,
-        choices=list(table.Order),
-        default=table.Order.WAITING,
+        choices=[_word(each) for each in table.Order],
+        default=_word(table.Order.WAITING),
         metavar="BY",
-        help="'waiting' (the default), 'longest wait', 'time held', 'path'",
+        help="waiting (the default), longest-wait, time-held, path",
     )
     parser.add_argument(
         "--filter",
@@ -66,22 +66,24 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show the locks."""
+    options.sort = table.Order(options.sort.replace("-", " "))
     if options.json or options.once:
         return _once(options)
     try:
-        from zklock.cli.screen import Top  # noqa: PLC0415
+        from zklock.cli.screen import Top, drawn_on_stdout  # noqa: PLC0415
     except ImportError:
         say("top", "the live screen needs textual: pip install textual; or pass --once")
         return Status.USAGE
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # textual reads and draws there
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         say("top", "the live screen needs a terminal; or pass --once")
         return Status.USAGE
-    with ends_on_signals() as ending, connection.connected(options) as client:
+    with ends_on_signals() as ending, connection.connected(options, _STOP_SECONDS) as client:
         reader = Reader(client, options.root, follow=True)
         seen = addressed(looks(reader, options.interval), _clients(client, options))
         screen = Top(seen, options.root, options.sort, options.filter)
         ending.divert(screen.end_by)
-        screen.run()
+        with drawn_on_stdout():
+            screen.run()
         if screen.failed is not None:
             raise screen.failed
         if screen.ended_by is not None:
@@ -103,11 +105,13 @@ def _once(options: argparse.Namespace) -> int:
         say_hidden("top", reader)
         print(json.dumps(table.to_json(seen, options.root, options.sort, options.filter)))
         return Status.OK
-    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
     print(table.summary(seen))
     found = [row.cells() for row in table.rows(seen, options.sort, options.filter)]
-    heads = list(map(str.upper, table.heads(table.COLUMNS, seen)))
-    for line in aligned([heads, *found] if found else [], width or None):
+    heads = table.heads(table.COLUMNS, seen)
+    width = columns()
+    if width is not None:
+        heads, *found = fitted([heads, *found], width, table.SHRINKS, table.DROPS)
+    for line in aligned([list(map(str.upper, heads)), *found] if found else [], width):
         print(line)
     return Status.OK
 
@@ -116,9 +120,10 @@ def _clients(client: KazooClient, options: argparse.Namespace) -> Clients:
     return Clients(client.hosts, options.admin_port, connection.tls_context(options))
 
 
-def _order(text: str) -> table.Order:
-    try:
-        return table.Order(text)
-    except ValueError:
-        orders = ", ".join(each.value for each in table.Order)
-        raise argparse.ArgumentTypeError(f"{text}: not one of {orders}") from None
+def _order(text: str) -> str:
+    """Read the order, for ``argparse``. The words of the screen are taken, too."""
+    return text.replace(" ", "-")
+
+
+def _word(order: table.Order) -> str:
+    return order.value.replace(" ", "-")

@@ -25,8 +25,8 @@ VERSION = 1
 _TURN_SECONDS = 0.5
 
 _DESCRIPTION = """\
-Print who holds and who waits, and then, as it happens: queued, granted, released, withdrawn, gone
-(with its session). One event a line, until a signal ends it. It prints 'left' if the server
+Print who holds and who waits, and then, as it happens: queued, granted, released, withdrawn, ended
+(its session, too). One event a line, until a signal ends it. It prints 'left' if the server
 does not tell whether a session lives: put 'dump' on its whitelist of four-letter words."""
 
 

@@ -118,6 +118,7 @@ class BackgroundBase(Generic[Work]):
         self._grace = grace
         self._options = {"start_timeout": START_SECONDS, **options}
         self._report = Reporter()
+        self._waits = False
 
     @property
     def health(self) -> Health:
@@ -149,9 +150,21 @@ class BackgroundBase(Generic[Work]):
             report.leadership = None
 
     def _waits_for_zookeeper(self, error: Exception) -> None:
-        log.warning(
-            "%s: the background work waits for ZooKeeper: %s",
-            self._path,
-            error,
-            extra=log_fields(path=self._path, identity=self._identity),
-        )
+        """Say it, once."""
+        if not self._waits:
+            self._waits = True
+            log.warning(
+                "%s: the background work waits for ZooKeeper: %s",
+                self._path,
+                error,
+                extra=log_fields(path=self._path, identity=self._identity),
+            )
+
+    def _has_found_zookeeper(self) -> None:
+        if self._waits:
+            self._waits = False
+            log.info(
+                "%s: the background work has found ZooKeeper",
+                self._path,
+                extra=log_fields(path=self._path, identity=self._identity),
+            )

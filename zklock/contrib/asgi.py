@@ -100,6 +100,7 @@ class Background(BackgroundBase[Callable[[aio.Leadership], Awaitable[object]]]):
         with self._reporting(report):
             client = await self._connect()
             try:
+                self._has_found_zookeeper()
                 report.client = client
                 election = aio.LeaderElection(
                     client, self._path, identity=self._identity, grace=self._grace

@@ -97,6 +97,7 @@ class Background(BackgroundBase[Callable[[zklock.Leadership], object]]):
             if client is None:
                 return
             try:
+                self._has_found_zookeeper()
                 report.client = client
                 election = zklock.LeaderElection(
                     client, self._path, identity=self._identity, grace=self._grace

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import os
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from zklock.errors import OutcomeUnknown
 from zklock.fencing.guard import (
     NO_TOKEN,
     Fenced,
@@ -21,6 +25,9 @@ from zklock.fencing.guard import (
 )
 from zklock.token import FencingToken
 
+# Every reply begins with the number of its call, ARGV[1]: a connection on which an exception has
+# struck redis-py may give a call the reply to an earlier one.
+#
 # Lua's numbers are doubles, exact up to 2^53. Its < on texts follows the server's locale. So
 # tokens are compared as three numbers of at most 32 bits. 45 is "-".
 _FENCED = f"""
@@ -40,41 +47,45 @@ local function order(a, b)
     return 0
 end
 local mark = redis.pcall('GET', KEYS[1])
-if not mark then return {{'missing', ''}} end
-if type(mark) == 'table' then return {{'unreadable', mark.err}} end
+if not mark then return {{ARGV[1], 'missing', ''}} end
+if type(mark) == 'table' then return {{ARGV[1], 'unreadable', mark.err}} end
 local rise = 1
 if mark ~= '{NO_TOKEN}' then
     local seen = parts(mark)
-    if not seen then return {{'unreadable', mark}} end
-    rise = order(parts(ARGV[1]), seen)
+    if not seen then return {{ARGV[1], 'unreadable', mark}} end
+    rise = order(parts(ARGV[2]), seen)
 end
-if rise < 0 then return {{'stale', mark}} end
-if rise > 0 then redis.call('SET', KEYS[1], ARGV[1]) end
+if rise < 0 then return {{ARGV[1], 'stale', mark}} end
+if rise > 0 then redis.call('SET', KEYS[1], ARGV[2]) end
 """
 
-# A plain GET may be answered by a replica, which is behind.
-_HIGHEST = "return redis.call('GET', KEYS[1])"
+_CREATE = f"return {{ARGV[1], 'done', redis.pcall('SET', KEYS[1], '{NO_TOKEN}', 'NX')}}"
 
-_CLAIM = _FENCED + "return {'done', false}"
+# A plain GET may be answered by a replica, which is behind.
+_HIGHEST = "return {ARGV[1], 'done', redis.pcall('GET', KEYS[1])}"
+
+_CLAIM = _FENCED + "return {ARGV[1], 'done', false}"
 
 # A client that got no answer sends the same call again. KEYS[2] belongs to one caller at a time;
-# ARGV[2] is the number of the caller's call. The key holds the number of the last call that was
-# begun, and its result once it has ended.
+# ARGV[1] is "<caller>:<number>". The key holds the number of the last call that was begun, and its
+# result once it has ended.
 _ONCE = """
+local number = string.match(ARGV[1], '%d+$')
 local last = redis.call('GET', KEYS[2])
 if last then
-    local number, result = string.match(last, '^(%d+):(.*)$')
-    if number == ARGV[2] then
+    local before, result = string.match(last, '^(%d+):(.*)$')
+    if before == number then
         if result == '' then
-            return redis.error_reply('ERR the script failed, and that reply was lost')
+            return {ARGV[1], 'done', {err = 'ERR the script failed, and that reply was lost'}}
         end
-        return {'done', cmsgpack.unpack(result)[1]}
-    elseif tonumber(number) > tonumber(ARGV[2]) then
-        return redis.error_reply('ERR this call came after a later one of the same caller')
+        return {ARGV[1], 'done', cmsgpack.unpack(result)[1]}
+    elseif tonumber(before) > tonumber(number) then
+        return {ARGV[1], 'done', {err = 'ERR this call came after a later one of the same caller'}}
     end
 end
 """
 
+# An error that ends the script would be a reply without a number.
 _RUN = """
 local function change(KEYS, ARGV)
 %s
@@ -82,11 +93,18 @@ end
 local keys, arguments = {}, {}
 for i = 3, #KEYS do keys[i - 2] = KEYS[i] end
 for i = 3, #ARGV do arguments[i - 2] = ARGV[i] end
-redis.call('SET', KEYS[2], ARGV[2] .. ':', 'PX', 600000)
-local result = change(keys, arguments)
-redis.call('SET', KEYS[2], ARGV[2] .. ':' .. cmsgpack.pack({result}), 'PX', 600000)
-return {'done', result}
+redis.call('SET', KEYS[2], number .. ':', 'PX', 600000)
+local ended, result = pcall(change, keys, arguments)
+if not ended then
+    local text = type(result) == 'table' and result.err or tostring(result)
+    result = {err = string.gsub(text, '%%c', ' ')}
+end
+redis.call('SET', KEYS[2], number .. ':' .. cmsgpack.pack({result}), 'PX', 600000)
+return {ARGV[1], 'done', result}
 """
+
+# A fault that leaves an unread reply on one connection may have left others.
+ATTEMPTS = 5
 
 _SET = "return redis.call('SET', KEYS[1], ARGV[1])"
 
@@ -113,6 +131,10 @@ class RedisMark(ABC):
                 "RedisGuard takes a client, not a pipeline, which answers only later: pass its "
                 "client, and put what belongs together into one script for run()"
             )
+        packages = [cls.__module__.partition(".")[0] for cls in type(client).__mro__]
+        library = next((name for name in packages if name in {"redis", "valkey"}), "redis")
+        self._errors = importlib.import_module(f"{library}.exceptions")
+        self._base = self._errors.ResponseError.__bases__[0]
         self._fence = self.key("zklock-fence")
         self._callers: deque[_Caller] = deque()
 
@@ -130,10 +152,10 @@ class RedisMark(ABC):
         """Return the answer that the client has given, or will give."""
 
     async def _create(self) -> None:
-        await self._answer(self._client.set(self._fence, NO_TOKEN, nx=True))
+        await self._eval(_CREATE, [self._fence], [], self._caller())
 
     async def _claim(self, token: Fenced) -> None:
-        await self._eval(_CLAIM, [self._fence], [], token_of(token))
+        await self._fenced(_CLAIM, [self._fence], [], token_of(token), self._caller())
 
     async def _set(self, key: str, value: bytes | str | float, token: Fenced) -> None:
         await self._run(_SET, [key], [value], token)
@@ -156,24 +178,18 @@ class RedisMark(ABC):
                     "a guarded script cannot have the flag no-writes: it advances the mark"
                 )
         caller = self._caller()
-        result = await self._eval(
+        return await self._fenced(
             f"{head}\n{_ONCE}{_FENCED}{_RUN % body}",
             [self._fence, self.key(f"zklock-call:{caller.name}"), *keys],
-            [str(caller.calls), *args],
+            args,
             given,
+            caller,
         )
-        # Not after an error or a cancellation: what was sent may still be on its way.
-        self._callers.append(caller)
-        return result
 
     async def _highest(self) -> FencingToken | None:
-        from redis.exceptions import ResponseError  # noqa: PLC0415 - an extra
-
-        try:
-            look = self._client.register_script(_HIGHEST)
-            mark = await self._answer(look(keys=[self._fence]))
-        except ResponseError as error:
-            raise unreadable(self._resource, self._fence, str(error)) from error
+        _, mark = await self._eval(_HIGHEST, [self._fence], [], self._caller())
+        if isinstance(mark, Exception):
+            raise unreadable(self._resource, self._fence, str(mark)) from mark
         if mark is None:
             raise missing(self._resource, self._fence)
         return parse_mark(self._resource, self._fence, mark)
@@ -189,17 +205,15 @@ class RedisMark(ABC):
         caller.calls += 1
         return caller
 
-    async def _eval(
+    async def _fenced(
         self,
         script: str,
         keys: Sequence[str],
         args: Sequence[bytes | str | float],
         given: FencingToken,
+        caller: _Caller,
     ) -> Any:
-        registered = self._client.register_script(script)
-        answer = await self._answer(registered(keys=keys, args=[str(given), *args]))
-        outcome = answer[0] if isinstance(answer[0], str) else answer[0].decode()
-        found: Any = answer[1] if len(answer) > 1 else None
+        outcome, found = await self._eval(script, keys, [str(given), *args], caller)
         if outcome == "done":
             if isinstance(found, Exception):
                 raise found
@@ -210,6 +224,72 @@ class RedisMark(ABC):
         if seen is None:
             raise unreadable(self._resource, self._fence, found)
         raise stale(self._resource, given, seen)
+
+    async def _eval(
+        self,
+        script: str,
+        keys: Sequence[str],
+        args: Sequence[bytes | str | float],
+        caller: _Caller,
+    ) -> tuple[str | None, Any]:
+        """Run a script; return what Redis has answered to this very call."""
+        number = f"{caller.name}:{caller.calls}"
+        registered = self._client.register_script(script)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = await self._answer(registered(keys=keys, args=[number, *args]))
+            except self._errors.ResponseError:
+                # Whose error it is, Redis does not say.
+                if attempt > 1:
+                    raise
+            except BaseException:
+                await self._drop()
+                raise
+            else:
+                if isinstance(answer, list) and answer and _text(answer[0]) == number:
+                    # Not after an error or a cancellation: what was sent may be on its way.
+                    self._callers.append(caller)
+                    return _text(answer[1]), answer[2] if len(answer) > 2 else None
+            await self._drop()
+        raise OutcomeUnknown(
+            f"{self._resource}: Redis has answered {ATTEMPTS} times with what belongs to other "
+            "calls: the change may have happened, read, and decide; look for what else uses the "
+            "connections of this client",
+            resource=self._resource,
+        )
+
+    async def _drop(self) -> None:
+        """Close the connections that wait for use: there may be an unread reply on one of them."""
+        for close in self._closers():
+            with contextlib.suppress(OSError, self._base):
+                await self._answer(close())
+
+    def _closers(self) -> Iterator[Callable[[], Any]]:
+        client = self._client
+        own = getattr(client, "connection", None)  # of a client for a single connection
+        if own is not None:
+            yield own.disconnect
+        nodes = client.get_nodes() if hasattr(client, "get_nodes") else [client]
+        for node in nodes:
+            if hasattr(node, "disconnect"):  # of a cluster's client for asyncio
+                yield getattr(node, "disconnect_free_connections", node.disconnect)
+                continue
+            inner = getattr(node, "redis_connection", getattr(node, "valkey_connection", node))
+            if inner is not None:
+                yield functools.partial(_disconnect_idle, inner.connection_pool)
+
+
+def _disconnect_idle(pool: Any) -> Any:
+    try:
+        return pool.disconnect(inuse_connections=False)
+    except TypeError:  # a BlockingConnectionPool of redis-py 6
+        return pool.disconnect()
+
+
+def _text(found: Any) -> str | None:
+    if isinstance(found, bytes):
+        return found.decode(errors="replace")
+    return found if isinstance(found, str) else None
 
 
 class _Caller:

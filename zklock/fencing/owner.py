@@ -58,7 +58,7 @@ def verify_owner(
     the lock is believed for up to ``max_age`` longer. A "no" is never remembered.
 
     Costs two round trips; the second one is a write to ZooKeeper's log. Raises ``NoAnswer``
-    after ``timeout`` seconds. kazoo's errors pass through.
+    after ``timeout`` seconds, or if the connection is lost; ``AccessDenied`` and ``ClientClosed``.
     """
     given = token_of(token)
     path = names.check_path(path)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class RedisGuard(RedisMark):
     """Fences the keys of one resource in Redis: comparison and change are one Lua script.
 
-    ``client`` is a ``redis.Redis`` or ``redis.cluster.RedisCluster``. The mark is the key
-    ``{resource}:zklock-fence``, without a time to live. In a cluster the fenced keys must be in
-    its hash slot: ``guard.key("data")`` is ``{resource}:data``. Errors of redis-py pass through.
+    ``client`` is a ``redis.Redis`` or ``redis.cluster.RedisCluster``, or valkey-py's. The mark is
+    the key ``{resource}:zklock-fence``, without a time to live. In a cluster the fenced keys must
+    be in its hash slot: ``guard.key("data")`` is ``{resource}:data``. Errors of redis-py
+    pass through.
     After a connection error the change may have happened. It may still happen, unless the token
     has become stale by then.
 

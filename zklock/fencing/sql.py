@@ -15,6 +15,7 @@ from typing import Any
 
 from zklock._engine import blocking
 from zklock._engine.callbacks import check_callback, ran
+from zklock.fencing._sql.doubt import of_the_user
 from zklock.fencing._sql.fence import SqlFence
 from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Tried, Work, is_retryable
 from zklock.fencing._sql.recognise import refuse_asynchronous
@@ -104,7 +105,7 @@ class SqlGuard(SqlMark):
         check_callback(False, "change", change)
 
         def work(session: Session, _: Any) -> Result:
-            result = change(session.connection)
+            result = of_the_user(change, session.connection)
             ran("change", result)
             return result
 
@@ -116,13 +117,21 @@ class SqlGuard(SqlMark):
 
     async def _attempt(self, work: Work[Result]) -> Tried[Result]:
         tried: Tried[Result] = Tried()
+        session: Session | None = None
         try:
             with self._session() as session:
                 tried = self._try(session, session.connection, work)
                 if tried.error is not None:
                     raise tried.error
         except BaseException as error:
-            return Tried(error=error, done=tried.done)
+            failed, done = tried.error, tried.done
+            del tried  # else a cycle would keep the connection for as long as the error
+            if session is not None and error is not failed:
+                # Some drivers raise an error if a closed connection is closed.
+                if session.discarded and failed is not None:
+                    return Tried(error=failed)
+                session.discard(error)
+            return Tried(error=error, done=done)
         return tried
 
     async def _pause(self, seconds: float) -> None:

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from kazoo.exceptions import (
+    AuthFailedError,
     BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    OperationTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionExpiredError,
 )
 
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import check_process, check_type
 from zklock._kazoo.loops import check_thread
 from zklock._kazoo.paths import make_path
-from zklock.errors import GuardUnusable, NoAnswer, StaleToken
+from zklock.errors import (
+    AccessDenied,
+    ClientClosed,
+    GuardUnusable,
+    NoAnswer,
+    OutcomeUnknown,
+    StaleToken,
+)
 from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, refused, token_of
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from kazoo.interfaces import IAsyncResult
+
+
+_CUT_OFF = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 
 
 class Deadline:
@@ -44,21 +61,63 @@ class Deadline:
         self._path = path
         self._timeout = timeout
 
-    def wait(self, answer: IAsyncResult) -> Any:
-        """Return the answer, or raise kazoo's error; ``NoAnswer`` if it does not come in time."""
+    def wait(self, answer: IAsyncResult, *, changes: bool = False) -> Any:
+        """Return the answer, or raise; kazoo's own errors are those of what was asked.
+
+        ``changes``: what was asked changes something.
+        """
+        try:
+            return self._got(answer)
+        except NoAuthError as error:
+            raise AccessDenied(
+                f"{self._path}: ZooKeeper's ACLs refuse what was asked: let this client read and "
+                "write the mark and the nodes of the change",
+                path=self._path,
+            ) from error
+        except (ConnectionClosedError, AuthFailedError) as error:
+            raise ClientClosed(
+                f"{self._path}: the client was stopped, or its credentials were refused: make "
+                "another one; a change that was under way may have happened",
+                path=self._path,
+            ) from error
+        except _CUT_OFF as error:
+            if not changes:
+                raise self._no_answer() from error
+            raise OutcomeUnknown(
+                f"{self._path}: the connection to ZooKeeper broke while the change was under way: "
+                "it may have happened, and may still happen unless the token has become stale: "
+                "claim, read, and decide",
+                resource=self._path,
+                path=self._path,
+            ) from error
+
+    def _got(self, answer: IAsyncResult) -> Any:
         try:
             left = max(0.001, self._end - time.monotonic())
             return answer.get(timeout=min(left, threading.TIMEOUT_MAX))
         except self._too_late:
-            raise NoAnswer(
-                f"{self._path}: ZooKeeper did not answer within {self._timeout:g} s: what was "
-                "asked may still happen, ask again",
-                path=self._path,
-            ) from None
+            raise self._no_answer() from None
 
-    def wait_all(self, answers: Sequence[IAsyncResult]) -> list[Any]:
-        """Return the answers; for a missing node, its ``NoNodeError`` is the answer."""
-        return [self._or_missing(answer) for answer in answers]
+    def _no_answer(self) -> NoAnswer:
+        return NoAnswer(
+            f"{self._path}: ZooKeeper did not answer within {self._timeout:g} s: what was asked "
+            "may still happen, ask again",
+            path=self._path,
+        )
+
+    def ask(self, question: Callable[[], Sequence[IAsyncResult]]) -> list[Any]:
+        """Return the answers to what changes nothing; ask again on the next connection.
+
+        For a missing node, its ``NoNodeError`` is the answer.
+        """
+        while True:
+            try:
+                return [self._or_missing(answer) for answer in question()]
+            except NoAnswer as error:
+                if error.__cause__ is None or time.monotonic() >= self._end:
+                    raise
+                # kazoo may answer so at once until it has seen that the connection is gone.
+                time.sleep(0.01)
 
     def _or_missing(self, answer: IAsyncResult) -> Any:
         try:
@@ -95,10 +154,10 @@ class ZooKeeperGuard:
     Values outside ZooKeeper are not covered: ``highest()`` and a later write to them are not one
     step.
 
-    Every call takes at most ``timeout`` seconds, then raises ``NoAnswer``. kazoo's errors pass
-    through. After ``NoAnswer``, ``ConnectionLoss``, ``OperationTimeoutError`` or
-    ``SessionExpiredError`` the change may have happened. It may also happen later, unless the
-    token has become stale by then. ``claim`` may simply be repeated.
+    Every call takes at most ``timeout`` seconds, then raises ``NoAnswer``. A question that a lost
+    connection or session has cut off is asked again. After ``NoAnswer`` or ``OutcomeUnknown`` the
+    change may have happened. It may also happen later, unless the token has become stale by then.
+    ``claim`` may simply be repeated.
     """
 
     def __init__(
@@ -123,7 +182,7 @@ class ZooKeeperGuard:
         """Make the mark, once; keep one that exists."""
         deadline = self._deadline()
         while True:
-            mark, made = deadline.wait_all(self._look())
+            mark, made = deadline.ask(self._look)
             request = self._client.transaction()
             if isinstance(mark, NoNodeError):
                 child = uuid.uuid4().hex
@@ -140,15 +199,15 @@ class ZooKeeperGuard:
                 request.delete(self._made)
             request.create(self._made, b"", self._acl)
             request.create(f"{self._made}/{child}", b"", self._acl)
-            results = deadline.wait(request.commit_async())
+            results = deadline.wait(request.commit_async(), changes=True)
             try:
                 _raise_failure(results)
             except (NoNodeError, NodeExistsError, NotEmptyError):
                 # Another call came in between, this server is behind, or there is no parent.
                 parent = self._path.rpartition("/")[0]
                 if parent:
-                    deadline.wait(make_path(self._client, parent, self._acl))
-                deadline.wait(self._client.sync_async(self._path))
+                    deadline.ask(functools.partial(self._make, parent))
+                deadline.ask(lambda: [self._client.sync_async(self._path)])
 
     def claim(self, token: Fenced) -> None:
         """Advance the mark; see ``Guard.claim``."""
@@ -161,11 +220,14 @@ class ZooKeeperGuard:
     def highest(self) -> FencingToken | None:
         """Return the mark that the quorum has; ``None`` while no token has been seen."""
         deadline = self._deadline()
-        deadline.wait(self._client.sync_async(self._path))
+        deadline.ask(lambda: [self._client.sync_async(self._path)])
         return self._read(deadline).token
 
     def _deadline(self) -> Deadline:
         return Deadline(self._client, self._timeout, self._path)
+
+    def _make(self, path: str) -> list[IAsyncResult]:
+        return [make_path(self._client, path, self._acl)]
 
     @property
     def _made(self) -> str:
@@ -179,11 +241,11 @@ class ZooKeeperGuard:
         ]
 
     def _read(self, deadline: Deadline) -> _Mark:
-        mark, made = deadline.wait_all(self._look())
+        mark, made = deadline.ask(self._look)
         if isinstance(mark, NoNodeError) or not _belongs(mark, made):
             # This server may not have seen create() yet.
-            deadline.wait(self._client.sync_async(self._path))
-            mark, made = deadline.wait_all(self._look())
+            deadline.ask(lambda: [self._client.sync_async(self._path)])
+            mark, made = deadline.ask(self._look)
             if isinstance(mark, NoNodeError):
                 raise missing(self._path, self._path) from None
             if not _belongs(mark, made):
@@ -273,11 +335,11 @@ class FencedTransaction:
                 request.check(self._node, -1)
             for operation, arguments, options in self._changes:
                 getattr(request, operation)(*arguments, **options)
-            results = deadline.wait(request.commit_async())
+            results = deadline.wait(request.commit_async(), changes=True)
             fence, changes = results[:2], results[2 if self._node is None else 3 :]
             # The mark moved, or this server had an old one: look again after a sync.
             if any(isinstance(result, BadVersionError | NoNodeError) for result in fence):
-                deadline.wait(guard._client.sync_async(guard.resource))
+                deadline.ask(lambda: [guard._client.sync_async(guard.resource)])
                 continue
             if self._node is not None and isinstance(results[2], NoNodeError):
                 refused(guard.resource, self._token, mark.token)

@@ -46,7 +46,8 @@ class LockInstrumentor:
     """Records spans and metrics of all locks, elections, pools and sessions of this process.
 
     ``meter_provider``, ``tracer_provider``: by default the global ones. ``label``: makes
-    ``lock.name`` of a path for metrics, by default the path itself; spans have the path.
+    ``lock.name`` of a path for metrics, and ``lock.resource`` of a guard's resource, by default
+    that itself; spans have the path and the resource.
 
     Make it before the first lock. docs/telemetry.md lists the names. A token is an attribute of
     spans, and never of metrics.
@@ -143,7 +144,7 @@ class LockInstrumentor:
             case EpochChanged():
                 self._epochs.add(1, self._lock(event.path))
             case StaleTokenRefused():
-                self._stale.add(1, {"lock.resource": written(event.resource)})
+                self._stale.add(1, {"lock.resource": self._label(event.resource)})
                 self._refusal(event)
             case ShardMoved():
                 moved = {"lock.shard.direction": "taken" if event.owned else "given_up"}

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from zklock._ground.clock import clock
+
 T = TypeVar("T")
 
 
@@ -22,12 +24,12 @@ def wait_for(
     at the deadline. Then ``TimeoutError`` is raised with ``message``. This may be a function, which
     is called only then. An exception of the predicate ends the wait at once.
     """
-    deadline = time.monotonic() + timeout
+    deadline = clock() + timeout
     while True:
-        last_look = time.monotonic() >= deadline
+        last_look = clock() >= deadline
         if value := predicate():
             return value
         if last_look:
             text = message() if callable(message) else message
             raise TimeoutError(f"not within {timeout:g} s: {text}")
-        time.sleep(max(0.0, min(interval, deadline - time.monotonic())))
+        time.sleep(max(0.0, min(interval, deadline - clock())))

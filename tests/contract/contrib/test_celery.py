@@ -23,6 +23,7 @@ import zklock
 from tests.contract.support import ROOT, SOON, children, freeze, gone, queued
 from zklock.contrib.celery import LeaderScheduler
 from zklock.testing import FaultProxy, wait_for
+from zklock.testing.ports import free_ports
 
 
 class Beats:
@@ -238,3 +239,53 @@ def test_nothing_is_sent_that_cannot_be_recorded(
 def test_it_says_which_setting_is_missing() -> None:
     with pytest.raises(ImproperlyConfigured, match="zklock_hosts"):
         LeaderScheduler(celery.Celery("none", set_as_current=False), lazy=True)
+
+
+@pytest.mark.parametrize("trouble", ["the folder is none", "nobody listens"])
+def test_a_beat_whose_broker_takes_nothing_lets_another_one_lead(
+    app: Any, zklock_client: Any, zklock_path: str, tmp_path: Path, trouble: str
+) -> None:
+    """What it could not send is sent by the next one: it is not recorded as sent."""
+    (tmp_path / "none").touch()
+    cut_off = celery.Celery("cut off", set_as_current=False)
+    cut_off.conf.update(
+        zklock_hosts=app.conf.zklock_hosts,
+        zklock_path=app.conf.zklock_path,
+        zklock_timeout=30.0,
+        zklock_send_timeout=0.5,
+        task_publish_retry=False,
+    )
+    if trouble == "nobody listens":
+        cut_off.conf.broker_url = f"amqp://127.0.0.1:{free_ports(1)[0]}"
+    else:
+        cut_off.conf.broker_url = "filesystem://"
+        cut_off.conf.broker_transport_options = {"data_folder_out": str(tmp_path / "none")}
+    entry = {"one": {"task": "one", "schedule": 86400.0}}
+    app.conf.beat_schedule = cut_off.conf.beat_schedule = entry
+    first = LeaderScheduler(cut_off)
+    second: LeaderScheduler | None = None
+    node = f"{zklock_path}/beat-runs/one"
+    try:
+        wait_for(lambda: first.tick() is not None and first._loaded, SOON, "the leadership")
+        long_ago = b"2001-01-01T00:00:00+00:00"
+        zklock_client.set(node, long_ago)
+        first._loaded = None
+        second = LeaderScheduler(app)
+        queued(zklock_client, f"{zklock_path}/beat", 2)
+        wait_for(
+            lambda: first.tick() is not None and not first._background.health.leads,
+            SOON,
+            "it gives up",
+        )
+        assert zklock_client.get(node)[0] == long_ago, "nothing was sent"
+        wait_for(
+            lambda: second.tick() is not None and [*tmp_path.glob("*.msg")], SOON, "it is sent"
+        )
+        assert zklock_client.get(node)[0] != long_ago
+        for _ in range(3):
+            second.tick()
+        assert len([*tmp_path.glob("*.msg")]) == 1
+    finally:
+        first.close()
+        if second is not None:
+            second.close()

@@ -12,6 +12,7 @@ import pytest
 from tests.contract.fencing.awaited import fresh, played
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncRedisStore
+from tests.contract.fencing.interrupts import THOUSANDS
 from tests.contract.fencing.lossy import LosesReplies
 from zklock.errors import GuardUnusable, StaleToken
 from zklock.fencing import RedisGuard as ThreadedGuard
@@ -122,25 +123,55 @@ def test_calls_of_many_tasks_all_happen_once(single: AsyncRedisStore) -> None:
 
 
 @pytest.mark.hazard("H52")
-def test_after_a_cancelled_call_all_others_get_their_own_answers(single: AsyncRedisStore) -> None:
+@pytest.mark.parametrize("number", [100, THOUSANDS])
+def test_after_a_cancelled_call_all_others_get_their_own_answers(
+    store: AsyncRedisStore, number: int
+) -> None:
     """What was cancelled may have happened; its number is not used again, nor its connection."""
 
     async def play() -> None:
-        async with guarded(single) as (client, guard):
+        async with guarded(store) as (client, guard):
             key = guard.key("n")
-            await guard.set(key, 0, A)
-            happened = 0
-            for turn in range(40):
-                task = asyncio.create_task(guard.run(ADD, [key], [1], A))
-                for _ in range(turn % 8):
-                    await asyncio.sleep(0)
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    happened = await task
-                assert await guard.run("return ARGV[1]", [], [f"turn {turn}"], A) == (
+            await guard.set(key, 0, B)
+            for turn in range(number):
+                calls = (guard.run(ADD, [key], [1], B), guard.claim(B), guard.highest())
+                for call in calls:
+                    task = asyncio.create_task(call)
+                    for _ in range(turn % 12):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+                assert await guard.run("return ARGV[1]", [], [f"turn {turn}"], B) == (
                     f"turn {turn}".encode()
                 )
-            assert happened <= int(await client.get(key)) <= 40
+                with pytest.raises(StaleToken):
+                    await guard.claim(A)
+                assert await guard.highest() == B
+            assert int(await client.get(key)) <= number
+
+    played(play)
+
+
+@pytest.mark.parametrize("reply", ["return 'earlier'", "return redis.error_reply('earlier')"])
+def test_the_reply_to_an_earlier_call_is_not_taken(single: AsyncRedisStore, reply: str) -> None:
+    async def play() -> None:
+        async with guarded(single) as (client, guard):
+            await guard.claim(B)
+
+            async def poison() -> None:
+                connection = await client.connection_pool.get_connection()
+                await connection.send_command("EVAL", reply, 0)
+                await client.connection_pool.release(connection)
+
+            for call in (lambda: guard.run("return 1", [], [], B), lambda: guard.claim(B)):
+                await poison()
+                assert await call() in {1, None}
+                await poison()
+                assert await guard.highest() == B
+                await poison()
+                with pytest.raises(StaleToken):
+                    await guard.claim(A)
 
     played(play)
 

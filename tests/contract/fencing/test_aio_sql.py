@@ -13,6 +13,7 @@ import pytest
 from tests.contract.fencing.awaited import fresh, played
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncSql
+from tests.contract.fencing.interrupts import THOUSANDS
 from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard as ThreadedGuard
 from zklock.fencing.aio import SqlGuard, is_retryable
@@ -217,6 +218,46 @@ def test_a_cancelled_run_rolls_back_and_leaves_nothing_locked(store: AsyncSql) -
 
     played(play)
     assert read(store) == b""
+
+
+@pytest.mark.parametrize("number", [30, THOUSANDS])
+def test_runs_that_are_cancelled_anywhere_leave_nothing_locked(
+    store: AsyncSql, number: int
+) -> None:
+    """SQLite keeps the locks of a closed connection until its last cursor is gone."""
+
+    async def play() -> None:
+        engine = store.engine()
+        guard = SqlGuard(engine.connect, store.resource)
+        kept = []
+        try:
+            for turn in range(number):
+                task = asyncio.create_task(guard.run(B, lambda c: put(store, c, b"cancelled")))
+                for _ in range(turn % 50):
+                    await asyncio.sleep(0)
+                task.cancel()
+                try:
+                    await task
+                except asyncio.CancelledError as error:
+                    kept.append(error)
+                value = f"{turn}".encode()
+                threaded(store).run(
+                    B,
+                    lambda c, value=value: store.execute(  # type: ignore[misc]
+                        "UPDATE data SET value = :v WHERE resource = :r",
+                        c,
+                        v=value,
+                        r=store.resource,
+                    ),
+                )
+                assert read(store) == value
+                await guard.run(B, lambda c: put(store, c, b"again"))
+                with pytest.raises(StaleToken):
+                    await guard.claim(A)
+        finally:
+            await engine.dispose()
+
+    played(play)
 
 
 def test_a_cancelled_advance_is_not_committed_without(stores: Stores) -> None:

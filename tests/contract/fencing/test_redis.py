@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import RedisStore
+from tests.contract.fencing.interrupts import THOUSANDS, strikes
 from tests.contract.fencing.lossy import LosesReplies
 from zklock.errors import GuardUnusable, StaleToken
 from zklock.fencing import RedisGuard
@@ -251,11 +253,87 @@ def test_a_script_that_failed_is_not_run_again(
     proxy, guard = lossy
     key = guard.key("count")
     proxy.armed = True
-    with pytest.raises(ResponseError, match="the script failed"):
-        guard.run("redis.call('INCR', KEYS[1]) redis.call('NONSENSE')", [key], [], A)
-    assert client.get(key) == b"1"
     with pytest.raises(ResponseError, match=r"(?i)unknown"):
         guard.run("redis.call('INCR', KEYS[1]) redis.call('NONSENSE')", [key], [], A)
+    assert (client.get(key), proxy.lost) == (b"1", 1)
+    with pytest.raises(ResponseError, match=r"(?i)unknown"):
+        guard.run("redis.call('INCR', KEYS[1]) redis.call('NONSENSE')", [key], [], A)
+
+
+@pytest.mark.parametrize("number", [200, THOUSANDS])
+def test_after_a_strike_anywhere_each_call_gets_its_own_answer(
+    store: RedisStore, number: int
+) -> None:
+    """redis-py gives a connection back with a reply that nobody has read."""
+    from redis.exceptions import ResponseError
+
+    with contextlib.ExitStack() as stack:
+
+        def begin() -> tuple[RedisGuard, str]:
+            client = stack.enter_context(contextlib.closing(store.client()))
+            guard = RedisGuard(client, store.resource)
+            guard.claim(B)
+            return guard, guard.key("data")
+
+        def calls(turn: int) -> None:
+            with contextlib.suppress(ResponseError):
+                match turn % 4:
+                    case 0:
+                        guard.run("return redis.error_reply('struck')", [], [], B)
+                    case 1:
+                        guard.set(key, "struck", B)
+                    case 2:
+                        guard.claim(B)
+                    case 3:
+                        guard.highest()
+
+        guard, key = begin()
+        for turn, _ in strikes(calls, number):
+            said = guard.run("return ARGV[1]", [], [f"turn {turn}"], B)
+            assert said == f"turn {turn}".encode()
+            with pytest.raises(StaleToken):
+                guard.set(key, "stale", A)
+            guard.set(key, f"turn {turn}", B)
+            assert guard.highest() == B
+            if turn % 500 == 499:
+                # A strike may cost a place in the pool of redis-py, which has a hundred.
+                guard, key = begin()
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@pytest.mark.parametrize("reply", ["return 'earlier'", "return redis.error_reply('earlier')"])
+@pytest.mark.parametrize("single", [False, True])
+def test_the_reply_to_an_earlier_call_is_not_taken(
+    store: RedisStore, reply: str, single: bool
+) -> None:
+    """What a strike leaves behind: a connection with a reply that waits."""
+    import redis
+
+    with contextlib.closing(
+        redis.Redis(port=store.port, single_connection_client=single)
+    ) as client:
+        guard = RedisGuard(client, store.resource)
+        guard.claim(B)
+
+        def poison() -> None:
+            connection: Any = client.connection or client.connection_pool.get_connection()
+            connection.send_command("EVAL", reply, 0)
+            if not single:
+                client.connection_pool.release(connection)
+
+        for call, answer in (
+            (lambda: guard.run("return ARGV[1]", [], ["mine"], B), b"mine"),
+            (lambda: guard.set(guard.key("data"), "x", B), None),
+            (lambda: guard.claim(B), None),
+            (guard.highest, B),
+            (guard.create, None),
+        ):
+            poison()
+            assert call() == answer
+            poison()
+            with pytest.raises(StaleToken):
+                guard.claim(A)
+        assert client.get(guard.key("data")) == b"x"
 
 
 def test_calls_of_many_threads_and_processes_all_happen(guard: RedisGuard, client: Any) -> None:
@@ -292,6 +370,35 @@ def test_a_script_with_a_head(guard: RedisGuard, head: str) -> None:
 def test_a_script_that_may_not_write(guard: RedisGuard) -> None:
     with pytest.raises(ValueError, match="no-writes: it advances the mark"):
         guard.run("#!lua flags=no-writes\nreturn 1", [], [], A)
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_client_of_valkey(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    valkey = pytest.importorskip("valkey")
+    # A program with valkey-py needs no redis-py.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "redis"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with contextlib.closing(valkey.Valkey(port=store.port)) as client:
+        guard = RedisGuard(client, store.resource)
+        guard.create()
+        assert guard.highest() is None
+        assert guard.run("return ARGV[1]", [], ["a"], B) == b"a"
+        assert guard.highest() == B
+        with pytest.raises(StaleToken):
+            guard.claim(A)
+        with pytest.raises(valkey.exceptions.ResponseError, match="mine"):
+            guard.run("return redis.error_reply('mine')", [], [], B)
+        client.delete(guard.key("zklock-fence"))
+        client.rpush(guard.key("zklock-fence"), "a")
+        for call in (lambda: guard.claim(A), guard.highest):
+            with pytest.raises(GuardUnusable, match="WRONGTYPE"):
+                call()
+        connection = client.connection_pool.get_connection("EVAL")
+        connection.send_command("EVAL", "return 'earlier'", 0)
+        client.connection_pool.release(connection)
+        client.rename(guard.key("zklock-fence"), "elsewhere")
+        with pytest.raises(GuardUnusable, match="no mark"):
+            guard.highest()
 
 
 @pytest.mark.parametrize("store", ["redis"], indirect=True)

@@ -12,15 +12,36 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
 from kazoo.security import make_acl
 
 import zklock
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
-from zklock.errors import GuardUnusable, NoAnswer, NotOwner, StaleToken, WouldDeadlock
+from zklock.errors import (
+    AccessDenied,
+    ClientClosed,
+    GuardUnusable,
+    NoAnswer,
+    NotOwner,
+    OutcomeUnknown,
+    StaleToken,
+    WouldDeadlock,
+)
 from zklock.fencing import Guard, ZooKeeperGuard, verify_owner
 from zklock.testing import ZooKeeperServer, embedded
+from zklock.testing.sessions import expire_session
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
@@ -109,6 +130,59 @@ def test_bad_arguments(client: KazooClient, guard: ZooKeeperGuard, path: str) ->
         with pytest.raises(ValueError, match="not UTF-8 text"):
             getattr(guard.transaction(A), change)(f"{path}/\udce4")
     assert client.connected
+
+
+@pytest.mark.parametrize("given", ["grant", "token"])
+def test_a_late_write_after_the_end_of_the_session_is_stale(
+    zookeeper: ZooKeeperServer, client: KazooClient, guard: ZooKeeperGuard, path: str, given: str
+) -> None:
+    """The connection that kazoo still has is gone: the question is asked again."""
+    client.create(f"{path}/data", b"")
+    lock = zklock.Lock(client, f"{path}/lock")
+    grant = lock.acquire(timeout=10)
+    assert grant is not None
+    guard.claim(grant)
+    late: Any = grant if given == "grant" else grant.token
+    with connected(zookeeper) as other:
+        ZooKeeperGuard(other, f"{path}/mark").claim(FencingToken(grant.token.epoch + 1, 0))
+        expire_session(client)
+        with pytest.raises(StaleToken):
+            guard.transaction(late).set_data(f"{path}/data", b"late").commit()
+    assert client.get(f"{path}/data")[0] == b""
+
+
+def _failing(error: Exception) -> Callable[[], Any]:
+    def commit_async() -> Any:
+        answer = KazooClient("127.0.0.1:1").handler.async_result()
+        answer.set_exception(error)
+        return answer
+
+    return commit_async
+
+
+@pytest.mark.parametrize(
+    ("raw", "ours"),
+    [
+        (SessionExpiredError(), OutcomeUnknown),
+        (ConnectionLoss(), OutcomeUnknown),
+        (OperationTimeoutError(), OutcomeUnknown),
+        (ConnectionClosedError(), ClientClosed),
+        (AuthFailedError(), ClientClosed),
+        (NoAuthError(), AccessDenied),
+    ],
+)
+def test_errors_of_kazoo_are_told_as_ours(
+    client: KazooClient,
+    guard: ZooKeeperGuard,
+    monkeypatch: pytest.MonkeyPatch,
+    raw: Exception,
+    ours: type[Exception],
+) -> None:
+    transaction = client.transaction()
+    monkeypatch.setattr(type(transaction), "commit_async", lambda _: _failing(raw)())
+    with pytest.raises(ours) as caught:
+        guard.claim(A)
+    assert caught.value.__cause__ is raw
 
 
 def test_a_grant_is_fenced_by_its_own_node_before_anybody_claims(

@@ -14,7 +14,10 @@ import pytest
 
 from zklock.cli.ending import Ended, ends_on_signals, interrupts_kill
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+SIGNALS = [
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+    signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGXCPU,
+]  # fmt: skip
 SOON = 20.0
 
 
@@ -36,7 +39,7 @@ class Thing:
 def test_a_signal_ends_the_body_and_later_ones_do_not_strike_its_clean_up(
     number: signal.Signals,
 ) -> None:
-    before = [signal.getsignal(each) for each in (*SIGNALS, signal.SIGALRM)]
+    before = [signal.getsignal(each) for each in SIGNALS]
     cleaned = False
     with pytest.raises(Ended) as ended, ends_on_signals():
         try:
@@ -47,7 +50,7 @@ def test_a_signal_ends_the_body_and_later_ones_do_not_strike_its_clean_up(
             cleaned = True
     assert cleaned
     assert ended.value.status == 128 + number
-    assert [signal.getsignal(each) for each in (*SIGNALS, signal.SIGALRM)] == before
+    assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
 def test_a_signal_that_was_ignored_stays_ignored() -> None:
@@ -57,6 +60,25 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_no_signal_that_ends_a_process_is_left_out() -> None:
+    # All but those that stop it, that are ignored anyway, or that tell of a fault of its own.
+    others = "STOP TSTP TTIN TTOU CONT CHLD URG WINCH PIPE XFSZ KILL SEGV BUS FPE ILL ABRT SYS TRAP"
+    known = {getattr(signal, f"SIG{name}") for name in others.split()}
+    with ends_on_signals() as ending:
+        handled = {it for it in signal.valid_signals() if signal.getsignal(it) is ending}
+    assert handled == signal.valid_signals() - known
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGWINCH])
+def test_what_is_for_a_taker_ends_nothing_where_there_is_none(number: signal.Signals) -> None:
+    taken: list[int] = []
+    with ends_on_signals([signal.SIGWINCH]) as ending:
+        signal.raise_signal(signal.SIGWINCH)
+        ending.divert(taken.append)
+        signal.raise_signal(number)
+    assert taken == [number]
 
 
 @pytest.mark.hazard("H55")

@@ -53,7 +53,7 @@ def test_from_queued_to_released() -> None:
     assert happens(world, lambda _: None) == []
 
 
-@pytest.mark.parametrize(("alive", "what"), [(False, "gone"), (None, "left")])
+@pytest.mark.parametrize(("alive", "what"), [(False, "ended"), (None, "left")])
 def test_an_end_with_the_session_or_of_an_unknown_kind(alive: bool | None, what: str) -> None:
     world = World()
     holder, waiter = world.queue("/x", 1, "a"), world.queue("/x", 1, "b")

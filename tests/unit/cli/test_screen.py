@@ -207,7 +207,7 @@ def test_into_a_queue_and_back() -> None:
         await desk.shows(seen(world))
         assert desk.column(0) == ["-", "1", "2", "3"]
         await desk.shows(seen(world, connected=False))
-        assert desk.head().endswith("NOT CONNECTED: this is how it was")
+        assert desk.head().startswith("NOT CONNECTED, this is how it was: /locks/report: lock")
         await desk.shows(Look())
         assert desk.head() == "/locks/report: nobody holds or waits"
         assert desk.column() == []
@@ -217,6 +217,35 @@ def test_into_a_queue_and_back() -> None:
         assert len(desk.app.screen_stack) == 1, "there is no queue to open"
 
     play(acts)
+
+
+def test_it_says_that_it_reads() -> None:
+    async def acts(desk: Desk) -> None:
+        await desk.until(lambda: desk.head() == "/locks: reading ...; by waiting")
+        await desk.pilot.press("slash", "x")
+        assert "0 locks" not in desk.head(), "nothing is known yet"
+        await desk.shows(Look())
+        assert desk.head() == "/locks: 0 locks, 0 waiting; by waiting; with 'x'"
+
+    play(acts)
+
+
+def test_a_narrow_terminal_shows_whole_columns_and_what_is_out_of_date() -> None:
+    world = some()
+    world.queue(f"/locks/{'long' * 40}/end", 0x14, f"host-{'9' * 60}:1:MainThread")
+
+    async def acts(desk: Desk) -> None:
+        await desk.shows(seen(world, connected=False))
+
+    lines = text_of(play(acts, "NOT CONNECTED", size=(80, 12)))
+    assert any("NOT CONNECTED, this is how it was: /locks: 5 locks" in line for line in lines)
+    (long,) = (line for line in lines if "/end" in line)
+    path, kind, holder = long.split()[:3]
+    assert re.fullmatch(r"/locks/?\w*\.\.\.\w*/end", path)
+    assert kind == "lock"
+    assert re.fullmatch(r"host-9*\.\.\.\w*Thread", holder)
+    heads = next(line for line in lines if "PATH" in line).split()
+    assert heads == ["PATH", "KIND", "HOLDER", "HELD", "WAITING", "WAIT"]
 
 
 def test_addresses_come_later() -> None:

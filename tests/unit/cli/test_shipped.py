@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.terminal import Terminal
 from zklock.cli import parser, settings, shipped
 
+PATIENCE = 60.0
 ROOT = Path(__file__).parents[3]
 WHOLE = parser.build(*parser.COMMANDS)
 COMMANDS = shipped.commands_of(WHOLE)
@@ -81,6 +84,87 @@ def test_bash_offers_files_and_choices(share: Path) -> None:
         ["zklock ls --tls-ca ca", "zklock run --sasl D", "zklock demo --replay ca", "zklock ru"],
     )
     assert found == [["ca.pem"], ["DIGEST-MD5"], ["ca.pem"], ["run"]]
+
+
+def test_bash_offers_orders_that_top_takes(share: Path) -> None:
+    (orders,) = completed(share, ['zklock top --sort ""'])
+    assert orders == ["longest-wait", "path", "time-held", "waiting"]
+    for order in orders:
+        assert parser.build("top").parse_args(["top", "--sort", order]).sort == order
+    assert parser.build("top").parse_args(["top", "--sort", "time held"]).sort == "time-held"
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> dict[str, str]:
+    """An environment in which 'zklock' lists two locks."""
+    ls = tmp_path / "zklock"
+    ls.write_text("#!/bin/sh\necho '/locks/report  lock  held by x'\necho '/other  lock  free'\n")
+    ls.chmod(0o755)
+    (tmp_path / "zklock-only-here").write_text("#!/bin/sh\n")
+    (tmp_path / "zklock-only-here").chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TERM": "dumb"}
+
+
+@pytest.mark.parametrize("line", ["zklock run /l -- zklock-only", "zklock elect /l zklock-only"])
+def test_bash_offers_commands_behind_the_path(
+    share: Path, stub: dict[str, str], monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("PATH", stub["PATH"])
+    assert "zklock-only-here" in completed(share, [line])[0]
+    (share / "file.txt").touch()
+    assert completed(share, ["zklock run /l -- cat file.t"]) == [["file.txt"]]
+
+
+def test_bash_offers_locks(
+    share: Path, stub: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", stub["PATH"])
+    assert completed(share, ['zklock run ""', "zklock show /lo"]) == [
+        ["/locks/report", "/other"],
+        ["/locks/report"],
+    ]
+
+
+WANTED = {
+    "zklock sho": "show",
+    "zklock top --sort longest": "longest-wait",
+    "zklock show /loc": "/locks/report",
+    "zklock run /l -- zklock-only-h": "zklock-only-here",
+    "zklock run --nonb": "--nonblock",
+}
+
+
+@pytest.mark.parametrize("line", WANTED)
+def test_fish_completes(share: Path, stub: dict[str, str], line: str) -> None:
+    script = share / "fish" / "vendor_completions.d" / "zklock.fish"
+    program = f"source {script}; complete -C '{line}'"
+    done = subprocess.run(
+        [tool("fish"), "--no-config", "-c", program],
+        capture_output=True, text=True, check=True, env=stub,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert [it.split("\t")[0] for it in done.stdout.splitlines()] == [WANTED[line]]
+
+
+ZSH = """\
+PROMPT='ready> '; fpath=($1 $fpath); autoload -Uz compinit; compinit -u -D
+bindkey '^I' complete-word
+finish() { print -r -- "[$BUFFER]"; exit }
+zle -N finish; bindkey '^X' finish
+"""
+
+
+@pytest.mark.parametrize("line", WANTED)
+def test_zsh_completes(share: Path, stub: dict[str, str], tmp_path: Path, line: str) -> None:
+    folder = share / "zsh" / "site-functions"
+    (tmp_path / ".zshrc").write_text(ZSH.replace("$1", str(folder)))
+    environ = {**stub, "ZDOTDIR": str(tmp_path)}
+    with Terminal([tool("zsh"), "-i", "-d"], env=environ) as terminal:
+        terminal.expect("ready> ", PATIENCE)
+        terminal.type_in(f"{line}\t\x18")
+        terminal.finish(PATIENCE)
+        done = f"{line.rpartition(' ')[0]} {WANTED[line]}"
+        assert re.search(rf"\[{re.escape(done)} ?\]", terminal.shown)
 
 
 def test_zsh_takes_the_script(share: Path) -> None:

@@ -98,7 +98,6 @@ def test_the_addresses_of_clients_are_the_last_column() -> None:
 
 def test_the_line_above() -> None:
     assert summary(seen(some())) == "4 locks, 3 waiting"
-    assert summary(seen(some(), connected=False)).endswith("NOT CONNECTED: this is how it was")
     assert summary(Look(missing=True)) == "0 locks, 0 waiting, the path does not exist"
     world = World()
     for path, session in (("/a", 1), ("/b", 2), ("/b", 1), ("/a", 2)):

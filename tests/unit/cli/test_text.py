@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from zklock.cli.view.text import aligned, lines, many, named, plain, rough, short, some
+from zklock.cli.view.text import (
+    aligned,
+    fitted,
+    lines,
+    many,
+    middle,
+    named,
+    plain,
+    rough,
+    short,
+    some,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +50,21 @@ def test_numbers_with_words() -> None:
 def test_some_of_many() -> None:
     assert some(["/a", "/\x1b"]) == r"/a, /\x1b"
     assert some(["/a", "/b", "/c", "/d", "/e"]) == "/a, /b, /c and 2 more"
+
+
+def test_texts_lose_their_middles_and_columns_go() -> None:
+    assert middle("abcdefghij", 10) == "abcdefghij"
+    assert middle("abcdefghijk", 10) == "abc...hijk"
+    assert [middle("abcdef", size) for size in range(5)] == ["", ".", "..", "...", "...f"]
+    rows = [["path", "kind", "holder", "token"], ["/p" * 60, "lock", "h" * 40, "t" * 27]]
+    assert fitted(rows, 200, ["path", "holder"], ["token"]) == rows
+    for width in (179, 150, 120, 70, 69, 68, 60, 48):
+        found = fitted(rows, width, ["path", "holder"], ["token"])
+        (line,) = aligned(found)[1:]
+        assert len(line) <= width
+        assert ("token" in found[0]) == (width >= 16 + 4 + 16 + 27 + 6)
+    assert fitted(rows, 10, ["path"], ["token"])[0] == ["path", "kind", "holder"]
+    assert fitted(rows, 10, [], []) == rows
 
 
 def test_lines_are_aligned_and_cut() -> None:

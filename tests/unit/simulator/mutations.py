@@ -92,7 +92,7 @@ MUTATIONS = {
             Bend(Session, "_lapse", "not self._late:", "not self._late or True:"),
         ),
         faults=("cut off",),
-        troubles=4,
+        troubles=8,
         found="nobody notices",
     ),
     "lost callbacks need a new thread each": Mutation(
@@ -227,7 +227,7 @@ MUTATIONS = {
         found="left waiting",
     ),
     "a stopped client believes until it is answered": Mutation(
-        (Bend(Session, "on_close", "self._lose(self._nodes.held()", "self._lose(()"),),
+        (Bend(Session, "_end_session", "self._lose(self._nodes.held()", "self._lose(()"),),
         faults=("stop client",),
         troubles=2,
         found="believed in",

@@ -19,8 +19,10 @@ import pytest
 import zklock
 from tests.at_once import at_once
 from zklock import aio, telemetry
+from zklock._ground.clock import clock as monotonic_clock
 from zklock._kazoo.store import _Sending
 from zklock.testing import ServerError, Simulation, simulated, wait_for
+from zklock.testing.simulation import world
 from zklock.testing.simulation.side import Side, _Thread
 
 TIMEOUT = 10.0
@@ -888,3 +890,35 @@ def test_a_wake_up_that_comes_as_a_turn_is_taken_is_over_after_the_next_one() ->
     assert held
     thread._take_turn()
     assert not held
+
+
+def lost_when_cut_off() -> None:
+    with simulated() as sim:
+        client = sim.client(timeout=10.0)
+        grant = zklock.Lock(client, "/lock").acquire()
+        sim.partition(client)
+        sim.advance(7.0)
+        assert grant is not None
+        assert not grant.held
+
+
+def test_time_may_be_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries of frozen time replace ``time.monotonic``."""
+    frozen = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: frozen)
+    lost_when_cut_off()
+    with pytest.raises(TimeoutError):
+        wait_for(lambda: False, 0.05)
+
+
+def test_the_test_process_may_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two looks whether everything rests: as if for 24 seconds."""
+    real, stood = monotonic_clock, [0]
+
+    def jumps() -> float:
+        stood[0] += stood[0] < 10
+        return real() + 24.0 * stood[0]
+
+    monkeypatch.setattr(world, "clock", jumps)
+    lost_when_cut_off()
+    assert stood[0] == 10

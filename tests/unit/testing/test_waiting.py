@@ -12,9 +12,7 @@ class Clock:
         self.now = 100.0
         self.sleeps: list[float] = []
         monkeypatch.setattr(waiting, "time", self)
-
-    def monotonic(self) -> float:
-        return self.now
+        monkeypatch.setattr(waiting, "clock", lambda: self.now)
 
     def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)

@@ -36,6 +36,10 @@ def reply(xid: int, error: int = 0) -> bytes:
     return frame(struct.pack(">iqi", xid, 7, error))
 
 
+def auth() -> bytes:
+    return frame(struct.pack(">iii", AUTH, 100, 0) + text("digest") + text("user:secret"))
+
+
 def ping() -> bytes:
     return frame(struct.pack(">ii", PING, 11))
 

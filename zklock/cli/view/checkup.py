@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -22,8 +22,12 @@ SILENCE = 1 / 3
 """Fractions of the session timeout: the lease, the time between heartbeats, and the time after
 which a heartbeat without an answer breaks the connection."""
 
-OLDEST = (3, 5)
-"""The oldest ZooKeeper that zklock is tested with is later than this."""
+UNMAINTAINED = (3, 7)
+"""This ZooKeeper and those before it get no more releases."""
+SOON = 0.2
+"""Seconds. A busy machine may keep a holder from noticing its loss for as long."""
+CROWDED = 0.8
+"""The share of the connections of one address from which there is little room."""
 
 
 class Level(IntEnum):
@@ -60,13 +64,14 @@ class Server:
     """One of the servers: what it says of itself, or why it does not.
 
     ``ahead``: the least and the greatest number of seconds by which its clock may be ahead of this
-    machine's.
+    machine's. ``todo``: what to do about the trouble.
     """
 
     name: str
     mode: str | None = None
     version: str | None = None
     trouble: str | None = None
+    todo: str = ""
     outstanding: int = 0
     ahead: tuple[float, float] | None = None
 
@@ -75,7 +80,8 @@ class Server:
 class Limits:
     """What a server grants, in seconds; ``source``: how that is known; ``None``: it is not.
 
-    ``voters``: how many voters its ensemble has, 0 if it stands alone.
+    ``voters``: how many voters its ensemble has, 0 if it stands alone. ``per_address``: how many
+    connections it takes from one address, 0 if there is no limit.
     """
 
     source: str
@@ -84,16 +90,21 @@ class Limits:
     longest: float | None = None
     sync_ticks: int | None = None
     voters: int | None = None
+    per_address: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What somebody may do on the node at ``path``. ``None``: that is not known."""
+    """What somebody may do on the node at ``path``. ``None``: that is not known.
+
+    ``refusal``: why else a contender would be refused.
+    """
 
     path: str
     create: bool
     delete: bool | None
     read: bool
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +112,9 @@ class Examined:
     """All that was learnt. Times are in seconds.
 
     ``rights``: those of everybody, by the ACL, ``None`` if it may not be read. ``own``: those of
-    this command, by trial, ``None`` if nothing could be tried.
+    this command, by trial, ``None`` if nothing could be tried. ``alike``: how many sessions of this
+    machine's address there are on the server of this command, 0 if that is not known. ``local``:
+    whether new sessions are local to a server.
     """
 
     path: str
@@ -122,12 +135,25 @@ class Examined:
     remedies: Sequence[str | None]
     facts: Facts = field(default_factory=Facts)
     versions: str = ""
+    alike: int = 0
+    local: bool = False
+
+
+def without_session(servers: Sequence[Server], why: str) -> list[Finding]:
+    """Return the findings where no session can be had, the worst first."""
+    return [Finding(Level.PROBLEM, "session", why), *_sorted(_servers(servers))]
+
+
+def _sorted(found: Iterable[Finding]) -> list[Finding]:
+    return sorted(found, key=lambda finding: -finding.level)
 
 
 def findings(it: Examined) -> list[Finding]:
     """Return all findings, the worst first."""
     found = [
         *_servers(it.servers),
+        *_crowd(it),
+        *_local(it),
         *_ensemble(it.servers, None if it.limits is None else it.limits.voters),
         *_session(it),
         *_speed(it),
@@ -140,7 +166,7 @@ def findings(it: Examined) -> list[Finding]:
         *_pools(it.picture),
         *_deadlocks(it),
     ]
-    return sorted(found, key=lambda finding: -finding.level)
+    return _sorted(found)
 
 
 def worst(found: Sequence[Finding]) -> int:
@@ -156,7 +182,7 @@ def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
                 Level.WARNING,
                 about,
                 f"{server.name} {server.trouble}",
-                "look at its log; if it left for good, take it out of --hosts",
+                server.todo or "look at its log",
             )
         elif server.mode == "read-only":
             yield Finding(
@@ -204,13 +230,37 @@ def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
             "finish the upgrade",
         )
     for version in versions:
-        if _number(version) <= OLDEST:
+        if _number(version) <= UNMAINTAINED:
             yield Finding(
                 Level.WARNING,
                 "version",
                 f"ZooKeeper {version} is not maintained any more",
                 "upgrade to 3.8 or later",
             )
+
+
+def _crowd(it: Examined) -> Iterator[Finding]:
+    most = it.limits.per_address if it.limits else 0
+    if most and it.alike >= CROWDED * most:
+        yield Finding(
+            Level.WARNING,
+            "connections",
+            f"{it.alike} of the {most} connections that a server takes from one address "
+            "(maxClientCnxns) are in use",
+            "share one client in each process, or raise maxClientCnxns on all servers: a holder "
+            "that connects again needs two",
+        )
+
+
+def _local(it: Examined) -> Iterator[Finding]:
+    if it.local and not (it.own and it.own.refusal):
+        yield Finding(
+            Level.WARNING,
+            "sessions",
+            "new sessions are local to a server until they get a lock: what zklock guarantees "
+            "assumes that sessions are global",
+            "set localSessionsEnabled=false on all servers",
+        )
 
 
 def _ensemble(servers: Sequence[Server], known: int | None) -> Iterator[Finding]:
@@ -274,7 +324,9 @@ def _session(it: Examined) -> Iterator[Finding]:
             Level.UNKNOWN,
             "lease",
             "the servers' tickTime is not known, so the room between a lost lease and the next "
-            "grant is not known either",
+            f"grant is not known either{_granting(limits)}: with a session timeout of "
+            f"{timeout:g} s, tickTime has to be less than "
+            f"{2 * (1 - HEARTBEAT - LEASE) * timeout:.1f} s",
             "put 'conf' on the servers' whitelist of four-letter words, or see --admin-port",
         )
         return
@@ -288,7 +340,7 @@ def _session(it: Examined) -> Iterator[Finding]:
             f"another may be granted a lock before its holder knows that it lost it: {arithmetic}",
             f"ask for a session timeout of {4 * tick:g} s or more, or lower tickTime",
         )
-    elif room < HEARTBEAT * timeout:
+    elif room < max(HEARTBEAT * timeout, SOON):
         yield Finding(
             Level.WARNING,
             "lease",
@@ -322,10 +374,20 @@ def _session(it: Examined) -> Iterator[Finding]:
         )
 
 
-def _speed(it: Examined) -> Iterator[Finding]:
-    yield Finding(
-        Level.OK, "speed", f"a read takes {_times(it.reads)}, a write {_times(it.writes)}"
+def _granting(limits: Limits | None) -> str:
+    if limits is None or limits.shortest is None or limits.longest is None:
+        return ""
+    return (
+        f" (they grant {limits.shortest:g} to {limits.longest:g} s, not the default of 2 to 20 "
+        "ticks)"
     )
+
+
+def _speed(it: Examined) -> Iterator[Finding]:
+    writes = f", a write {_times(it.writes)}" if it.writes else ""
+    yield Finding(Level.OK, "speed", f"a read takes {_times(it.reads)}{writes}")
+    if not it.writes:
+        return
     slowest, beat = max(it.writes), HEARTBEAT * it.granted
     if slowest > SILENCE * it.granted:
         yield Finding(
@@ -428,7 +490,14 @@ def _access(it: Examined) -> Iterator[Finding]:
 
 def _rights(it: Examined) -> Iterator[Finding]:
     own, rights = it.own, it.rights
-    if own is not None:
+    if own is not None and own.refusal:
+        yield Finding(
+            Level.PROBLEM,
+            "refused",
+            f"as this command connects, no lock can be had at {it.path}",
+            own.refusal,
+        )
+    elif own is not None:
         wanted = [
             ("create", own.create),
             *([("delete", own.delete), ("read", own.read)] if it.exists else []),

@@ -18,8 +18,8 @@ class Happened(Enum):
     GRANTED = "granted"
     RELEASED = "released"
     WITHDRAWN = "withdrawn"
-    GONE = "gone"  # with its session
-    LEFT = "left"  # by itself or with its session: that cannot be told
+    ENDED = "ended"  # its session, too: in order, or by a crash
+    LEFT = "left"  # whether its session lives cannot be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def _leaving(place: Place, lives: Callable[[int], bool | None]) -> Happened:
     if alive is None:
         return Happened.LEFT
     if not alive:
-        return Happened.GONE
+        return Happened.ENDED
     return Happened.RELEASED if place.contender.holds else Happened.WITHDRAWN
 
 

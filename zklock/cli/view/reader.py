@@ -130,6 +130,17 @@ class Reader:
         if not self.facts.denied.isdisjoint(below(self.root, part) for part in (LOCKS, LEASES)):
             raise NoAuthError
 
+    def strangers(self) -> list[str]:
+        """Return children of the root that may be contenders of a program that is not known."""
+        folder = self.facts.folders.get(self.root)
+        found = []
+        for name in names.strangers(folder.names) if folder else ():
+            path = below(self.root, name)
+            stat = answer(self._client, partial(self._client.exists_async, path), path)
+            if stat is not None and stat.ephemeralOwner:
+                found.append(name)
+        return found
+
     @property
     def hidden(self) -> list[str]:
         """The nodes at and below the root that ACLs hide."""

@@ -8,18 +8,29 @@ import re
 import struct
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException
+from socket import socket
 from ssl import SSLContext, SSLError
 from typing import Any
 from uuid import uuid4
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoAuthError, RolledBackError
+from kazoo.exceptions import (
+    EphemeralOnLocalSessionError,
+    KazooException,
+    NoAuthError,
+    QuotaExceededError,
+    RolledBackError,
+    SessionExpiredError,
+)
 from kazoo.security import Permissions
 
 import zklock
 from zklock._ground.clock import clock
+from zklock._kazoo.refusals import FOREIGN, NO_QUORUM, Refusal, of_tls, refusal
+from zklock._kazoo.store import MEANINGS
 from zklock.cli.view.asking import answer
 from zklock.cli.view.checkup import Limits, Rights, Server
 from zklock.cli.view.model import below, signed
@@ -30,8 +41,13 @@ _SECONDS = 3.0
 _SAMPLES = 20
 
 _CONNECT = struct.Struct(">iiqiqi16s?")  # length, version, zxid, timeout, session, password, r/o
-_ANSWER = struct.Struct(">iii")  # length, version, timeout
+_LENGTH = struct.Struct(">i")
+_ANSWER = struct.Struct(">ii")  # version, timeout
+_PONG = struct.Struct(">iqi")  # number of the request, zxid, error
+_PING = struct.pack(">iii", 8, -2, 11)
 _CLOSE = struct.pack(">iii", 8, 1, -11)  # length, number of the request, closeSession
+_SESSION = 10_000  # milliseconds
+_TRIES = 4
 _LONGEST = 2**31 - 1
 _LONGEST_ANSWER = 2**26  # bytes
 QUICK = 1.0
@@ -100,34 +116,48 @@ def server(host: str, port: int, admin: Admin, tls: SSLContext | None = None) ->
             )
         trouble = None
     except NotServing:
-        trouble = "serves no requests now: it has no quorum, or elects a leader"
-    except TimeoutError:
-        trouble = f"is silent for {_SECONDS:g} s" + _perhaps(tls)
+        trouble = NO_QUORUM
     except SSLError as error:
-        trouble = f"cannot be asked over TLS: {error.reason or error}"
-    except OSError as error:
-        trouble = f"cannot be reached: {error.strerror or error}"
+        cut = Refusal(f"cannot be asked over TLS: {error.reason or error}", _LOG)
+        trouble = of_tls(error) or _why(host, port, tls) or cut
+    except (TimeoutError, BrokenPipeError, ConnectionResetError):
+        trouble = _why(host, port, tls) or Refusal(f"is silent for {_SECONDS:g} s", _LOG)
     except ValueError:
-        trouble = "does not answer as ZooKeeper does" + _perhaps(tls)
+        trouble = _why(host, port, tls) or FOREIGN
+    except OSError as error:
+        trouble = Refusal(
+            f"cannot be reached: {error.strerror or error}",
+            "see that it runs, and what is between; if it left for good, take it out of --hosts",
+        )
     told = admin.ask("server_stats")
     with contextlib.suppress(KeyError, TypeError, ValueError):
         said = told["server_stats"]
         mode, version = str(said["server_state"]), str(told["version"]).partition("-")[0]
         waiting = int(said["outstanding_requests"])
         return Server(name, mode, version, outstanding=waiting, ahead=admin.ahead)
-    return Server(name, trouble=trouble, ahead=admin.ahead)
+    what, todo = trouble or (None, "")
+    return Server(name, trouble=what, todo=todo, ahead=admin.ahead)
 
 
-def _perhaps(tls: SSLContext | None) -> str:
-    """Return what else may be wrong: behind TLS, a plain question is waited for to its end."""
-    return ": perhaps it wants TLS" if tls is None else ""
+_LOG = "look at its log"
+
+
+def _why(host: str, port: int, tls: SSLContext | None) -> Refusal | None:
+    """Return why a server gives no answer; behind TLS, a plain question is waited for to its end.
+
+    ``None`` if it does not show it, or answers by now.
+    """
+    return refusal(
+        lambda secure: connected(host, port, QUICK, tls if secure else None), tls is not None
+    )
 
 
 def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) -> Limits | None:
     """Return what a server grants.
 
-    It is in its configuration, which the server or its admin server tells. If they do not, it
-    follows from what it grants two sessions.
+    It is in its configuration, which the server or its admin server tells. If they do not, two
+    sessions measure the shortest and the longest timeout. By default these are 2 and 20 ticks. The
+    tick is not known from others: each of the two may be set.
     """
     with contextlib.suppress(OSError, ValueError):
         lines = four_letter(host, port, "conf", timeout=_SECONDS, tls=tls).splitlines()
@@ -142,6 +172,7 @@ def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) ->
                 # Old servers do not name their ensemble.
                 sum(_is_voter(*pair) for pair in said.items())
                 or (None if "syncLimit" in said else 0),
+                per_address=int(said.get("maxClientCnxns", 0)),
             )
     with contextlib.suppress(KeyError, TypeError, ValueError):
         told = admin.configuration
@@ -155,8 +186,14 @@ def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) ->
         )
     with contextlib.suppress(OSError, struct.error):
         shortest, longest = (_granted(host, port, asked, tls) for asked in (1, _LONGEST))
-        return Limits("half of the shortest session timeout, as is the default",
-                      shortest / 2, shortest, longest)  # fmt: skip
+        usual = abs(longest - 10 * shortest) < 0.001
+        return Limits(
+            "half of the shortest session timeout: the longest is ten times that, as is the "
+            "default",
+            shortest / 2 if usual else None,
+            shortest,
+            longest,
+        )
     return None
 
 
@@ -202,17 +239,61 @@ def _is_voter(key: str, value: str) -> bool:
 def _granted(host: str, port: int, asked: int, tls: SSLContext | None) -> float:
     """Return the session timeout that is granted to a session that is ended at once."""
     with connected(host, port, _SECONDS, tls) as connection:
-        size = _CONNECT.size - 4
-        connection.sendall(_CONNECT.pack(size, 0, 0, asked, 0, 16, bytes(16), False))
-        answer = b""
-        while len(answer) < _ANSWER.size:
-            part = connection.recv(_ANSWER.size - len(answer))
-            if not part:
-                raise ConnectionResetError
-            answer += part
+        milliseconds = _begun(connection, asked)
         connection.sendall(_CLOSE)
-        _, _, milliseconds = _ANSWER.unpack(answer)
         return float(milliseconds) / 1000
+
+
+def sessions_are_local(host: str, port: int, tls: SSLContext | None = None) -> bool:
+    """Whether a server keeps new sessions to itself: to make one is no transaction then.
+
+    Others may write meanwhile, so sessions that are local may be taken for global ones.
+    """
+    seen: list[int] = []
+    with contextlib.suppress(OSError, struct.error), ExitStack() as stack:
+        for _ in range(_TRIES):
+            connection = stack.enter_context(connected(host, port, _SECONDS, tls))
+            _begun(connection, _SESSION)
+            stack.callback(_send_close, connection)
+            connection.sendall(_PING)
+            seen.append(_PONG.unpack(_frame(connection))[1])
+            if seen[-1] in seen[:-1]:
+                return True
+    return False
+
+
+def _send_close(connection: socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.sendall(_CLOSE)
+
+
+def _begun(connection: socket, asked: int) -> int:
+    """Begin a session; return the timeout that is granted, in milliseconds."""
+    size = _CONNECT.size - 4
+    connection.sendall(_CONNECT.pack(size, 0, 0, asked, 0, 16, bytes(16), False))
+    return int(_ANSWER.unpack_from(_frame(connection))[1])
+
+
+def _frame(connection: socket) -> bytes:
+    """Receive a frame without its length."""
+    (length,) = _LENGTH.unpack(_received(connection, _LENGTH.size))
+    return _received(connection, min(length, _LONGEST_ANSWER))
+
+
+def _received(connection: socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        part = connection.recv(size - len(received))
+        if not part:
+            raise ConnectionResetError
+        received += part
+    return received
+
+
+def alike(found: Mapping[int, str], session: int) -> int:
+    """Return how many connections are from the address of this session's; 0 if it is missing."""
+    host = found.get(session, "").rpartition(":")[0]
+    return sum(address.rpartition(":")[0] == host for address in found.values()) if host else 0
 
 
 def read_times(client: KazooClient) -> list[float]:
@@ -269,13 +350,18 @@ def own_rights(client: KazooClient, path: str) -> Rights | None:
 
     def tried() -> Any:
         transaction = client.transaction()
-        transaction.create(name)
+        transaction.create(name, ephemeral=True)
         transaction.delete(name)
         transaction.check(f"{name}-that-is-not-there", -1)
         return transaction.commit_async()
 
     try:
         created, deleted, _ = answer(client, tried, path)
+        if isinstance(created, SessionExpiredError):  # so a follower says it of a local session
+            created = EphemeralOnLocalSessionError()
+        if isinstance(created, EphemeralOnLocalSessionError | QuotaExceededError):
+            hint = MEANINGS[created.code].hint
+            return Rights(path, False, None, _reads(client, path), refusal=hint)
         if not isinstance(created, RolledBackError | NoAuthError):
             return None
         creates = isinstance(created, RolledBackError)

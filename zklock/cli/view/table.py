@@ -62,6 +62,10 @@ class Row:
 COLUMNS = ("path", "kind", "holder", "held", "waiting", "wait", "token", "session")
 QUEUE_COLUMNS = ("place", "state", "kind", "identity", "age", "token", "session")
 WORKER_COLUMNS = ("worker", "owns", "assigned", "state")
+SHRINKS = ("path", "holder", "identity", "worker")
+"""The columns whose texts lose their middles where there is little room."""
+DROPS = ("session", "token", "client")
+"""The columns of locks that go where there is too little room, one after the other."""
 POOL_ROW = "\0pool"
 """The end of the key of a pool's row. No path has it."""
 CLIENT = "client"
@@ -137,8 +141,6 @@ def summary(look: Look) -> str:
         parts.append("the path does not exist")
     if rough(look.behind):
         parts.append(f"ages are rough: this clock is {short(look.behind)} behind")
-    if not look.connected:
-        parts.append("NOT CONNECTED: this is how it was")
     return ", ".join(parts)
 
 

@@ -17,6 +17,9 @@ _CONTROLS = {
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS}
 
 
+_GAP = "..."
+_LEAST = 16
+
 CLOCKS_DIFFER = 2.0
 """Seconds by which clocks may differ without a word; ages are shown in whole seconds."""
 
@@ -73,6 +76,45 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
     ]
     return [
         line if width is None or len(line) <= width else f"{line[: width - 1]}>" for line in found
+    ]
+
+
+def middle(text: str, size: int) -> str:
+    """Return the text, or its two ends if it is longer than ``size``."""
+    if len(text) <= size:
+        return text
+    left = max(0, size - len(_GAP)) // 2
+    return f"{text[:left]}{_GAP}{text[len(text) - max(0, size - len(_GAP) - left) :]}"[:size]
+
+
+def fitted(
+    rows: Sequence[Sequence[str]],
+    width: int,
+    shrinks: Sequence[str],
+    drops: Sequence[str] = (),
+) -> list[list[str]]:
+    """Return the rows so that ``aligned`` makes lines of ``width``, as far as that can be.
+
+    The first row has the names of the columns. Texts of the columns ``shrinks`` lose their middles,
+    but are not made shorter than 16. If that is not enough, columns of ``drops`` go, in this order.
+    """
+    columns = list(zip(*rows, strict=True))
+    for drop in (None, *drops):
+        columns = [column for column in columns if column[0] != drop]
+        sizes = [max(map(len, column)) for column in columns]
+        able = [at for at, column in enumerate(columns) if column[0] in shrinks]
+        while sum(sizes) + 2 * (len(sizes) - 1) > width and able:
+            longest = max(able, key=sizes.__getitem__)
+            if sizes[longest] <= _LEAST:
+                break
+            over = sum(sizes) + 2 * (len(sizes) - 1) - width
+            others = max((sizes[at] for at in able if at != longest), default=_LEAST)
+            sizes[longest] -= max(1, min(over, sizes[longest] - max(others, _LEAST)))
+        if sum(sizes) + 2 * (len(sizes) - 1) <= width:
+            break
+    return [
+        [middle(text, size) for text, size in zip(row, sizes, strict=True)]
+        for row in zip(*columns, strict=True)
     ]
 
 

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from celery.beat import ScheduleEntry, Scheduler
+from celery.beat import ScheduleEntry, Scheduler, SchedulingError
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
+from kombu.exceptions import OperationalError
 
 import zklock
 from zklock.contrib import wsgi
@@ -30,21 +33,31 @@ _TURN = 1.0
 
 _Trouble = (KazooException, KazooTimeoutError)
 
+_LIMITS = {
+    "redis": ("socket_timeout", "socket_connect_timeout"),
+    "amqp": ("read_timeout", "write_timeout"),
+}
+"""What a transport of kombu calls the limits of time of its sockets."""
+
 
 class LeaderScheduler(Scheduler):
     """Sends the entries of ``beat_schedule`` while this beat leads; else it stands by.
 
     Settings of the app: ``zklock_hosts`` (needed), ``zklock_path`` (the election's znode,
     ``/celery/beat`` by default), ``zklock_timeout`` (the session timeout in seconds, 10 by default)
-    and ``zklock_options`` (more arguments of ``zklock.connect()``).
+    ``zklock_options`` (more arguments of ``zklock.connect()``), ``zklock_send_failures`` (after so
+    many runs in a row that the broker did not take, this beat lets another one lead; 2 by default)
+    and ``zklock_send_timeout`` (for how many seconds it waits for the broker, 10 by default).
 
     Every tick asks for the lease. When each entry was sent last is kept in ZooKeeper, below
     ``<zklock_path>-runs``: the next leader goes on from there. It is written before an entry is
     sent, in one transaction that needs the leader's own znode. So a beat that was paused or cut off
-    sends nothing after another one leads, and no run is sent twice.
+    sends nothing after another one leads, and no run is sent twice. What the broker did not take is
+    not recorded any more: this beat, or the next leader, sends it once the broker takes it.
 
     *Not guaranteed:* that every run is sent. If the leader dies between the two steps, the entry is
     sent at its next time only. What was recorded by a leader that was then paused may arrive late.
+    A run whose message the broker took without an answer is sent again.
     """
 
     def __init__(self, app: Any, *args: Any, lazy: bool = False, **kwargs: Any) -> None:
@@ -52,6 +65,10 @@ class LeaderScheduler(Scheduler):
         path = app.conf.get("zklock_path") or "/celery/beat"
         self._runs = f"{path}-runs"
         self._timeout = wanted.timeout
+        self._patience = int(app.conf.get("zklock_send_failures") or 2)
+        self._send_timeout = float(app.conf.get("zklock_send_timeout") or 10.0)
+        self._refusals = 0  # by the broker, in a row
+        self._refused: BaseException | None = None  # the last one
         self._background = wsgi.Background(
             wanted.hosts, path, self._lead, timeout=wanted.timeout, **wanted.options
         )
@@ -69,7 +86,11 @@ class LeaderScheduler(Scheduler):
             self._ticking.pieces[ticker] = None
             if not self._may_send():
                 return _TURN
-            return float(min(super().tick(*args, **kwargs), _TURN))
+            try:
+                return float(min(super().tick(*args, **kwargs), _TURN))
+            except self._broker_errors as error:  # there is no connection to send by
+                self._not_sent(error)
+                return _TURN
         finally:
             self._ticking.pieces.pop(ticker, None)
             self._ticking.tell()
@@ -91,7 +112,38 @@ class LeaderScheduler(Scheduler):
                 extra=log_fields(term),
             )
             return
-        super().apply_entry(entry, producer=producer)
+        before = self._refusals
+        super().apply_entry(entry, producer=producer)  # it logs an error, and raises none
+        if self._refusals > before:
+            with contextlib.suppress(*_Trouble):  # then it counts as sent
+                self._record(term, entry)  # as it was before
+
+    def apply_async(self, entry: ScheduleEntry, *args: Any, **kwargs: Any) -> Any:
+        """Send an entry."""
+        try:
+            result = super().apply_async(entry, *args, **kwargs)
+        except SchedulingError as error:
+            if isinstance(error.__context__, self._broker_errors):
+                self._not_sent(error.__context__)
+            raise
+        self._refusals = 0
+        return result
+
+    @cached_property
+    def connection(self) -> Any:
+        """The connection to the broker, with limits of time."""
+        made = self.app.connection_for_write()
+        for name in _LIMITS.get(made.transport.driver_type, ()):
+            made.transport_options.setdefault(name, self._send_timeout)
+        return made
+
+    @cached_property
+    def producer(self) -> Any:
+        """What sends; an error if the broker cannot be reached in time."""
+        self.connection.ensure_connection(
+            interval_start=0.1, interval_step=0.5, interval_max=2.0, timeout=self._send_timeout
+        )
+        return self.Producer(self.connection, auto_declare=False)
 
     def close(self) -> None:
         """Hand the leadership over."""
@@ -101,10 +153,32 @@ class LeaderScheduler(Scheduler):
         super().close()
 
     def _lead(self, leadership: zklock.Leadership) -> None:
+        self._refusals = 0
         self._leadership = leadership
         leadership.should_stop.wait()
         self._leadership = None  # first: a tick that begins from now on sends nothing
         self._ticking.wait()  # a tick that has begun ends before another beat leads
+        if self._refusals >= self._patience:
+            # It stands again after a pause, which grows with each such term in a row.
+            raise zklock.ZkLockError(
+                f"{leadership.lock_path}: the broker takes nothing from this beat "
+                f"({self._refused!r}): another one may lead, look at the broker",
+                path=leadership.lock_path,
+            )
+
+    def _not_sent(self, error: BaseException) -> None:
+        """Note that the broker did not take a run. Have another beat lead, if it is often."""
+        self._loaded = None  # take over again what was sent last: it is still due
+        self._refused = error
+        self._refusals += 1
+        term = self._leadership
+        if term is not None and self._refusals >= self._patience:
+            term.resign()
+
+    @property
+    def _broker_errors(self) -> tuple[type[BaseException], ...]:
+        known = self.connection
+        return OperationalError, OSError, *known.connection_errors, *known.channel_errors
 
     def _may_send(self) -> bool:
         """Tell whether this beat leads, and knows when each entry was sent last."""

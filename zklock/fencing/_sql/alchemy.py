@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from zklock.fencing._sql.doubt import doubtful
+
 Check: TypeAlias = Callable[[], None]
 
 # A connection keeps its watch alive, as its listener. A strong reference here would keep both.
@@ -62,10 +64,13 @@ class Watch:
                 raise self._refused
             for check in checks:
                 check()
-        except BaseException:
+        except BaseException as error:
             # SQLAlchemy leaves the database's transaction open after a failed commit.
             with contextlib.suppress(Exception):
-                connection.connection.rollback()
+                if doubtful(error):
+                    connection.invalidate()
+                else:
+                    connection.connection.rollback()
             raise
         finally:
             self._forget()

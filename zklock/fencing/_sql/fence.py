@@ -6,6 +6,7 @@ from types import TracebackType
 
 from zklock.errors import TransactionEnded
 from zklock.fencing._sql import codes
+from zklock.fencing._sql.doubt import doubtful
 from zklock.fencing._sql.session import Session
 
 
@@ -33,6 +34,10 @@ class SqlFence:
         trace: TracebackType | None,
     ) -> None:
         over = ended(self._resource)
+        if error is not None and doubtful(error):
+            self._session.discard(error)
+            self._session.refuse(over)
+            return
         try:
             if kind is None:
                 self._session.flush()

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from zklock.errors import GuardUnusable, SnapshotTooOld, ZkLockError
 from zklock.fencing._sql import codes, statements
+from zklock.fencing._sql.doubt import doubtful
 from zklock.fencing._sql.fence import SqlFence, ended
 from zklock.fencing._sql.session import AlchemySession, Session, open_session
 from zklock.fencing._sql.statements import TABLE, Dialect
@@ -105,7 +106,7 @@ class SqlMark(ABC):
         except BaseException as error:
             # Whatever prevents the rollback from being sent ends the transaction, too.
             with contextlib.suppress(Exception):
-                session.rollback()
+                session.end(error)
             return Tried(error=error)
 
     async def _repeat(
@@ -179,6 +180,8 @@ class SqlMark(ABC):
                 self._expect(session, self._advance(session, given, mark, stamp), stamp)
         except BaseException as error:
             # After any error: a caller that ignores it and commits would not be fenced.
+            if doubtful(error):
+                session.discard(error)
             session.refuse(error if isinstance(error, ZkLockError) else ended(self._resource))
             raise
         if not begun:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from zklock.fencing._sql import codes
 from zklock.fencing._sql.alchemy import Watch
+from zklock.fencing._sql.doubt import clear, doubtful
 from zklock.fencing._sql.recognise import DIALECTS, driver_of, refuse_asynchronous
 from zklock.fencing._sql.statements import BEGIN, DDL, MYSQL_FAIL, POSTGRESQL_FAIL, Dialect
 
@@ -36,6 +37,30 @@ class Session(ABC):
         self.connection = connection
         self.dialect: Dialect = dialect
         self._begun = False
+        self.discarded = False
+        """Whether the connection was closed, because nobody knows what it would answer."""
+
+    def end(self, error: BaseException) -> None:
+        """Roll back after an error; after one that struck inside the driver, discard."""
+        if self.discarded or doubtful(error):
+            self.discard(error)
+        else:
+            self.rollback()
+
+    def discard(self, error: BaseException) -> None:
+        """Close the connection without another statement; the database rolls back."""
+        self.discarded = True
+        if self.dialect == "sqlite":
+            # A closed connection keeps its locks until its last cursor is gone. The frames that
+            # the error has passed refer to cursors, and those of SQLAlchemy to the error, too.
+            clear(error)
+            with contextlib.suppress(Exception):
+                self.rollback()
+        with contextlib.suppress(Exception):
+            self._discard()
+
+    @abstractmethod
+    def _discard(self) -> None: ...
 
     @abstractmethod
     def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
@@ -147,13 +172,13 @@ class DbApiSession(Session):
                 "call the guard outside of pipeline()"
             )
         super().__init__(connection, dialect or DIALECTS.get(self._driver))
-        self._paramstyle = paramstyle
+        self._style = paramstyle or self._known_style()
 
     def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
         cursor = self._cursor()
         try:
             if parameters:
-                cursor.execute(*render(statement, parameters, self._style()))
+                cursor.execute(*render(statement, parameters, self._style))
             else:
                 cursor.execute(statement)
             if cursor.description is None:
@@ -165,6 +190,15 @@ class DbApiSession(Session):
 
     def flush(self) -> None:
         """Do nothing: drivers send everything at once."""
+
+    def _discard(self) -> None:
+        # A proxy's close() gives the connection back to its pool. That of MySQL Connector sends a
+        # statement then.
+        for name in ("invalidate", "shutdown"):
+            if hasattr(self.connection, name):
+                getattr(self.connection, name)()
+                return
+        self.connection.close()
 
     def refuse(self, error: Exception) -> None:
         with contextlib.suppress(Exception):
@@ -198,9 +232,7 @@ class DbApiSession(Session):
             return target.cursor(buffered=True, dictionary=False)
         return target.cursor()
 
-    def _style(self) -> str:
-        if self._paramstyle is not None:
-            return self._paramstyle
+    def _known_style(self) -> str:
         for cls in type(self._target).__mro__:
             module = cls.__module__
             while module:
@@ -268,6 +300,9 @@ class AlchemySession(Session):
     def over(self) -> bool:
         # A session gives its connection back when it commits or rolls back.
         return bool(self._target.closed)
+
+    def _discard(self) -> None:
+        self._target.invalidate()
 
     def awaited(self, make: Callable[[], Awaitable[Result]]) -> Result:
         """Await something in the middle of what SQLAlchemy runs for asyncio; return its result."""

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from zklock.fencing import sql
+from zklock.fencing._sql.doubt import awaited_of_the_user
 from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Tried, Work
 from zklock.fencing._sql.session import AlchemySession, Session
 from zklock.fencing._sql.statements import TABLE, Dialect
@@ -94,7 +95,7 @@ class SqlGuard(SqlMark):
 
         def work(session: Session, connection: Any) -> Result:
             assert isinstance(session, AlchemySession)
-            return session.awaited(lambda: _awaitable(change(connection)))
+            return session.awaited(lambda: awaited_of_the_user(_awaitable(change(connection))))
 
         return (await self._run(token, work, attempts)).result()
 
@@ -112,7 +113,9 @@ class SqlGuard(SqlMark):
                 if tried.error is not None:
                     raise tried.error
         except BaseException as error:
-            return Tried(error=error, done=tried.done)
+            done = tried.done
+            del tried  # else a cycle would keep the connection for as long as the error
+            return Tried(error=error, done=done)
         return tried
 
     async def _pause(self, seconds: float) -> None:

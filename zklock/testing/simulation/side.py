@@ -20,6 +20,7 @@ from kazoo.protocol.states import KeeperState
 from zklock._engine.callers import Callers, Calls
 from zklock._engine.runtime import Reader, Runtime, Sends
 from zklock._engine.timed_thread import Job, TimedThread
+from zklock._ground.clock import clock
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.handler import Handler, WireObserver
 from zklock._kazoo.socket import _Socket
@@ -70,12 +71,12 @@ class Waits:
     def end(self, thread: int, wake: Callable[[], object]) -> None:
         """End the wait of a thread."""
         if thread != threading.get_ident():
-            self._woken[thread] = time.monotonic() + _RETURN
+            self._woken[thread] = clock() + _RETURN
         wake()
 
     def ended(self) -> bool:
         """Whether a thread may still act on the end of its wait."""
-        now = time.monotonic()
+        now = clock()
         for thread, until in list(self._woken.items()):
             if until > now and _runs(thread):
                 return True

@@ -6,7 +6,6 @@ import asyncio
 import math
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from zklock._engine.sessions import run_on
+from zklock._ground.clock import clock
 from zklock._ground.events import Event
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import AnyClient
@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 _RESTS_IN = 20.0
 """Real seconds in which everything comes to rest after a change, on a machine that is busy."""
+
+_TURN = 1.0
+"""How much of that one look may use up: all of this process may stand still meanwhile."""
 
 _LOOK = 0.001
 _LONG_LOOK = 0.01
@@ -206,9 +209,9 @@ class Simulation:
                 if waits:
                     elsewhere, going = 0.0, self._step(until)
             if not waits:  # it may be about to change the simulation
-                began = time.monotonic()
+                began = clock()
                 thread.join(_MOMENT)
-                elsewhere += time.monotonic() - began
+                elsewhere += min(clock() - began, _TURN)
             if elsewhere > _RESTS_IN:
                 raise RuntimeError("the call does not wait in zklock: time cannot end it")
         return outcome.result()
@@ -396,7 +399,7 @@ class Simulation:
 
     def _settle(self) -> float:
         """Return when everything rests: the time at which the next session ends on the server."""
-        until = time.monotonic() + _RESTS_IN
+        spent, last = 0.0, clock()
         pause = _LOOK
         while True:
             before = self._stirred
@@ -406,7 +409,9 @@ class Simulation:
                 why, ends = self._server.ask(lambda: (self._unrest(), self._server.due()))
                 if why is None and self._stirred == before:
                     return ends
-            if time.monotonic() > until:
+            now = clock()
+            spent, last = spent + min(now - last, _TURN), now
+            if spent > _RESTS_IN:
                 raise RuntimeError(f"the simulation does not come to rest: {why or 'it goes on'}")
             pause = _LOOK if self._news.wait(pause) else min(2 * pause, _LONG_LOOK)
 

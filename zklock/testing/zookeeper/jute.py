@@ -14,14 +14,17 @@ from typing import TypeVar
 from zklock.testing.zookeeper.messages import (
     Acl,
     Acls,
+    AddWatch,
     Answer,
     Auth,
     Body,
     Check,
     Children,
+    Clients,
     Close,
     Connect,
     Connected,
+    CountBelow,
     Create,
     Created,
     Data,
@@ -32,12 +35,15 @@ from zklock.testing.zookeeper.messages import (
     GetAcl,
     GetChildren,
     GetData,
+    GetEphemerals,
     HangUp,
     Message,
     Multi,
+    Number,
     Op,
     Part,
     Ping,
+    Reconfig,
     RemoveWatches,
     Request,
     Results,
@@ -49,6 +55,7 @@ from zklock.testing.zookeeper.messages import (
     Synced,
     Unknown,
     Unreadable,
+    WhoAmI,
 )
 
 T = TypeVar("T")
@@ -182,6 +189,12 @@ def _create(op: Op) -> Callable[[Reader], Create]:
     return read
 
 
+def _create_ttl(r: Reader) -> Create:
+    found = _create(Op.CREATE_TTL)(r)
+    r.long()
+    return found
+
+
 def _multi(reader: Reader) -> Multi:
     parts: list[Part] = []
     while True:
@@ -198,10 +211,25 @@ def _set_watches(r: Reader) -> SetWatches:
     return SetWatches(r.long(), r.vector(r.text), r.vector(r.text), r.vector(r.text))
 
 
+def _set_watches2(r: Reader) -> SetWatches:
+    first = _set_watches(r)
+    return first._replace(
+        persistent=r.vector(r.text), recursive=r.vector(r.text), op=Op.SET_WATCHES2
+    )
+
+
+def _reconfig(r: Reader) -> Reconfig:
+    for _ in range(3):
+        r.buffer()
+    r.long()
+    return Reconfig()
+
+
 _PARTS: Mapping[int, Callable[[Reader], Part]] = {
     Op.CREATE: _create(Op.CREATE),
     Op.CREATE2: _create(Op.CREATE2),
     Op.CREATE_CONTAINER: _create(Op.CREATE_CONTAINER),
+    Op.CREATE_TTL: _create_ttl,
     Op.DELETE: lambda r: Delete(r.text(), r.number()),
     Op.SET_DATA: lambda r: SetData(r.text(), r.buffer(), r.number()),
     Op.CHECK: lambda r: Check(r.text(), r.number()),
@@ -222,6 +250,12 @@ _READ: Mapping[int, Callable[[Reader], Request]] = {
     Op.REMOVE_WATCHES: lambda r: RemoveWatches(r.text(), r.number()),
     Op.AUTH: lambda r: (r.number(), Auth(r.text(), r.buffer()))[1],
     Op.SET_WATCHES: _set_watches,
+    Op.SET_WATCHES2: _set_watches2,
+    Op.ADD_WATCH: lambda r: AddWatch(r.text(), r.number()),
+    Op.GET_EPHEMERALS: lambda r: GetEphemerals(r.text()),
+    Op.GET_ALL_CHILDREN_NUMBER: lambda r: CountBelow(r.text()),
+    Op.WHO_AM_I: lambda r: WhoAmI(),
+    Op.RECONFIG: _reconfig,
     Op.CLOSE_SESSION: lambda r: Close(),
 }
 
@@ -251,6 +285,11 @@ def _children(body: Children) -> bytes:
     return b"".join([_INT.pack(len(body.names)), *map(_text, body.names), _maybe(body.stat)])
 
 
+def _clients(body: Clients) -> bytes:
+    known = [_text(scheme) + _text(name) for scheme, name in body.clients]
+    return _INT.pack(len(known)) + b"".join(known)
+
+
 def _results(body: Results) -> bytes:
     chunks = []
     for part in body.parts:
@@ -270,6 +309,8 @@ _WRITE: Mapping[type, Callable[..., bytes]] = {
     Acls: _acls,
     Synced: lambda body: _text(body.path),
     Results: _results,
+    Number: lambda body: _INT.pack(body.value),
+    Clients: _clients,
 }
 
 

@@ -27,15 +27,18 @@ from zklock.testing.zookeeper.messages import (
     EPHEMERAL,
     SEQUENTIAL,
     Acls,
+    AddWatch,
     Answer,
     Auth,
     Body,
     Check,
     Children,
+    Clients,
     Close,
     Code,
     Connect,
     Connected,
+    CountBelow,
     Create,
     Created,
     Data,
@@ -47,14 +50,17 @@ from zklock.testing.zookeeper.messages import (
     GetAcl,
     GetChildren,
     GetData,
+    GetEphemerals,
     HangUp,
     Message,
     Multi,
     NotDone,
+    Number,
     Op,
     Part,
     Perms,
     Ping,
+    Reconfig,
     RemoveWatches,
     Request,
     Results,
@@ -66,6 +72,7 @@ from zklock.testing.zookeeper.messages import (
     Synced,
     Unknown,
     Unreadable,
+    WhoAmI,
 )
 from zklock.testing.zookeeper.sessions import Session, Sessions
 from zklock.testing.zookeeper.tree import (
@@ -88,13 +95,16 @@ T = TypeVar("T")
 _NO_PASSWORD = bytes(16)
 _MODES = range(5)
 _TTL_MODES = range(5, 7)
-Write: TypeAlias = Part | SetAcl | Multi
-_WRITES = (Create, Delete, SetData, Check, SetAcl, Multi)
+_PERSISTENT, _RECURSIVE = range(2)
+Write: TypeAlias = Part | SetAcl | Multi | Reconfig
+_WRITES = (Create, Delete, SetData, Check, SetAcl, Multi, Reconfig)
 _TRANSACTIONS = frozenset(
     {
         Op.CREATE,
         Op.CREATE2,
         Op.CREATE_CONTAINER,
+        Op.CREATE_TTL,
+        Op.RECONFIG,
         Op.DELETE,
         Op.SET_DATA,
         Op.SET_ACL,
@@ -379,6 +389,8 @@ class Machine(Generic[C]):
         match request:
             case Multi(parts):
                 return self._multi(txn, link, parts)
+            case Reconfig():
+                raise Refused(Code.RECONFIG_DISABLED)
             case SetAcl(path, entries, version):
                 _valid(path)
                 settled = acl.settle(entries, link.who)
@@ -474,7 +486,21 @@ class Machine(Generic[C]):
             case GetAcl(path):
                 node = self._readable(link, path, Perms.READ | Perms.ADMIN)
                 return Acls(acl.shown(node, link.who), node.stat())
+            case GetEphemerals() | CountBelow() | WhoAmI():
+                return self._counted(link, request)
         return self._other(connection, request)
+
+    def _counted(self, link: _Link[C], request: GetEphemerals | CountBelow | WhoAmI) -> Body:
+        match request:
+            case GetEphemerals(prefix):
+                mine = self.tree.ephemerals.get(link.session.id, ())
+                return Children(tuple(path for path in mine if path.startswith(prefix)))
+            case CountBelow(path):
+                self._readable(link, path, Perms.READ)
+                start = f"{path.rstrip('/')}/"
+                return Number(sum(it.startswith(start) and it != "/" for it in self.tree.nodes))
+            case WhoAmI():
+                return Clients(tuple((one.scheme, _user(one)) for one in link.who))
 
     def _readable(self, link: _Link[C], path: str, wanted: int) -> Znode:
         node = self.tree.find(path)
@@ -490,6 +516,11 @@ class Machine(Generic[C]):
             case SetWatches():
                 self._set_watches(connection, request)
                 return None
+            case AddWatch(path, mode):
+                if mode not in {_PERSISTENT, _RECURSIVE}:
+                    raise Refused(Code.MARSHALLING_ERROR)
+                self.watches.always(path, connection, recursive=mode == _RECURSIVE)
+                return Number(0)
             case RemoveWatches(path, kind, op):
                 found = (
                     self.watches.of(path, connection, kind)
@@ -535,6 +566,14 @@ class Machine(Generic[C]):
         place(request.data, written, self.watches.on_data)
         place(request.exists, made, self.watches.on_data)
         place(request.children, populated, self.watches.on_children)
+        for path in request.persistent:
+            self.watches.always(path, connection, recursive=False)
+        for path in request.recursive:
+            self.watches.always(path, connection, recursive=True)
+
+
+def _user(who: Identity) -> str:
+    return who.id.partition(":")[0] if who.scheme == "digest" else who.id
 
 
 def _valid(path: str) -> None:

@@ -29,6 +29,7 @@ class Code(enum.IntEnum):
     AUTH_FAILED = -115
     NOT_READ_ONLY = -119
     NO_WATCHER = -121
+    RECONFIG_DISABLED = -123
     THROTTLED_OP = -127
 
 
@@ -49,11 +50,18 @@ class Op(enum.IntEnum):
     CHECK = 13
     MULTI = 14
     CREATE2 = 15
+    RECONFIG = 16
     CHECK_WATCHES = 17
     REMOVE_WATCHES = 18
     CREATE_CONTAINER = 19
+    CREATE_TTL = 21
     AUTH = 100
     SET_WATCHES = 101
+    GET_EPHEMERALS = 103
+    GET_ALL_CHILDREN_NUMBER = 104
+    SET_WATCHES2 = 105
+    ADD_WATCH = 106
+    WHO_AM_I = 107
     CLOSE_SESSION = -11
     ERROR = -1
 
@@ -61,7 +69,8 @@ class Op(enum.IntEnum):
     def title(self) -> str:
         """ZooKeeper's own name of it, such as ``getData`` or ``getACL``."""
         first, *rest = self.name.lower().split("_")
-        return "".join([first, *("ACL" if word == "acl" else word.capitalize() for word in rest)])
+        short = {"acl", "ttl"}
+        return "".join([first, *(w.upper() if w in short else w.capitalize() for w in rest)])
 
 
 class EventKind(enum.IntEnum):
@@ -229,7 +238,43 @@ class SetWatches(NamedTuple):
     data: Sequence[str]
     exists: Sequence[str]
     children: Sequence[str]
+    persistent: Sequence[str] = ()
+    recursive: Sequence[str] = ()
     op: Op = Op.SET_WATCHES
+
+
+class AddWatch(NamedTuple):
+    """Watch until it is removed: the node (mode 0), or all at and below it (mode 1)."""
+
+    path: str
+    mode: int
+    op: Op = Op.ADD_WATCH
+
+
+class GetEphemerals(NamedTuple):
+    """List one's own ephemeral nodes whose paths begin like this."""
+
+    prefix: str
+    op: Op = Op.GET_EPHEMERALS
+
+
+class CountBelow(NamedTuple):
+    """Count all nodes below a node."""
+
+    path: str
+    op: Op = Op.GET_ALL_CHILDREN_NUMBER
+
+
+class WhoAmI(NamedTuple):
+    """Tell as whom the server knows the client."""
+
+    op: Op = Op.WHO_AM_I
+
+
+class Reconfig(NamedTuple):
+    """Change the ensemble."""
+
+    op: Op = Op.RECONFIG
 
 
 class WatchKind(enum.IntEnum):
@@ -294,6 +339,11 @@ Request: TypeAlias = (
     | Multi
     | SetWatches
     | RemoveWatches
+    | AddWatch
+    | GetEphemerals
+    | CountBelow
+    | WhoAmI
+    | Reconfig
     | Auth
     | Ping
     | Close
@@ -336,6 +386,18 @@ class Synced(NamedTuple):
     path: str
 
 
+class Number(NamedTuple):
+    """A number."""
+
+    value: int
+
+
+class Clients(NamedTuple):
+    """As whom a client is known: scheme and name."""
+
+    clients: tuple[tuple[str, str], ...]
+
+
 class Done(NamedTuple):
     """The result of one part of a transaction that was carried out."""
 
@@ -355,7 +417,9 @@ class Results(NamedTuple):
     parts: tuple[Done | NotDone, ...]
 
 
-Body: TypeAlias = Created | Stat | Data | Children | Acls | Synced | Results | None
+Body: TypeAlias = (
+    Created | Stat | Data | Children | Acls | Synced | Results | Number | Clients | None
+)
 
 
 class Connected(NamedTuple):

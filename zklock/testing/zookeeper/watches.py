@@ -1,4 +1,6 @@
-"""Who is to be told of what: one-shot watches of connections. Pure.
+"""Who is to be told of what: watches of connections. Pure.
+
+A watch is used up by the first event, unless it is persistent.
 
 Source: ``WatchManager`` and ``DataTree`` of Apache ZooKeeper 3.8.
 """
@@ -9,7 +11,7 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from zklock.testing.zookeeper.messages import Event, EventKind, WatchKind
-from zklock.testing.zookeeper.tree import Change
+from zklock.testing.zookeeper.tree import Change, parent_of
 
 C = TypeVar("C", bound=Hashable)
 
@@ -58,11 +60,13 @@ class _Table(Generic[C]):
 
 
 class Watches(Generic[C]):
-    """All watches of a server: on data or existence, and on children."""
+    """All watches of a server: on data or existence, on children, and persistent ones."""
 
     def __init__(self) -> None:
         self._data: _Table[C] = _Table()
         self._children: _Table[C] = _Table()
+        self._persistent: _Table[C] = _Table()
+        self._recursive: _Table[C] = _Table()
 
     def on_data(self, path: str, connection: C) -> None:
         """Tell this connection when the node is created, written or deleted."""
@@ -72,14 +76,32 @@ class Watches(Generic[C]):
         """Tell this connection when children come or go, or the node is deleted."""
         self._children.add(path, connection)
 
+    def always(self, path: str, connection: C, *, recursive: bool) -> None:
+        """Tell this connection of all that happens at the node, or at and below it, from now on.
+
+        A node has one of the two. ``recursive``: not of children, as each tells of itself.
+        """
+        mine, other = self._persistent, self._recursive
+        if recursive:
+            mine, other = other, mine
+        other.remove(path, connection)
+        mine.add(path, connection)
+
     def fire(self, change: Change) -> Iterator[tuple[C, Event]]:
-        """Use up the watches that this change fires."""
+        """Use up the watches that this change fires, and name all that are told."""
         event = Event(change.kind, change.path)
         told: dict[C, None] = {}
         if change.kind is not EventKind.CHILD:
             told = self._data.take(change.path)
         if change.kind in (EventKind.CHILD, EventKind.DELETED):
             told = told | self._children.take(change.path)
+        told = told | self._persistent.by_path.get(change.path, {})
+        at = change.path
+        while change.kind is not EventKind.CHILD:
+            told = told | self._recursive.by_path.get(at, {})
+            if at == "/":
+                break
+            at = parent_of(at)
         for connection in told:
             yield connection, event
 
@@ -94,10 +116,15 @@ class Watches(Generic[C]):
 
     def forget(self, connection: C) -> None:
         """Remove all watches of a connection that has ended."""
-        self._data.forget(connection)
-        self._children.forget(connection)
+        for table in self._all():
+            table.forget(connection)
+
+    def _all(self) -> tuple[_Table[C], ...]:
+        return self._data, self._children, self._persistent, self._recursive
 
     def _tables(self, kind: int) -> list[_Table[C]]:
+        if kind == WatchKind.ANY:
+            return list(self._all())
         tables = []
         if kind != WatchKind.DATA:
             tables.append(self._children)
@@ -108,7 +135,7 @@ class Watches(Generic[C]):
     def by_path(self) -> dict[str, list[C]]:
         """Return who watches, for each path."""
         found: dict[str, dict[C, None]] = {}
-        for table in (self._data, self._children):
+        for table in self._all():
             for path, watching in table.by_path.items():
                 found.setdefault(path, {}).update(watching)
         return {path: list(watching) for path, watching in found.items()}

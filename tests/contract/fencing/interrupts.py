@@ -1,0 +1,71 @@
+"""Exceptions out of nowhere: where a signal handler can raise, also inside other libraries."""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.bytecodes import nothing_collected
+
+THOUSANDS = pytest.param(3000, marks=pytest.mark.thorough("thousands of strikes"))
+
+
+class TimeLimit(Exception):
+    """What a soft time limit raises, anywhere."""
+
+
+class Interrupt(BaseException):
+    """What is no ``Exception``, as ``KeyboardInterrupt``."""
+
+
+class Moments:
+    """Counts the moments of a call at which Python runs signal handlers; raises at one of them.
+
+    These are the beginning of each function and the end of each call of C.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.at = -1
+        self.error: BaseException | None = None
+
+    def __call__(self, frame: object, what: str, arg: object) -> None:
+        if what in {"call", "c_return"} and arg is not sys.setprofile:
+            self.count += 1
+            if self.count == self.at:
+                error, self.error = self.error, None  # nothing keeps what it has passed
+                assert error is not None
+                raise error
+
+    def run(self, call: Callable[[], object], at: int = -1, error: Any = None) -> bool:
+        """Call; return whether the error got through. Other errors pass."""
+        self.count, self.at, self.error = 0, at, error or TimeLimit()
+        with nothing_collected(), warnings.catch_warnings():
+            # What is struck may leave its clean-up to the garbage collection.
+            warnings.simplefilter("ignore")
+            try:
+                sys.setprofile(self)
+                call()
+            except (TimeLimit, Interrupt):
+                return True
+            finally:
+                sys.setprofile(None)
+        return False
+
+
+def strikes(
+    calls: Callable[[int], object], number: int, *, seed: int = 0
+) -> Iterator[tuple[int, bool]]:
+    """Strike ``calls(turn)`` at a random moment, ``number`` times; yield the turn after each."""
+    chance = random.Random(seed)
+    moments = Moments()
+    for turn in range(number):
+        moments.run(lambda: calls(-1))
+        at = chance.randrange(1, moments.count + 1)
+        error = chance.choice([TimeLimit, Interrupt])()
+        yield turn, moments.run(lambda turn=turn: calls(turn), at, error)  # type: ignore[misc]

@@ -1,0 +1,156 @@
+"""``zklock run`` and ``zklock elect`` pass signals on; none ends them and leaves the lock taken."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+import zklock
+from tests.contract.support import gone, queued
+from tests.contract.test_cli import PATIENCE, Commands, await_file, python, text_of
+from zklock.testing import wait_for
+
+FOR_COMMANDS = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH]
+ENDING = [signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU, signal.SIGRTMIN]
+
+
+@pytest.fixture(params=["run", "elect"])
+def command(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def zklock_client(zklock_connect: Any) -> KazooClient:
+    """A client whose session outlives commands that are slow to start."""
+    client: KazooClient = zklock_connect(timeout=30.0)
+    return client
+
+
+def heed() -> None:
+    """Have a process heed all signals, however the tests were started."""
+    for number in [*FOR_COMMANDS, *ENDING]:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def started(zk: Commands, *arguments: str) -> subprocess.Popen[str]:
+    # A session that lasts: its node is deleted, and does not go with it.
+    return zk.start(*arguments[:1], "--session-timeout", "20", *arguments[1:], preexec_fn=heed)
+
+
+def notes(folder: Path) -> Sequence[str]:
+    """Return a command that notes signals, and its begin; SIGTERM ends it, with status 3."""
+    return python(f"""
+        import os, pathlib, signal, time
+        folder = pathlib.Path({str(folder)!r})
+        def note(number, frame):
+            with open(folder / "heard", "a") as file:
+                print(number, file=file)
+        for number in signal.valid_signals() - {{signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}}:
+            signal.signal(number, note)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
+        with open(folder / "began", "a") as file:
+            print("once", file=file)
+        while True:
+            time.sleep(0.05)
+        """)
+
+
+@pytest.mark.parametrize("number", FOR_COMMANDS)
+def test_one_that_waits_does_not_end_by_what_is_for_its_command(
+    command: str, number: signal.Signals, zk: Commands, zklock_client: KazooClient, zklock_path: str
+) -> None:
+    with zklock.Lock(zklock_client, zklock_path):
+        process = started(zk, command, zklock_path, "true")
+        queued(zklock_client, zklock_path, 2)
+        process.send_signal(number)
+    assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.hazard("H54")
+@pytest.mark.parametrize("number", ENDING)
+def test_any_other_signal_ends_one_that_waits_and_it_leaves_the_queue(
+    command: str, number: int, zk: Commands, zklock_client: KazooClient, zklock_path: str
+) -> None:
+    with zklock.Lock(zklock_client, zklock_path):
+        process = started(zk, command, zklock_path, "true")
+        queued(zklock_client, zklock_path, 2)
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 128 + number
+        assert len(zklock_client.get_children(zklock_path)) == 1
+
+
+@pytest.mark.hazard("H54")
+def test_signals_go_to_the_command_while_it_runs(
+    command: str, zk: Commands, zklock_client: KazooClient, zklock_path: str, tmp_path: Path
+) -> None:
+    process = started(zk, command, zklock_path, *notes(tmp_path))
+    await_file(tmp_path / "began")
+    heard: list[str] = []
+    for number in [*FOR_COMMANDS, *ENDING]:
+        process.send_signal(number)
+        heard.append(str(int(number)))
+        wait_for(lambda: text_of(tmp_path / "heard").split() == heard, PATIENCE)
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(PATIENCE) == 3
+    gone(zklock_client, zklock_path)
+
+
+def test_a_member_whose_command_goes_on_after_a_hangup_stands_again(
+    zk: Commands, zklock_client: KazooClient, zklock_path: str, tmp_path: Path
+) -> None:
+    process = started(zk, "elect", "--grace", "6", zklock_path, *notes(tmp_path))
+    await_file(tmp_path / "began")
+    process.send_signal(signal.SIGHUP)
+    await_file(tmp_path / "heard")
+    (node,) = queued(zklock_client, zklock_path, 1)
+    zklock_client.delete(f"{zklock_path}/{node}")
+    wait_for(lambda: text_of(tmp_path / "began").split() == ["once"] * 2, PATIENCE)
+    process.terminate()
+    assert process.wait(PATIENCE) == 3
+
+
+@pytest.mark.parametrize("option", [[], ["--pass-hup"]])
+def test_a_hangup_that_ends_the_command_ends_the_candidacy(
+    option: list[str], zk: Commands, zklock_path: str, tmp_path: Path
+) -> None:
+    line = f"echo $$ >> {tmp_path}/began; exec sleep 60"
+    process = started(zk, "elect", "--again", *option, zklock_path, "-c", line)
+    await_file(tmp_path / "began")
+    process.send_signal(signal.SIGHUP)
+    if option:
+        wait_for(lambda: len(text_of(tmp_path / "began").split()) == 2, PATIENCE)
+        process.terminate()
+    assert process.wait(PATIENCE) == (143 if option else 129)
+
+
+def test_a_hangup_may_be_for_the_command_alone(
+    command: str, zk: Commands, zklock_client: KazooClient, zklock_path: str
+) -> None:
+    with zklock.Lock(zklock_client, zklock_path):
+        process = started(zk, command, "--pass-hup", zklock_path, "true")
+        queued(zklock_client, zklock_path, 2)
+        process.send_signal(signal.SIGHUP)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_a_hangup_after_which_the_command_goes_on_does_not_end_the_keeping(
+    zk: Commands, zklock_client: KazooClient, zklock_path: str, tmp_path: Path
+) -> None:
+    line = f"trap 'echo yes > {tmp_path}/heard' HUP; echo yes > {tmp_path}/began; "
+    line += f"while [ ! -e {tmp_path}/heard ]; do sleep 0.02; done; echo yes > {tmp_path}/over"
+    process = started(zk, "run", "--at-least", "3600", zklock_path, "-c", line)
+    await_file(tmp_path / "began")
+    process.send_signal(signal.SIGHUP)
+    await_file(tmp_path / "over")
+    # Were it not kept, the next would be granted once the command has ended.
+    assert zk.run("run", "-w", "1", zklock_path, "true")[0] == 75
+    process.terminate()
+    assert process.wait(PATIENCE) == 0
+    gone(zklock_client, zklock_path)

@@ -1,0 +1,82 @@
+"""What a signal handler raises while a thread is being started arrives as it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import SOON, granted
+from zklock.testing import wait_for
+
+STARTS = "_start_joinable_thread", "_start_new_thread"
+"""What ``Thread.start()`` calls in C: of Python 3.13, and before."""
+
+
+class Limit(Exception):
+    """What the handler of a time limit raises."""
+
+
+@pytest.fixture
+def strike(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return what has the exception strike in ``Thread.start()`` of the next thread of this name.
+
+    It strikes where Python looks for signals, once the call in C has returned that starts the
+    thread. By then the thread has noted that it runs.
+    """
+
+    def arm(name: str) -> None:
+        start = next(name for name in STARTS if hasattr(threading, name))
+        begin = getattr(threading, start)
+        armed = [name]
+
+        def struck(run: Any, *args: Any, **options: Any) -> Any:
+            begun = begin(run, *args, **options)
+            thread: threading.Thread = run.__self__
+            if thread.name.startswith(name) and armed:
+                armed.clear()
+                wait_for(lambda: thread not in threading._limbo, SOON)  # type: ignore[attr-defined]
+                raise Limit
+            return begun
+
+        monkeypatch.setattr(threading, start, struck)
+
+    return arm
+
+
+@pytest.mark.hazard("H55")
+@pytest.mark.parametrize("name", ["zklock-session", "zklock-callback"])
+def test_in_an_acquire(zklock_hosts: str, zklock_path: str, strike: Any, name: str) -> None:
+    with zklock.connect(zklock_hosts) as client:
+        strike(name)
+        with pytest.raises(Limit):
+            zklock.Lock(client, zklock_path).acquire()
+        granted(zklock.Lock(client, zklock_path)).release()
+
+
+def test_in_connect(zklock_hosts: str, zklock_path: str, strike: Any) -> None:
+    strike("Thread-")  # kazoo's
+    with pytest.raises(Limit):
+        zklock.connect(zklock_hosts)
+
+
+@pytest.mark.parametrize("name", ["zklock-lead", "zklock-stop"])
+def test_in_an_election(zklock_hosts: str, zklock_path: str, strike: Any, name: str) -> None:
+    with zklock.connect(zklock_hosts) as client:
+        election = zklock.LeaderElection(client, zklock_path)
+        strike(name)
+        with pytest.raises(Limit):
+            election.run(lambda leadership: leadership.should_stop.wait(), threading.Event())
+        wait_for(lambda: not election.members(), SOON)
+
+
+def test_in_a_pool(zklock_hosts: str, zklock_path: str, strike: Any) -> None:
+    with zklock.connect(zklock_hosts) as client:
+        pool = zklock.WorkerPool(client, zklock_path, shards=1)
+        strike("zklock-campaign")
+        with pytest.raises(Limit):
+            pool.start()
+        wait_for(lambda: not pool.members(), SOON)
