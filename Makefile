@@ -45,11 +45,15 @@ help:  ## list the targets
 demo: $(DEMO)  ## play the locks against a real ZooKeeper, before your eyes
 	$(BIN)/zklock demo $(ARGS)
 
-test: $(READY)  ## all that a change has to pass: A, deterministic; B, on a real ZooKeeper
-	@$(MAKE) --no-print-directory lint types
+test: $(READY)  ## all that a change has to pass, deterministic tests first; with ARGS, some tests on a real ZooKeeper
+ifeq ($(strip $(ARGS)$(FULL)),)
+	@$(TOGETHER) lint types
 	@$(BIN)/python -m tests.run unit played
 	@$(MAKE) --no-print-directory zookeeper
 	@$(BIN)/python -m tests.run real
+else
+	$(TOGETHER) lint types pytest
+endif
 
 check:  ## linter, formatter, types, and the unit tests, without the lengthy ones: no ZooKeeper
 	$(TOGETHER) lint types unit

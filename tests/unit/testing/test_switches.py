@@ -27,14 +27,13 @@ def test_what_says_nothing(environ: dict[str, str], default: bool) -> None:
 @pytest.mark.parametrize(
     ("strict", "full", "expected"),
     [
-        ("1", None, True),
-        ("1", "", True),
-        ("1", "no", False),
-        ("false", None, False),
+        ("1", None, False),
+        ("1", "", False),
+        ("1", "yes", True),
         ("", "1", True),
     ],
 )
-def test_strict_runs_are_full_unless_they_are_told_not_to_be(
+def test_a_run_is_full_if_it_is_told_to_be(
     monkeypatch: pytest.MonkeyPatch, strict: str, full: str | None, expected: bool
 ) -> None:
     monkeypatch.setenv("ZKLOCK_TEST_STRICT", strict)
