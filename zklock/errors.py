@@ -218,8 +218,10 @@ class SnapshotTooOld(_OfResource, ZkLockError):
 class TransactionEnded(_OfResource, ZkLockError):
     """The transaction of a guarded change ended before the change was complete.
 
-    Nothing after its end was committed. What came before may be rolled back or committed: that
-    depends on what ended the transaction. ``resource`` names the resource.
+    What came after its end is rolled back, unless the connection then committed each statement by
+    itself: autocommit, or psycopg2 after a ``COMMIT`` that was sent as text. What came before may
+    be rolled back or committed: that depends on what ended the transaction. ``resource`` names the
+    resource.
     """
 
 

@@ -97,8 +97,8 @@ class SqlGuard(SqlMark):
         it again, after a short random pause, up to ``attempts`` times in all. So ``change`` must do
         nothing but use the connection, and must not commit.
 
-        Raises ``TransactionEnded``, and commits nothing, if the transaction in which ``change``
-        began is over when ``change`` returns. After an error of the commit itself it may be
+        Raises ``TransactionEnded``, and commits nothing more, if the transaction in which
+        ``change`` began is over when ``change`` returns. After an error of the commit itself it may be
         unknown whether the transaction happened; the caller decides whether to repeat it. It has
         happened if closing the connection fails after it; that error is raised, too.
         """

@@ -59,9 +59,10 @@ class SqlFence:
 def ended(resource: str) -> TransactionEnded:
     """Return the error for a transaction that is not the one of ``advance`` any more."""
     return TransactionEnded(
-        f"{resource}: the transaction in which advance() was called is over or has failed, so "
-        "what came after it is not committed: look for an error that was caught and ignored (a "
-        "deadlock rolls everything back), for a commit or rollback, and for a statement that "
-        "commits by itself, such as DDL",
+        f"{resource}: the transaction in which advance() was called is over or has failed; what "
+        "came after it is rolled back, or, if the connection commits each statement by itself "
+        "(autocommit, or psycopg2 after a COMMIT sent as text), committed without the check: look "
+        "for an error that was caught and ignored (a deadlock rolls everything back), for a "
+        "commit or rollback, and for a statement that commits by itself, such as DDL",
         resource=resource,
     )
