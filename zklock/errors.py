@@ -5,7 +5,7 @@
     Exception
      └─ ZkLockError                  the base: catches every error below
          ├─ AcquireTimeout           the lock was not granted in time (also a TimeoutError)
-         ├─ NoAnswer                 ZooKeeper did not answer in time (also a TimeoutError)
+         ├─ NoAnswer                 no answer of ZooKeeper or a guard's store (also a TimeoutError)
          ├─ AcquireCancelled         cancel() ended a pending acquire
          ├─ LockLost                 the grant ended before it was released
          ├─ NotHeld                  release of what is not held, or no longer held
@@ -17,7 +17,7 @@
          ├─ StaleToken               a resource has already seen a higher token
          ├─ OutcomeUnknown           a guarded write may have happened
          ├─ GuardUnusable            a resource cannot tell which tokens are stale
-         ├─ SnapshotTooOld           a guarded transaction read before others changed the data
+         ├─ SnapshotTooOld           a guarded transaction lost a race, and has to be repeated
          ├─ TransactionEnded         the transaction ended before the guarded change was complete
          ├─ LimitMismatch            ZooKeeper keeps another limit for the semaphore
          ├─ MixedNames               programs that do not wait for each other queue here
@@ -88,7 +88,10 @@ class AcquireTimeout(ZkLockError, TimeoutError):
 
 
 class NoAnswer(ZkLockError, TimeoutError):
-    """ZooKeeper did not answer in the given time; the answer is not known. Ask again later."""
+    """ZooKeeper, or the store of a guard, did not answer. Ask again later.
+
+    No answer is known. For a change through ``ZooKeeperGuard``, it may still happen.
+    """
 
 
 class AcquireCancelled(ZkLockError):
@@ -194,8 +197,8 @@ class _OfResource:
 class GuardUnusable(_OfResource, ZkLockError):
     """A guard cannot tell which tokens are stale, so it refuses every write.
 
-    The guard's mark is missing or unreadable, or there is no room for it. ``resource`` names the
-    resource.
+    The guard's mark is missing or unreadable, there is no room for it, or the store refuses what
+    the guard asks. ``resource`` names the resource.
     """
 
 
@@ -208,18 +211,21 @@ class OutcomeUnknown(_OfResource, ZkLockError):
 
 
 class SnapshotTooOld(_OfResource, ZkLockError):
-    """A guarded transaction began to read before another one changed the guarded data.
+    """A guarded transaction lost a race.
 
-    Roll back, and repeat the whole transaction, with ``advance`` first. ``resource`` names the
-    resource.
+    It began to read before another one changed the guarded data, the database has ended it in
+    favour of another one, or the mark stayed locked. Roll back, and repeat the whole transaction,
+    with ``advance`` first. ``resource`` names the resource.
     """
 
 
 class TransactionEnded(_OfResource, ZkLockError):
     """The transaction of a guarded change ended before the change was complete.
 
-    Nothing after its end was committed. What came before may be rolled back or committed: that
-    depends on what ended the transaction. ``resource`` names the resource.
+    What came after its end is rolled back, unless the connection then committed each statement by
+    itself: autocommit, or psycopg2 after a ``COMMIT`` that was sent as text. What came before may
+    be rolled back or committed: that depends on what ended the transaction. ``resource`` names the
+    resource.
     """
 
 

@@ -254,7 +254,7 @@ def test_watching_over_tls_tells_how_a_holder_has_left(
     with zklock.Lock(other, f"{path}/lock", identity="b"):
         events.append(watching.stdout.readline().split()[1])
     events.append(watching.stdout.readline().split()[1])
-    assert events == ["holds", "gone", "granted", "released"]
+    assert events == ["holds", "ended", "granted", "released"]
     watching.terminate()
     assert watching.wait(LONG) == 143
 

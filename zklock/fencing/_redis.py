@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from zklock.errors import OutcomeUnknown
+from zklock.fencing._told import in_doubt, refusing, unasked
 from zklock.fencing.guard import (
     NO_TOKEN,
     Fenced,
@@ -238,12 +239,14 @@ class RedisMark(ABC):
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 answer = await self._answer(registered(keys=keys, args=[number, *args]))
-            except self._errors.ResponseError:
+            except self._errors.ResponseError as error:
                 # Whose error it is, Redis does not say.
                 if attempt > 1:
+                    self._tell(error, script)
                     raise
-            except BaseException:
+            except BaseException as error:
                 await self._drop()
+                self._tell(error, script)
                 raise
             else:
                 if isinstance(answer, list) and answer and _text(answer[0]) == number:
@@ -257,6 +260,22 @@ class RedisMark(ABC):
             "connections of this client",
             resource=self._resource,
         )
+
+    def _tell(self, error: BaseException, script: str) -> None:
+        """Raise an error of zklock for one of the client's; what else there is passes."""
+        errors, resource = self._errors, self._resource
+        if isinstance(error, errors.AuthenticationError | errors.AuthorizationError):
+            raise refusing(resource, error) from error
+        if isinstance(error, errors.ResponseError):
+            # That the script of the user's is no Lua is the user's own error.
+            if "compiling script" not in str(error):
+                raise refusing(resource, error) from error
+        elif isinstance(error, self._base | errors.RedisClusterException):
+            if isinstance(error, errors.BusyLoadingError | errors.MaxConnectionsError):
+                raise unasked(resource) from error
+            # So the client of a cluster refuses the user's keys.
+            if "same key slot" not in str(error):
+                raise (unasked if script is _HIGHEST else in_doubt)(resource) from error
 
     async def _drop(self) -> None:
         """Close the connections that wait for use: there may be an unread reply on one of them."""

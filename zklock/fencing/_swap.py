@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from zklock.errors import GuardUnusable, OutcomeUnknown
+from zklock.fencing._told import in_doubt
 from zklock.fencing.guard import NO_TOKEN, Fenced, admit, parse_mark, token_of, unreadable
 from zklock.token import FencingToken
 
@@ -119,7 +120,9 @@ class SwapGuard:
                     # The same number: what was sent before may still come, and is this write.
                     unchanged, again = unchanged + 1, True
                     if unchanged > self._PATIENCE:
-                        raise refused.error from None
+                        if self._PATIENCE:
+                            raise in_doubt(self._resource) from refused.error
+                        raise refused.error from None  # a condition of the user's is false
                     self._wait(unchanged)
                     continue
                 # The mark has changed: what was sent cannot happen any more. All later writes are

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from zklock.fencing._aws import told
 from zklock.fencing._swap import FIRST, Mark, Refused, SwapGuard
 from zklock.fencing.guard import Fenced, missing, unreadable
 from zklock.token import FencingToken
@@ -31,13 +32,15 @@ class DynamoDbGuard(SwapGuard):
     ``table`` is ``boto3.resource("dynamodb").Table(name)``. ``key`` is the item's whole primary
     key, such as ``{"resource": "today"}``. Every change is one ``UpdateItem`` on the condition
     that the mark is still the expected one: mark and data change in one step, or nothing does.
-    Each change reads the mark first. botocore's errors pass through.
+    Each change reads the mark first.
 
     boto3 sends a request again when no answer comes. A change that is refused for what its first
     sending has done counts as done, and no change happens twice: the mark has the numbers of the
     last writes. ``OutcomeUnknown`` is raised if more others have written since than the mark has
-    numbers for. After a connection error, a timeout or an error 5xx the change may have happened.
-    It may still happen, unless somebody has written since; ``claim`` of a later token makes sure.
+    numbers for, and for a connection error, a timeout or an error 5xx of a change. It may have
+    happened then. It may still happen, unless somebody has written since; ``claim`` of a later
+    token makes sure. ``NoAnswer`` and ``GuardUnusable`` are raised if DynamoDB cannot be asked, or
+    refuses. What it says of your own expressions is botocore's error.
 
     Not guaranteed:
 
@@ -131,12 +134,13 @@ class DynamoDbGuard(SwapGuard):
 
     def _look(self) -> tuple[Mark, str]:
         """Return the mark, and its text."""
-        answer = self._client.get_item(
-            **self._item,
-            ConsistentRead=True,
-            ProjectionExpression="#zklock_mark",
-            ExpressionAttributeNames={"#zklock_mark": self._attribute},
-        )
+        with told(self._resource):
+            answer = self._client.get_item(
+                **self._item,
+                ConsistentRead=True,
+                ProjectionExpression="#zklock_mark",
+                ExpressionAttributeNames={"#zklock_mark": self._attribute},
+            )
         text = answer.get("Item", {}).get(self._attribute)
         if text is None:
             raise missing(self._resource, self._where)
@@ -161,10 +165,11 @@ class DynamoDbGuard(SwapGuard):
     def _update(self, **arguments: Any) -> None:
         from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
 
-        try:
-            self._client.update_item(**self._item, **arguments)
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
-                raise
-            again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
-            raise Refused(error, again) from error
+        with told(self._resource, changes=True):
+            try:
+                self._client.update_item(**self._item, **arguments)
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
+                    raise
+                again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
+                raise Refused(error, again) from error

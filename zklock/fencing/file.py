@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from zklock._ground.numbers import check_number
 from zklock._ground.strikes import of_the_call
+from zklock.errors import NoAnswer
 from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, token_of, unreadable
 from zklock.token import FencingToken
 
@@ -31,8 +32,8 @@ class FileGuard:
 
     ``path`` is the guarded file; symbolic links in it are followed once, here. The mark is a
     regular file beside it, ``<path>.fence``. ``timeout`` is how many seconds a call waits for
-    another writer that is in the middle of a write. Then the call raises ``TimeoutError``, which
-    is an ``OSError`` and changes nothing.
+    another writer that is in the middle of a write. Then the call raises ``NoAnswer``, which is a
+    ``TimeoutError``, and changes nothing. Other errors of the file system pass.
 
     A crash at any instant leaves the old or the new content, whole. It leaves a mark at least as
     high as the token that wrote the content: the mark is on disk before the file is replaced.
@@ -209,8 +210,9 @@ class FileGuard:
                 mark.close()
                 raise
             if time.monotonic() >= end:
-                raise TimeoutError(
-                    f"{self.resource}: another process has been writing for {self._timeout:g} s"
+                raise NoAnswer(
+                    f"{self.resource}: another process has been writing for {self._timeout:g} s: "
+                    "nothing has changed, try again"
                 )
             time.sleep(_POLL)
 

@@ -16,7 +16,7 @@ from zklock._engine.callbacks import check_callbacks, ran
 from zklock._ground.clock import check_timeout
 from zklock._ground.news import News
 from zklock._ground.numbers import check_int
-from zklock.errors import GuardUnusable
+from zklock.errors import GuardUnusable, NoAnswer
 from zklock.fencing.guard import Fenced, admit, resource_name, token_of
 from zklock.token import FencingToken
 
@@ -34,8 +34,8 @@ class MemoryGuard:
             …                        # the change; no higher token gets in before its end
 
     ``timeout`` is how many seconds a call waits for its turn (``None``: without limit). After that
-    it raises ``TimeoutError``. ``first`` is called with the token while the guard has no mark, so
-    after every restart of the process. It refuses the token by raising: pass
+    it raises ``NoAnswer``, a ``TimeoutError``. ``first`` is called with the token while the guard
+    has no mark, so after every restart of the process. It refuses the token by raising: pass
     ``lambda token: verify_owner(client, path, token)``.
 
     If a signal handler raises an exception inside a call, or in the body, the turn ends. A signal
@@ -83,7 +83,7 @@ class MemoryGuard:
     def hold(self, token: Fenced) -> Hold:
         """Advance the mark, run the body, and let nobody else in until it ends.
 
-        Raises ``StaleToken``, or ``TimeoutError``, before the body. Not re-entrant.
+        Raises ``StaleToken``, or ``NoAnswer``, before the body. Not re-entrant.
         """
         return Hold(self, token)
 
@@ -108,9 +108,10 @@ class MemoryGuard:
             if self._mark is None:
                 self._drop()
 
-    def _too_late(self) -> TimeoutError:
-        return TimeoutError(
-            f"{self._resource}: earlier changes have been running for {self._timeout:g} s"
+    def _too_late(self) -> NoAnswer:
+        return NoAnswer(
+            f"{self._resource}: earlier changes have been running for {self._timeout:g} s: "
+            "nothing has changed, try again"
         )
 
 

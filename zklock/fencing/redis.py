@@ -22,10 +22,10 @@ class RedisGuard(RedisMark):
 
     ``client`` is a ``redis.Redis`` or ``redis.cluster.RedisCluster``, or valkey-py's. The mark is
     the key ``{resource}:zklock-fence``, without a time to live. In a cluster the fenced keys must
-    be in its hash slot: ``guard.key("data")`` is ``{resource}:data``. Errors of redis-py
-    pass through.
-    After a connection error the change may have happened. It may still happen, unless the token
-    has become stale by then.
+    be in its hash slot: ``guard.key("data")`` is ``{resource}:data``. Raises ``StaleToken``;
+    ``GuardUnusable`` without a mark, or if Redis refuses; ``NoAnswer`` and ``OutcomeUnknown`` if no
+    answer comes. After ``OutcomeUnknown`` the change may have happened. It may still happen, unless
+    the token has become stale by then. Errors of your own script pass.
 
     redis-py sends a command again when no answer comes; the change still happens only once. For
     this, the key ``{resource}:zklock-call:…`` keeps the number and the result of each caller's

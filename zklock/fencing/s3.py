@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+from zklock.fencing._aws import told
 from zklock.fencing._swap import FIRST, LONGEST, Mark, Refused, SwapGuard
+from zklock.fencing._told import in_doubt, refusing
 from zklock.fencing.guard import Fenced, missing, unreadable
 from zklock.token import FencingToken
 
@@ -22,16 +24,17 @@ class S3Guard(SwapGuard):
     ``client`` is ``boto3.client("s3")``. Every write replaces the object if its ETag is still the
     expected one (``If-Match``): mark and data change in one step, or nothing does.
     ``put_options`` are more arguments of ``put_object``, such as ``ContentType`` or
-    ``ServerSideEncryption``. botocore's errors pass through.
+    ``ServerSideEncryption``.
 
     The mark is not in the metadata, because a change of the metadata alone does not change the
     ETag. Each write has a random number in the first line, so an ETag never comes again.
 
     boto3 sends a request again when no answer comes. A write that is refused for what its first
     sending has done counts as done: its number tells. ``OutcomeUnknown`` is raised if more others
-    have written since than the first line has numbers for. After a connection error, a timeout or
-    an error 5xx the write may have happened. It may still happen, unless somebody has written
-    since; ``claim`` of a later token makes sure.
+    have written since than the first line has numbers for, and for a connection error, a timeout or
+    an error 5xx of a write. It may have happened then. It may still happen, unless somebody has
+    written since; ``claim`` of a later token makes sure. ``NoAnswer`` and ``GuardUnusable`` are
+    raised if S3 cannot be asked, or refuses.
 
     ``write`` asks for the first line, then writes. ``claim`` reads and writes the whole object: for
     large data keep only a pointer in the object.
@@ -80,8 +83,10 @@ class S3Guard(SwapGuard):
             except Refused as refused:
                 if _status(refused.error) == 412:
                     return
-                if turn == self._PATIENCE or _status(refused.error) == 404:
-                    raise refused.error from None
+                if _status(refused.error) == 404:
+                    raise refusing(self._resource, refused.error) from refused.error
+                if turn == self._PATIENCE:
+                    raise in_doubt(self._resource) from refused.error
                 self._wait(turn)
             else:
                 return
@@ -120,18 +125,19 @@ class S3Guard(SwapGuard):
         """Return the mark, the ETag, and as much of the data as was asked for."""
         from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
 
-        try:
-            answer = self._client.get_object(**self._object, **options)
-        except ClientError as error:
-            code = error.response.get("Error", {}).get("Code")
-            if code == "NoSuchKey":
-                raise missing(self._resource, _WHERE) from None
-            if code == "InvalidRange":
-                raise unreadable(self._resource, _WHERE, b"") from None
-            raise
-        # Its own ``with`` gives the bytes past the checks of their length and checksum.
-        with contextlib.closing(answer["Body"]) as body:
-            line, end, data = body.read().partition(b"\n")
+        with told(self._resource):
+            try:
+                answer = self._client.get_object(**self._object, **options)
+            except ClientError as error:
+                code = error.response.get("Error", {}).get("Code")
+                if code == "NoSuchKey":
+                    raise missing(self._resource, _WHERE) from None
+                if code == "InvalidRange":
+                    raise unreadable(self._resource, _WHERE, b"") from None
+                raise
+            # Its own ``with`` gives the bytes past the checks of their length and checksum.
+            with contextlib.closing(answer["Body"]) as body:
+                line, end, data = body.read().partition(b"\n")
         if not end or len(line) > LONGEST:
             raise unreadable(self._resource, _WHERE, line)
         mark = Mark.parse(self._resource, _WHERE, line.decode("ascii", "replace"))
@@ -140,13 +146,14 @@ class S3Guard(SwapGuard):
     def _put(self, body: bytes, **condition: str) -> None:
         from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
 
-        try:
-            self._client.put_object(**self._object, **self._options, Body=body, **condition)
-        except ClientError as error:
-            if _status(error) not in _LOST_RACE:
-                raise
-            again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
-            raise Refused(error, again) from error
+        with told(self._resource, changes=True):
+            try:
+                self._client.put_object(**self._object, **self._options, Body=body, **condition)
+            except ClientError as error:
+                if _status(error) not in _LOST_RACE:
+                    raise
+                again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
+                raise Refused(error, again) from error
 
 
 def _body(mark: Mark, data: bytes) -> bytes:

@@ -18,7 +18,7 @@ from zklock._engine.callbacks import check_callback, ran
 from zklock.fencing._sql.doubt import of_the_user
 from zklock.fencing._sql.fence import SqlFence
 from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Tried, Work, is_retryable
-from zklock.fencing._sql.recognise import refuse_asynchronous
+from zklock.fencing._sql.recognise import of_a_library, refuse_asynchronous
 from zklock.fencing._sql.session import Session
 from zklock.fencing._sql.statements import TABLE, Dialect
 from zklock.fencing.guard import Fenced, token_of
@@ -74,9 +74,10 @@ class SqlGuard(SqlMark):
         Django's ``connection``. The result may be used in ``with``: the end of the block checks
         that the transaction is still the same.
 
-        Raises ``StaleToken``, ``GuardUnusable`` or ``SnapshotTooOld``. Raises ``TransactionEnded``
-        when an earlier ``advance`` on this connection of SQLAlchemy has been undone. Errors of the
-        database pass through; ``is_retryable`` tells a lost race from the rest. After any of these
+        Raises ``StaleToken``, ``GuardUnusable``, ``SnapshotTooOld``, or ``NoAnswer`` if the
+        database cannot be asked. Raises ``TransactionEnded`` when the transaction has failed, or
+        when an earlier ``advance`` on this connection of SQLAlchemy has been undone. The driver's
+        error is the cause; ``is_retryable`` tells a lost race from the rest. After any of these
         errors the transaction can only be rolled back: SQLAlchemy refuses a commit, and elsewhere
         a commit has nothing to commit. Raises ``ValueError`` for a connection that commits every
         statement by itself, because nothing would be atomic.
@@ -97,10 +98,12 @@ class SqlGuard(SqlMark):
         it again, after a short random pause, up to ``attempts`` times in all. So ``change`` must do
         nothing but use the connection, and must not commit.
 
-        Raises ``TransactionEnded``, and commits nothing, if the transaction in which ``change``
-        began is over when ``change`` returns. After an error of the commit itself it may be
-        unknown whether the transaction happened; the caller decides whether to repeat it. It has
-        happened if closing the connection fails after it; that error is raised, too.
+        Raises ``TransactionEnded``, and commits nothing more, if the transaction in which
+        ``change`` began is over when ``change`` returns. Raises ``OutcomeUnknown`` if the
+        connection is lost during the commit; the caller decides whether to repeat it. ``NoAnswer``:
+        the database could not be asked, and nothing has happened. Errors of ``connect`` and
+        ``change`` pass. So do what the commit says of the data, such as a deferred constraint, and
+        an error of closing the connection after the commit: the change has happened then.
         """
         check_callback(False, "change", change)
 
@@ -127,8 +130,8 @@ class SqlGuard(SqlMark):
             failed, done = tried.error, tried.done
             del tried  # else a cycle would keep the connection for as long as the error
             if session is not None and error is not failed:
-                # Some drivers raise an error if a closed connection is closed.
-                if session.discarded and failed is not None:
+                # Some drivers raise an error if a connection is closed that is lost or closed.
+                if failed is not None and (session.discarded or of_a_library(error)):
                     return Tried(error=failed)
                 session.discard(error)
             return Tried(error=error, done=done)
@@ -139,9 +142,11 @@ class SqlGuard(SqlMark):
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[Session]:
-        connection = self._connect()
-        refuse_asynchronous(connection)
-        if hasattr(connection, "cursor") or hasattr(connection, "execute"):
-            connection = contextlib.closing(connection)
-        with connection as opened:
+        with contextlib.ExitStack() as stack:
+            with self._told():
+                connection = self._connect()
+                refuse_asynchronous(connection)
+                if hasattr(connection, "cursor") or hasattr(connection, "execute"):
+                    connection = contextlib.closing(connection)
+                opened = stack.enter_context(connection)
             yield self._on(opened)

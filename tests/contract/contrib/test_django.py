@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -17,8 +18,9 @@ import pytest
 
 import zklock
 from tests.contract.fencing.databases import MariaDb, PostgreSql, Unavailable
+from tests.contract.secure import PASSWORD, USER, Authority
 from tests.contract.support import ROOT, SOON, gone, queued
-from zklock.testing import wait_for
+from zklock.testing import ZooKeeperServer, wait_for
 
 PROJECT = Path(__file__).with_name("django_project")
 TESTS = len(re.findall(r"^    def test_", (PROJECT / "shop/tests.py").read_text(), re.MULTILINE))
@@ -148,3 +150,36 @@ def test_a_job_that_another_host_runs_is_left_to_it(
     said(manage("run_singleton", "sell", "--times", "2"))
     assert len(sales(tmp_path / "shop.sqlite")) == 2
     assert "say which command" in said(manage("run_singleton"), 1)
+
+
+@pytest.mark.slow
+def test_a_singleton_connects_by_the_options_of_the_settings(
+    manage: Manage, secured: ZooKeeperServer, authority: Authority, tls_port: int, tmp_path: Path
+) -> None:
+    """A site with TLS could use ``lock()`` or ``run_singleton``, not both."""
+    certificate = str(authority.certify("client"))
+    options: dict[str, Any] = {
+        "use_ssl": True,
+        "check_hostname": True,
+        "ca": str(authority.certificate),
+        "certfile": certificate,
+        "keyfile": certificate,
+        "verify_certs": True,
+        "sasl_options": {"mechanism": "DIGEST-MD5", "username": USER, "password": PASSWORD},
+        "auth_data": [("digest", f"{USER}:{PASSWORD}")],
+        "start_timeout": 60,
+    }
+    shop = {"SHOP_HOSTS": f"127.0.0.1:{tls_port}", "SHOP_ROOT": "/singleton"}
+    there = (
+        "from zklock.contrib.django import *\nwith lock('inside', timeout=30): print('as a client')"
+    )
+    both = shop | {"SHOP_OPTIONS": json.dumps(options)}
+    command = ("run_singleton", "--at-least", "0.1", "shell", "-c", there)
+    assert "as a client" in said(manage(*command, **both))
+    wrong = options | {"sasl_options": {**options["sasl_options"], "password": "wrong"}}
+    refused = said(manage(*command, **shop, SHOP_OPTIONS=json.dumps(wrong)), 125)
+    assert "refused the client's credentials" in refused
+    unusual = options | {"verify_certs": False, "check_hostname": False}
+    refused = said(manage(*command, **shop, SHOP_OPTIONS=json.dumps(unusual)), 1)
+    assert "cannot do: verify_certs" in refused
+    assert PASSWORD not in refused

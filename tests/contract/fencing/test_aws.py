@@ -23,9 +23,10 @@ import boto3
 
 from tests.contract.fencing import howto
 from tests.modes import repeated
-from zklock.errors import GuardUnusable, OutcomeUnknown, StaleToken
+from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown, StaleToken
 from zklock.fencing import DynamoDbGuard, Guard, S3Guard
 from zklock.testing.guard_conformance import CHECKS, Check, Effort, Handle, Subject
+from zklock.testing.ports import free_ports
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
@@ -409,8 +410,6 @@ def test_create_keeps_what_its_first_sending_has_made(resource: Resource, served
 def test_s3_refuses_for_now_what_meets_another_request(
     aws: str, served: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from botocore.exceptions import ClientError
-
     monkeypatch.setattr(S3Guard, "_wait", staticmethod(lambda turn: None))
     one = S3Object(aws)
     guard = one.guard()
@@ -422,20 +421,71 @@ def test_s3_refuses_for_now_what_meets_another_request(
     one.guard().create()
     assert one.guard().read() == b""
     served.faults.extend(["conflict"] * 21)
-    with pytest.raises(ClientError, match="409"):
+    with pytest.raises(OutcomeUnknown, match="no answer came") as caught:
         guard.write(b"b", A)
+    assert "409" in str(caught.value.__cause__)
     assert not served.faults
     assert guard.read() == b"a"
 
 
-def test_an_object_that_was_read_in_part_is_not_written_back(aws: str, served: Aws) -> None:
-    from botocore.exceptions import HTTPClientError, IncompleteReadError
+def test_what_goes_wrong_is_told_with_its_cause(resource: Resource, served: Aws) -> None:
+    from botocore.exceptions import ClientError
 
+    guard = resource.guard()
+    resource.write(guard, "a", A)
+    served.faults.extend(["fail"] * 20)  # more often than boto3 sends it
+    with pytest.raises(OutcomeUnknown, match="may still happen") as unknown:
+        resource.write(guard, "b", A)
+    assert isinstance(unknown.value.__cause__, ClientError)
+    served.faults.clear()
+    assert resource.letters() == "a"
+    assert guard.highest() == A
+
+
+def test_a_service_that_is_not_there_or_refuses(aws: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from botocore.config import Config
+    from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+
+    once = Config(retries={"total_max_attempts": 1})
+    (nothing,) = free_ports()
+
+    def guards(url: str, place: str) -> list[tuple[Guard, Callable[[Guard], object]]]:
+        client = boto3.client("s3", endpoint_url=url, config=once)
+        table = boto3.resource("dynamodb", endpoint_url=url, config=once).Table(place)
+        return [
+            (S3Guard(client, place, "key"), lambda guard: cast(S3Guard, guard).write(b"", A)),
+            (
+                DynamoDbGuard(table, {"resource": "today"}),
+                lambda guard: cast(DynamoDbGuard, guard).write({}, A),
+            ),
+        ]
+
+    for guard, write in guards(f"http://127.0.0.1:{nothing}", "reports"):
+        with pytest.raises(NoAnswer, match="cannot be asked") as caught:
+            write(guard)  # which looks first
+        assert isinstance(caught.value.__cause__, EndpointConnectionError)
+        with pytest.raises(OutcomeUnknown):
+            guard.create()
+    for guard, write in guards(aws, "nowhere"):
+        for refused in (type(guard).create, type(guard).highest, write):
+            with pytest.raises(GuardUnusable, match="mend what it says") as unusable:
+                refused(guard)
+            assert isinstance(unusable.value.__cause__, ClientError)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    boto3.setup_default_session()
+    for guard, _ in guards(aws, "reports"):
+        with pytest.raises(GuardUnusable, match="credentials") as unusable:
+            guard.highest()
+        assert isinstance(unusable.value.__cause__, NoCredentialsError)
+
+
+def test_an_object_that_was_read_in_part_is_not_written_back(aws: str, served: Aws) -> None:
     guard = S3Object(aws).guard()
     guard.write(b"x" * 1000, A)
     for call in (guard.read, lambda: guard.claim(B)):
         served.faults.append("cut")
-        with pytest.raises((HTTPClientError, IncompleteReadError)):
+        with pytest.raises(NoAnswer, match="cannot be asked"):
             call()
         assert not served.faults
     assert guard.read() == b"x" * 1000

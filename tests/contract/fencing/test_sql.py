@@ -14,7 +14,7 @@ import pytest
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
 from tests.modes import repeated
-from zklock.errors import StaleToken
+from zklock.errors import SnapshotTooOld, StaleToken
 from zklock.fencing import SqlGuard, is_retryable
 from zklock.token import FencingToken
 
@@ -218,8 +218,9 @@ def test_a_snapshot_that_is_too_old_is_retryable(store: Sql) -> None:
     with contextlib.closing(store.connect()) as connection:
         store.execute("SELECT 1", connection)
         guard.claim(A)
-        with pytest.raises(Exception, match="could not serialize") as caught:
+        with pytest.raises(SnapshotTooOld) as caught:
             guard.advance(connection, B)
+    assert "could not serialize" in str(caught.value.__cause__)
     assert is_retryable(caught.value)
 
 

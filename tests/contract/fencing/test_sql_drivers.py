@@ -18,7 +18,7 @@ import pytest
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
 from tests.contract.fencing.interrupts import THOUSANDS, strikes
-from zklock.errors import GuardUnusable, StaleToken
+from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard, is_retryable
 from zklock.token import FencingToken
 
@@ -500,6 +500,27 @@ def test_advance_refuses_autocommit_and_run_begins(kind: str, stores: Stores) ->
         with pytest.raises(StaleToken):
             again.claim(A)
         again.claim(B)
+
+
+@pytest.mark.parametrize("kind", ["psycopg2", "psycopg in autocommit mode"])
+def test_a_commit_sent_as_text_is_told_as_what_it_was(kind: str, stores: Stores) -> None:
+    """The driver begins no other transaction: what comes next is committed, and not fenced."""
+    servers = Servers(stores)
+    store = servers.store("postgresql").fresh()
+    connect = {
+        "psycopg2": servers.psycopg2,
+        "psycopg in autocommit mode": lambda: servers.psycopg(autocommit=True),
+    }[kind]
+
+    def change(connection: Any) -> None:
+        _executed(connection, "COMMIT")
+        where = f"WHERE resource = '{store.resource}'"
+        _executed(connection, f"UPDATE data SET value = 'unfenced' {where}")
+
+    with pytest.raises(TransactionEnded, match=r"psycopg2 .* committed without the check"):
+        SqlGuard(connect, store.resource).run(B, change)
+    row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
+    assert bytes(row[0]) == b"unfenced"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in AUTOCOMMIT if "sqlalchemy" not in kind])

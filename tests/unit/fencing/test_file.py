@@ -24,7 +24,7 @@ import pytest
 
 from tests.modes import repeated
 from tests.unit.fencing.strikes import strikes
-from zklock.errors import GuardUnusable, StaleToken
+from zklock.errors import GuardUnusable, NoAnswer, StaleToken
 from zklock.fencing import FileGuard, Guard
 from zklock.token import FencingToken
 
@@ -121,8 +121,10 @@ def test_only_bytes_are_written(guard: FileGuard) -> None:
 def test_another_writer_in_the_middle_is_waited_for(guard: FileGuard, path: Path) -> None:
     descriptor = os.open(f"{path}.fence", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with pytest.raises(TimeoutError, match=r"another process has been writing for 0\.05 s"):
+    late = r"another process has been writing for 0\.05 s"
+    with pytest.raises(NoAnswer, match=late) as caught:
         FileGuard(path, timeout=0.05).write(b"a", A)
+    assert isinstance(caught.value, TimeoutError)
     writer = threading.Thread(target=guard.write, args=(b"a", A))
     writer.start()
     os.close(descriptor)

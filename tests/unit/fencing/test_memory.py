@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.unit.fencing.strikes import strikes
-from zklock.errors import GuardUnusable, NotOwner, StaleToken
+from zklock.errors import GuardUnusable, NoAnswer, NotOwner, StaleToken
 from zklock.fencing import Guard, MemoryGuard, MemoryGuards
 from zklock.token import FencingToken
 
@@ -103,7 +103,7 @@ def test_a_turn_that_does_not_come_in_time() -> None:
     guard = MemoryGuard("report", timeout=0.01)
     with (
         guard.hold(A),
-        pytest.raises(TimeoutError, match=r"report: earlier changes have been running for 0\.01"),
+        pytest.raises(NoAnswer, match=r"report: earlier changes have been running for 0\.01"),
         guard.hold(A),
     ):
         pytest.fail("two at once")
@@ -340,7 +340,7 @@ def test_a_task_times_out() -> None:
     async def main() -> None:
         guard = MemoryGuard("report", timeout=0.01)
         async with guard.hold_async(A):
-            with pytest.raises(TimeoutError, match="earlier changes"):
+            with pytest.raises(NoAnswer, match="earlier changes"):
                 async with guard.hold_async(A):
                     pytest.fail("two at once")
         async with guard.hold_async(B):

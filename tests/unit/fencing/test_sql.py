@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pytest
 
-from zklock.errors import GuardUnusable, StaleToken
+from zklock.errors import GuardUnusable, SnapshotTooOld, StaleToken
 from zklock.fencing import Guard, SqlGuard, is_retryable
 from zklock.fencing._sql import codes
 from zklock.fencing._sql.session import render
@@ -98,7 +98,7 @@ def test_an_early_read_is_not_built_upon(database: Database, mode: str) -> None:
         other.rollback()
         written = database.guard.highest() == A
         assert written is (mode == "WAL")
-        with pytest.raises(sqlite3.OperationalError) if written else contextlib.nullcontext():
+        with pytest.raises(SnapshotTooOld) if written else contextlib.nullcontext():
             database.guard.advance(connection, A)
 
 
@@ -144,9 +144,12 @@ def test_run_tries_again(database: Database) -> None:
 def test_a_locked_database_is_retryable(database: Database) -> None:
     with database.open() as one, database.open() as other:
         database.guard.advance(one, A)
-        with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
+        with pytest.raises(SnapshotTooOld, match="the mark stayed locked") as caught:
             database.guard.advance(other, B)
         assert is_retryable(caught.value)
+        cause = caught.value.__cause__
+        assert cause is not None
+        assert is_retryable(cause)
 
 
 def test_what_is_not_retryable() -> None:

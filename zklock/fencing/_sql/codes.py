@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from zklock.errors import ZkLockError
 from zklock.fencing._sql.recognise import DIALECTS, driver_of
 from zklock.fencing._sql.statements import Dialect
 
@@ -42,6 +43,27 @@ _NO_SAVEPOINT: set[_Code] = {
 }
 
 _FAILED_TRANSACTION: _Code = ("postgresql", "25P02")  # in_failed_sql_transaction
+_FAILED = {"PendingRollbackError", "TransactionManagementError"}  # of SQLAlchemy, of Django
+
+# The connection or the server has failed, or the server has given up: not what was asked.
+_UNANSWERED: set[_Code] = {
+    ("postgresql", "25P03"),  # idle_in_transaction_session_timeout
+    ("postgresql", "25P04"),  # transaction_timeout
+    ("mysql", 1040),  # ER_CON_COUNT_ERROR
+    ("mysql", 1053),  # ER_SERVER_SHUTDOWN
+    ("mysql", 1317),  # ER_QUERY_INTERRUPTED
+    ("mysql", 1927),  # ER_CONNECTION_KILLED
+    ("mysql", 1969),  # ER_STATEMENT_TIMEOUT
+    ("mysql", 3024),  # ER_QUERY_TIMEOUT
+    ("mysql", 4031),  # ER_CLIENT_INTERACTION_TIMEOUT
+    ("sqlite", 9),  # SQLITE_INTERRUPT
+    ("sqlite", 10),  # SQLITE_IOERR
+    ("sqlite", 13),  # SQLITE_FULL
+    ("sqlite", 14),  # SQLITE_CANTOPEN
+}
+# connection_exception, insufficient_resources, operator_intervention
+_UNANSWERED_CLASSES = {"08", "53", "57"}
+_CLIENT_ERRORS = range(2000, 3000)  # of MySQL's protocol
 
 
 def lost_race(error: BaseException) -> bool:
@@ -68,7 +90,22 @@ def no_savepoint(error: BaseException) -> bool:
 
 def failed_transaction(error: BaseException) -> bool:
     """Whether an earlier error has failed the transaction."""
-    return _code(error) == _FAILED_TRANSACTION
+    return _code(error) == _FAILED_TRANSACTION or bool(_FAILED & _names(error))
+
+
+def unanswered(error: BaseException) -> bool:
+    """Whether the connection has failed, so that the database may have said nothing."""
+    code = _code(error)
+    if code is None or not code[1] or code[1] == -1:
+        return isinstance(error, OSError) or bool(
+            {"OperationalError", "InterfaceError", "TimeoutError"} & _names(error)
+        )
+    dialect, known = code
+    return (
+        code in _UNANSWERED
+        or (dialect == "postgresql" and str(known)[:2] in _UNANSWERED_CLASSES)
+        or (dialect == "mysql" and known in _CLIENT_ERRORS)
+    )
 
 
 def begun_already(error: BaseException) -> bool:
@@ -77,12 +114,18 @@ def begun_already(error: BaseException) -> bool:
 
 
 def _original(error: BaseException) -> BaseException:
-    """Return the driver's error that SQLAlchemy or Django has wrapped."""
+    """Return the driver's error that zklock, SQLAlchemy or Django has wrapped."""
+    if isinstance(error, ZkLockError) and error.__cause__ is not None:
+        return _original(error.__cause__)
     if isinstance(found := getattr(error, "orig", None), BaseException):
         return found
     if type(error).__module__ == "django.db.utils" and error.__cause__ is not None:
         return error.__cause__
     return error
+
+
+def _names(error: BaseException) -> set[str]:
+    return {cls.__name__ for cls in type(error).__mro__}
 
 
 def _code(error: BaseException) -> _Code | None:

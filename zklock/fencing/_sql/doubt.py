@@ -13,11 +13,9 @@ from typing import Any, TypeVar
 
 from zklock.errors import ZkLockError
 from zklock.fencing._sql import codes
-from zklock.fencing._sql.recognise import DIALECTS
+from zklock.fencing._sql.recognise import LIBRARIES
 
 Result = TypeVar("Result")
-
-_LIBRARIES = {*DIALECTS, "_mysql_connector", "aiosqlite", "asyncpg", "django", "sqlalchemy"}
 
 # What these call is the driver; one written in C has no frames of its own.
 _OURS = {"zklock.fencing._sql.session", "zklock.fencing._sql.alchemy"}
@@ -32,8 +30,8 @@ def doubtful(error: BaseException) -> bool:
         return False
     return any(
         not isinstance(found, ZkLockError)
-        and _package(type(found).__module__) not in _LIBRARIES
-        and any(name in _OURS or _package(name) in _LIBRARIES for name in _passed(found))
+        and _package(type(found).__module__) not in LIBRARIES
+        and any(name in _OURS or _package(name) in LIBRARIES for name in _passed(found))
         for found in _chain(error)
     )
 

@@ -1,4 +1,4 @@
-"""One transaction's hold on the mark, and what is said when the transaction has ended."""
+"""One transaction's hold on the mark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from zklock.errors import TransactionEnded
 from zklock.fencing._sql import codes
 from zklock.fencing._sql.doubt import doubtful
 from zklock.fencing._sql.session import Session
+from zklock.fencing._sql.told import ended, told
 
 
 class SqlFence:
@@ -24,7 +25,8 @@ class SqlFence:
         self._savepoint = ""
 
     def __enter__(self) -> SqlFence:
-        self._savepoint = self._session.savepoint()
+        with told(self._resource):
+            self._savepoint = self._session.savepoint()
         return self
 
     def __exit__(
@@ -42,26 +44,14 @@ class SqlFence:
             if kind is None:
                 self._session.flush()
             # The database forgets the savepoint with the transaction, however that has ended.
-            self._session.release(self._savepoint)
+            with told(self._resource):
+                self._session.release(self._savepoint)
         except Exception as failure:
             self._session.refuse(over)
             if kind is not None:
                 return
-            if (
-                self._session.over
-                or codes.no_savepoint(failure)
-                or codes.failed_transaction(failure)
+            if not isinstance(failure, TransactionEnded) and (
+                self._session.over or codes.failed_transaction(failure)
             ):
                 raise over from failure
             raise
-
-
-def ended(resource: str) -> TransactionEnded:
-    """Return the error for a transaction that is not the one of ``advance`` any more."""
-    return TransactionEnded(
-        f"{resource}: the transaction in which advance() was called is over or has failed, so "
-        "what came after it is not committed: look for an error that was caught and ignored (a "
-        "deadlock rolls everything back), for a commit or rollback, and for a statement that "
-        "commits by itself, such as DDL",
-        resource=resource,
-    )

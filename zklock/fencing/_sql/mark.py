@@ -12,9 +12,10 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from zklock.errors import GuardUnusable, SnapshotTooOld, ZkLockError
 from zklock.fencing._sql import codes, statements
 from zklock.fencing._sql.doubt import doubtful
-from zklock.fencing._sql.fence import SqlFence, ended
+from zklock.fencing._sql.fence import SqlFence
 from zklock.fencing._sql.session import AlchemySession, Session, open_session
 from zklock.fencing._sql.statements import TABLE, Dialect
+from zklock.fencing._sql.told import ended, told
 from zklock.fencing.guard import Fenced, admit, missing, resource_name, token_of, unreadable
 from zklock.token import FencingToken
 
@@ -126,15 +127,17 @@ class SqlMark(ABC):
 
     async def _create_table(self) -> Tried[None]:
         def make(session: Session, _: Any) -> None:
-            session.run(self.ddl(session.dialect, table=self._table))
-            session.commit()
+            with self._told():
+                session.run(self.ddl(session.dialect, table=self._table))
+                session.commit()
 
         return await self._repeat(make, also=codes.made_meanwhile)
 
     async def _create(self) -> Tried[None]:
         def make(session: Session, _: Any) -> None:
             self._insert(session)
-            session.commit()
+            with self._told(commit=True):
+                session.commit()
 
         return await self._repeat(make)
 
@@ -146,22 +149,25 @@ class SqlMark(ABC):
         given = token_of(token)
 
         def work(session: Session, connection: Any) -> Result:
-            mark, stamp = self._lock(session)
-            if not session.in_transaction():
-                session.begin()
+            with self._told():
                 mark, stamp = self._lock(session)
-            self._advance(session, given, mark, stamp)
+                if not session.in_transaction():
+                    session.begin()
+                    mark, stamp = self._lock(session)
+                self._advance(session, given, mark, stamp)
             with SqlFence(self._resource, session):
                 result = change(session, connection)
-            session.commit()
+            with self._told(commit=True):
+                session.commit()
             return result
 
         return await self._repeat(work, attempts)
 
     async def _highest(self) -> Tried[FencingToken | None]:
         def read(session: Session, _: Any) -> FencingToken | None:
-            mark, _ = self._read(session, statements.SELECT)
-            session.rollback()
+            with self._told():
+                mark, _ = self._read(session, statements.SELECT)
+                session.rollback()
             return mark
 
         return await self._attempt(read)
@@ -172,12 +178,13 @@ class SqlMark(ABC):
         # MySQL's refusal begins a transaction: it must not do so on a connection without one.
         first = session.dialect == "mysql"
         try:
-            begun = first and session.in_transaction()
-            if begun or not first:
-                mark, stamp = self._lock(session)
-                begun = begun or session.in_transaction()
-            if begun:
-                self._expect(session, self._advance(session, given, mark, stamp), stamp)
+            with self._told():
+                begun = first and session.in_transaction()
+                if begun or not first:
+                    mark, stamp = self._lock(session)
+                    begun = begun or session.in_transaction()
+                if begun:
+                    self._expect(session, self._advance(session, given, mark, stamp), stamp)
         except BaseException as error:
             # After any error: a caller that ignores it and commits would not be fenced.
             if doubtful(error):
@@ -192,7 +199,7 @@ class SqlMark(ABC):
         return SqlFence(self._resource, session)
 
     def _insert(self, session: Session) -> None:
-        with self._table_is_there(session):
+        with self._told(), self._table_is_there(session):
             session.run(self._sql(statements.INSERT[session.dialect]), resource=self._resource)
 
     def _lock(self, session: Session) -> tuple[FencingToken | None, int]:
@@ -237,8 +244,9 @@ class SqlMark(ABC):
             raise ended(self._resource)
 
         def check() -> None:
-            if self._lock(session)[1] != made:
-                raise ended(self._resource)
+            with self._told():
+                if self._lock(session)[1] != made:
+                    raise ended(self._resource)
 
         watch.expect(mark, made, check)
 
@@ -279,7 +287,11 @@ class SqlMark(ABC):
         return statement.format(table=self._table)
 
     def _on(self, connection: Any) -> Session:
-        return open_session(connection, self._dialect, self._paramstyle)
+        with self._told():
+            return open_session(connection, self._dialect, self._paramstyle)
+
+    def _told(self, *, commit: bool = False) -> contextlib.AbstractContextManager[None]:
+        return told(self._resource, commit=commit)
 
 
 def is_retryable(error: BaseException) -> bool:

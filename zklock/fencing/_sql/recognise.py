@@ -22,6 +22,13 @@ DIALECTS: dict[str, Dialect] = {
     "postgresql": "postgresql",
 }
 
+LIBRARIES = {*DIALECTS, "_mysql_connector", "aiosqlite", "asyncpg", "django", "sqlalchemy"}
+
+
+def of_a_library(thing: object) -> bool:
+    """Whether the class, or one of its base classes, is from a driver or a wrapper of drivers."""
+    return any(cls.__module__.partition(".")[0] in LIBRARIES for cls in type(thing).__mro__)
+
 
 def driver_of(thing: object) -> str:
     """Return the top package of the class, or of its base class from a known driver."""

@@ -7,6 +7,7 @@ SQLAlchemy runs the text of the guard for threads, and awaits what the driver aw
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -106,7 +107,9 @@ class SqlGuard(SqlMark):
     async def _attempt(self, work: Work[Result]) -> Tried[Result]:
         tried: Tried[Result] = Tried()
         try:
-            async with _entered(self._connect()) as opened:
+            async with contextlib.AsyncExitStack() as stack:
+                with self._told():
+                    opened = await stack.enter_async_context(_entered(self._connect()))
                 tried = await _alchemy(opened).run_sync(
                     lambda inner: self._try(self._on(inner), opened, work)
                 )

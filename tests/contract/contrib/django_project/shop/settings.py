@@ -1,3 +1,4 @@
+import json
 import os
 
 SECRET_KEY = "of a test"
@@ -7,6 +8,10 @@ ZKLOCK = {
     "HOSTS": os.environ.get("SHOP_HOSTS", ""),
     "ROOT": os.environ.get("SHOP_ROOT", "/shop"),
     "TIMEOUT": 4.0,
+    "OPTIONS": {
+        name: [tuple(each) for each in value] if name == "auth_data" else value
+        for name, value in json.loads(os.environ.get("SHOP_OPTIONS", "{}")).items()
+    },
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from kazoo.client import KazooClient
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from zklock.contrib.django.configuration import configuration
+
+_VARIABLES = {
+    "start_timeout": "ZKLOCK_CONNECT_TIMEOUT",
+    "ca": "ZKLOCK_TLS_CA",
+    "certfile": "ZKLOCK_TLS_CERT",
+    "keyfile": "ZKLOCK_TLS_KEY",
+    "keyfile_password": "ZKLOCK_TLS_KEY_PASSWORD",
+    "sasl_options.mechanism": "ZKLOCK_SASL",
+    "sasl_options.username": "ZKLOCK_SASL_USER",
+    "sasl_options.principal": "ZKLOCK_SASL_USER",
+    "sasl_options.password": "ZKLOCK_SASL_PASSWORD",
+    "auth_data.digest": "ZKLOCK_DIGEST",
+}
 
 
 class Command(BaseCommand):
@@ -53,11 +70,7 @@ class Command(BaseCommand):
         if options["again"] and options["at_least"]:
             raise CommandError("--at-least is for jobs that end: leave out --again")
         wanted = configuration()
-        if wanted.options:
-            raise CommandError(
-                "ZKLOCK's OPTIONS cannot be handed on: use zklock.contrib.django.lock() in the "
-                "command itself"
-            )
+        environ = _environ(wanted.options)
         words = ["elect", "--again"] if options["again"] else ["run"]
         words += ["--hosts", wanted.hosts, "--session-timeout", f"{wanted.timeout:g}"]
         words += ["--nonblock"] if options["nonblock"] else []
@@ -67,7 +80,50 @@ class Command(BaseCommand):
         words += [options["path"] or wanted.path(command[0]), "--", *_manage(), *command]
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, [sys.executable, "-m", "zklock.cli", *words])
+        os.execve(sys.executable, [sys.executable, "-m", "zklock.cli", *words], environ)
+
+
+def _environ(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment in which ``zklock run`` connects with these options of ``connect()``.
+
+    They are not in the command line: others can read it.
+    """
+    usual = inspect.signature(KazooClient.__init__).parameters
+    left = {
+        name: value
+        for name, value in _flat(options)
+        if name not in usual or value != usual[name].default
+    }
+    found = {}
+    if "use_ssl" in options:
+        # Where it is not said, the command checks the name, and kazoo does not.
+        checked = left.pop("check_hostname", False)
+        found["ZKLOCK_TLS"] = "yes" if left.pop("use_ssl", False) else "no"
+        found["ZKLOCK_TLS_CHECK_HOSTNAME"] = "yes" if checked else "no"
+    if left.get("default_acl") in (CREATOR_ALL_ACL, OPEN_ACL_UNSAFE):
+        acl = "creator" if left.pop("default_acl") == CREATOR_ALL_ACL else "open"
+        found["ZKLOCK_ACL"] = acl
+    for name in left.keys() & _VARIABLES:
+        if isinstance(left[name], str | os.PathLike | int | float):
+            found[_VARIABLES[name]] = str(left.pop(name))
+    if left:
+        raise CommandError(
+            f"ZKLOCK's OPTIONS have what 'zklock run' cannot do: {', '.join(sorted(left))}: leave "
+            "it out, or use zklock.contrib.django.lock() in the command itself"
+        )
+    others = {name for name in os.environ if name.removesuffix("_FILE") in found}
+    return {**{name: os.environ[name] for name in os.environ.keys() - others}, **found}
+
+
+def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in options.items():
+        match name, value:
+            case "sasl_options", {"mechanism": "DIGEST-MD5" | "GSSAPI"}:
+                yield from ((f"sasl_options.{key}", value[key]) for key in value)
+            case "auth_data", [("digest", digest)]:
+                yield "auth_data.digest", digest
+            case _:
+                yield name, value
 
 
 def _manage() -> list[str]:

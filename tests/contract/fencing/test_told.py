@@ -1,0 +1,244 @@
+"""What a guard raises of its own work is an error of zklock, with the store's error behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.contract.fencing.awaited import fresh, played
+from tests.contract.fencing.conftest import Stores
+from tests.contract.fencing.guards_under_test import AsyncSql, RedisStore
+from tests.contract.fencing.lossy import LosesTheCommit
+from tests.contract.fencing.test_sql_drivers import Servers
+from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown, ZkLockError
+from zklock.fencing import RedisGuard, SqlGuard, aio, is_retryable
+from zklock.testing.ports import free_ports
+from zklock.token import FencingToken
+
+A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+DRIVERS = {
+    "psycopg": "postgresql",
+    "psycopg2": "postgresql",
+    "pg8000": "postgresql",
+    "sqlalchemy_psycopg2": "postgresql",
+    "pymysql": "mariadb",
+    "mysql_connector": "mariadb",
+    "sqlalchemy_mysql_connector": "mariadb",
+}
+
+
+class Elsewhere(Servers):
+    """The same drivers, to another port."""
+
+    elsewhere: int
+
+    def port(self, kind: str) -> int:
+        return self.elsewhere
+
+    def psycopg(self, **options: Any) -> Any:
+        import psycopg
+
+        return psycopg.connect(self._where(), **options)
+
+    def psycopg2(self, **options: Any) -> Any:
+        import psycopg2
+
+        return psycopg2.connect(self._where(), **options)
+
+    def _where(self) -> str:
+        return re.sub(r"port=\d+", f"port={self.elsewhere}", self.store("postgresql").where)
+
+
+def caused(error: ZkLockError) -> BaseException:
+    """Return the cause, which is no error of zklock."""
+    cause = error.__cause__
+    assert cause is not None
+    assert not isinstance(cause, ZkLockError)
+    return cause
+
+
+@pytest.mark.parametrize("kind", DRIVERS)
+def test_a_database_that_is_not_there(kind: str, stores: Stores) -> None:
+    servers = Elsewhere(stores)
+    (servers.elsewhere,) = free_ports()
+    guard = SqlGuard(getattr(servers, kind), "report")
+    for call in (lambda: guard.claim(A), guard.highest, guard.create, guard.create_table):
+        with pytest.raises(NoAnswer, match="cannot be asked") as caught:
+            call()
+        caused(caught.value)
+
+
+@pytest.mark.parametrize("kind", DRIVERS)
+def test_a_connection_that_is_lost_during_the_commit(kind: str, stores: Stores) -> None:
+    servers = Elsewhere(stores)
+    store = servers.store(DRIVERS[kind]).fresh()
+    target = Servers(stores).port(DRIVERS[kind])
+    calls: list[Any] = []
+    with contextlib.closing(LosesTheCommit(target)) as proxy:
+        servers.elsewhere = proxy.port
+        with pytest.raises(OutcomeUnknown, match="it may have happened") as caught:
+            SqlGuard(getattr(servers, kind), store.resource).run(B, calls.append)
+    caused(caught.value)
+    assert not is_retryable(caught.value)
+    assert len(calls) == 1
+    found = SqlGuard(store.connect, store.resource).highest()
+    assert found == B or kind == "pg8000"  # it has the server parse each statement first
+
+
+@pytest.mark.parametrize("kind", DRIVERS)
+def test_a_connection_that_is_lost_before_the_commit(kind: str, stores: Stores) -> None:
+    """A late write after a pause: the database has ended the connection meanwhile."""
+    servers = Servers(stores)
+    store = servers.store(DRIVERS[kind]).fresh()
+    guard = SqlGuard(getattr(servers, kind), store.resource)
+
+    def change(connection: Any) -> None:
+        execute = getattr(connection, "exec_driver_sql", None) or connection.cursor().execute
+        with contextlib.suppress(Exception):
+            execute(
+                "SELECT pg_terminate_backend(pg_backend_pid())"
+                if store.dialect == "postgresql"
+                else "KILL CONNECTION_ID()"
+            )
+
+    with pytest.raises(ZkLockError) as caught:
+        guard.run(B, change)
+    assert isinstance(caught.value, NoAnswer) or "is over" in str(caught.value)
+    caused(caught.value)
+    assert guard.highest() is None
+
+
+def test_a_database_that_refuses(stores: Stores) -> None:
+    servers = Servers(stores)
+    store = servers.store("postgresql").fresh()
+
+    def connect() -> Any:
+        return servers.psycopg(options="-c default_transaction_read_only=on")
+
+    guard = SqlGuard(connect, store.resource)
+    with pytest.raises(GuardUnusable, match=r"mend what it says: .* read-only") as caught:
+        guard.claim(A)
+    caused(caught.value)
+    with contextlib.closing(connect()) as connection, pytest.raises(GuardUnusable):
+        guard.advance(connection, A)
+    lite = servers.store("sqlite")
+    guard = SqlGuard(lambda: sqlite3.connect(f"file:{lite.where}?mode=ro", uri=True), "report")
+    with pytest.raises(GuardUnusable, match=r"mend what it says: .*readonly"):
+        guard.claim(A)
+
+
+def test_what_the_database_says_of_the_users_data_passes(stores: Stores) -> None:
+    """A deferred constraint is checked by the commit."""
+    import psycopg
+
+    store = Servers(stores).store("postgresql").fresh()
+    guard = SqlGuard(store.connect, store.resource)
+
+    def change(connection: Any) -> None:
+        connection.execute("CREATE TABLE once (a INTEGER UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        connection.execute("INSERT INTO once VALUES (1), (1)")
+
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        guard.run(B, change)
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        guard.run(B, lambda connection: connection.execute("SELECT * FROM once"))
+    assert guard.highest() is None
+
+
+def test_sql_of_asyncio(stores: Stores) -> None:
+    store = fresh(stores, "postgresql-asyncpg", AsyncSql)
+    (nothing,) = free_ports()
+
+    async def calls(port: int) -> None:
+        there = replace(store, url=re.sub(r":\d+/", f":{port}/", store.url)).engine()
+        try:
+            guard = aio.SqlGuard(there.connect, store.resource)
+            if port == nothing:
+                with pytest.raises(NoAnswer, match="cannot be asked") as caught:
+                    await guard.highest()
+                caused(caught.value)
+                with pytest.raises(NoAnswer):
+                    await guard.claim(B)
+            else:
+                with pytest.raises(OutcomeUnknown, match="may have happened") as unknown:
+                    await guard.claim(B)
+                caused(unknown.value)
+        finally:
+            await there.dispose()
+
+    port = re.search(r":(\d+)/", store.url)
+    assert port is not None
+    with contextlib.closing(LosesTheCommit(int(port[1]))) as proxy:
+        for each in (nothing, proxy.port):
+            played(lambda each=each: calls(each))  # type: ignore[misc]
+    assert SqlGuard(store.connect, store.resource).highest() == B
+
+
+# Redis
+
+
+@pytest.fixture
+def limited(stores: Stores) -> Iterator[RedisStore]:
+    """A store with a user of Redis who may do nothing."""
+    store = stores["redis"]
+    assert isinstance(store, RedisStore)
+    with contextlib.closing(store.client()) as client:
+        client.acl_setuser("nobody", enabled=True, nopass=True, categories=["+@connection"])
+        yield store.fresh()
+        client.acl_deluser("nobody")
+
+
+def test_redis(limited: RedisStore) -> None:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    (nothing,) = free_ports()
+    once = Retry(NoBackoff(), 0)
+    with contextlib.closing(redis.Redis(port=nothing, retry=once)) as client:
+        guard = RedisGuard(client, "report")
+        with pytest.raises(NoAnswer, match="cannot be asked") as caught:
+            guard.highest()
+        assert isinstance(caused(caught.value), redis.ConnectionError)
+        writes: list[Callable[[], object]] = [
+            guard.create, lambda: guard.claim(A), lambda: guard.set(guard.key("a"), 1, A),
+        ]  # fmt: skip
+        for call in writes:
+            with pytest.raises(OutcomeUnknown, match="may have happened") as unknown:
+                call()
+            assert isinstance(caused(unknown.value), redis.ConnectionError)
+    for user, password in (("nobody", "x"), ("stranger", "wrong")):
+        options: Any = {"username": user, "password": password}
+        with contextlib.closing(redis.Redis(port=limited.port, retry=once, **options)) as client:
+            guard = RedisGuard(client, limited.resource)
+            with pytest.raises(GuardUnusable, match="mend what it says") as refused:
+                guard.claim(A)
+            caused(refused.value)
+            with pytest.raises(GuardUnusable):
+                guard.highest()
+
+
+def test_redis_of_asyncio() -> None:
+    import redis.asyncio
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
+    (nothing,) = free_ports()
+
+    async def play() -> None:
+        async with redis.asyncio.Redis(port=nothing, retry=Retry(NoBackoff(), 0)) as client:
+            guard = aio.RedisGuard(client, "report")
+            with pytest.raises(NoAnswer):
+                await guard.highest()
+            with pytest.raises(OutcomeUnknown) as caught:
+                await guard.claim(A)
+            assert isinstance(caused(caught.value), redis.ConnectionError)
+
+    played(play)

@@ -1,0 +1,54 @@
+"""Turns what botocore says of the guard's own requests into errors of zklock."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from zklock.fencing._told import in_doubt, refusing, unasked
+
+_OF_THE_USER = {"ValidationException", "ConditionalCheckFailedException"}
+_BUSY = {
+    "LimitExceededException",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "SlowDown",
+    "ThrottlingException",
+}
+
+
+@contextlib.contextmanager
+def told(resource: str, *, changes: bool = False) -> Iterator[None]:
+    """Raise an error of zklock for one of botocore, with that as its cause.
+
+    ``changes``: what is asked changes something. What the service or botocore says of the user's
+    own arguments passes.
+    """
+    from botocore import exceptions  # noqa: PLC0415 - an extra
+
+    unanswered = in_doubt if changes else unasked
+    try:
+        yield
+    except exceptions.ClientError as error:
+        answer = error.response.get("ResponseMetadata", {})
+        code = error.response.get("Error", {}).get("Code")
+        # An earlier sending may have been accepted.
+        if changes and answer.get("RetryAttempts", 0) > 0:
+            raise in_doubt(resource) from error
+        if code in _BUSY:
+            raise unasked(resource) from error
+        if answer.get("HTTPStatusCode", 0) >= 500:
+            raise unanswered(resource) from error
+        if code in _OF_THE_USER:
+            raise
+        raise refusing(resource, error) from error
+    except exceptions.ParamValidationError:
+        raise
+    except (
+        exceptions.HTTPClientError,
+        exceptions.ConnectionError,
+        exceptions.IncompleteReadError,
+    ) as error:
+        raise unanswered(resource) from error
+    except exceptions.BotoCoreError as error:
+        raise refusing(resource, error) from error
