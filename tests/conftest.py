@@ -92,6 +92,31 @@ NIGHTLY = {
         "ensembles: several servers for each test; one partition runs"
     ),
     r"tests/chaos/": "chaos: minutes on three servers",
+    r"tests/contract/test_(handled|struck)\.py::(?!.*acquire-True|.*with lock)": (
+        "interrupts at every moment; those of an acquire, and of a with statement, run"
+    ),
+    r"tests/contract/fencing/.*(test_writers_that_are_(stopped|killed)\[(?!sqlite|redis-)"
+    r"|both_kinds_fence|story\.py.*(mariadb|postgresql|zookeeper)|interleavings\])": (
+        "guards whose writers are stopped and killed, and long conformance checks: one of each "
+        "runs, and the short checks of each database"
+    ),
+    r"tests/contract/contrib/(test_django\.py::.*(singleton|another_host|on_mariadb)"
+    r"|test_celery_tasks\.py::.*(killed|skipped|out_of_nowhere|every_moment)"
+    r"|test_celery\.py::.*(cannot_send|when_the_first)"
+    r"|test_kubernetes\.py::test_the_entrypoint|test_servers_of|test_tooz\.py::.*at_once"
+    r"|test_apscheduler\.py::.*killed)": "adapters whose processes are killed",
+    r"tests/contract/(test_cli_phases|test_cli_secure|test_cli_run|test_cli_signals)\.py::"
+    r".*\[(?!run-2\]|run-15\]|run\]|mutual TLS-options|[^\]]*run-term)": (
+        "the ends of commands in each phase, and each way to connect: one of each runs"
+    ),
+    r"tests/contract/(test_demo\.py::test_where_nothing|test_slow_answers|test_drops_family"
+    r"|test_drops\.py::test_heartbeats|test_pool_returning|test_jobs|test_rollover|test_handled"
+    r"|test_command_pages|test_permits|test_refusals|test_negotiation\.py::.*(silence|growth)"
+    r"|test_hazards\.py::.*(unannounced|covers_the)|test_membership|test_commands\.py"
+    r"|test_pool\.py::test_\w*(stands_still|crash_and)|test_loss\.py::.*server_was_killed)": (
+        "processes that are paused and killed, and long waits: one of each sort runs"
+    ),
+    r"tests/interop/test_(latch|rollover)\.py": "Curator's latch, and numbers that run out",
 }
 """Patterns of tests that are left to the nightly run as well, unless they are named, and why."""
 
