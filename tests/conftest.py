@@ -175,6 +175,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Such a test cannot be named, and is another one in every process.
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"the id of {item.nodeid} is an address: give it another")
+        if any(not mark.args for mark in item.iter_markers("slow")):
+            raise pytest.UsageError(f"{item.nodeid} is slow: say why, as in mark.slow(why)")
     leave_out(config, items)
     if hasattr(config, "workerinput"):
         items.sort(key=place)
