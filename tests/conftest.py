@@ -29,6 +29,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 # that they start would ignore them, too; a handler is not inherited. SIGHUP still ends no test run.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
@@ -200,6 +202,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Such a test cannot be named, and is another one in every process.
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"the id of {item.nodeid} is an address: give it another")
+        if any(not mark.args for mark in item.iter_markers("slow")):
+            raise pytest.UsageError(f"{item.nodeid} is slow: say why, as in mark.slow(why)")
     leave_out(config, items)
     if hasattr(config, "workerinput"):
         items.sort(key=place)

@@ -65,14 +65,14 @@ def pytest(
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--durations=20"]
     command += ["-p", "tests.progress", "-p", "tests.stalls", "-o", "console_output_style=classic"]
     command += [*(shared if workers else []), *arguments]
-    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     last = ""
-    for line in process.stdout:
-        print(line, end="", flush=True)
-        last = line if OUTCOMES.search(line) else last
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line if OUTCOMES.search(line) else last
     found = Counter({word.rstrip("s"): int(number) for number, word in OUTCOMES.findall(last)})
-    found["status"] = process.wait()
+    found["status"] = process.returncode
     return found
 
 

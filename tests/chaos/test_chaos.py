@@ -29,7 +29,7 @@ TRIES = 2
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
+@pytest.mark.slow("minutes of chaos")
 @pytest.mark.timeout(TRIES * (SECONDS + AFTERWARDS))
 def test_nothing_is_lost_and_nobody_holds_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -89,7 +89,7 @@ def test_a_witness_finds_that_servers_forgot(
     assert decide([noted]).forgotten == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes of chaos")
 @pytest.mark.timeout(POOL_SECONDS + AFTERWARDS)
 def test_no_shard_of_a_pool_has_two_owners(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -58,7 +58,7 @@ def project(command: list[str], environment: dict[str, str], file: str) -> Itera
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
+@pytest.mark.slow("containers are started")
 @pytest.mark.parametrize(
     ("file", "modes"),
     [("single.yml", ["standalone"]), ("ensemble.yml", ["follower", "follower", "leader"])],

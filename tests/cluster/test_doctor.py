@@ -10,7 +10,7 @@ import pytest
 from tests.contract.test_cli import Commands
 from zklock.testing import Ensemble
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow("three servers are started")]
 
 
 def examine(hosts: str) -> dict[str, list[dict[str, Any]]]:

@@ -29,7 +29,11 @@ from zklock._engine.session import Session
 from zklock.testing import Direction, Ensemble, FaultProxy, Frame, FrameKind, wait_for
 from zklock.testing.status import four_letter
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.hazard("H56")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow("three servers, and a cut of a minute"),
+    pytest.mark.hazard("H56"),
+]
 
 COUNT = 30
 SESSION = 10.0

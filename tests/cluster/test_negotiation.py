@@ -20,7 +20,11 @@ from tests.timed import TimedGrant, timed_grants
 from zklock._ground.clock import clock
 from zklock.testing import Ensemble, FaultProxy, wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.hazard("H22")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow("two ensembles are started"),
+    pytest.mark.hazard("H22"),
+]
 
 TICK = 500
 LONG, SHORT = 10.0, 2.0

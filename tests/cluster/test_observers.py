@@ -18,7 +18,11 @@ from zklock.testing.ports import LOOPBACK, free_ports
 from zklock.testing.relay import PeerRelay
 from zklock.testing.settings import Settings
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.hazard("H26")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow("four servers are started"),
+    pytest.mark.hazard("H26"),
+]
 
 TICK = 1000
 VOTERS, OBSERVER = range(3), 3

@@ -4,8 +4,8 @@ Many holders at once, each with a client, a lock and a rival of its own, in diff
 their heartbeats: one cut is that many runs. The margin of a run is the time from the moment at
 which its holder noticed the loss to the moment at which its rival was granted.
 
-By default two of them. CI runs a few minutes' worth, which is all that is marked, and with
-``ZKLOCK_PARTITIONS=all`` the whole matrix.
+By default one of them. The nightly run has a few minutes' worth, which is all that is marked, and
+with ``ZKLOCK_PARTITIONS=all`` there is the whole matrix.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ALL = os.environ.get("ZKLOCK_PARTITIONS") == "all"
 SECONDS = 120.0
 REPEATED = pytest.mark.thorough(
     "the partitions with ten holders, of a quarter to half a minute each by themselves: one with a "
-    "cut-off follower and one with a cut-off leader run"
+    "cut-off follower runs"
 )
 
 
@@ -208,7 +208,7 @@ Ensembles = Callable[[Setting], Ensemble]
 
 
 @pytest.mark.hazard("H3")
-@pytest.mark.slow
+@pytest.mark.slow("an ensemble, and a partition that outlasts sessions")
 @pytest.mark.parametrize(
     ("idle", "proofs"),
     [
@@ -248,7 +248,7 @@ def test_h3_cut_off_follower(
 
 
 @pytest.mark.hazard("H3")
-@pytest.mark.slow
+@pytest.mark.slow("an ensemble, and a partition that outlasts sessions")
 @pytest.mark.parametrize(
     ("restart", "proofs"),
     [
@@ -284,7 +284,7 @@ def test_h3_cut_off_leader(
 
 @REPEATED
 @pytest.mark.hazard("H3")
-@pytest.mark.slow
+@pytest.mark.slow("an ensemble, and a partition that outlasts sessions")
 @pytest.mark.parametrize("proofs", [None, 4], ids=["all prove", "few proofs"])
 @pytest.mark.parametrize(("setting", "session"), sessions({FAST: (20.0,), USUAL: (20.0,)}, 4.0))
 def test_h3_killed_leader_loses_nothing(

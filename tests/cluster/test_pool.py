@@ -20,7 +20,7 @@ from zklock.testing import Ensemble, wait_for
 from zklock.testing.checker import Verdict, check
 from zklock.testing.history import History, load
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow("three servers are started")]
 
 PATH = "/pool"
 SHARDS = 12

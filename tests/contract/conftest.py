@@ -52,8 +52,9 @@ up, verified and lost, on either front. Kinds, elections, bad input and tasks st
 ON_ONE_FRONT = re.compile(
     r"/test_(family|pool|pool_names|pool_returning|pool_stuck|pool_troubles)\.py"
 )
-"""What is tried with threads in every run, and for asyncio in CI. There, every run has each kind of
-lock in ``test_both_fronts.py`` and ``test_aio_family.py``, and pools in ``test_aio_pool.py``."""
+"""What is tried with threads in every run, and for asyncio each night. There, every run has each
+kind of lock in ``test_both_fronts.py`` and ``test_aio_family.py``, and pools in
+``test_aio_pool.py``."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

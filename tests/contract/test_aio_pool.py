@@ -530,7 +530,7 @@ ONE_OF = repeated(1, 4)
 """Of so many frames one is lost."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow("each frame is lost once")
 @pytest.mark.parametrize("way", ["drop_before_request", "drop_before_reply"])
 def test_cancelled_at_every_frame(
     way: str, zklock_hosts: str, zklock_connect: Connect, zklock_path: str

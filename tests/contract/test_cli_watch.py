@@ -116,7 +116,7 @@ def test_what_is_there_comes_first_and_is_readable(
 
 
 @pytest.mark.hazard("H55")
-@pytest.mark.slow
+@pytest.mark.slow("commands are started, four at a time")
 def test_a_signal_ends_it_in_the_middle_of_what_happens(
     zk: Commands, one: KazooClient, zklock_path: str
 ) -> None:

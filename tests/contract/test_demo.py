@@ -28,7 +28,7 @@ from zklock.testing.demo.events import Event
 from zklock.testing.demo.ledger import Ledger
 from zklock.testing.ports import free_ports
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("whole demos are played")
 
 Events = list[dict[str, Any]]
 

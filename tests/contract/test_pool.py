@@ -893,7 +893,7 @@ ONE_OF = repeated(1, 4)
 """Of so many frames one is lost."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow("each frame is lost once")
 @pytest.mark.parametrize("way", ["drop_before_request", "drop_before_reply"])
 def test_every_frame_of_the_way_in_and_out_is_lost_once(
     way: str, front: Front, zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str

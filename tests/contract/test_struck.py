@@ -20,7 +20,7 @@ OTHER = pytest.mark.thorough(
 
 
 ONE_OF = repeated(1, 8)
-"""Of so many moments one is struck: where something is left to CI, that is left, too."""
+"""Of so many moments one is struck: the nightly run strikes all."""
 
 
 @pytest.mark.hazard("H9", "H55")

@@ -57,7 +57,7 @@ REFUTED = 12
 
 
 def configurations(names: Iterable[str]) -> list[Any]:
-    """Return the names as parameters; most are left to CI."""
+    """Return the names as parameters; most are left to the nightly run."""
     mark = pytest.mark.thorough(
         "the model's configurations: they take a core for six minutes, and change with docs/model "
         "alone"
@@ -88,7 +88,7 @@ def tlc(jar: Path, scratch: Path, name: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow("Java visits all states")
 @pytest.mark.parametrize("name", configurations(RIGHT))
 def test_the_model_holds(name: str, jar: Path, tmp_path: Path) -> None:
     code, said = tlc(jar, tmp_path, name)
@@ -99,7 +99,7 @@ def test_the_model_holds(name: str, jar: Path, tmp_path: Path) -> None:
     assert int(found[-1]) == RIGHT[name]
 
 
-@pytest.mark.slow
+@pytest.mark.slow("Java visits all states")
 @pytest.mark.parametrize("name", configurations(WRONG))
 def test_a_wrong_model_is_refuted(name: str, jar: Path, tmp_path: Path) -> None:
     code, said = tlc(jar, tmp_path, name)

@@ -158,14 +158,16 @@ def test_slow(): ...
 
 
 @pytest.mark.parametrize("how", [(), SHARED], ids=["alone", "shared"])
-def test_what_is_left_to_ci_is_told_with_its_reason(
+def test_what_is_left_to_the_nightly_run_is_told_with_its_reason(
     suite: pytest.Pytester, how: tuple[str, ...]
 ) -> None:
     suite.makeini("[pytest]\nmarkers = thorough(why)")
     suite.makepyfile(THOROUGH)
     result = suite.runpytest_subprocess(*how)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*left to CI*", "*2 of big ones", "*1 of slow ones: slow"])
+    result.stdout.fnmatch_lines(
+        ["*left to make nightly*", "*2 of big ones", "*1 of slow ones: slow"]
+    )
 
 
 LENGTHY = """
@@ -189,32 +191,33 @@ def test_what_is_left_to_a_longer_run_by_a_quick_one_is_told_as_well(
     result = suite.runpytest_subprocess(*how)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["*left to make test*", "*1 of many steps", "*left to CI*", "*1 of big ones"]
+        ["*left to make test*", "*1 of many steps", "*left to make nightly*", "*1 of big ones"]
     )
-    monkeypatch.setenv("ZKLOCK_TEST_STRICT", "1")
+    monkeypatch.setenv("ZKLOCK_TEST_FULL", "1")
     suite.runpytest_subprocess(*how).assert_outcomes(passed=3)
 
 
-@pytest.mark.parametrize("variable", ["ZKLOCK_TEST_FULL", "ZKLOCK_TEST_STRICT"])
-def test_nothing_is_left_to_ci_where_all_is_wanted(
-    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, variable: str
+def test_nothing_is_left_out_where_all_is_wanted(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite.makeini("[pytest]\nmarkers = thorough(why)")
     suite.makepyfile(THOROUGH)
-    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("ZKLOCK_TEST_STRICT", "1")
+    suite.runpytest_subprocess().assert_outcomes(passed=1)
+    monkeypatch.setenv("ZKLOCK_TEST_FULL", "1")
     result = suite.runpytest_subprocess()
     result.assert_outcomes(passed=4)
-    result.stdout.no_fnmatch_line("*left to CI*")
+    result.stdout.no_fnmatch_line("*left to make nightly*")
 
 
-def test_a_test_that_is_named_is_never_left_to_ci(suite: pytest.Pytester) -> None:
+def test_a_test_that_is_named_is_never_left_out(suite: pytest.Pytester) -> None:
     suite.makeini("[pytest]\nmarkers = thorough(why)")
     file = suite.makepyfile(THOROUGH)
     suite.runpytest_subprocess(*SHARED, f"{file.name}::test_slow").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(("named", "passed"), [((), 0), (("tests/chaos",), 1)])
-def test_a_folder_is_left_to_ci_unless_it_is_named(
+def test_a_folder_is_left_out_unless_it_is_named(
     suite: pytest.Pytester, named: tuple[str, ...], passed: int
 ) -> None:
     suite.makeini("[pytest]\nmarkers = thorough(why)")

@@ -123,7 +123,7 @@ OTHERS = pytest.mark.thorough(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.slow("two processes of Celery are started")
 @pytest.mark.parametrize(
     "fault",
     [

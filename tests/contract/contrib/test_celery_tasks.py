@@ -146,7 +146,7 @@ def workers(
     made.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("workers of Celery are started")
 @pytest.mark.parametrize(
     ("pool", "count"),
     [("prefork", 1), pytest.param("threads", 1, marks=POOLS), pytest.param("solo", 2, marks=POOLS)],
@@ -173,7 +173,7 @@ def test_one_runs_at_a_time(
     gone(zklock_client, zklock_path)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("workers of Celery are started")
 def test_a_child_that_is_killed_gives_way_to_the_next_run(
     workers: Workers, zklock_client: Any, zklock_path: str
 ) -> None:
@@ -191,7 +191,7 @@ def test_a_child_that_is_killed_gives_way_to_the_next_run(
     gone(zklock_client, f"{zklock_path}/one")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("workers of Celery are started")
 @pytest.mark.parametrize("how", ["soft time limit", "revoked"])
 def test_an_exception_out_of_nowhere_leaves_nothing_held(
     how: str, workers: Workers, zklock_client: Any, zklock_path: str

@@ -72,19 +72,19 @@ def check(manage: Manage, **environment: str) -> None:
     assert "OK" in output.splitlines()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("Django's commands are started, one by one")
 def test_fenced_transactions_on_sqlite(manage: Manage) -> None:
     check(manage)
 
 
 @pytest.mark.thorough("Django's transactions on PostgreSQL: those on SQLite run, and its guard")
-@pytest.mark.slow
+@pytest.mark.slow("Django's commands are started, one by one")
 def test_fenced_transactions_on_postgresql(manage: Manage) -> None:
     with PostgreSql() as server:
         check(manage, SHOP_POSTGRESQL=str(server.port))
 
 
-@pytest.mark.slow
+@pytest.mark.slow("Django's commands are started, one by one")
 def test_fenced_transactions_on_mariadb(manage: Manage) -> None:
     try:
         made = MariaDb()
@@ -100,7 +100,7 @@ def sales(database: Path) -> list[tuple[str, int]]:
     return [(str(token), int(process)) for token, process in found]
 
 
-@pytest.mark.slow
+@pytest.mark.slow("Django's commands are started, one by one")
 def test_a_singleton_goes_on_elsewhere_when_it_is_killed(
     manage: Manage, zklock_client: Any, zklock_path: str, tmp_path: Path
 ) -> None:
@@ -138,7 +138,7 @@ def ancestors(pid: int) -> Iterator[int]:
         yield pid
 
 
-@pytest.mark.slow
+@pytest.mark.slow("Django's commands are started, one by one")
 def test_a_job_that_another_host_runs_is_left_to_it(
     manage: Manage, zklock_connect: Callable[..., Any], zklock_path: str, tmp_path: Path
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_job_that_another_host_runs_is_left_to_it(
     assert "say which command" in said(manage("run_singleton"), 1)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("Django's commands are started, one by one")
 def test_a_singleton_connects_by_the_options_of_the_settings(
     manage: Manage, secured: ZooKeeperServer, authority: Authority, tls_port: int, tmp_path: Path
 ) -> None:

@@ -185,7 +185,7 @@ def pods(hosts: str, path: str, record: Path, count: int) -> Iterator[dict[str, 
         yield running
 
 
-@pytest.mark.slow
+@pytest.mark.slow("processes in place of pods are started")
 def test_the_entrypoint_leads_in_one_pod(
     zklock_hosts: str, zklock_client: Any, zklock_path: str, tmp_path: Path
 ) -> None:

@@ -109,7 +109,7 @@ def serve(
         service.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("servers of applications are started")
 def test_one_worker_works_and_another_one_when_it_is_killed(
     serve: Callable[[str], Service], zklock_hosts: str, zklock_client: Any, zklock_path: str
 ) -> None:
@@ -142,7 +142,7 @@ def test_one_worker_works_and_another_one_when_it_is_killed(
     assert [token for _, token in terms] == sorted(token for _, token in terms)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("servers of applications are started")
 def test_a_service_is_up_before_zookeeper_is(
     serve: Callable[[str], Service], zklock_hosts: str
 ) -> None:

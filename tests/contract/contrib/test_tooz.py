@@ -61,7 +61,7 @@ def start(zklock_hosts: str, zklock_path: str) -> Iterator[Start]:
 
 
 @pytest.mark.thorough("all tests that tooz has, a minute and a half; those of the driver run")
-@pytest.mark.slow
+@pytest.mark.slow("all tests that tooz has")
 def test_the_tests_of_tooz_pass(zklock_hosts: str, zklock_path: str, tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     report = tmp_path / "report.xml"

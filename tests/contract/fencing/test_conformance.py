@@ -72,7 +72,7 @@ FEWER = Effort(interleavings=10, races=1, writes=15, kills=3, stops=repeated(25,
 
 
 def effort(kind: str) -> Effort:
-    """Return how many cases to try: fewer of those that are left to CI."""
+    """Return how many cases to try: fewer of those that are left to the nightly run."""
     return Effort() if full() and kind not in ASYNCHRONOUS else FEWER
 
 
@@ -80,7 +80,7 @@ STOPPED = next(check for check in CHECKS if check.name == "stopped")
 
 
 def cases(checks: Sequence[Check]) -> list[Any]:
-    """Return each kind with each check; the long ones of variants are left to CI."""
+    """Return each kind with each check; the nightly run has the long ones of variants."""
     mark = pytest.mark.thorough(
         "the long conformance checks: the same statements at other isolation levels, by other "
         "drivers, on a cluster; the short checks run"

@@ -47,7 +47,9 @@ def entries() -> Iterator[Entry]:
             end = int(last or first) + 1
             if riders not in {"on", "off"} or interrupts not in _INTERRUPTS or end <= int(first):
                 raise ValueError(line)
-        except ValueError as error:
+            for plan in text:
+                Plan.parse(plan)
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{FILE.name}:{number}: SEEDS RIDERS INTERRUPTS [PLAN]") from error
         for begin in range(int(first), end, AT_ONCE):
             yield Entry(range(begin, min(begin + AT_ONCE, end)), riders, interrupts, "".join(text))

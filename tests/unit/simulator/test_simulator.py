@@ -148,7 +148,7 @@ def test_a_seeded_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.lengthy("the seeds of seeds.txt: a minute of a processor")
-@pytest.mark.slow
+@pytest.mark.slow("ten seeds, each a tenth of a second")
 @pytest.mark.parametrize("entry", list(entries()), ids=str)
 def test_seeds(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some seeds of ``tests/seeds.txt``, or one that has found a fault."""
