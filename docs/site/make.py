@@ -20,7 +20,15 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 NAVIGATION = {
-    "Start": ["docs/why", "docs/comparison", "docs/tutorial", "docs/demo", "examples/README"],
+    "Start": [
+        "docs/which",
+        "docs/tutorial",
+        "docs/why",
+        "docs/comparison",
+        "docs/demo",
+        "examples/README",
+        "docs/index",
+    ],
     "How-to": [
         "docs/howto",
         "docs/family",

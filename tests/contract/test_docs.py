@@ -1,10 +1,16 @@
 """The code in the docs: the tutorial runs, the rest at least parses."""
 
 import re
+import threading
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import zklock
+from tests.contract.support import SOON
+from zklock import Client, FencingToken, connect
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -15,13 +21,78 @@ def blocks(page: Path) -> list[str]:
     return BLOCK.findall(page.read_text())
 
 
-def test_the_tutorial_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
-    scope: dict[str, object] = {}
-    for block in blocks(ROOT / "docs" / "tutorial.md"):
-        exec(compile(block, "tutorial.md", "exec"), scope)
+def run(page: Path, hosts: str, **scope: object) -> None:
+    """Run the blocks of a page, one after the other, on this ZooKeeper."""
+    for block in blocks(page):
+        exec(compile(block.replace("127.0.0.1:2181", hosts), page.name, "exec"), scope)
+
+
+@pytest.fixture
+def hosts(zklock_hosts: str, zklock_client: Client, zklock_path: str) -> str:
+    """A ZooKeeper with nothing in it."""
+    zklock_client.ensure_path(zklock_path)
+    return zklock_hosts + zklock_path
+
+
+def test_the_tutorial_runs_from_top_to_bottom(
+    hosts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs" / "tutorial.md"
+    run(page, hosts)
     printed = capsys.readouterr().out
     assert "mine: " in printed
+    assert "['reporter-1']\nthe second one has to wait\n" in printed
+    assert "the token has grown: True\n" in printed
     assert re.search(r"send with [1-7] s of lease", printed)  # of 10 s, two thirds at most
+    (shown,) = re.findall(r"^```text\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    wanted = re.sub(r"[0-9a-f]{16}-[0-9]{10}", "TOKEN", shown)
+    found = re.sub(r"[0-9a-f]{16}-[0-9]{10}", "TOKEN", printed)
+    assert re.search(re.escape(wanted).replace("…", ".+") + r"\Z", found), found
+
+
+def test_the_first_program_says_what_its_page_says(
+    hosts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "README.md"
+    program = blocks(page)[0].replace("127.0.0.1:2181", hosts)
+    exec(compile(program, "first.py", "exec"), {})
+    assert f"$ python3 first.py\n{capsys.readouterr().out}```" in page.read_text()
+
+
+def test_the_examples_of_which_do_i_need_run(hosts: str) -> None:
+    done: list[str] = []
+    consumed = threading.Event()
+
+    def start_due_jobs(token: FencingToken) -> None:
+        if not done:
+            done.append("lead")
+            scope["election"].stop()
+
+    def handle_next(number: int, token: FencingToken) -> None:
+        consumed.set()
+
+    with connect(hosts) as client:
+        scope: dict[str, Any] = {
+            "client": client,
+            "zklock": zklock,
+            "start_due_jobs": start_due_jobs,
+            "handle_next": handle_next,
+            "wait_for_shutdown": lambda: done.append(f"consume: {consumed.wait(SOON)}"),
+            "scan": lambda token: done.append("scan"),
+            "compute_report": list,
+            "save": lambda rows, token: done.append("save"),
+        }
+        for block in blocks(ROOT / "docs" / "which.md"):
+            exec(compile(block.replace("wait(1.0)", "wait(0.01)"), "which.md", "exec"), scope)
+    assert done == ["lead", "consume: True", "scan", "save"]
+
+
+def test_the_readme_is_short_and_its_commands_have_no_placeholders() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 900
+    commands = re.findall(r"^\$ .*", text, re.MULTILINE)
+    assert commands
+    assert [each for each in commands if re.search(r"<[^<]|…|\.\.\.", each)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -51,7 +122,7 @@ def test_what_is_to_be_installed_can_be() -> None:
 
 
 def test_the_tutorial_survives_a_lock_that_is_free_again() -> None:
-    (block,) = (each for each in blocks(ROOT / "docs" / "tutorial.md") if "timeout=2.0" in each)
+    (block,) = (each for each in blocks(ROOT / "docs" / "tutorial.md") if "timeout=2.0)" in each)
 
     class Free:
         """A lock that was not got, and that nobody holds when one looks."""
@@ -62,4 +133,4 @@ def test_the_tutorial_survives_a_lock_that_is_free_again() -> None:
         def holder(self) -> None:
             return None
 
-    exec(compile(block, "tutorial.md", "exec"), {"lock": Free()})
+    exec(compile(block, "tutorial.md", "exec"), {"rival": Free()})

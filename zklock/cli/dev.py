@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import time
 from typing import Any
 
@@ -11,13 +13,15 @@ from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
 from zklock.cli.status import Status
 
+_STDOUT, _STDERR = 1, 2
 _TURN_SECONDS = 0.2
 """How late a signal is heard that comes just before a wait begins: it does not end that."""
 
 _DESCRIPTION = """\
 Run a ZooKeeper server in pure Python, until Ctrl-C. It needs neither Java nor containers, and
 starts in milliseconds. It is for tests, demos and a first try, never for production: it is one
-process, and keeps nothing on disk. Exit status 71: the port is taken."""
+process, and keeps nothing on disk. In the background of a terminal (zklock dev &) it prints nothing
+there, and kill %1 ends it. Exit status 71: the port is taken."""
 
 
 def add(commands: Any) -> None:
@@ -47,12 +51,24 @@ def run(options: argparse.Namespace) -> int:
             say("dev", f"{error}: name another --port")
             return Status.SYSTEM
         try:
-            say("dev", f"a ZooKeeper on {server.hosts}, {NOTICE}")
-            print(server.hosts, flush=True)
+            if not _has_prompt(_STDERR):
+                end = f"Ctrl-C or kill {os.getpid()} ends it"
+                say("dev", f"a ZooKeeper on {server.hosts}, {NOTICE}; {end}")
+            if not _has_prompt(_STDOUT):
+                print(server.hosts, flush=True)
             while True:
                 time.sleep(_TURN_SECONDS)
         finally:
             server.stop()
+
+
+def _has_prompt(descriptor: int) -> bool:
+    """Return whether this is our terminal and a shell, or another program, has its foreground."""
+    if not os.isatty(descriptor):
+        return False
+    with contextlib.suppress(OSError):  # ENOTTY: it is not our terminal
+        return os.tcgetpgrp(descriptor) != os.getpgrp()
+    return False
 
 
 def _port(text: str) -> int:

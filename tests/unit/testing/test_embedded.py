@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from kazoo.protocol.states import KazooState
 
 import zklock
 from tests.forked import copied_by_a_child
+from tests.terminal import Terminal
 from zklock.cli.parser import main
 from zklock.testing import (
     BackendUnavailable,
@@ -468,6 +470,31 @@ def test_the_command_serves_until_it_is_ended(join: Join) -> None:
     assert process.returncode == 143
     assert hosts in said
     assert "never for production" in said
+
+
+STARTS = """
+import os, subprocess, sys
+os.open(os.ttyname(2), os.O_RDWR)  # the leader of a session has the terminal that it opens
+command = [sys.executable, "-m", "zklock.cli", "dev", "--port", "0"]
+group = 0 if sys.argv[1] == "background" else None
+session = sys.argv[1] == "without a terminal"
+with subprocess.Popen(
+    command, stdout=subprocess.PIPE, process_group=group, start_new_session=session
+) as server:
+    print("serves" if server.stdout.readline() else "has ended")
+    server.terminate()
+"""
+
+
+@pytest.mark.parametrize("place", ["foreground", "background", "without a terminal"])
+def test_the_command_says_how_to_end_it_and_writes_into_no_prompt(place: str) -> None:
+    with Terminal([sys.executable, "-c", STARTS, place]) as terminal:
+        assert terminal.finish(SOON) == 0
+    *said, last, rest = terminal.lines
+    assert (last, rest) == ("serves", "")
+    assert [bool(re.search(r"Ctrl-C or kill \d+ ends it", line)) for line in said] == [True] * (
+        place != "background"
+    )
 
 
 def test_the_command_names_a_port_that_is_taken(
