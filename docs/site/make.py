@@ -54,6 +54,7 @@ NAVIGATION = {
     ],
     "Reference": [
         "docs/reference",
+        "docs/errors",
         "docs/api/zklock",
         "docs/api/zklock.aio",
         "docs/api/zklock.fencing",

@@ -4,17 +4,21 @@ import copy
 import inspect
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import zklock
-from zklock import aio, errors
+from zklock import aio, errors, fencing
 from zklock._kazoo.connect import new_client
+from zklock.testing import Simulation, simulated
 from zklock.testing.errors import ServerError
 
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 KINDS = [
     kind
     for kind in vars(errors).values()
@@ -40,10 +44,125 @@ def drawn() -> dict[str, str]:
     return tree
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
-    def parent(kind: type[Exception]) -> str:
-        return next(base.__name__ for base in kind.__bases__ if issubclass(base, Exception))
+def parent(kind: type[Exception]) -> str:
+    """Return the name of the error that a class is derived from."""
+    return next(base.__name__ for base in kind.__bases__ if issubclass(base, Exception))
 
+
+def tree(name: str) -> Iterator[str]:
+    """Draw an error of the page, and below it what is derived from it."""
+    yield name
+    below = [kind for kind in KINDS if parent(kind) == name]
+    for kind in below:
+        mark, further = ("└─ ", "   ") if kind is below[-1] else ("├─ ", "│  ")
+        first, *others = tree(kind.__name__)
+        timeout = " (and TimeoutError)" if TimeoutError in kind.__bases__ else ""
+        yield f"{mark}{first}{timeout}"
+        yield from (further + line for line in others)
+
+
+def test_the_page_has_the_tree() -> None:
+    begin, end = "<!-- tree: begin -->\n", "<!-- tree: end -->\n"
+    shown = PAGE.read_text().partition(begin)[2].partition(end)[0]
+    assert shown == "\n".join(["```text", *tree("Exception"), "```", ""])
+
+
+def test_the_page_says_of_each_error_what_to_do() -> None:
+    rows = re.findall(r"^\| `(\w+)`.* \| .+ \| .+ \|$", PAGE.read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted({kind.__name__ for kind in KINDS} - {"ZkLockError"})
+
+
+class TestExamples:
+    """The examples of the page catch what they name, each in the case that it is for."""
+
+    @pytest.fixture
+    def sim(self) -> Iterator[Simulation]:
+        with simulated() as sim:
+            yield sim
+
+    @pytest.fixture
+    def scope(self, sim: Simulation, tmp_path: Path) -> dict[str, Any]:
+        client = sim.client()
+        guard = fencing.FileGuard(tmp_path / "report.txt")
+        guard.create()
+        lock = zklock.Lock(client, "/locks/report")
+        return {
+            "zklock": zklock,
+            "client": client,
+            "lock": lock,
+            "guard": guard,
+            "report": lambda: b"7",
+            "parts": [1, 2],
+        }
+
+    def plays(self, error: str, scope: dict[str, Any]) -> None:
+        blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        (block,) = [each for each in blocks if f"except {error}" in each]
+        exec(compile(block, PAGE.name, "exec"), scope)
+
+    def test_in_time(
+        self, sim: Simulation, scope: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        held = zklock.Lock(sim.client(), "/locks/report", identity="anna").acquire()
+        assert held is not None
+        sim.run(lambda: self.plays("AcquireTimeout", scope))
+        assert capsys.readouterr().out == "/locks/report: 1 ahead, behind anna\n"
+
+    def test_lost(self, scope: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+        sent, undone = list[int](), list[list[int]]()
+
+        def send(part: int, token: zklock.FencingToken) -> None:
+            sent.append(part)
+            scope["client"].stop()
+
+        self.plays("LockLost", scope | {"send": send, "undo": undone.append})
+        assert (sent, undone) == ([1], [[1, 2]])
+        assert capsys.readouterr().out.startswith("/locks/report: lock lost at ")
+
+    def test_refused(self, scope: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+        def report() -> bytes:
+            scope["guard"].claim(zklock.FencingToken(2**40, 0))
+            return b"late"
+
+        self.plays("StaleToken", scope | {"report": report})
+        assert "is older than 0000010000000000-0000000000" in capsys.readouterr().out
+
+    def test_unknown(self, scope: dict[str, Any], tmp_path: Path) -> None:
+        guard = mock.Mock(wraps=scope["guard"])
+        guard.read = (tmp_path / "report.txt").read_bytes
+        (tmp_path / "report.txt").write_bytes(b"")
+
+        def write(data: bytes, grant: zklock.Grant) -> None:
+            guard.write = scope["guard"].write
+            raise errors.OutcomeUnknown("no answer came", resource="report")
+
+        guard.write = write
+        self.plays("OutcomeUnknown", scope | {"guard": guard})
+        assert guard.read() == b"7"
+
+    def test_connects(self, sim: Simulation, scope: dict[str, Any]) -> None:
+        scope |= {"hosts": sim.hosts}
+        self.plays("NoAnswer", scope)
+        scope["client"].stop()
+
+    def test_does_not_connect(self, scope: dict[str, Any]) -> None:
+        with pytest.raises(SystemExit, match="correct the settings: "):
+            self.plays("NoAnswer", scope | {"hosts": "127.0.0.1:1", "zklock": Refusing})
+
+
+class Refusing:
+    """What ``connect()`` may raise."""
+
+    @staticmethod
+    def connect(hosts: str, timeout: float) -> None:
+        raise errors.ClientUnusable(f"{hosts}: of another kind")
+
+
+def test_the_fences_offer_the_error_of_a_stale_token() -> None:
+    assert fencing.StaleToken is errors.StaleToken
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
     assert drawn() == {kind.__name__: parent(kind) for kind in KINDS}
 
 

@@ -120,7 +120,7 @@ def test_a_loss_is_found_by_its_lock_token_and_session(caplog: pytest.LogCapture
     grant = world.acquire()
     world.latency = math.inf
     world.run(2 * TIMEOUT)
-    (loss,) = [record for record in caplog.records if "lost:" in record.message]
+    (loss,) = [record for record in caplog.records if "lock lost at" in record.message]
     expected = log_fields(grant, path=PATH, reason=LossReason.LEASE_LAPSED)
     assert {name: getattr(loss, name) for name in expected} == expected
     assert expected["zklock_token"] == str(grant.token)

@@ -1151,6 +1151,20 @@ def test_a_lease_that_is_over_leaves_nothing_and_its_grants_are_lost(
     assert grant.lost.is_set()
 
 
+def test_a_loss_that_a_signal_handler_finds_has_its_line_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    grant = world.acquire()
+    world.now = world.session.lease_end
+    world.free = False
+    with world.session.guard:
+        assert not grant.held
+        assert "lock lost at" not in caplog.text  # the handler may have interrupted logging, too
+    world.free = True
+    world.run(1.0)
+    assert caplog.text.count("lock lost at") == 1
+
+
 def test_what_an_interrupted_thread_proves_does_not_revive_a_lease_that_is_over(
     world: World,
 ) -> None:

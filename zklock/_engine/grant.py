@@ -310,11 +310,11 @@ class GrantBase(Bodied):
         self._note_loss(reason, noticed=noticed, lease_end=lease_end)
         self._tell_loss()
 
-    def _note_loss(self, reason: LossReason, *, noticed: float, lease_end: float) -> bool:
-        """Lose the grant if it is held; return whether this call lost it. Tells nobody yet."""
+    def _note_loss(self, reason: LossReason, *, noticed: float, lease_end: float) -> None:
+        """Lose the grant if it is held. Tells nobody yet."""
         loss = Loss(reason, self, noticed, lease_end)
         end = End(lifecycle.TABLE[self._given, Step.LOSE], loss)
-        return self._end_with(end)
+        self._end_with(end)
 
     def _tell_loss(self) -> None:
         """Wake those who wait for the loss, and call the callbacks, if it is lost. Repeatable."""

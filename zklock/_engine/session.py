@@ -53,7 +53,7 @@ from zklock._ground.happened import (
     Proof,
     SessionEnded,
 )
-from zklock._ground.loss import LossReason
+from zklock._ground.loss import Loss, LossReason
 from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.records import Fields, log_fields
 from zklock._ground.strikes import may_strike
@@ -98,6 +98,9 @@ AT_ONCE = 200
 ZooKeeper answers in order. If all went on at once, the answer to a heartbeat would come after the
 answers to all of them: too late, where there are thousands.
 """
+
+_NAMED = 20
+"""How many lost locks a log line names."""
 
 LATENESS, LATE_TIMEOUTS = 60.0, 10
 """For how long a lost create may be carried out late: these seconds, or so many session timeouts.
@@ -840,6 +843,14 @@ class Session(Uncopied, WireObserver):
 
         Repeatable after an interrupt.
         """
+        losses: list[Loss] = []
+        try:
+            self._lose_each(paths, reason, losses)
+        finally:
+            self._warn(losses)
+
+    def _lose_each(self, paths: Iterable[str], reason: LossReason, losses: list[Loss]) -> None:
+        """Do the work of ``_lose()``, and note each loss in the list."""
         noticed, lease_end = self._clock(), self._lease.end
         for path in paths:
             own = self._nodes.get(path)
@@ -847,10 +858,9 @@ class Session(Uncopied, WireObserver):
             if grant is None:
                 self._nodes.forget([path])
                 continue
-            if grant._note_loss(reason, noticed=noticed, lease_end=lease_end):
-                self._outbox.warn(
-                    "%s lost: %s", grant, reason.value, extra=log_fields(grant, reason=reason)
-                )
+            grant._note_loss(reason, noticed=noticed, lease_end=lease_end)
+            if grant._loss is not None:  # by this call, or before it by the grant itself
+                losses.append(grant._loss)
             self._outbox.add(grant._tell_loss)
             if telemetry.hooks:
                 self._outbox.add(partial(telling.lost, grant))
@@ -861,6 +871,26 @@ class Session(Uncopied, WireObserver):
                 for each in grant._paths:
                     self._outbox.add(partial(self.sweep, each))
             self._nodes.forget(grant._paths)
+
+    def _warn(self, losses: list[Loss]) -> None:
+        """Have one line logged for all grants that were lost together."""
+        if not losses:
+            return
+        first = losses[0]
+        if len(losses) == 1:
+            self._outbox.warn("%s", first, extra=log_fields(first.grant, reason=first.reason))
+            return
+        named = sorted(f"{it.grant.lock_path} (token {it.grant.token})" for it in losses)
+        if len(named) > _NAMED:
+            named[_NAMED:] = [f"and {len(named) - _NAMED} more"]
+        self._outbox.warn(
+            "%d locks of one session lost at %s: %s; stop the guarded work and acquire again: %s",
+            len(losses),
+            first._since,
+            first.reason.value,
+            ", ".join(named),
+            extra=log_fields(session_id=first.grant.session_id, reason=first.reason),
+        )
 
     # The session's own thread.
 

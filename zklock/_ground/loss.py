@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias
 
@@ -64,18 +66,27 @@ class Loss:
     """The argument of a lost callback.
 
     ``noticed`` and ``lease_end`` are seconds of the clock that counts since boot:
-    ``CLOCK_BOOTTIME`` if the system has it, else ``time.monotonic()``.
+    ``CLOCK_BOOTTIME`` if the system has it, else ``time.monotonic()``. ``str(loss)`` is a sentence
+    for people: the lock's path, when the lock was lost (UTC), the token and the reason.
     """
 
     reason: LossReason
     grant: LostGrant
     noticed: float
     lease_end: float
+    _made: float = field(default_factory=time.time, init=False, repr=False, compare=False)
+
+    @property
+    def _since(self) -> str:
+        """When the lock was lost, by the wall clock: when its lease ended, if that was before."""
+        late = self.noticed - self.lease_end
+        wall = self._made - late if 0 < late < math.inf else self._made
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
 
     def __str__(self) -> str:
         return (
-            f"{self.grant.lock_path}: lock lost, token {self.grant.token}: {self.reason.value}; "
-            "stop the guarded work and acquire again"
+            f"{self.grant.lock_path}: lock lost at {self._since}, token {self.grant.token}: "
+            f"{self.reason.value}; stop the guarded work and acquire again"
         )
 
 

@@ -154,7 +154,7 @@ class Grant(GrantBase, Entered):
             if self._loop is None or not call_soon(self._loop, partial(_run, call), context):
                 log.warning(
                     "%s: a callback is not called: its event loop is over",
-                    self,
+                    self.lock_path,
                     extra=log_fields(self),
                 )
 

@@ -1,5 +1,6 @@
 """Guards that let a resource enforce the fencing token."""
 
+from zklock.errors import StaleToken
 from zklock.fencing.dynamodb import DynamoDbGuard
 from zklock.fencing.file import FileGuard
 from zklock.fencing.guard import Fenced, Granted, Guard
@@ -25,6 +26,7 @@ __all__ = [
     "S3Guard",
     "SqlFence",
     "SqlGuard",
+    "StaleToken",
     "WsgiFencing",
     "ZooKeeperGuard",
     "is_retryable",
