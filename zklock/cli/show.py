@@ -42,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
     with connection.connected(options) as client:
         reader = Reader(client, path, alone=True)
         found = reader.find()
-        strangers = reader.strangers()
+        ours = found.what in {What.PART, What.POOL_PART}
+        strangers = [] if ours else reader.strangers()
     if found.what is What.MISSING:
         return say_missing("show", path, ": look for it with 'zklock ls'")
     say_limits("show", reader)
