@@ -323,8 +323,8 @@ class TestSeeds:
 
 PLAYED = (
     "tests/contract/test_lock.py::TestTurns",
-    "tests/contract/test_both_fronts.py::TestGrants",
-    "tests/contract/test_election.py::TestTerms",
+    "tests/contract/test_both_fronts.py::TestGrants::test_come_in_the_order_of_asking",
+    "tests/contract/test_election.py::TestTerms::test_are_one_at_a_time",
 )
 """Tests whose histories are compared: of threads, of tasks, of several clients."""
 
