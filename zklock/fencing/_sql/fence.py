@@ -46,8 +46,12 @@ class SqlFence:
             # The database forgets the savepoint with the transaction, however that has ended.
             with told(self._resource):
                 self._session.release(self._savepoint)
-        except Exception as failure:
+        except BaseException as failure:
+            if doubtful(failure):
+                self._session.discard(failure)
             self._session.refuse(over)
+            if not isinstance(failure, Exception):
+                raise
             if kind is not None:
                 return
             if not isinstance(failure, TransactionEnded) and (
