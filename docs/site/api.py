@@ -85,7 +85,7 @@ INNER = {
     "Fault": {"act", "done", "strikes"},
     "FaultProxy": {"changed", "dial", "hold_all", "saw"},
     "FencedTransport": {"handle_request"},
-    "LeaderScheduler": {"apply_entry", "close", "tick"},
+    "LeaderScheduler": {"apply_async", "apply_entry", "close", "connection", "producer", "tick"},
     "LockMetrics": {"collect", "describe"},
     "ScriptedFault": {"done", "strikes"},
     "ZkLockDriver": {"CHARACTERISTICS", "EXCLUDE_OPTIONS"},
@@ -175,7 +175,8 @@ def listing(module: str, shown: dict[object, str]) -> list[str]:
         lines += [kind, "-" * len(kind), ""] if found and module in PACKAGES else []
         for name in found:
             thing = getattr(home, name)
-            if (other := shown.setdefault(thing, module)) != module:
+            first = "zklock" if name in NAMES["zklock"] and kind == "Errors" else module
+            if (other := shown.setdefault(thing, first)) != module:
                 lines += [f"``{name}`` is that of ``{other}``.", ""]
             else:
                 lines += directive(module, name, thing, kind)
