@@ -19,6 +19,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+import zklock
+
 log = logging.getLogger(__name__)
 
 PACKAGES = {
@@ -85,7 +87,7 @@ INNER = {
     "Fault": {"act", "done", "strikes"},
     "FaultProxy": {"changed", "dial", "hold_all", "saw"},
     "FencedTransport": {"handle_request"},
-    "LeaderScheduler": {"apply_entry", "close", "tick"},
+    "LeaderScheduler": {"apply_async", "apply_entry", "close", "tick"},
     "LockMetrics": {"collect", "describe"},
     "ScriptedFault": {"done", "strikes"},
     "ZkLockDriver": {"CHARACTERISTICS", "EXCLUDE_OPTIONS"},
@@ -175,7 +177,8 @@ def listing(module: str, shown: dict[object, str]) -> list[str]:
         lines += [kind, "-" * len(kind), ""] if found and module in PACKAGES else []
         for name in found:
             thing = getattr(home, name)
-            if (other := shown.setdefault(thing, module)) != module:
+            same = getattr(zklock, name, None) is thing
+            if (other := shown.setdefault(thing, "zklock" if same else module)) != module:
                 lines += [f"``{name}`` is that of ``{other}``.", ""]
             else:
                 lines += directive(module, name, thing, kind)
