@@ -1,38 +1,48 @@
-"""A job that many hosts start at the same time, and that runs once.
+"""A job that many hosts start at the same time, and that runs once a day.
 
-The lock keeps two hosts from running the job together. A mark in ZooKeeper, written under the
-lock's token, keeps the second host from running it again.
+The lock keeps two hosts from running the job together. The day of the last run is kept in
+ZooKeeper, and is written under the lock's token: no other host runs the job again on that day, and
+a host that was paused cannot write late. Tomorrow the job runs again.
 """
 
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import zklock
 from zklock.fencing import ZooKeeperGuard
 
-DAY = "2024-05-01"
+LAST = "/examples/daily-last"
+MARK = "/examples/daily-fence"
+
+
+def install(hosts: str) -> None:
+    """Make the guard's mark with what it guards: when the job is installed, not when it starts."""
+    with zklock.connect(hosts) as client:
+        if client.exists(LAST) is None:
+            ZooKeeperGuard(client, MARK).create()
+            client.ensure_path(LAST)
 
 
 def host(hosts: str, name: str) -> str:
     """Be one host: return what it did."""
-    with zklock.connect(hosts) as client:
-        guard = ZooKeeperGuard(client, "/examples/daily-fence")
-        guard.create()
-        client.ensure_path("/examples/daily-done")
-        with zklock.Lock(client, "/examples/daily", identity=name) as grant:
-            guard.claim(grant)
-            data, _ = client.get("/examples/daily-done")
-            if data.decode() == DAY:
-                return f"{name}: done already"
-            print(f"the report of {DAY}")  # the job itself
-            guard.transaction(grant).set_data("/examples/daily-done", DAY.encode()).commit()
-            return f"{name}: ran the job"
+    with zklock.connect(hosts) as client, zklock.Lock(client, "/examples/daily") as grant:
+        guard = ZooKeeperGuard(client, MARK)
+        guard.claim(grant)
+        today = datetime.now(UTC).date().isoformat()  # of UTC: the same on all hosts
+        last, _ = client.get(LAST)
+        if last.decode() >= today:
+            return f"{name}: done already"
+        print(f"the report of {today}")  # the job itself
+        guard.transaction(grant).set_data(LAST, today.encode()).commit()
+        return f"{name}: ran the job"
 
 
 def main() -> None:
-    """Be three hosts."""
+    """Install the job, and be three hosts."""
     hosts = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ZKLOCK_HOSTS", "127.0.0.1:2181")
+    install(hosts)
     with ThreadPoolExecutor() as pool:
         said = list(pool.map(lambda name: host(hosts, name), ("host-1", "host-2", "host-3")))
     print(*sorted(said), f"runs: {sum('ran the job' in line for line in said)}", sep="\n")

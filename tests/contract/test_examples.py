@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from zklock import Client
+from zklock.errors import GuardUnusable
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {
@@ -17,7 +19,7 @@ SAYS = {
         "refused: the first holder is late",
         "the file says: written by the first",
     ],
-    "once_a_day.py": ["the report of 2024-05-01", "runs: 1"],
+    "once_a_day.py": ["the report of 20", "runs: 1"],
     "release_on_sigterm.py": [
         "the first one works\nthe first one has released\nthe second one works",
         "both ended well: True",
@@ -91,3 +93,20 @@ def test_an_example_says_what_it_should(
     assert "Traceback" not in ended.stderr
     for line in SAYS[name]:
         assert line in ended.stdout
+
+
+def test_the_daily_job_runs_again_tomorrow_and_makes_no_lost_mark_again(
+    zklock_hosts: str, zklock_client: Client, zklock_path: str
+) -> None:
+    zklock_client.ensure_path(zklock_path)
+    hosts = zklock_hosts + zklock_path
+    job = runpy.run_path(str(EXAMPLES / "once_a_day.py"))
+    job["install"](hosts)
+    assert job["host"](hosts, "host-1") == "host-1: ran the job"
+    assert job["host"](hosts, "host-2") == "host-2: done already"
+    zklock_client.set(zklock_path + job["LAST"], b"2024-05-01")
+    assert job["host"](hosts, "host-2") == "host-2: ran the job"
+    zklock_client.delete(zklock_path + job["MARK"])
+    job["install"](hosts)
+    with pytest.raises(GuardUnusable):
+        job["host"](hosts, "host-1")

@@ -1,4 +1,4 @@
-"""An outcome's calls: each is made, also if an interrupt strikes whoever makes them."""
+"""An outcome's calls: each is made, even if an interrupt strikes whoever makes them."""
 
 from __future__ import annotations
 

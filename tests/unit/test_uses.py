@@ -82,7 +82,7 @@ def test_a_struck_acquire_is_not_the_newest(client: Any, monkeypatch: pytest.Mon
 def test_an_interrupt_of_a_release_of_several_arrives(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if another of the locks was lost. The rest is given back without waiting."""
+    """Even if another of the locks was lost. The rest is given back without waiting."""
     locks = [zklock.RLock(client, f"{PATH}/{name}") for name in "abc"]
     before = locks[0].acquire()
     assert before is not None

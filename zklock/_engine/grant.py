@@ -173,7 +173,7 @@ class GrantBase(Bodied):
         """Whether the lock may be believed to be held, at the moment of the call.
 
         The answer is local and conservative; it comes from the clock. It becomes ``False`` before
-        ZooKeeper can give the lock to another, also in the first instruction after a pause of the
+        ZooKeeper can give the lock to another, even in the first instruction after a pause of the
         process. Time passes between this answer and its use: only a resource that checks the token
         closes that gap.
         """

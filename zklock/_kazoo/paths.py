@@ -1,4 +1,4 @@
-"""Makes a node and its ancestors, also where some of them may not be read."""
+"""Makes a node and its ancestors, even where some of them may not be read."""
 
 from __future__ import annotations
 

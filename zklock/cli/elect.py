@@ -42,7 +42,7 @@ Stand for election, and run the command while this member leads. The command fin
 of the term in ${TOKEN_VARIABLE}, the path in ${PATH_VARIABLE}, 1 in ${HELD_VARIABLE}, the hosts in
 ${connection.HOSTS_VARIABLE}. When the lease of the leadership runs out, the command's process group
 gets SIGTERM, after the grace all its processes get SIGKILL, and this member stands again. The
-processes are gone before another can lead, also if 'zklock elect' itself is stopped or killed. When
+processes are gone before another can lead, even if 'zklock elect' itself is stopped or killed. When
 the command ends by itself, 'zklock elect' ends with its status, 128 + n if signal n ended it; with
 --again this member stands again instead, after a pause that grows while the command fails. The
 leadership is handed on only when the command has ended. Other exit statuses: 64: wrong usage; 69:

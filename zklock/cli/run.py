@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 GRACE_FRACTION = 0.1
 """The default grace, as a fraction of the session timeout T.
 
-The lease ends 2/3 T after the last proof was sent, and always before the next grant may come. So
-the grace is taken out of the lease, not added to it. Heartbeats go out every T/10, and the
+The lease ends 2/3 T after the last proof was sent, and always before the next grant may come. The
+grace period therefore counts against the lease. Heartbeats go out every T/10, and the
 supervisor hears of the lease every T/20: while they are answered at once, it knows at least 0.51 T
 of it. SIGTERM comes 0.15 T before the end. So answers may take 0.36 T, more than a session allows;
 with the longest grace, 0.13 T.
@@ -69,7 +69,7 @@ Wait for the lock, run the command while it is held, release the lock. The comma
 token in ${TOKEN_VARIABLE}, the path in ${PATH_VARIABLE}, 1 in ${HELD_VARIABLE}, the hosts in \
 ${connection.HOSTS_VARIABLE}. When the lease of the lock runs out, the command's process group gets
 SIGTERM, and after the grace all its processes get SIGKILL. They are gone before another can be
-granted the lock, also if 'zklock run' itself is stopped or killed. The lock is released only when
+granted the lock, even if 'zklock run' itself is stopped or killed. The lock is released only when
 the command has ended. The exit status is that of the command, 128 + n if signal n ended it; 75, or
 CODE, if the lock was not got; 79 if it was lost; 64: wrong usage; 69: no ZooKeeper; 77: not
 permitted; 125: 'zklock run' itself has failed; 126: the command cannot be run; 127: there is no

@@ -526,6 +526,15 @@ class TestElection:
             assert sim.now == 8.0
 
 
+def test_a_client_that_gets_its_timeout_hears_no_warning(
+    sim: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    sim.client(TIMEOUT)
+    assert "grants a session timeout" not in caplog.text
+    sim.client(1000.0)
+    assert "grants a session timeout of 60 s, not 1000 s" in caplog.text
+
+
 class TestPool:
     def test_the_shards_of_a_worker_that_is_cut_off_move(
         self, sim: Simulation, client: Any, other: Any

@@ -32,7 +32,7 @@ def fence(token: Fenced, resource: str, *, using: str | None = None) -> Iterator
     """Fence the block inside ``transaction.atomic()``; the same as ``fenced_atomic()`` otherwise.
 
     Call it before anything is read. After ``StaleToken`` the innermost ``atomic()`` can only be
-    rolled back, also if the error is caught: Django refuses further queries, and rolls back at its
+    rolled back, even if the error is caught: Django refuses further queries, and rolls back at its
     end. An ``atomic()`` around that one may go on, and is not fenced.
 
     Raises ``TransactionManagementError`` outside of ``atomic()``, since nothing would be one step

@@ -511,6 +511,7 @@ class SimulatedHandler(Handler):
 
     def create_connection(self, *args: Any, **kwargs: Any) -> _Socket:
         """Connect to the server; wait as long as it cannot be reached."""
+        self._wanted = kwargs["timeout"]
         self._rests = False
         self._pass()
         self._drops = False
