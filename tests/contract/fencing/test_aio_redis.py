@@ -122,7 +122,7 @@ def test_calls_of_many_tasks_all_happen_once(single: AsyncRedisStore) -> None:
     played(play)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.hazard("H52")
 @pytest.mark.parametrize("number", [100, THOUSANDS])
 def test_after_a_cancelled_call_all_others_get_their_own_answers(

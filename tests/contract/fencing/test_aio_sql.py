@@ -220,7 +220,7 @@ def test_a_cancelled_run_rolls_back_and_leaves_nothing_locked(store: AsyncSql) -
     assert read(store) == b""
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("number", [30, THOUSANDS])
 def test_runs_that_are_cancelled_anywhere_leave_nothing_locked(
     store: AsyncSql, number: int

@@ -442,7 +442,7 @@ def test_what_goes_wrong_is_told_with_its_cause(resource: Resource, served: Aws)
     assert guard.highest() == A
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 def test_a_service_that_is_not_there_or_refuses(aws: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from botocore.config import Config
     from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError

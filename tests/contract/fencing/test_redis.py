@@ -260,7 +260,7 @@ def test_a_script_that_failed_is_not_run_again(
         guard.run("redis.call('INCR', KEYS[1]) redis.call('NONSENSE')", [key], [], A)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("number", [200, THOUSANDS])
 def test_after_a_strike_anywhere_each_call_gets_its_own_answer(
     store: RedisStore, number: int

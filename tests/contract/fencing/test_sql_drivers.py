@@ -276,7 +276,7 @@ STRUCK = {
 # PyMySQL's results are struck as they end; Python can only print that.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("number", [20, THOUSANDS])
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("kind", STRUCK)
 def test_after_a_strike_anywhere_nothing_hangs_and_nothing_is_locked(
     kind: str, stores: Stores, number: int
@@ -310,7 +310,7 @@ def test_after_a_strike_anywhere_nothing_hangs_and_nothing_is_locked(
         assert guard.highest() == B
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["pg8000", "pymysql", "mysql_connector"])
 def test_a_strike_at_the_end_of_a_block_hangs_nothing(kind: str, stores: Stores) -> None:

@@ -64,7 +64,7 @@ def caused(error: ZkLockError) -> BaseException:
     return cause
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("kind", DRIVERS)
 def test_a_database_that_is_not_there(kind: str, stores: Stores) -> None:
     servers = Elsewhere(stores)
@@ -76,7 +76,7 @@ def test_a_database_that_is_not_there(kind: str, stores: Stores) -> None:
         caused(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("kind", DRIVERS)
 def test_a_connection_that_is_lost_during_the_commit(kind: str, stores: Stores) -> None:
     servers = Elsewhere(stores)
@@ -154,7 +154,7 @@ def test_what_the_database_says_of_the_users_data_passes(stores: Stores) -> None
     assert guard.highest() is None
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 def test_sql_of_asyncio(stores: Stores) -> None:
     store = fresh(stores, "postgresql-asyncpg", AsyncSql)
     (nothing,) = free_ports()

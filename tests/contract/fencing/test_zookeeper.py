@@ -132,7 +132,7 @@ def test_bad_arguments(client: KazooClient, guard: ZooKeeperGuard, path: str) ->
     assert client.connected
 
 
-@pytest.mark.slow
+@pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("given", ["grant", "token"])
 def test_a_late_write_after_the_end_of_the_session_is_stale(
     zookeeper: ZooKeeperServer, client: KazooClient, guard: ZooKeeperGuard, path: str, given: str
