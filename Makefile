@@ -48,9 +48,8 @@ demo: $(DEMO)  ## play the locks against a real ZooKeeper, before your eyes
 test: $(READY)  ## all that a change has to pass, deterministic tests first; with ARGS, some tests on a real ZooKeeper
 ifeq ($(strip $(ARGS)$(FULL)),)
 	@$(TOGETHER) lint types
-	@$(BIN)/python -m tests.run unit played
-	@$(MAKE) --no-print-directory zookeeper
-	@$(BIN)/python -m tests.run real
+	@$(BIN)/python -m tests.run unit played; deterministic=$$?; \
+	  $(MAKE) --no-print-directory zookeeper && $(BIN)/python -m tests.run real && exit $$deterministic
 else
 	$(TOGETHER) lint types pytest
 endif
