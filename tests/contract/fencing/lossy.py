@@ -61,7 +61,10 @@ class LosesTheCommit:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
+                with contextlib.ExitStack() as closing:
+                    closing.enter_context(near)  # unless both pumps have it
+                    far = socket.create_connection(("127.0.0.1", self._target))
+                    closing.pop_all()
                 asked = threading.Event()
                 for pump in (self._there, self._back):
                     threading.Thread(target=pump, args=(near, far, asked), daemon=True).start()
