@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import warnings
@@ -45,16 +46,23 @@ class Moments:
     def run(self, call: Callable[[], object], at: int = -1, error: Any = None) -> bool:
         """Call; return whether the error got through. Other errors pass."""
         self.count, self.at, self.error = 0, at, error or TimeLimit()
-        with nothing_collected(), warnings.catch_warnings():
-            # What is struck may leave its clean-up to the garbage collection.
+        with warnings.catch_warnings():
+            # What is struck may leave its clean-up to the garbage collection, and that to a later
+            # test, which would fail for it.
             warnings.simplefilter("ignore")
-            try:
-                sys.setprofile(self)
-                call()
-            except (TimeLimit, Interrupt):
-                return True
-            finally:
-                sys.setprofile(None)
+            with nothing_collected():
+                through = self._run(call)
+                gc.collect(0)  # where all is that this has made
+        return through
+
+    def _run(self, call: Callable[[], object]) -> bool:
+        try:
+            sys.setprofile(self)
+            call()
+        except (TimeLimit, Interrupt):
+            return True
+        finally:
+            sys.setprofile(None)
         return False
 
 
