@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from itertools import chain
 
 import pytest
 
@@ -115,6 +116,21 @@ SIMULATION_LACKS = (
 )
 
 
+_ELSEWHERE = {
+    "they are about applications, and about data that guards protect": (
+        r"/contrib/",
+        r"/fencing/",
+    ),
+    "they are about the servers and tools of the tests, and about pages": (
+        r"test_docs\.py",
+        r"test_embedded_is_faithful\.py",
+        r"test_fake_is_faithful\.py",
+        r"test_fixtures\.py",
+        r"test_proxy\.py",
+        r"test_servers\.py",
+    ),
+}
+
 NOT_SIMULATED = {
     "their clients are in processes of their own": (
         r"test_cli(_\w+)?\.py",
@@ -139,18 +155,7 @@ NOT_SIMULATED = {
         r"test_throttling\.py",
         r"test_turned_away\.py",
     ),
-    "they are about applications, and about data that guards protect": (
-        r"/contrib/",
-        r"/fencing/",
-    ),
-    "they are about the servers and tools of the tests, and about pages": (
-        r"test_docs\.py",
-        r"test_embedded_is_faithful\.py",
-        r"test_fake_is_faithful\.py",
-        r"test_fixtures\.py",
-        r"test_proxy\.py",
-        r"test_servers\.py",
-    ),
+    **_ELSEWHERE,
     "a client of a simulation has zklock's handler": (rf"\[.*{KAZOOS}",),
 }
 """Patterns of the ids of tests that say nothing of a simulation, by the reason.
@@ -212,18 +217,7 @@ NOT_PLAYED = {
         r"test_throttling\.py",
         r"test_hostile\.py::Test(Parents::test_that_are_(full|containers)|Unreadable)",
     ),
-    "they are about applications, and about data that guards protect": (
-        r"/contrib/",
-        r"/fencing/",
-    ),
-    "they are about the servers and tools of the tests, and about pages": (
-        r"test_docs\.py",
-        r"test_embedded_is_faithful\.py",
-        r"test_fake_is_faithful\.py",
-        r"test_fixtures\.py",
-        r"test_proxy\.py",
-        r"test_servers\.py",
-    ),
+    **_ELSEWHERE,
 }
 """Patterns of the ids of tests that cannot be played on the simulator's system, by the reason."""
 
@@ -244,10 +238,13 @@ REAL = {
 """Fixtures of real servers, processes and proxies. Tests that have one are not played."""
 
 
+def _pattern(groups: dict[str, tuple[str, ...]]) -> re.Pattern[str]:
+    return re.compile(rf"^tests/contract.*({'|'.join(chain(*groups.values()))})")
+
+
 def played(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that are played on the simulator's system."""
-    patterns = "|".join(each for group in NOT_PLAYED.values() for each in group)
-    found = re.compile(rf"^tests/contract.*({patterns})")
+    found = _pattern(NOT_PLAYED)
     return [
         item
         for item in items
@@ -257,8 +254,7 @@ def played(items: list[pytest.Item]) -> list[pytest.Item]:
 
 def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that say nothing of the simulation, if they would run on one."""
-    patterns = "|".join(each for group in NOT_SIMULATED.values() for each in group)
-    found = re.compile(rf"^tests/contract.*({patterns})")
+    found = _pattern(NOT_SIMULATED)
 
     def says_nothing(item: pytest.Item) -> bool:
         return OWN_SERVER in getattr(item, "fixturenames", ()) or bool(found.search(item.nodeid))
