@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import sqlite3
@@ -23,6 +24,13 @@ def started(make: Callable[[], databases.Server]) -> Iterator[databases.Server]:
         pytest.skip(str(error))
     with server:
         yield server
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Collect garbage at the end: what a test leaves open would fail a later one."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

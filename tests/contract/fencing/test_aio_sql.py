@@ -13,7 +13,7 @@ import pytest
 from tests.contract.fencing.awaited import fresh, played
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncSql
-from tests.contract.fencing.interrupts import THOUSANDS
+from tests.contract.fencing.interrupts import THOUSANDS, leaves_open
 from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard as ThreadedGuard
 from zklock.fencing.aio import SqlGuard, is_retryable
@@ -221,6 +221,7 @@ def test_a_cancelled_run_rolls_back_and_leaves_nothing_locked(store: AsyncSql) -
 
 
 @pytest.mark.slow("real servers, and connections that are struck or lost")
+@leaves_open
 @pytest.mark.parametrize("number", [30, THOUSANDS])
 def test_runs_that_are_cancelled_anywhere_leave_nothing_locked(
     store: AsyncSql, number: int

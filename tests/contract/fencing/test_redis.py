@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import RedisStore
-from tests.contract.fencing.interrupts import THOUSANDS, strikes
+from tests.contract.fencing.interrupts import THOUSANDS, leaves_open, strikes
 from tests.contract.fencing.lossy import LosesReplies
 from zklock.errors import GuardUnusable, StaleToken
 from zklock.fencing import RedisGuard
@@ -261,6 +261,7 @@ def test_a_script_that_failed_is_not_run_again(
 
 
 @pytest.mark.slow("real servers, and connections that are struck or lost")
+@leaves_open
 @pytest.mark.parametrize("number", [200, THOUSANDS])
 def test_after_a_strike_anywhere_each_call_gets_its_own_answer(
     store: RedisStore, number: int

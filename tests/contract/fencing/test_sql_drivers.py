@@ -17,7 +17,7 @@ import pytest
 
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
-from tests.contract.fencing.interrupts import THOUSANDS, Moments, strikes
+from tests.contract.fencing.interrupts import THOUSANDS, Moments, leaves_open, strikes
 from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard, is_retryable
 from zklock.token import FencingToken
@@ -273,8 +273,7 @@ STRUCK = {
 }
 
 
-# PyMySQL's results are struck as they end; Python can only print that.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@leaves_open
 @pytest.mark.parametrize("number", [20, THOUSANDS])
 @pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("kind", STRUCK)
@@ -311,7 +310,7 @@ def test_after_a_strike_anywhere_nothing_hangs_and_nothing_is_locked(
 
 
 @pytest.mark.slow("real servers, and connections that are struck or lost")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@leaves_open
 @pytest.mark.parametrize("kind", ["pg8000", "pymysql", "mysql_connector"])
 def test_a_strike_at_the_end_of_a_block_hangs_nothing(kind: str, stores: Stores) -> None:
     """What makes the transaction fail was sent while a reply was half read."""
