@@ -11,15 +11,16 @@ FULL :=
 MINUTES := 3
 VENV := .venv
 BIN := $(VENV)/bin
-# What the demo needs is there; what all targets need is there; what the mutants need besides.
+# There is what the demo needs; what tests without a server need; what all targets need; mutants besides.
 DEMO := $(VENV)/.demo
+CHECK := $(VENV)/.check
 READY := $(VENV)/.ready
 MUTATING := $(VENV)/.mutating
 
 # Another PYTHON than the one that .venv was made for: make it anew.
 ifneq ($(PYTHON),)
 ifneq ($(PYTHON),$(shell cat $(DEMO) 2>/dev/null))
-$(shell rm -f $(DEMO) $(READY))
+$(shell rm -f $(DEMO) $(CHECK) $(READY))
 endif
 endif
 
@@ -45,7 +46,7 @@ help:  ## list the targets
 demo: $(DEMO)  ## play the locks against a real ZooKeeper, before your eyes
 	$(BIN)/zklock demo $(ARGS)
 
-test: $(READY)  ## all that a change has to pass, deterministic tests first; with ARGS, some tests on a real ZooKeeper
+test: $(CHECK)  ## all that a change has to pass, deterministic tests first; with ARGS, some tests on a real ZooKeeper
 ifeq ($(strip $(ARGS)$(FULL)),)
 	@$(TOGETHER) lint types
 	@$(BIN)/python -m tests.run unit played; deterministic=$$?; \
@@ -57,18 +58,18 @@ endif
 check:  ## linter, formatter, types, and the unit tests, without the lengthy ones: no ZooKeeper
 	$(TOGETHER) lint types unit
 
-lint: $(READY)  ## ruff's checks and format
+lint: $(CHECK)  ## ruff's checks and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(READY)  ## mypy --strict
+types: $(CHECK)  ## mypy --strict
 	nice $(BIN)/mypy
 
 zookeeper: $(READY)  ## find a ZooKeeper, or install Debian's as root
 	@$(BIN)/python -m zklock.testing.provision
 
 # The unit tests compute: a process more than there are cores would only import and collect them once more.
-unit: $(READY)
+unit: $(CHECK)
 	ZKLOCK_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(or $(WORKERS),$(CORES)) --dist worksteal tests/unit $(ARGS)
 
 # In a fresh clone, one process compiles all tests. Else each of those that share them would.
@@ -108,7 +109,7 @@ package:  ## sdist, wheel and SBOM in dist, checked and tried in clean environme
 chaos: zookeeper  ## workers under a nemesis for MINUTES, and the verdict; ARGS="--seed S" replays the faults
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
-simulate: $(READY)  ## new seeds for MINUTES of a processor; ARGS="SEED…" tells the stories of some
+simulate: $(CHECK)  ## new seeds for MINUTES of a processor; ARGS="SEED…" tells the stories of some
 ifeq ($(ARGS),)
 	ZKLOCK_SIMULATE=$$(($(MINUTES) * 60)) $(BIN)/python -m pytest -q -n 2 tests/unit/simulator/test_new_seeds.py
 else
@@ -150,10 +151,15 @@ $(DEMO): setup.cfg setup.py pyproject.toml zklock/_version.py .ci/venv
 	@bash .ci/venv $(VENV) demo $(PYTHON)
 	@echo '$(PYTHON)' > $@
 
+$(CHECK): setup.cfg setup.py pyproject.toml zklock/_version.py .ci/venv
+	@bash .ci/venv $(VENV) check $(PYTHON)
+	@echo '$(PYTHON)' > $(DEMO)
+	@touch $@
+
 $(READY): setup.cfg setup.py pyproject.toml zklock/_version.py .ci/venv
 	@bash .ci/venv $(VENV) test $(PYTHON)
 	@echo '$(PYTHON)' > $(DEMO)
-	@echo '$(PYTHON)' > $@
+	@touch $(CHECK) $@
 
 $(MUTATING): $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'cosmic-ray >= 8.7, < 9'

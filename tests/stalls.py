@@ -1,9 +1,9 @@
 """Tests that say nothing, because the machine stood still: *inconclusive*, and played once more.
 
 A witness thread in each test process notes by how much it is late. A test against a real server
-that fails while its process stood still for long, or while the server's disk or virtual machine
-did, has not shown a fault. Its name goes into the file in ``ZKLOCK_TEST_INCONCLUSIVE``, and
-`tests.run` plays it once more, alone. Without that variable every failure counts.
+that fails while its process stood still for long has not shown a fault. Its name goes into the file
+in ``ZKLOCK_TEST_INCONCLUSIVE``, and `tests.run` plays it once more, alone. Without that variable
+every failure counts. The servers' logs say nothing more: these servers wait for no disk.
 """
 
 from __future__ import annotations
