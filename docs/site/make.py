@@ -72,13 +72,13 @@ NAVIGATION = {
         "docs/design",
         "docs/benchmarks",
         "docs/chaos",
-        "docs/decisions/index",
+        "docs/decisions",
     ],
     "Project": ["CONTRIBUTING", "SECURITY"],
 }
 """What the side of each page lists, by kind. What is not listed follows at the end."""
 
-LISTS = {"docs/decisions/index": "docs/decisions/0*"}
+LISTS: dict[str, str] = {}
 """Pages that list others, in the order of their names."""
 
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "compose/README.md")
