@@ -36,14 +36,14 @@ NAVIGATION = {
         "docs/fencing",
         "docs/testing",
         "docs/coming-from-kazoo",
-        "docs/interop",
+        "Other clients <docs/interop>",
         "docs/contrib/index",
     ],
     "Operating": [
         "docs/operating",
         "docs/runbook",
         "docs/telemetry",
-        "docs/commands",
+        "Commands <docs/commands>",
     ],
     "Reference": [
         "docs/reference",
