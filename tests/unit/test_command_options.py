@@ -18,7 +18,7 @@ PINNED = Path(__file__).with_name("command_options.txt")
 def option(action: argparse.Action) -> str:
     """Return what can be written for one argument, and what it means if it is left out."""
     names = ", ".join(action.option_strings) or f"<{action.dest}>"
-    takes = {None: " VALUE", 0: ""}.get(action.nargs, f" VALUE({action.nargs})")
+    takes = {"None": " VALUE", "0": ""}.get(f"{action.nargs}", f" VALUE({action.nargs})")
     chosen = f" of {{{', '.join(map(str, action.choices))}}}" if action.choices else ""
     usual = "" if action.default in (None, argparse.SUPPRESS) else f" = {action.default!r}"
     return f"  {names}{takes}{chosen}{usual}{' required' if action.required else ''}"
