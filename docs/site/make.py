@@ -170,7 +170,7 @@ def show_files(source: Path) -> None:
                 return link[0]
             else:
                 shown.add(file)
-                anchor = f"#{anchor_of(text)}" if NAME_OF_A_TEST.fullmatch(text) else ""
+                anchor = f"#{anchor_of(file, text)}" if NAME_OF_A_TEST.fullmatch(text) else ""
             return f"[{text}]({to}{anchor})"
 
         page.write_text(LINK.sub(led, page.read_text()))
@@ -188,7 +188,7 @@ def shown_file(file: Path) -> str:
     for each in files:
         if each.suffix != ".md":
             blocks += [f"## {each.name}\n"] if len(files) > 1 else []
-            blocks += code(each)
+            blocks += code(each.relative_to(ROOT))
     return "\n".join(blocks)
 
 
@@ -197,20 +197,21 @@ def code(file: Path) -> list[str]:
     language = LANGUAGES.get(file.suffix, "text")
     blocks = [f"````{language}"]
     group = ""
-    for line in file.read_text().splitlines():
+    for line in (ROOT / file).read_text().splitlines():
         found = TEST.match(line)
         if found and found[1] == "class":
             group = found[2]
         elif found:
             name = f"{group}::{found[2]}" if line.startswith(" ") else found[2]
-            blocks += ["````", "", f"({anchor_of(name)})=", "", f"````{language}"]
+            blocks += ["````", "", f"({anchor_of(file, name)})=", "", f"````{language}"]
         blocks.append(line)
     return [*blocks, "````", ""]
 
 
-def anchor_of(name: str) -> str:
-    """Return what links to a test of this name lead to."""
-    return name.strip("`").replace("::", "-").replace("_", "-").lower()
+def anchor_of(file: Path, name: str) -> str:
+    """Return what links to a test lead to: no other one on the site, whatever the test's name."""
+    name = name.strip("`").replace("::", "-")
+    return re.sub(r"\W|_", "-", f"{file.with_suffix('')}-{name}").lower()
 
 
 def main() -> int:

@@ -101,7 +101,7 @@ def test_a_link_to_a_test_leads_to_it(tools: tuple[Any, Any], tmp_path: Path) ->
         ("`test_one`", "def test_one"),
         ("`TestTwo::test_three`", "    async def test_three"),
     ]:
-        assert f"({make.anchor_of(name)})=\n\n````python\n{line}" in shown
+        assert f"({make.anchor_of(file, name)})=\n\n````python\n{line}" in shown
 
 
 def test_a_link_to_a_whole_file_leads_to_its_begin(tools: tuple[Any, Any], tmp_path: Path) -> None:
@@ -115,7 +115,8 @@ def test_a_link_to_a_whole_file_leads_to_its_begin(tools: tuple[Any, Any], tmp_p
     make.show_files(tmp_path)
     shown = "/files/tests/unit/test_site.py.md"
     assert f"]({shown}) " in page.read_text()
-    assert page.read_text().endswith(f"]({shown}#test-every-page-is-listed-once)")
+    anchor = "tests-unit-test-site-test-every-page-is-listed-once"
+    assert page.read_text().endswith(f"]({shown}#{anchor})")
 
 
 def test_what_is_said_of_names_is_said_of_names_that_exist(tools: tuple[Any, Any]) -> None:
