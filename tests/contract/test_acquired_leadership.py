@@ -202,7 +202,7 @@ class TestEndingIt:
         queued(other, zklock_path, 2)
         others: list[Callable[[], Any]] = [second.acquire, lambda: second.run(lead)]
         for again in others:
-            with pytest.raises(zklock.ZkLockError, match="runs already, or acquires"):
+            with pytest.raises(zklock.ZkLockError, match="already runs or acquires"):
                 again()
         second.cancel()
         with pytest.raises(zklock.AcquireCancelled):
@@ -210,7 +210,7 @@ class TestEndingIt:
         leadership.release()
         running = run(second.run, lead)
         wait_for(lambda: second.is_leader, SOON)
-        with pytest.raises(zklock.ZkLockError, match="runs already, or acquires"):
+        with pytest.raises(zklock.ZkLockError, match="already runs or acquires"):
             second.acquire()
         second.stop()
         running.result(SOON)

@@ -1221,7 +1221,7 @@ class TestObserving:
         with election.observe(print) as observer:
             await until(observer._task.done)
         assert observer._task.exception() is None
-        assert "is told no more" in caplog.text
+        assert "has stopped" in caplog.text
         with pytest.raises(zklock.AccessDenied):
             await election.run(lead_on)
         await aside(client.delete, zklock_path)

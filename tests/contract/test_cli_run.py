@@ -552,7 +552,7 @@ def test_one_that_would_wait_for_its_own_caller_is_refused(
 ) -> None:
     inside = [sys.executable, "-m", "zklock.cli", *inner, zklock_path, "--", "true"]
     code, _, errors = zk.run(*outer, zklock_path, "--", *inside)
-    assert ("the command that this one runs under holds it" in errors) == refused
+    assert ("the outer command holds it" in errors) == refused
     assert code == (125 if refused else 75 if "-n" in inner else 0)
 
 

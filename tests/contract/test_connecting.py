@@ -209,7 +209,7 @@ def test_a_server_without_sasl_is_told_from_a_silent_one_and_leaves_no_thread_bu
         there = set(threading.enumerate()) - before
         return [each.name for each in there if "zk_loop" in each.name]
 
-    told = "lets the client in, and answers no request"
+    told = "accepts the client, but answers no request"
     with pytest.raises(zklock.NoAnswer, match=told):
         zklock.connect(without_sasl, start_timeout=START, sasl_options=options)
     with pytest.raises(zklock.NoAnswer, match=told):

@@ -480,7 +480,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
         log.error(
-            "%s: what leads with token %s raised",
+            "%s: lead() with token %s raised",
             self._path,
             leadership.token,
             exc_info=error,

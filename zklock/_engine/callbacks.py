@@ -95,7 +95,7 @@ def run(call: Callable[[], object]) -> None:
     if inspect.iscoroutine(outcome):
         outcome.close()
         log.error(
-            "a callback returned a coroutine, which no event loop runs here: have it return "
-            "something else, or use zklock.aio",
+            "a callback returned a coroutine, but no event loop runs it: use a plain function, "
+            "or zklock.aio",
             extra=log_fields(),
         )

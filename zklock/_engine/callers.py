@@ -53,7 +53,7 @@ class Callers:
                 crew.ready()
             except RuntimeError as error:
                 log.error(
-                    "callbacks have to wait, as no thread can be started: %s",
+                    "callbacks are delayed: no thread can be started (%s)",
                     error,
                     extra=log_fields(),
                 )
@@ -126,7 +126,7 @@ class _Crew:
             self._start(lasting=False)
         except RuntimeError as error:
             log.warning(
-                "callbacks wait for each other, as no thread can be started: %s",
+                "callbacks run one after the other: no thread can be started (%s)",
                 error,
                 extra=log_fields(),
             )

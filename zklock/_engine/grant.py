@@ -254,7 +254,8 @@ class GrantBase(Bodied):
             answer.result()
         else:
             log.info(
-                "no answer to a release yet: it goes on in the background", extra=log_fields(self)
+                "ZooKeeper has not confirmed a release yet: it continues in the background",
+                extra=log_fields(self),
             )
 
     async def _give_back_use(self) -> None:

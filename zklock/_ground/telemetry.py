@@ -74,7 +74,7 @@ class Subscription:
         try:
             self._begin()
         except RuntimeError as error:
-            log.error("telemetry is lost in this forked process: %s", error, extra=log_fields())
+            log.error("no telemetry in this forked process: %s", error, extra=log_fields())
 
     def _begin(self) -> None:
         self._queue: SimpleQueue[tuple[Event, Over | None] | Flag | None] = SimpleQueue()
@@ -97,7 +97,7 @@ class Subscription:
             del item, event, over
             if self._drops and (dropped := self.dropped) > self._said and self._may_speak():
                 log.warning(
-                    "%s events were not told to telemetry, as %r is too slow",
+                    "%s telemetry events dropped: %r is too slow",
                     dropped - self._said,
                     self._hook,
                     extra=log_fields(),

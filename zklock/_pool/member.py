@@ -354,8 +354,8 @@ class Membership(Uncopied, Observed, Generic[G]):
         kept = parse_shards(said)
         if kept is None:
             raise ZkLockError(
-                f"{self._places.shards} says {said[:100]!r}, which is no number of shards, and no "
-                "list of their names: mend it with set_shards(), which needs no start()",
+                f"{self._places.shards} says {said[:100]!r}, which is neither a number of shards "
+                "nor a list of their names: correct it with set_shards(), which needs no start()",
                 path=self._path,
             )
         nodes.check_kind(self._path, kept, self._initial)
@@ -384,15 +384,15 @@ class Membership(Uncopied, Observed, Generic[G]):
                 self._agenda.ready()
         except RuntimeError as error:
             raise ZkLockError(
-                f"{self._path}: the pool's threads cannot be started ({error}): call start() again "
-                "once there is room for threads",
+                f"{self._path}: the pool's threads cannot be started ({error}): call start() "
+                "again when threads can be started",
                 path=self._path,
             ) from error
 
     def _tell_shards(self, kept: Keys) -> None:
         if isinstance(kept, range):
             log.info(
-                "%s has %s shards, not %s: set_shards() changes it",
+                "%s has %s shards, not %s: set_shards() changes the number",
                 self._path,
                 len(kept),
                 len(self._initial),
@@ -400,10 +400,10 @@ class Membership(Uncopied, Observed, Generic[G]):
             )
             return
         log.warning(
-            "%s: the pool's shards are not those of shards=: it has no %s, and it has %s besides: "
-            "set_shards() changes it",
+            "%s: the pool's shards differ from shards=: it lacks %s, and it also has %s; "
+            "set_shards() changes them",
             self._path,
-            encode({*self._initial} - {*kept})[:100] or "other",
+            encode({*self._initial} - {*kept})[:100] or "none",
             encode({*kept} - {*self._initial})[:100] or "none",
             extra=self._fields(),
         )
@@ -474,17 +474,17 @@ class Membership(Uncopied, Observed, Generic[G]):
         if not ended:
             owned, back = self._slots.worked_on(), self._slots.stuck()
             running = encode([*owned, *back])
-            then = "they stay owned until it does" if owned else "they were given back"
+            then = "this worker owns them until it stops" if owned else "they were released"
             raise PoolStuck(
-                f"{self._path}: the work on shards {running} has not ended within "
-                f"{limit:g} s of being told to: {then}",
+                f"{self._path}: the work on shards {running} did not stop within {limit:g} s: "
+                f"{then}",
                 path=self._path,
             )
         patience = self._session.timeout if self._session.connected else self._session.moment
         left = await self._until(lambda: self._left and self._slots.empty, self._end_of(patience))
         if not left:
             log.info(
-                "%s: no answer to the departure yet: it goes on in the background",
+                "%s: ZooKeeper has not confirmed the departure yet: it continues in the background",
                 self._path,
                 extra=self._fields(),
             )
@@ -665,7 +665,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         except Exception as error:
             if self._over(error):
                 log.info(
-                    "%s: this worker leaves the pool for good, as its client was stopped",
+                    "%s: this worker leaves the pool for good: its client was stopped",
                     self._path,
                     extra=self._fields(),
                 )
@@ -748,7 +748,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         if wanted is None:
             if news:
                 log.error(
-                    "%s says %r, which is passed over: these are no shards",
+                    "%s says %r: not a list of shards; ignored",
                     node,
                     data[:100],
                     extra=self._fields(),
@@ -780,8 +780,8 @@ class Membership(Uncopied, Observed, Generic[G]):
     def _unfit(self) -> None:
         if not self._desk.profile.draining and not self._stopping:
             log.error(
-                "%s: %s gives its shards up, and takes no others: what its handlers are to run "
-                "on is of no use any more; stop this pool, and make another",
+                "%s: %s gives up its shards and takes no others: its executor or event loop is "
+                "gone; stop this pool, and make another",
                 self._path,
                 self._identity,
                 extra=self._fields(),

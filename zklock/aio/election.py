@@ -114,7 +114,7 @@ class _Term(Term[Leadership]):
         if error is not None and not (says_only(error, OF_LOSS) and not leadership.held):
             self.error = error
             log.error(
-                "%s: what leads with token %s raised",
+                "%s: lead() with token %s raised",
                 leadership.lock_path,
                 leadership.token,
                 exc_info=error,
@@ -391,7 +391,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             return
         if loop.is_closed():
             log.warning(
-                "%s: given back, as its event loop is closed",
+                "%s: leadership released: its event loop is closed",
                 term.leadership,
                 extra=log_fields(term.leadership),
             )

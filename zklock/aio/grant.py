@@ -153,7 +153,7 @@ class Grant(GrantBase, Entered):
             context = Context()
             if self._loop is None or not call_soon(self._loop, partial(_run, call), context):
                 log.warning(
-                    "%s: a callback is not called: its event loop is over",
+                    "%s: a callback is not called: its event loop is closed",
                     self.lock_path,
                     extra=log_fields(self),
                 )

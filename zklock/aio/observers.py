@@ -100,7 +100,7 @@ class Observer(Closing):
             return
         except ZkLockError as error:
             log.error(
-                "an observer is told no more: %s",
+                "an observer has stopped: %s",
                 error,
                 extra=log_fields(path=self._changes._path),
             )

@@ -257,7 +257,7 @@ class _Callbacks(OnLoop):
             with contextlib.suppress(RuntimeError):
                 return self.begin(_called(call, *what))
         log.warning(
-            "%s: a callback is not called: its event loop is over",
+            "%s: a callback is not called: its event loop is closed",
             self._pool,
             extra=log_fields(path=self._pool.path, identity=self._pool.identity),
         )

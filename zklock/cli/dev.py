@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             server.start()
         except StartFailed as error:
-            say("dev", f"{error}: name another --port")
+            say("dev", f"{error}: use another --port")
             return Status.SYSTEM
         try:
             if not _has_prompt(_STDERR):

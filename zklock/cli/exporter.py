@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             server, thread = start_http_server(port, host, registry)
         except (OSError, UnicodeError) as error:  # UnicodeError: it is no name of a host
             place = server_name(host, port)
-            say("exporter", f"cannot listen on {place} ({error}): name another --listen")
+            say("exporter", f"cannot listen on {place} ({error}): use another --listen")
             return Status.SYSTEM
         try:
             address = f"http://{server_name(host, server.server_port)}/metrics"

@@ -385,9 +385,9 @@ def check_not_inside(path: str, blockers: Callable[[], Sequence[zklock.Contender
         found = blockers()
     if outer in {str(one.token) for one in found}:
         raise zklock.ZkLockError(
-            f"{path}: the command that this one runs under holds it, with token {outer}, and each "
-            f"would wait for the other: take another path; or 'env -u {TOKEN_VARIABLE}', if that "
-            "command does not wait for this one",
+            f"{path}: the outer command holds it (token {outer}): this would deadlock; take "
+            f"another path, or use 'env -u {TOKEN_VARIABLE}' if the outer command does not wait "
+            "for this one",
             path=path,
         )
 
@@ -410,15 +410,15 @@ def say_cuts(command: str, options: argparse.Namespace, client: Any) -> None:
     if other and not options.verbose:
         say(
             command,
-            f"the session timeout is {timeout:g} s, not {options.session_timeout:g} s: the servers "
-            "grant no other (minSessionTimeout, maxSessionTimeout)",
+            f"the session timeout is {timeout:g} s, not {options.session_timeout:g} s: the "
+            "servers limit it (minSessionTimeout, maxSessionTimeout)",
         )
     longest = Term.longest_grace(timeout)
     if options.grace is not None and options.grace > longest:
         say(
             command,
-            f"the grace is {longest:.3g} s, not {options.grace:g} s, when the lease runs out: a "
-            f"third of the session timeout of {timeout:g} s: give a --session-timeout of "
+            f"the grace at the end of a lease is {longest:.3g} s, not {options.grace:g} s: it is "
+            f"at most a third of the session timeout of {timeout:g} s; pass --session-timeout "
             f"{math.ceil(options.grace / _MOST_GRACE_FRACTION):g}",
         )
 
@@ -514,8 +514,8 @@ def run_command(
         return Outcome(Status.LOST, ended=True)
     if child.status is None:
         raise zklock.ZkLockError(
-            f"{term.grant.lock_path}: the command was killed, because its supervisor was: run it "
-            "again"
+            f"{term.grant.lock_path}: the command was killed because its supervisor was killed: "
+            "run it again"
         )
     return Outcome(child.status)
 
@@ -545,9 +545,8 @@ def _attend(child: Child, happened: Happenings, term: Term) -> bool:
                 ended = True
                 say(
                     None,
-                    f"{term.grant.lock_path}: the lock counts as lost: ZooKeeper has not "
-                    f"answered for long, and the lease of token {term.grant.token} runs out: "
-                    "the command is told to end",
+                    f"{term.grant.lock_path}: the lock counts as lost: no answer from ZooKeeper, "
+                    f"and the lease of token {term.grant.token} is ending; stopping the command",
                 )
             case zklock.Loss() as loss:
                 ended = True

@@ -118,7 +118,7 @@ class LeaderJobs:
             leads = self.leadership is not None
             if not leads:
                 log.warning(
-                    "%s: a job is left out, as this process does not lead now",
+                    "%s: a job is skipped: this process does not lead now",
                     self._path,
                     extra=log_fields(path=self._path),
                 )

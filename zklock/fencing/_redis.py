@@ -255,9 +255,9 @@ class RedisMark(ABC):
                     return _text(answer[1]), answer[2] if len(answer) > 2 else None
             await self._drop()
         raise OutcomeUnknown(
-            f"{self._resource}: Redis has answered {ATTEMPTS} times with what belongs to other "
-            "calls: the change may have happened, read, and decide; look for what else uses the "
-            "connections of this client",
+            f"{self._resource}: Redis returned replies of other calls {ATTEMPTS} times: the "
+            "change may have happened; read, and decide; check what else uses this client's "
+            "connections",
             resource=self._resource,
         )
 

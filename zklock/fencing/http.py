@@ -124,14 +124,14 @@ def _refusals(resource: str) -> Iterator[None]:
         raise _Refused(http.HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
     except Exception as error:
         _log.exception(
-            "%s: first failed, the request is answered with 503",
+            "%s: first() failed: the request is answered with 503",
             resource,
             extra=log_fields(resource=resource),
         )
         raise _Refused(
             http.HTTPStatus.SERVICE_UNAVAILABLE,
-            f"{resource}: it could not be found out whether the token holds the lock, nothing was "
-            "changed: send the request again",
+            f"{resource}: zklock could not check whether the token holds the lock, and nothing "
+            "was changed: send the request again",
         ) from error
 
 

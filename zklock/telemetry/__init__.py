@@ -86,6 +86,6 @@ def subscribe(hook: Hook, *, most: int = 10_000) -> Subscription:
         return _telemetry.subscribe(hook, most)
     except RuntimeError as error:
         raise ZkLockError(
-            f"no telemetry, as its thread cannot be started ({error}): raise the limit of "
-            "processes or memory, or subscribe before the interpreter shuts down"
+            f"no telemetry: its thread cannot be started ({error}): raise the limit of processes "
+            "or memory, or subscribe before the interpreter shuts down"
         ) from error

@@ -469,7 +469,7 @@ def test_a_service_that_is_not_there_or_refuses(aws: str, monkeypatch: pytest.Mo
             guard.create()
     for guard, write in guards(aws, "nowhere"):
         for refused in (type(guard).create, type(guard).highest, write):
-            with pytest.raises(GuardUnusable, match="mend what it says") as unusable:
+            with pytest.raises(GuardUnusable, match="fix what it reports") as unusable:
                 refused(guard)
             assert isinstance(unusable.value.__cause__, ClientError)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")

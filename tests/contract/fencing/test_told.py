@@ -125,14 +125,14 @@ def test_a_database_that_refuses(stores: Stores) -> None:
         return servers.psycopg(options="-c default_transaction_read_only=on")
 
     guard = SqlGuard(connect, store.resource)
-    with pytest.raises(GuardUnusable, match=r"mend what it says: .* read-only") as caught:
+    with pytest.raises(GuardUnusable, match=r"fix what it reports: .* read-only") as caught:
         guard.claim(A)
     caused(caught.value)
     with contextlib.closing(connect()) as connection, pytest.raises(GuardUnusable):
         guard.advance(connection, A)
     lite = servers.store("sqlite")
     guard = SqlGuard(lambda: sqlite3.connect(f"file:{lite.where}?mode=ro", uri=True), "report")
-    with pytest.raises(GuardUnusable, match=r"mend what it says: .*readonly"):
+    with pytest.raises(GuardUnusable, match=r"fix what it reports: .*readonly"):
         guard.claim(A)
 
 
@@ -221,7 +221,7 @@ def test_redis(limited: RedisStore) -> None:
         options: Any = {"username": user, "password": password}
         with contextlib.closing(redis.Redis(port=limited.port, retry=once, **options)) as client:
             guard = RedisGuard(client, limited.resource)
-            with pytest.raises(GuardUnusable, match="mend what it says") as refused:
+            with pytest.raises(GuardUnusable, match="fix what it reports") as refused:
                 guard.claim(A)
             caused(refused.value)
             with pytest.raises(GuardUnusable):

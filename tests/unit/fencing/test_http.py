@@ -119,7 +119,7 @@ def test_tokens_are_checked(kind: Any) -> None:
         assert ask(method, ("Fencing-Token", str(B))) == (200, "done")
         assert ask(method, ("Fencing-Token", str(A))) == (
             412,
-            f"a: token {A} is stale, {B} has been seen: this grant is over, stop its work and "
+            f"a: token {A} is stale, {B} has been seen: this grant is over; stop its work and "
             "acquire the lock again\n",
         )
     assert ask.seen == [B] * 4

@@ -188,8 +188,8 @@ def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
             yield Finding(
                 Level.PROBLEM,
                 about,
-                f"{server.name} has no quorum, and serves reads only: nobody gets a lock there",
-                "start the other servers of the ensemble, or mend the network between them",
+                f"{server.name} has no quorum and serves only reads: it grants no lock",
+                "start the other servers of the ensemble, or repair the network between them",
             )
         elif server.mode == "observer":
             yield Finding(
@@ -483,7 +483,7 @@ def _access(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "acl",
-            f"ACLs forbid to look at {many(len(it.facts.denied), 'node')}, such as {some}",
+            f"ACLs forbid reading {many(len(it.facts.denied), 'node')}, such as {some}",
             "ask from where the permission is",
         )
 

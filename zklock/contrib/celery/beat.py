@@ -105,7 +105,7 @@ class LeaderScheduler(Scheduler):
         except _Trouble as error:
             self._loaded = None  # look what is recorded before anything else is sent
             log.warning(
-                "%s: not sent, as it is not recorded: %s: %r",
+                "%s: not sent: ZooKeeper did not record %s (%r)",
                 self._runs,
                 entry.name,
                 error,
@@ -161,8 +161,8 @@ class LeaderScheduler(Scheduler):
         if self._refusals >= self._patience:
             # It stands again after a pause, which grows with each such term in a row.
             raise zklock.ZkLockError(
-                f"{leadership.lock_path}: the broker takes nothing from this beat "
-                f"({self._refused!r}): another one may lead, look at the broker",
+                f"{leadership.lock_path}: the broker refuses this beat ({self._refused!r}): "
+                "another beat may lead; check the broker",
                 path=leadership.lock_path,
             )
 
@@ -190,7 +190,7 @@ class LeaderScheduler(Scheduler):
                 self._load(term)
         except _Trouble as error:
             log.warning(
-                "%s: nothing is sent, the last runs are not known: %r",
+                "%s: nothing is sent: the last runs are not known (%r)",
                 self._runs,
                 error,
                 extra=log_fields(term),

@@ -169,7 +169,7 @@ class _Tenure:
         if self._granted:
             lost = _take(self._ended)
             if isinstance(lost, LockLost):
-                error.add_note(f"moreover the lock was lost meanwhile: {lost}")
+                error.add_note(f"the lock was also lost: {lost}")
             return
         while self._lock is not None and self._through.empty():
             self._lock.cancel()
@@ -201,7 +201,7 @@ class _Tenure:
                         raise
                     if time.monotonic() >= until or not self.over.empty():
                         raise NoAnswer(
-                            f"{self._path}: ZooKeeper did not tell within {wanted.timeout:g} s "
+                            f"{self._path}: ZooKeeper did not say within {wanted.timeout:g} s "
                             "whether the lock is free: send the task again later",
                             path=self._path,
                         ) from error
