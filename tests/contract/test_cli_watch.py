@@ -278,6 +278,9 @@ def test_who_comes_meanwhile_keeps_the_node(
         out, errors = asking.communicate(timeout=PATIENCE)
         assert len(one.get_children(free)) == 1
     os.close(terminal)
-    assert (asking.returncode, errors) == (1, f"zklock gc: {free} stays: it is in use again\n")
+    assert (asking.returncode, errors) == (
+        1,
+        f"zklock gc: {free} is not removed: it is in use again\n",
+    )
     assert "0 nodes removed" in out
     wait_for(lambda: not one.get_children(free), SOON)

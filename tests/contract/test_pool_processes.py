@@ -380,7 +380,7 @@ def test_a_script_that_does_not_say_what_is_its_own_makes_no_more_workers(
     unguarded()
     errors = tmp_path / "errors"
     wait_for(lambda: errors.read_text().count("ended with status 1") >= 1, SOON, errors.read_text)
-    assert "begin what the script does with 'if __name__ == \"__main__\":'" in errors.read_text()
+    assert "guard the script's code with 'if __name__ == \"__main__\":'" in errors.read_text()
     assert len(zklock_client.get_children(f"{zklock_path}/members")) == 1
     sessions = {
         zklock_client.exists(f"{zklock_path}/{kind}/{name}").ephemeralOwner

@@ -785,7 +785,7 @@ def test_a_coroutine_that_comes_of_a_plain_function_is_told_of(
         on_error="stop",
     )
     for who in ("on_assigned", "the handler"):
-        text = f"TypeError: {who} returned a coroutine, which no event loop runs here"
+        text = f"TypeError: {who} returned a coroutine, but no event loop runs it"
         wait_for(partial(said_in, caplog, text), SOON, text)
     pool.stop()
 

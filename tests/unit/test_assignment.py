@@ -199,5 +199,5 @@ def test_text_is_short() -> None:
         decode("1-x", 10)
     with pytest.raises(ValueError, match="10 is not below 10"):
         decode("3,1-10", 10)
-    with pytest.raises(ValueError, match="'5-2' is no range"):
+    with pytest.raises(ValueError, match="'5-2' is not a range"):
         decode("5-2", 10)

@@ -64,7 +64,7 @@ async def later() -> dict[Any, Any]:
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        (None, "returned NoneType, which is no mapping"),
+        (None, "returned NoneType, not a mapping"),
         ([(0, "a"), (1, "a"), (2, "a")], "returned list, not a mapping"),
         ({}, "assigned nobody to the shards 0-2"),
         ({0: "a", 1: None, 2: "b"}, "assigned nobody to the shards 1"),

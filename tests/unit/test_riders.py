@@ -558,7 +558,7 @@ class TestReplies:
         kazoo.far.sendall(answers(1, error=-4321))
         kazoo.run()
         assert rides.heard == [("/a", -100, b"")]
-        assert "unknown code -4321" in caplog.text
+        assert "unknown error code -4321" in caplog.text
 
     def test_do_not_keep_requests_from_being_sent(self, kazoo: Kazoo, rides: Rides) -> None:
         count = 5 * RUN

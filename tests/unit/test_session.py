@@ -224,7 +224,7 @@ class TestHeartbeats:
         assert world.wire.drops == 0
         world.run(0.02)
         assert world.wire.drops == 1
-        assert [record.message[:30] for record in caplog.records] == [
+        assert [record.message[:31] for record in caplog.records] == [
             "no answer to a heartbeat for 2.",
             "no answer to a heartbeat for 4 ",
         ]

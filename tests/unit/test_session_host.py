@@ -834,7 +834,7 @@ def test_heartbeats_that_fail_prove_nothing_and_errors_are_told(
     end = world.session.lease_end
     refuse_heartbeats(world, why, monkeypatch)
     world.run(1.5 * BEAT)
-    assert [record.message.partition(":")[0] for record in caplog.records] == said
+    assert [record.message.partition(" (")[0] for record in caplog.records] == said
     assert world.session.lease_end == end
     assert grant.held
 

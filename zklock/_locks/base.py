@@ -517,7 +517,7 @@ def limit_of(blocking: bool, timeout: Any) -> float | None:
     if blocking:
         return check_timeout(timeout)
     if timeout is not None:
-        raise ValueError("blocking=False waits for nothing: a timeout makes no sense with it")
+        raise ValueError("blocking=False does not wait: it takes no timeout")
     return 0
 
 

@@ -142,9 +142,9 @@ class Permits(LockBase[G]):
     ) -> None:
         self._permits = None if limit is None else check_permits("limit", limit)
         if options.get("tidy"):
-            raise ValueError("a semaphore's znode keeps its limit: it cannot be tidied away")
+            raise ValueError("a semaphore takes no tidy=True: its znode stores its limit")
         if options.get("naming", "curator") != "curator":
-            raise ValueError("kazoo's semaphore shares nothing with this one, whatever the names")
+            raise ValueError("kazoo's semaphore does not work with this one: leave naming= out")
         super().__init__(client, path, **options)
         for below in (semaphore_recipe.locks(self._path), semaphore_recipe.leases(self._path)):
             names.check_path(below)

@@ -66,7 +66,7 @@ class MultiGrantBase(Bodied, Generic[G]):
         """
         tokens = {grant.lock_path: grant.token for grant in self.grants}
         if len(tokens) < len(self.grants):
-            raise ValueError("two of these locks have one path: take the tokens of grants")
+            raise ValueError("two of these locks share a path: use the tokens of the grants")
         return tokens
 
     @property
@@ -551,4 +551,4 @@ def _one_ensemble(lock: LockBase[Any], other: LockBase[Any]) -> bool:
 
 
 def _twice(lock: LockBase[Any]) -> ValueError:
-    return ValueError(f"{full_path(lock)}: named twice, which would wait for itself")
+    return ValueError(f"{full_path(lock)}: given twice, which would deadlock")

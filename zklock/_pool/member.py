@@ -156,7 +156,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         check_callbacks(self._AWAITS, 2, **callbacks)
         check_callbacks(False, 2, assign=assign)  # the leader's thread calls it, in both fronts
         if handler is None and executor is not None:
-            raise ValueError("an executor makes no sense without a handler")
+            raise ValueError("executor= needs a handler")
         if on_error not in {"retry", "stop"}:
             raise ValueError(f"on_error must be 'retry' or 'stop', not {on_error!r}")
         self._make_runner = None if handler is None else self._runner_of(handler, executor)
@@ -170,7 +170,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         self._session = session_of(client, session_timeout, lease_fraction)
         if not self._session.on_real_clock and in_processes(executor):
             raise ValueError(
-                "handlers in processes go by the real clock, and this client has another: take "
+                "handlers in processes use the real clock, but this client has another: use "
                 "executor='threads' or 'asyncio'"
             )
         self._places = PoolPaths(self._path)
@@ -338,9 +338,9 @@ class Membership(Uncopied, Observed, Generic[G]):
         check_thread("start()")
         if is_being_spawned():
             raise RuntimeError(
-                f"{self._path}: this process is being spawned, and imports the main module for "
-                "that: begin what the script does with 'if __name__ == \"__main__\":', else each "
-                "process of a handler would be a worker, too"
+                f"{self._path}: this process is being spawned and imports the main module: guard "
+                "the script's code with 'if __name__ == \"__main__\":', or each process of a "
+                "handler becomes a worker, too"
             )
         self._session.check_usable()
         with self._lock:
@@ -830,7 +830,7 @@ def _check_delay(delay: Any, identity: str | None) -> float:
 def _check_patience(stuck_after: Any, on_stuck: object) -> float | None:
     if stuck_after is None:
         if on_stuck is not None:
-            raise ValueError("on_stuck makes no sense without stuck_after")
+            raise ValueError("on_stuck needs stuck_after")
         return None
     return check_number(
         "stuck_after",

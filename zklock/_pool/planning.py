@@ -43,7 +43,7 @@ def balanced(shards: Iterable[Any], workers: Iterable[PlannedWorker]) -> dict[An
     present = {worker.identity: worker for worker in workers}
     wanted = set(shards)
     if wanted and not present:
-        raise ValueError("there is no worker that these shards could be assigned to")
+        raise ValueError("no worker can get these shards")
     found = assign(
         wanted,
         {identity: worker.capacity for identity, worker in present.items()},

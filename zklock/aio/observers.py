@@ -42,7 +42,7 @@ class Changes(ChangesBase[C]):
         """
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(
-                f"{self._path}: these changes are told on another event loop: iterate there"
+                f"{self._path}: these changes belong to another event loop: iterate there"
             )
         return await self._next(timeout)
 

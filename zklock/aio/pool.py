@@ -181,7 +181,9 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
         self, handler: ShardHandler, executor: object
     ) -> Callable[[asyncio.AbstractEventLoop | None], Runner]:
         if isinstance(executor, asyncio.AbstractEventLoop):
-            raise TypeError("executor must be no loop: coroutine functions run on that of start()")
+            raise TypeError(
+                "executor must not be a loop: coroutine functions run on the loop of start()"
+            )
         return super()._runner_of(handler, executor)
 
     def _new_callbacks(self) -> Calling:

@@ -24,10 +24,10 @@ FEWEST, MOST = 12, 1000
 _DESCRIPTION = """\
 Play four acts with real worker processes against a real ZooKeeper: six workers queue for one lock
 and write under its tokens; the holder is killed; paused past its session; cut from ZooKeeper.
-Then check what happened. Exit status 0: all of it held; 1: something did not, and the summary
-names it; 69: the ZooKeeper that was named does not answer, or cannot be run here. Where neither a
-container engine nor Java can run ZooKeeper, and none can be installed, the demo plays with the
-embedded server, and says so."""
+Then check what happened. Exit status 0: all checks passed; 1: a check failed, and the summary
+names it; 69: the given ZooKeeper does not answer, or cannot be run here. Where neither a container
+engine nor Java can run ZooKeeper, and none can be installed, the demo plays with the embedded
+server, and says so."""
 
 
 def add(commands: Any) -> None:

@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
         metavar="SECONDS",
         type=connection.seconds,
         default=1.0,
-        help="between two looks at what has changed, at least; default 1",
+        help="least time between two reads of what has changed; default 1",
     )
     connection.add_options(parser)
     parser.set_defaults(run=run)

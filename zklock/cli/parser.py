@@ -25,7 +25,7 @@ COMMANDS = {
     "watch": "print what happens in a queue",
     "wait": "wait until a lock is free",
     "graph": "show who waits for whom, and deadlocks",
-    "doctor": "say what would hurt, and what to do",
+    "doctor": "find problems, and say what to do",
     "check": "tell whether a token still holds its lock",
     "break": "take a lock from its holder",
     "gc": "remove the nodes of locks that nobody uses",

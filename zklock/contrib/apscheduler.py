@@ -65,7 +65,7 @@ class LeaderJobs:
         **options: Any,
     ) -> None:
         if scheduler.running:
-            raise ValueError("the scheduler runs already: make LeaderJobs before its start()")
+            raise ValueError("the scheduler already runs: make LeaderJobs before its start()")
         self._scheduler = scheduler
         self._path = path
         self._background = wsgi.Background(

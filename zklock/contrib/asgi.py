@@ -51,7 +51,7 @@ class Background(BackgroundBase[Callable[[aio.Leadership], Awaitable[object]]]):
 
     async def __aenter__(self) -> Self:
         if self._task is not None:
-            raise RuntimeError("this Background runs already: make one for each application")
+            raise RuntimeError("this Background already runs: make one for each application")
         self._report = Reporter()
         self._task = asyncio.create_task(self._run(), name="zklock-background")
         return self

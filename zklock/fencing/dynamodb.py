@@ -92,7 +92,7 @@ class DynamoDbGuard(SwapGuard):
         if not isinstance(values, Mapping):
             raise TypeError(f"values must be a mapping of attributes, not {type(values).__name__}")
         if self._attribute in values:
-            raise ValueError(f"{self._attribute!r} is the mark: give another attribute=")
+            raise ValueError(f"{self._attribute!r} is the mark's name: pass another attribute=")
         places = [(f"#zklock_{i}", f":zklock_{i}") for i in range(len(values))]
         sets = ", ".join(f"{name} = {value}" for name, value in places)
         change = _Change(

@@ -64,7 +64,7 @@ class S3Guard(SwapGuard):
             )
         taken = {"Bucket", "Key", "Body", "IfMatch", "IfNoneMatch"} & set(put_options or {})
         if taken:
-            raise ValueError(f"put_options are set by the guard itself: {', '.join(sorted(taken))}")
+            raise ValueError(f"the guard sets these put_options itself: {', '.join(sorted(taken))}")
         super().__init__(f"s3://{bucket}/{key}")
         self._client = client
         self._object = {"Bucket": bucket, "Key": key}

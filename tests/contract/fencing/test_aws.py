@@ -552,7 +552,7 @@ def test_expressions_of_dynamodb(aws: str) -> None:
     for wrong in ({"#zklock_x": "a"}, {":zklock_x": "a"}):
         with pytest.raises(ValueError, match="uses these names itself"):
             guard.update("REMOVE a", A, names=wrong)
-    with pytest.raises(ValueError, match="is the mark: give another attribute="):
+    with pytest.raises(ValueError, match="is the mark's name: pass another attribute="):
         guard.write({"zklock_fence": 1}, A)
     with pytest.raises(TypeError, match="values must be a mapping"):
         guard.write(b"bytes", A)  # type: ignore[arg-type]

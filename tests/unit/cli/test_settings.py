@@ -326,7 +326,7 @@ def test_what_others_need_to_connect_as_well(config: Path) -> None:
         ({"ZKLOCK_SASL_PASSWORD": "hush"}, "needs sasl-user and a password"),
         ({"ZKLOCK_SASL": "DIGEST-MD5"}, "needs sasl-user and a password"),
         ({"ZKLOCK_DIGEST": "hush"}, "user:password"),
-        ({"ZKLOCK_ACL": "creator"}, "there are no credentials"),
+        ({"ZKLOCK_ACL": "creator"}, "acl is creator, and needs credentials"),
         ({"ZKLOCK_DIGEST_FILE": "/no/file"}, "digest-file: /no/file: No such file"),
     ],
 )

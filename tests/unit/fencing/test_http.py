@@ -199,7 +199,7 @@ def test_an_error_of_first_is_not_the_applications(
     ask = kind(guards)
     status, message = ask("PUT", ("Fencing-Token", str(A)))
     assert status == 503
-    assert message.startswith("a: it could not be found out whether the token holds the lock")
+    assert message.startswith("a: zklock could not check whether the token holds the lock")
     assert "secret details" not in message
     assert "secret details" in caplog.text
     assert ask.seen == []

@@ -120,7 +120,7 @@ def current_grant() -> zklock.Grant:
     """
     grant = getattr(current_task.request, "zklock", None) if current_task else None
     if grant is None:
-        raise RuntimeError("no grant: no task runs here that is decorated by @singleton")
+        raise RuntimeError("no grant: no task with @singleton runs here")
     found: zklock.Grant = grant
     return found
 
@@ -230,8 +230,8 @@ def _running(function: Callable[..., Any], args: Any) -> Any:
         return args[0]
     if not current_task:
         raise RuntimeError(
-            f"{function.__qualname__} runs outside of a task: call the task that @app.task has "
-            "made, and put @app.task above @singleton"
+            f"{function.__qualname__} runs outside of a task: call the task made by @app.task, "
+            "and put @app.task above @singleton"
         )
     return current_task._get_current_object()
 

@@ -85,7 +85,7 @@ class SqlMark(ABC):
     def ddl(dialect: Dialect, *, table: str = TABLE) -> str:
         """Return the statement that makes the table of the marks, for a migration."""
         if dialect not in statements.DDL:
-            raise ValueError(f"no dialect {dialect!r}: one of {', '.join(statements.DDL)}")
+            raise ValueError(f"unknown dialect {dialect!r}: one of {', '.join(statements.DDL)}")
         return statements.DDL[dialect].format(table=statements.table_name(table))
 
     @property

@@ -153,8 +153,8 @@ class SqlFence:
 def _awaitable(made: Awaitable[Result]) -> Awaitable[Result]:
     if not inspect.isawaitable(made):
         raise TypeError(
-            f"change must be a coroutine function, and has returned {type(made).__name__}: for a "
-            "function that does not await, call it by connection.run_sync()"
+            f"change must be a coroutine function, but it returned {type(made).__name__}: call a "
+            "function that does not await by connection.run_sync()"
         )
     return made
 
