@@ -215,7 +215,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
 
     @property
     def payload(self) -> bytes:
-        """What this member says of itself."""
+        """This member's payload."""
         return self._payload
 
     @property
@@ -233,9 +233,8 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
     def resign(self) -> None:
         """Give up the leadership, and queue again at the end. Does not wait.
 
-        ``lead`` is told; once it has ended, the next in the queue leads. What was acquired is told,
-        too (``should_stop``), and has to be released. Raises ``NotHeld`` if this object does not
-        lead.
+        It sets ``should_stop``. The next in the queue leads once ``lead`` has ended, or once an
+        acquired leadership is released. Raises ``NotHeld`` if this object does not lead.
         """
         self._present().leadership.resign()
 

@@ -1,7 +1,7 @@
 """A worker of a pool, for threads and for asyncio alike: what it owns, takes on and gives up.
 
-One thread decides, in both fronts. So a blocked loop holds up only its own handlers. A front adds
-where callbacks run, and how it waits.
+One thread decides, in both fronts. A blocked loop therefore delays only its own handlers. A front
+adds where callbacks run, and how it waits.
 """
 
 from __future__ import annotations
@@ -297,11 +297,11 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     @property
     def payload(self) -> bytes:
-        """What this worker says of itself, for others to read."""
+        """This worker's payload, for others to read."""
         return self._desk.profile.payload_bytes
 
     def set_payload(self, payload: bytes | str) -> None:
-        """Change what this worker says of itself. Does not wait. No shard moves."""
+        """Change this worker's payload. Does not wait. No shard moves."""
         self._change(payload=_coded(payload))
 
     def __repr__(self) -> str:

@@ -85,7 +85,7 @@ class Observer(Closing):
         self._task.add_done_callback(lambda _: _observing.discard(self))
 
     def close(self) -> None:
-        """Make no more calls. A call that runs goes on."""
+        """Make no more calls. A running call continues."""
         self._closed = True
         self._changes.close()
 

@@ -1,4 +1,4 @@
-"""What background work is like in a worker process, whichever way it waits; what it tells."""
+"""The state of background work in a worker process, for threads and for asyncio."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class LeaderJobs:
     Decorate the jobs by :meth:`only`: then each looks at the lease when it begins, and a hand-over
     waits for those that run. A ``ProcessPoolExecutor`` cannot run them: its processes do not lead.
 
-    APScheduler treats what fell due while it was paused as misfired: a job that is late by no more
-    than its ``misfire_grace_time`` (1 second by default) runs when this process takes over.
+    APScheduler treats jobs that fell due while it was paused as misfired: a job that is late by no
+    more than its ``misfire_grace_time`` (1 second by default) runs when this process takes over.
 
     *Not guaranteed:* that a job runs exactly once. With job stores in memory, a process does not
     know what another one has run: let every ``misfire_grace_time`` be shorter than the session
@@ -88,9 +88,9 @@ class LeaderJobs:
         return self._background.health
 
     def only(self, job: Job) -> Job:
-        """Decorate a job, a function or a coroutine function: it begins only under the lease.
+        """Decorate a job, a function or a coroutine function: it starts only under the lease.
 
-        If the lease has lapsed by then, the job is left out: ``None`` is returned, and a warning is
+        If the lease has lapsed by then, the job is skipped: ``None`` is returned, and a warning is
         logged. The result can be kept in a persistent job store, if it is a name of a module.
         """
         if inspect.iscoroutinefunction(job):

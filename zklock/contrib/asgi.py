@@ -29,8 +29,8 @@ class Background(BackgroundBase[Callable[[aio.Leadership], Awaitable[object]]]):
     another process leads. ``identity`` and ``grace`` are those of ``aio.LeaderElection``.
 
     Use it as the lifespan (``FastAPI(lifespan=background.lifespan)``), or by ``async with
-    background:`` inside a lifespan of your own. The application starts and serves without
-    ZooKeeper, too: the connection is tried again until there is one.
+    background:`` inside a lifespan of your own. The application also starts and serves without
+    ZooKeeper: it retries the connection until there is one.
 
     The object itself is an ASGI application that answers ``…/live``, ``…/ready`` and ``…/leader``:
     mount it somewhere. Each answer is that of the worker process that got the request.

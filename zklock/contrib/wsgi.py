@@ -67,7 +67,7 @@ class Background(BackgroundBase[Callable[[zklock.Leadership], object]]):
     def stop(self) -> bool:
         """Have the work end, and hand the leadership over; return whether all has ended.
 
-        Waits at most twice ``grace``. What has not ended by then ends with the process.
+        Waits at most twice ``grace``. Work that has not ended by then ends with the process.
         """
         thread = self._thread
         if thread is None:

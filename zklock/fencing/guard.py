@@ -1,9 +1,9 @@
 """What every guard has in common: its public face, its arguments, its refusals.
 
 A guard keeps a *mark* with the resource: the highest token that the resource has seen. A token
-below the mark is refused. A token at or above the mark advances it and lets the change happen,
-in one atomic step of the store. Only an explicit ``create()`` makes the mark. So a mark that is
-missing later was lost, and the guard refuses everything. It does not start again from nothing.
+below the mark is refused. A token at or above the mark advances it and lets the change happen, in
+one atomic step of the store. Only an explicit ``create()`` makes the mark. A mark that is missing
+later was therefore lost, and the guard refuses everything. It does not start again from nothing.
 """
 
 from __future__ import annotations

@@ -146,10 +146,11 @@ class ZooKeeperGuard:
     claimed anything since. (The lock's client must then have the same chroot.)
 
     Beside the mark, ``create()`` makes ``<path>.made`` with one child, whose name never comes
-    again. Every change checks that child. So a change that was under way when the mark was removed
-    cannot happen after ``create()`` has made the mark again, whatever its version numbers are.
-    A mark that somebody made by hand is refused until ``create()`` has adopted it. Anyone who may
-    write or delete the mark or ``<path>.made`` can let stale tokens in; ``acl`` applies to both.
+    again. Every change checks that child. A change that was in progress when the mark was removed
+    therefore cannot happen after ``create()`` has made the mark again, whatever its version numbers
+    are. A mark that somebody made by hand is refused until ``create()`` has adopted it. Anyone who
+    may write or delete the mark or ``<path>.made`` can let stale tokens in; ``acl`` applies to
+    both.
 
     Values outside ZooKeeper are not covered: ``highest()`` and a later write to them are not one
     step.

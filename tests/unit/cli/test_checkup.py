@@ -79,7 +79,7 @@ CASES: list[tuple[dict[str, Any], Level, str, str]] = [
      "zk3:1 is silent"),
     ({"servers": [Server("zk1:1", "read-only", "3.8.4")]}, Level.PROBLEM, "server", "no quorum"),
     ({"servers": [Server("zk1:1", "leader", "3.8.4", outstanding=900)]}, Level.WARNING, "server",
-     "900 requests"),
+     "900 outstanding requests"),
     ({"servers": [Server("zk1:1", "leader", "3.4.14")]}, Level.WARNING, "version", "3.4.14"),
     ({"asked": 60.0, "granted": 40.0, "limits": Limits("x", 2.0, 4.0, 40.0)}, Level.WARNING,
      "session", "60 s, and ZooKeeper granted 40 s (it grants 4 to 40 s)"),
@@ -98,11 +98,11 @@ CASES: list[tuple[dict[str, Any], Level, str, str]] = [
     ({"boottime": False}, Level.WARNING, "clock", "CLOCK_BOOTTIME"),
     ({"chroot": "/apps", "chroot_exists": False}, Level.PROBLEM, "chroot", "/apps does not exist"),
     ({"own": Rights("/locks", True, False, False)}, Level.WARNING, "acl",
-     "it has no delete and read permission on /locks"),
+     "there is no delete and read permission on /locks"),
     ({"own": Rights("/locks", False, None, True)}, Level.WARNING, "acl",
-     "it has no create permission on /locks"),
+     "there is no create permission on /locks"),
     ({"own": Rights("/", False, None, True), "exists": False}, Level.WARNING,
-     "acl", "it has no create permission on /"),
+     "acl", "there is no create permission on /"),
     ({"facts": Facts(denied={"/locks/x"})}, Level.WARNING, "acl", "such as /locks/x"),
 ]  # fmt: skip
 

@@ -51,13 +51,14 @@ class LeaderScheduler(Scheduler):
 
     Every tick asks for the lease. When each entry was sent last is kept in ZooKeeper, below
     ``<zklock_path>-runs``: the next leader goes on from there. It is written before an entry is
-    sent, in one transaction that needs the leader's own znode. So a beat that was paused or cut off
-    sends nothing after another one leads, and no run is sent twice. What the broker did not take is
-    not recorded any more: this beat, or the next leader, sends it once the broker takes it.
+    sent, in one transaction that needs the leader's own znode. A beat that was paused or cut off
+    therefore sends nothing after another one leads, and no run is sent twice. A run that the broker
+    refused is not recorded any more: this beat, or the next leader, sends it once the broker
+    accepts it.
 
     *Not guaranteed:* that every run is sent. If the leader dies between the two steps, the entry is
-    sent at its next time only. What was recorded by a leader that was then paused may arrive late.
-    A run whose message the broker took without an answer is sent again.
+    sent at its next time only. A run that a leader recorded before a pause may arrive late. A run
+    whose message the broker took without an answer is sent again.
     """
 
     def __init__(self, app: Any, *args: Any, lazy: bool = False, **kwargs: Any) -> None:

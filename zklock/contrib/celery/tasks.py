@@ -46,7 +46,7 @@ _clients = ProcessClients()
 def singleton(
     *, lock: str | Callable[..., str], busy: Busy = "retry", wait: float = 0.0
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a task: it runs under a lock, so that one runs at a time among all workers.
+    """Decorate a task: it runs under a lock, and one runs at a time among all workers.
 
     ::
 
