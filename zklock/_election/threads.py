@@ -108,8 +108,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     ``LeaderLatch`` may take part in the same election.
 
     *Not guaranteed:* that two never act as leader at the same instant. A leader that was paused
-    acts on when it resumes, until it checks. Protect every write that must not come late with the
-    token.
+    acts on when it resumes, until it checks. Use the token to fence every write that must not come
+    late.
     """
 
     _FRONT = BLOCKING

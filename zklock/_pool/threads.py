@@ -98,8 +98,8 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
     The constructor sends no request. Use :meth:`start` and :meth:`stop`, or ``with pool:``.
 
     *Not guaranteed:* that two workers never act on a shard at the same instant. A worker that was
-    paused acts on when it resumes, until it checks. Protect every write that must not come late
-    with the token.
+    paused acts on when it resumes, until it checks. Use the token to fence every write that must
+    not come late.
     """
 
     _FRONT = BLOCKING
@@ -127,9 +127,9 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
         have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``. Their
         shards then stay owned until they return (or ``stuck_after``), and ``stop()`` may be called
         again. If ZooKeeper does not answer, the rest continues in the background. After an
-        interrupt all of it does. A handler that calls ``stop()`` deadlocks. In a forked child,
-        whose parent has the worker, it raises ``ForkedClient``, and the end of ``with pool:`` does
-        nothing.
+        interrupt all of it does. A handler must not call ``stop()``: it would wait for itself. In a
+        forked child, whose parent has the worker, it raises ``ForkedClient``, and the end of ``with
+        pool:`` does nothing.
         """
         try:
             run(lambda: self._stop(timeout))
@@ -147,8 +147,8 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
 
         Waits until this worker owns no shard. Returns ``False`` if that took longer than
         ``timeout`` seconds; the draining goes on. After ``True`` no handler begins before
-        :meth:`resume`. If all workers of the pool drain, nobody owns the shards. A handler that
-        calls ``drain()`` deadlocks: let it pass ``timeout=0``.
+        :meth:`resume`. If all workers of the pool drain, nobody owns the shards. A handler may call
+        only ``drain(timeout=0)``: otherwise it would wait for itself.
         """
         return run(lambda: self._drain(timeout))
 

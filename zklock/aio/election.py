@@ -148,7 +148,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     may be called from anywhere.
 
     *Not guaranteed:* that two never act as leader at the same instant. Nor is it guaranteed that a
-    blocked loop tells a leader in time. Protect every write that must not come late with the token.
+    blocked loop tells a leader in time. Use the token to fence every write that must not come late.
     """
 
     _AWAITS = True

@@ -64,8 +64,8 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     coroutine is cancelled, its action may go on: see each.
 
     *Not guaranteed:* that two workers never act on a shard at the same instant. Nor is it
-    guaranteed that a blocked loop tells a handler in time. Protect every write that must not come
-    late with the token.
+    guaranteed that a blocked loop tells a handler in time. Use the token to fence every write that
+    must not come late.
     """
 
     _AWAITS = True

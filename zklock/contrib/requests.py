@@ -33,7 +33,7 @@ class FencedAdapter(HTTPAdapter):
     too, do not get the token. Make one for each grant. ``header`` is the name of the header;
     further options are those of ``requests.adapters.HTTPAdapter``.
 
-    The transport checks the lease before it sends a request: if the lease is over, it raises
+    The adapter checks the lease before it sends a request: if the lease is over, it raises
     ``LockLost`` or ``NotHeld``, and sends nothing. If the service answers 412, ``StaleToken`` is
     raised: the grant is over. Stop its work; the request has changed nothing. ``highest`` of the
     error is ``None``: it is not known. A 412 to a request with a condition of its own (``If-Match``
