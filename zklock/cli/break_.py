@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
         metavar="TOKEN",
         type=connection.token,
         nargs="?",
-        help="the holder's, as 'zklock show' prints it",
+        help="the holder's token, as 'zklock show' prints it",
     )
     which.add_argument("--oldest", action="store_true", help="the holder, or the oldest of several")
     parser.add_argument(

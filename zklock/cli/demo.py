@@ -46,10 +46,10 @@ def add(commands: Any) -> None:
         type=_timeout,
         default=2.0,
         metavar="SECONDS",
-        help=f"of the workers, {SHORTEST:g} to {LONGEST:g}; default 2",
+        help=f"session timeout of the workers, {SHORTEST:g} to {LONGEST:g}; default 2",
     )
     parser.add_argument(
-        "--keep-ledger", type=_new_file, metavar="FILE", help="leave the SQLite ledger there"
+        "--keep-ledger", type=_new_file, metavar="FILE", help="keep the SQLite ledger in FILE"
     )
     parser.add_argument(
         "--replay",
@@ -63,7 +63,11 @@ def add(commands: Any) -> None:
         help="play with a worker pool instead: shards, and workers that come, go and fail",
     )
     parser.add_argument(
-        "--shards", type=_shards, default=24, metavar="N", help="of the pool; default 24"
+        "--shards",
+        type=_shards,
+        default=24,
+        metavar="N",
+        help="number of shards of the pool; default 24",
     )
     parser.set_defaults(run=run)
 

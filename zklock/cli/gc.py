@@ -92,7 +92,7 @@ def _remove(client: KazooClient, facts: Facts, paths: list[str]) -> dict[str, st
         except NotEmptyError:
             kept[path] = "it is in use again"
         except BadVersionError:
-            kept[path] = "it was written meanwhile"
+            kept[path] = "it has changed meanwhile"
         except NoAuthError:
             kept[path] = "ACLs forbid it"
         except NoNodeError:
@@ -115,7 +115,7 @@ def _report(options: argparse.Namespace, found: list[str], kept: dict[str, str])
     for path, why in kept.items():
         say("gc", f"{path} is not removed: {why}")
     if not found:
-        print(f"nothing below {plain(options.root)} is to be removed")
+        print(f"nothing to remove below {plain(options.root)}")
     elif options.dry_run:
         print(f"{many(len(found), 'node')} would be removed")
     else:
