@@ -98,7 +98,7 @@ class TestAcquiring:
             assert leadership.held
             assert second.is_leader
         gone(other, zklock_path)
-        with pytest.raises(ValueError, match="waits for nothing"):
+        with pytest.raises(ValueError, match="does not wait"):
             first.acquire(blocking=False, timeout=1.0)
         with pytest.raises(TypeError, match="not 5: pass seconds as timeout="):
             first.acquire(5)

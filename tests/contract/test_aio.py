@@ -927,7 +927,7 @@ class TestLossInTheBody:
                     await aside(other.delete, grant.path)
                     await forever()
                 raise KeyError
-        assert "lost meanwhile" in caught.value.__notes__[0]
+        assert "was also lost" in caught.value.__notes__[0]
         assert uncancelled()
 
     @on_loop

@@ -114,7 +114,7 @@ def test_without_credentials_for_the_path(
     code, found = examine(zk, zklock_path)
     assert code >= 1
     assert found["acl"][0]["what"].startswith(
-        f"as this command connects, it has no create permission on {zklock_path}"
+        f"with this command's connection, there is no create permission on {zklock_path}"
     )
 
 

@@ -577,7 +577,10 @@ def test_times_that_are_cut(
     assert zk.run(command, "--grace", "2", zklock_path, "true") == (0, "", "")
     code, _, errors = zk.run(command, "--grace", "30", zklock_path, "true")
     assert (code, errors.count("\n")) == (0, 1)
-    assert re.match(rf"zklock {command}: the grace is 3\.33 s, not 30 s, .* of 90$", errors)
+    assert re.match(
+        rf"zklock {command}: the grace at the end of a lease is 3\.33 s, not 30 s: .*timeout 90$",
+        errors,
+    )
     zk.environ["ZKLOCK_SESSION_TIMEOUT"] = "100000"
     code, _, errors = zk.run(command, zklock_path, "true")
     assert (code, errors.count("\n")) == (0, 1)

@@ -222,9 +222,7 @@ def test_what_nobody_uses_is_removed(zk: Commands, one: KazooClient, zklock_path
     }
     assert semaphore.contenders() == []
     assert one.get(f"{zklock_path}/permits")[0] == b"2"
-    assert zk.run("gc", "--yes", zklock_path)[1] == (
-        f"nothing to remove below {zklock_path}\n"
-    )
+    assert zk.run("gc", "--yes", zklock_path)[1] == (f"nothing to remove below {zklock_path}\n")
     assert zk.run("gc", "--yes", f"{zklock_path}/no")[0] == 66
 
 

@@ -413,8 +413,8 @@ class TestOtherConnections:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (0.5, ["not 0.5 s", "a lease needs 2.15", "pass 2 s or more"]),
-        (100.0, ["60 s, not 100 s", "raise maxSessionTimeout"]),
+        (0.5, ["instead of 0.5 s", "a lease needs 2.15 ticks", "pass 2 s or more"]),
+        (100.0, ["60 s instead of 100 s", "raise maxSessionTimeout"]),
         (4.0, []),
     ],
 )

@@ -292,7 +292,7 @@ def test_a_handler_whose_own_executor_breaks_fails_alone(
         assert executor.submit(os.getpid).result(SOON)
         others = {*range(SHARDS)} - {1}
         wait_for(lambda: pool.owned().keys() >= others, SOON, "the others are owned")
-        assert "gives its shards up" not in caplog.text
+        assert "gives up its shards" not in caplog.text
         pool.stop()
 
 

@@ -309,7 +309,7 @@ def test_a_broken_number_of_shards_changes_nothing_and_can_be_mended(
     one = join("a")
     shared(one)
     zklock_client.set(f"{zklock_path}/shards", garbage)
-    wait_for(lambda: "mend it with set_shards()" in caplog.text, SOON, "it is said")
+    wait_for(lambda: "correct it with set_shards()" in caplog.text, SOON, "it is said")
     shared(one)
     late = front.pool(zklock_connect(), zklock_path, shards=SHARDS)
     with pytest.raises(
@@ -843,7 +843,7 @@ def test_all_are_handled_after_no_thread_could_be_started(
         pool = join("a", handler=handle, retry=(0.05, 0.1))
         shared(pool)
         wait_for(lambda: len(refused) > 3 * SHARDS, SOON, "refusals")
-        assert caplog.text.count("is not handled") == SHARDS - 1, "once for each shard"
+        assert caplog.text.count("did not start") == SHARDS - 1, "once for each shard"
         returns.set()
     wait_for(lambda: sorted(began) == list(range(SHARDS)), SOON, lambda: f"{began} were handled")
 
@@ -959,11 +959,11 @@ def test_a_shard_that_may_not_be_had_is_said_once(
     one = join("a", retry=(0.5, 4.0))
     wait_for(lambda: len(denials.pauses) >= 6, SOON, "it tries again")
     assert denials.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
-    assert caplog.text.count("cannot be had") == 1
+    assert caplog.text.count("cannot acquire") == 1
     zklock_client.set_acls(shard, OPEN_ACL_UNSAFE)
     shared(one)
     assert "shard 3 acquired" in caplog.text
-    assert caplog.text.count("cannot be had") == 1
+    assert caplog.text.count("cannot acquire") == 1
 
 
 def test_a_pool_whose_client_is_stopped_leaves_without_an_error(

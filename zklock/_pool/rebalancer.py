@@ -252,7 +252,7 @@ class Rebalancer:
                 node.data,
                 "these are no shards of this pool: "
                 + ("nothing is planned" if self._shards is None else f"{told(self._shards)} stay")
-                + "; mend it with set_shards()",
+                + "; correct it with set_shards()",
             )
         else:
             log.error(
