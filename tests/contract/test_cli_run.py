@@ -586,4 +586,4 @@ def test_times_that_are_cut(
     assert (code, errors.count("\n")) == (0, 1)
     assert re.match(rf"zklock {command}: the session timeout is \d+ s, not 100000 s: ", errors)
     _, _, errors = zk.run("-v", command, zklock_path, "true")
-    assert errors.count("not 100000 s") == 1
+    assert errors.count("instead of 100000 s") == 1
