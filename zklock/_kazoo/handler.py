@@ -110,6 +110,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """
 
     _connection: type[_Socket] = _Socket
+    completion_queue: Any
+    callback_queue: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,13 +159,28 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return self._process != os.getpid()
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads; all or none, also if an interrupt strikes."""
         self._process = os.getpid()
-        super().start()
+        try:
+            super().start()
+        except BaseException:
+            try:
+                self._end_workers()
+            except BaseException:  # a second interrupt
+                self._end_workers()
+                raise
+            raise
+
+    def _end_workers(self) -> None:
+        """End the threads that kazoo has started: it stops those of a whole start alone."""
+        for work in (self.completion_queue, self.callback_queue):
+            work.put(_end)
+        self.completion_queue, self.callback_queue = self.queue_impl(), self.queue_impl()
 
     def spawn(self, func: Any, *args: Any, **kwargs: Any) -> threading.Thread:
         """Call on a new daemon thread, and return that."""
-        thread = threading.Thread(target=func, args=args, kwargs=kwargs, daemon=True)
+        call = partial(func, *args, **kwargs)
+        thread = threading.Thread(target=_run, args=(call,), daemon=True)
         threads.begin(thread)
         return thread
 
@@ -558,6 +575,19 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 self._poller.register(each, select.POLLOUT)
             self._polled = wanted
         return self._poller
+
+
+class _End(BaseException):
+    """Ends a thread of kazoo's that waits for work."""
+
+
+def _end() -> None:
+    raise _End
+
+
+def _run(call: Callable[[], object]) -> None:
+    with contextlib.suppress(_End):
+        call()
 
 
 class Inline:
