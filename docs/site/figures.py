@@ -56,6 +56,8 @@ LOCKS = (
     ("the floor", "1 + 1", "floor"),
 )
 """Who takes a lock: its title, its round trips, and its name in the file."""
+BY_DEFAULT = tuple(each for each in LOCKS if "without riders" not in each[2])
+"""The same without the rows of what a user has to turn off: one table of these is enough."""
 ELSEWHERE = (
     ("redis-py's `Lock`", "Redis"),
     ("etcd3gw's `Lock`", "etcd"),
@@ -94,15 +96,15 @@ def peers_table() -> str:
     """Return the times on one machine, as multiples of each peer's, and the processor time."""
     result = measured("lock")
     found = result["figures"]["one machine"]
-    head = ["", "µs", "× kazoo", "× Curator", "× floor", "processor time, µs"]
+    head = ["", "µs", "× Curator", "× floor", "processor time, µs"]
     rows = [
         [
             title,
             f"{found[name]['p50'] * 1e6:.0f}" if name in found else NONE,
-            *(over(found, name, peer) for peer in ("kazoo", "curator", "floor")),
+            *(over(found, name, peer) for peer in ("curator", "floor")),
             f"{found[name]['processor'] * 1e6:.0f}" if name in found else NONE,
         ]
-        for title, _, name in LOCKS
+        for title, _, name in BY_DEFAULT
     ]
     curator = result["conditions"].get("Curator")
     return table(result, head, rows, f" Curator {curator}." if curator else missing(result))
@@ -123,7 +125,7 @@ def disk_table(name: str, place: str) -> str:
     places = [result["figures"][place], result["figures"][f"{place}, disk"]]
     rows = [
         [title, over(places[0], who, "kazoo"), *(spread(found, who) for found in places)]
-        for title, who in (*((title, who) for title, _, who in LOCKS), *ELSEWHERE)
+        for title, who in (*((title, who) for title, _, who in BY_DEFAULT), *ELSEWHERE)
         if any(who in found for found in places)
     ]
     ran = BACKENDS.get(conditions["backend"], conditions["backend"])

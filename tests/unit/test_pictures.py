@@ -77,13 +77,13 @@ def test_a_lock_is_compared_with_each_peer_and_a_missing_one_is_named(
     (tmp_path / "lock.json").write_text(json.dumps(told))
     compared, ours = figures.TABLES["peers"](), "| zklock's `Lock` |"
     assert "Curator 5.7.1." in compared
-    assert f"{ours} 400 | 0.40 | 0.50 | 2.00 | 200 |" in compared
+    assert f"{ours} 400 | 0.50 | 2.00 | 200 |" in compared
     del here["curator"], told["conditions"]["Curator"]
     told["conditions"]["missing"] = {"Curator": "no jars of Curator"}
     (tmp_path / "lock.json").write_text(json.dumps(told))
     for name in ("lock", "peers"):
         assert "Missing: Curator." in figures.TABLES[name]()
-    assert f"{ours} 400 | 0.40 | – | 2.00 | 200 |" in figures.TABLES["peers"]()
+    assert f"{ours} 400 | – | 2.00 | 200 |" in figures.TABLES["peers"]()
 
 
 def test_memory_and_disk_stand_side_by_side_and_who_is_nowhere_has_no_row(
