@@ -78,36 +78,26 @@ def over(figures: dict[str, Any], name: str, peer: str) -> str:
 
 
 def lock_table() -> str:
-    """Return the times and the rates of locks, as multiples of kazoo's."""
+    """Return the times and the rates of locks, as multiples of kazoo's, and the processor time."""
     result = measured("lock")
     found = result["figures"]
     places, crowds = ("one machine", "over a network"), ("2 processes", "8 processes")
     head = ["", "round trips", *(f"time, {each}" for each in places)]
-    head += [f"hand-offs, {each}" for each in crowds]
-    rows = [
-        [title, trips, *(over(found[each], name, "kazoo") for each in (*places, *crowds))]
-        for title, trips, name in LOCKS
-    ]
-    reads = " and ".join(f"{found[each]['read'] * 1e3:.1f} ms ({each})" for each in places)
-    return table(result, head, rows, f" A read took {reads}.{missing(result)}")
-
-
-def peers_table() -> str:
-    """Return the times on one machine, as multiples of each peer's, and the processor time."""
-    result = measured("lock")
-    found = result["figures"]["one machine"]
-    head = ["", "µs", "× Curator", "× floor", "processor time, µs"]
+    head += [*(f"hand-offs, {each}" for each in crowds), "processor time, µs"]
+    here = found["one machine"]
     rows = [
         [
             title,
-            f"{found[name]['p50'] * 1e6:.0f}" if name in found else NONE,
-            *(over(found, name, peer) for peer in ("curator", "floor")),
-            f"{found[name]['processor'] * 1e6:.0f}" if name in found else NONE,
+            trips,
+            *(over(found[each], name, "kazoo") for each in (*places, *crowds)),
+            f"{here[name]['processor'] * 1e6:.0f}" if name in here else NONE,
         ]
-        for title, _, name in BY_DEFAULT
+        for title, trips, name in LOCKS
     ]
+    reads = " and ".join(f"{found[each]['read'] * 1e3:.1f} ms ({each})" for each in places)
     curator = result["conditions"].get("Curator")
-    return table(result, head, rows, f" Curator {curator}." if curator else missing(result))
+    peer = f" Curator {curator}." if curator else ""
+    return table(result, head, rows, f"{peer} A read took {reads}.{missing(result)}")
 
 
 def spread(figures: dict[str, Any], name: str) -> str:
@@ -200,7 +190,6 @@ def ratio(found: dict[str, float]) -> float:
 
 TABLES = {
     "lock": lock_table,
-    "peers": peers_table,
     "disk": lambda: disk_table("lock", "one machine"),
     "ensemble": lambda: disk_table("ensemble", "3 nodes"),
     "held": held_table,
