@@ -54,7 +54,7 @@ class Mutation:
     kind: str = "lock"
     faults: tuple[str, ...] = ()
     troubles: int = 3
-    found: str = ""  # a part of what is then said
+    found: str = ""  # a pattern of what is then said
     quick: bool = True  # whether it is looked for in each run of the tests
     delay: float = 0.0
     steps: int = MOST_STEPS  # a plan with more goes on and on
@@ -606,7 +606,7 @@ MUTATIONS = {
         (Bend(Membership, "_give_up_start", "self._depart()", "pass"),),
         kind="pool",
         faults=(INTERRUPT,),
-        found="left behind",
+        found="come to rest|left behind",
         quick=False,
     ),
     "a second interrupt leaves a MultiLock with a part": Mutation(
@@ -634,7 +634,7 @@ MUTATIONS = {
         ),
         kind="pool",
         faults=(AGAIN,),
-        found="left behind",
+        found="come to rest|left behind",
         quick=False,
     ),
     "a release leaves its mark": Mutation(
