@@ -34,18 +34,18 @@ SEEDED = {
     # Three defences, each of which is enough: all are taken away.
     "adopts the node of another session": Seeded(
         (
-            Bend(steps, "_find", "if node.mine", ""),
+            Bend(steps, "_find", "node.mine", "True"),
             Bend(
                 lock_recipe,
                 "enter",
                 SEARCH,
                 f"""
-            while True:
-                try:
-                    {SEARCH}
-                except SessionReplaced:
-                    continue
-                break""",
+                while True:
+                    try:
+                        {SEARCH}
+                    except SessionReplaced:
+                        continue
+                    break""",
             ),
             Bend(Client, "claim", "claim.path not in self._own", "False"),
         ),
@@ -58,12 +58,26 @@ SEEDED = {
         Bounds(2, 1, ("node",)),
     ),
     "looks for a stale uuid": Seeded(
-        (Bend(lock_recipe, "enter", "entry.kind, entry.uuid,", "entry.kind, entry.new_uuid(),"),),
+        (
+            Bend(
+                lock_recipe,
+                "enter",
+                "names.prefix(entry.kind, entry.uuid, entry.naming)",
+                "names.prefix(entry.kind, entry.new_uuid(), entry.naming)",
+            ),
+        ),
         "left waiting",
         Bounds(1, 1, ("connection",)),
     ),
     "does not sweep when it gives up before the create is answered": Seeded(
-        (Bend(lock_recipe, "_leave", "entry.node or (", "entry.node or (entry.granted and "),),
+        (
+            Bend(
+                lock_recipe,
+                "_leave",
+                "entry.uuid and (yield from find(entry.path, entry.uuid))",
+                "entry.granted and entry.uuid and (yield from find(entry.path, entry.uuid))",
+            ),
+        ),
         "left behind",
         Bounds(1, 2, ("connection", "give up")),
     ),
@@ -84,9 +98,8 @@ SEEDED = {
             Bend(
                 lock_recipe,
                 "_take_turn",
-                "match decide(standing, event):",
-                "match Decision.TAKE_TURN if event is Event.BLOCKER_GONE"
-                " else decide(standing, event):",
+                "decide(standing, event)",
+                "Decision.TAKE_TURN if event is Event.BLOCKER_GONE else decide(standing, event)",
             ),
         ),
         "was granted while",
@@ -97,8 +110,8 @@ SEEDED = {
             Bend(
                 attempt,
                 "_event",
-                "if fired.path is None:\n        return Event.UNWATCHED",
-                "if fired.path is None:\n        return Event.BLOCKER_GONE",
+                "if fired.path is None:\n    return Event.UNWATCHED",
+                "if fired.path is None:\n    return Event.BLOCKER_GONE",
             ),
         ),
         "was granted while",
@@ -110,7 +123,7 @@ SEEDED = {
         Bounds(2, 0),
     ),
     "forgets a create that was lost, and may come late": Seeded(
-        (Bend(steps, "find", "if not found:", "if False:"),),
+        (Bend(steps, "find", "not found", "False"),),
         "left (behind|waiting)",
         Bounds(1, 1, ("late",)),
     ),
@@ -119,8 +132,8 @@ SEEDED = {
             Bend(
                 steps,
                 "delete",
-                "result.why is Failure.MISSING:",
-                "result.why in (Failure.MISSING, Failure.DROPPED):",
+                "result.why is Failure.MISSING",
+                "result.why in (Failure.MISSING, Failure.DROPPED)",
             ),
         ),
         "left behind",
@@ -136,7 +149,7 @@ SEEDED = {
             Bend(
                 lock_recipe,
                 "acquire",
-                "yield from leave(entry)\n            raise",
+                "yield from leave(entry)\nraise",
                 "raise",
             ),
         ),
@@ -148,8 +161,8 @@ SEEDED = {
             Bend(
                 lock_recipe,
                 "_take_turn",
-                "match decide(standing, event):",
-                "match decide(standing, event or Event.HOLDER_GONE):",
+                "decide(standing, event)",
+                "decide(standing, event or Event.HOLDER_GONE)",
             ),
         ),
         "was granted while",
