@@ -89,7 +89,7 @@ def for_any_event(call: Callable[[], None]) -> Callable[..., None]:
 @pytest.mark.parametrize("awaits", [False, True])
 def test_the_arguments_have_to_fit(awaits: bool) -> None:
     stop = threading.Event()
-    with pytest.raises(TypeError, match=r"on_lost is called with one argument, which .*Event\.set"):
+    with pytest.raises(TypeError, match=r"calls on_lost with one argument, which .*Event\.set"):
         callbacks.check_callbacks(awaits, on_lost=stop.set)
     with pytest.raises(TypeError, match="on_assigned is called with 2 arguments"):
         callbacks.check_callbacks(awaits, 2, on_assigned=[].append)
@@ -105,7 +105,7 @@ def test_the_arguments_have_to_fit(awaits: bool) -> None:
 def test_a_lambda_is_not_what_goes_around_a_coroutine_function() -> None:
     async def work() -> None: ...
 
-    with pytest.raises(TypeError, match=r"put it into a coroutine function \(async def\) that"):
+    with pytest.raises(TypeError, match=r"wrap it in a coroutine function \(async def\) that"):
         callbacks.check_callbacks(True, lead=work)
 
 

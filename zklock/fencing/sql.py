@@ -128,14 +128,15 @@ class SqlGuard(SqlMark):
                 if tried.error is not None:
                     raise tried.error
         except BaseException as error:
-            failed, done = tried.error, tried.done
-            del tried  # else a cycle would keep the connection for as long as the error
-            if session is not None and error is not failed:
-                # Some drivers raise an error if a connection is closed that is lost or closed.
-                if failed is not None and (session.discarded or of_a_library(error)):
-                    return Tried(error=failed)
-                session.discard(error)
-            return Tried(error=error, done=done)
+            try:
+                if session is not None and error is not tried.error:
+                    # Some drivers raise an error if a connection is closed that is lost or closed.
+                    if tried.error is not None and (session.discarded or of_a_library(error)):
+                        return Tried(error=tried.error)
+                    session.discard(error)
+                return Tried(error=error, done=tried.done)
+            finally:
+                del tried  # else a cycle would keep the connection for as long as the error
         return tried
 
     async def _pause(self, seconds: float) -> None:

@@ -21,6 +21,8 @@ def fresh(stores: Stores, kind: str, what: type[S]) -> S:
     return made
 
 
-def played(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test's coroutine to its end."""
-    asyncio.run(asyncio.wait_for(play(), PATIENCE))
+def played(
+    play: Callable[[], Coroutine[Any, Any, None]], patience: float | None = PATIENCE
+) -> None:
+    """Run a test's coroutine to its end; a test of many turns limits each of them instead."""
+    asyncio.run(asyncio.wait_for(play(), patience))

@@ -46,13 +46,17 @@ class Moments:
         if what in {"call", "c_return"} and arg is not sys.setprofile:
             self.count += 1
             if self.count == self.at:
-                error, self.error = self.error, None  # nothing keeps what it has passed
+                error, self.error = self.error, None
                 assert error is not None
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # nothing keeps what it has passed
 
     def run(self, call: Callable[[], object], at: int = -1, error: Any = None) -> bool:
         """Call; return whether the error got through. Other errors pass."""
         self.count, self.at, self.error = 0, at, error or TimeLimit()
+        del error  # nothing keeps what it passes
         with nothing_collected():
             try:
                 sys.setprofile(self)
@@ -73,5 +77,5 @@ def strikes(
     for turn in range(number):
         moments.run(lambda: calls(-1))
         at = chance.randrange(1, moments.count + 1)
-        error = chance.choice([TimeLimit, Interrupt])()
-        yield turn, moments.run(lambda turn=turn: calls(turn), at, error)  # type: ignore[misc]
+        made = chance.choice([TimeLimit, Interrupt])
+        yield turn, moments.run(lambda turn=turn: calls(turn), at, made())  # type: ignore[misc]

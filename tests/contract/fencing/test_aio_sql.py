@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.fencing.awaited import fresh, played
+from tests.contract.fencing.awaited import PATIENCE, fresh, played
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncSql
 from tests.contract.fencing.interrupts import THOUSANDS, leaves_open
@@ -228,38 +228,39 @@ def test_runs_that_are_cancelled_anywhere_leave_nothing_locked(
 ) -> None:
     """SQLite keeps the locks of a closed connection until its last cursor is gone."""
 
+    async def played_turn(guard: SqlGuard, turn: int, kept: list[BaseException]) -> None:
+        task = asyncio.create_task(guard.run(B, lambda c: put(store, c, b"cancelled")))
+        for _ in range(turn % 50):
+            await asyncio.sleep(0)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError as error:
+            kept.append(error)
+        value = f"{turn}".encode()
+        threaded(store).run(
+            B,
+            lambda c: store.execute(
+                "UPDATE data SET value = :v WHERE resource = :r", c, v=value, r=store.resource
+            ),
+        )
+        assert read(store) == value
+        await guard.run(B, lambda c: put(store, c, b"again"))
+        with pytest.raises(StaleToken):
+            await guard.claim(A)
+
     async def play() -> None:
         engine = store.engine()
         guard = SqlGuard(engine.connect, store.resource)
-        kept = []
+        kept: list[BaseException] = []
         try:
             for turn in range(number):
-                task = asyncio.create_task(guard.run(B, lambda c: put(store, c, b"cancelled")))
-                for _ in range(turn % 50):
-                    await asyncio.sleep(0)
-                task.cancel()
-                try:
-                    await task
-                except asyncio.CancelledError as error:
-                    kept.append(error)
-                value = f"{turn}".encode()
-                threaded(store).run(
-                    B,
-                    lambda c, value=value: store.execute(  # type: ignore[misc]
-                        "UPDATE data SET value = :v WHERE resource = :r",
-                        c,
-                        v=value,
-                        r=store.resource,
-                    ),
-                )
-                assert read(store) == value
-                await guard.run(B, lambda c: put(store, c, b"again"))
-                with pytest.raises(StaleToken):
-                    await guard.claim(A)
+                async with asyncio.timeout(PATIENCE):
+                    await played_turn(guard, turn, kept)
         finally:
             await engine.dispose()
 
-    played(play)
+    played(play, patience=None)
 
 
 def test_a_cancelled_advance_is_not_committed_without(stores: Stores) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import re
 import sqlite3
@@ -17,7 +18,8 @@ import pytest
 
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
-from tests.contract.fencing.interrupts import THOUSANDS, Moments, leaves_open, strikes
+from tests.contract.fencing.interrupts import Moments, leaves_open, strikes
+from tests.unit.bytecodes import nothing_collected
 from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard, is_retryable
 from zklock.token import FencingToken
@@ -152,6 +154,16 @@ class Servers:
         engine = sqlalchemy.create_engine(url)
         return self.disposed(engine, engine.connect)
 
+    @functools.cached_property
+    def engine(self) -> Any:
+        """Return an engine whose pool has no limit: a strike may use up a place."""
+        import sqlalchemy
+
+        return sqlalchemy.create_engine(self.store("mariadb-sqlalchemy").where, max_overflow=-1)
+
+    def pool(self) -> Any:
+        return self.engine.connect()
+
     def sqlalchemy_streaming(self) -> Any:
         import sqlalchemy
 
@@ -274,7 +286,9 @@ STRUCK = {
 
 
 @leaves_open
-@pytest.mark.parametrize("number", [20, THOUSANDS])
+@pytest.mark.parametrize(
+    "number", [20, pytest.param(1000, marks=pytest.mark.thorough("a thousand strikes"))]
+)
 @pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("kind", STRUCK)
 def test_after_a_strike_anywhere_nothing_hangs_and_nothing_is_locked(
@@ -283,8 +297,7 @@ def test_after_a_strike_anywhere_nothing_hangs_and_nothing_is_locked(
     """A reply that is half read was waited for by the rollback, or taken by the next write."""
     servers = Servers(stores)
     store = servers.store(STRUCK[kind]).fresh()
-    connect = store.connect if kind == "pool" else getattr(servers, kind)
-    guard = SqlGuard(connect, store.resource)
+    guard = SqlGuard(getattr(servers, kind), store.resource)
 
     def write(value: str) -> str:
         where = f"WHERE resource = '{store.resource}'"
@@ -307,6 +320,8 @@ def test_after_a_strike_anywhere_nothing_hangs_and_nothing_is_locked(
         with pytest.raises(StaleToken):
             guard.claim(A)
         assert guard.highest() == B
+    if kind == "pool":
+        servers.engine.dispose()
 
 
 @pytest.mark.slow("real servers, and connections that are struck or lost")
@@ -356,6 +371,22 @@ def test_an_error_of_the_users_own_leaves_the_connection_usable(kind: str, store
             raise KeyError
         connection.commit()
         assert guard.highest() == B
+
+
+def test_an_error_that_is_over_leaves_nothing_locked(stores: Stores) -> None:
+    """SQLite keeps the locks of a closed connection until its last cursor is gone."""
+    store = Servers(stores).store("sqlite").fresh()
+    guard = SqlGuard(store.connect, store.resource)
+
+    def change(connection: Any) -> None:
+        unread = _executed(connection, "SELECT resource FROM data")
+        raise KeyError(str(unread))
+
+    with nothing_collected():
+        with contextlib.suppress(KeyError):
+            guard.run(B, change)
+        other = SqlGuard(lambda: sqlite3.connect(store.where, timeout=0), store.resource)
+        other.claim(B, attempts=1)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,10 @@ class Tried(Generic[Result]):
         if self.error is None:
             return cast("Result", self._value)
         error, self.error = self.error, None
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # else a cycle would keep what the user's function has open
 
 
 class SqlMark(ABC):
