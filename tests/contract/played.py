@@ -22,11 +22,12 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 import zklock.aio
+from tests.stopwatch import Stopwatch
 from tests.unit.simulator.ensemble import ADDRESSES, Ensemble
 from tests.unit.simulator.network import Network, Socket
-from tests.unit.simulator.plans import RULES
 from tests.unit.simulator.substituted import substituted
-from tests.unit.simulator.system import System, running
+from tests.unit.simulator.system import System, now, running
+from zklock.testing.zookeeper.machine import Rules
 
 SERVER = f"{ADDRESSES[0]}:2181"
 
@@ -35,6 +36,7 @@ MOST_STEPS = 3_000_000
 HOUSES = (
     "tests.contract",
     "tests.stopwatch",
+    "tests.unit.testing.wire",
     "asyncio.base_events",
     "zklock.testing.proxy",
     "zklock.testing.pytest_plugin",
@@ -46,6 +48,9 @@ HOUSES = (
 
 GRAIN = 2.0**-20
 """Seconds: no wait seems shorter than it is, as it would by what floats are rounded to."""
+
+ITERATION = 0.0002
+"""Seconds that a loop takes for what is ready: others go on while a task only lets tasks run."""
 
 NOISE = 0.1
 """How often others run where a thread need not wait."""
@@ -64,7 +69,7 @@ class Selector:
         if timeout is None or timeout > 0:
             self._system.block(lambda: self.woken or self._ready(), timeout)
         else:
-            self._system.point()
+            self._system.block(lambda: False, ITERATION)
         self.woken = False
         return self._ready()
 
@@ -165,8 +170,9 @@ def playing(seed: int) -> Iterator[System]:
         for home in (asyncio, asyncio.events):
             put(home, "new_event_loop", lambda: Loop(system, network))
         put(asyncio, "SelectorEventLoop", lambda: Loop(system, network))
+        put(Stopwatch, "clock", staticmethod(now))
         stack.enter_context(running(system))
-        Ensemble(system, network, RULES)
+        Ensemble(system, network, Rules(max_session_timeout=60_000))
         yield system
 
 

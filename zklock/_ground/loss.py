@@ -74,7 +74,12 @@ class Loss:
     grant: LostGrant
     noticed: float
     lease_end: float
-    _made: float = field(default_factory=time.time, init=False, repr=False, compare=False)
+    _made: float = field(
+        default_factory=lambda: time.time(),  # noqa: PLW0108 - the simulator replaces ``time``
+        init=False,
+        repr=False,
+        compare=False,
+    )
 
     @property
     def _since(self) -> str:

@@ -175,9 +175,9 @@ class Follower:
         inbox += data
         while len(inbox) >= 4 and not link.over:
             if link not in self.known and words.is_word(bytes(inbox[:4])):
-                serves = not self.given_up
-                answer = b"Zookeeper version: 3.8\n" if serves else b"not currently serving\n"
-                link.down.send(answer)
+                view = words.View(self._ensemble.machine, 2181, len(self.known), 0, 0)
+                answer = words.answer(bytes(inbox[:4]), view)
+                link.down.send(b"not currently serving\n" if self.given_up else answer)
                 link.down.send(None)
                 del inbox[:]
                 return

@@ -76,7 +76,7 @@ class Network:
         self.system = running
         self.rng = random.Random(f"network {running.seed}")
         self.listeners: dict[str, Listener] = {}
-        self.ports: dict[int, Socket] = {}  # on which sockets of tests listen
+        self.ports: dict[tuple[str, int], Socket] = {}  # on which sockets of tests listen
         self.links: list[Link] = []
         self.cuts: set[tuple[str, str]] = set()
         self.slow = 0.0  # seconds that everything takes longer
@@ -108,7 +108,7 @@ class Network:
         me = self.system.current
         assert me is not None
         host = address[0]
-        listener: Listener | None = self.listeners.get(host) or self.ports.get(address[1])
+        listener: Listener | None = self.listeners.get(host) or self.ports.get(address[:2])
         if listener is None:
             raise ConnectionRefusedError(111, "Connection refused")
         cut = (me.process.name, host)
@@ -128,9 +128,17 @@ class Network:
         end = Socket(self)
         end.link = link = Link(self, me.process, host, listener, end)
         end.out = link.up
+        end.peer_name = address
         self.links.append(link)
         if isinstance(listener, Socket):
             listener.connected(link)
+        return end
+
+    def serve(self, address: tuple[str, int]) -> Socket:
+        """As ``socket.create_server``."""
+        end = Socket(self)
+        end.bind(address)
+        end.listen()
         return end
 
     def pair(self) -> tuple[Socket, Socket]:
@@ -252,13 +260,21 @@ class Network:
                 socket,
                 socket=Made,
                 create_connection=self.connect,
+                create_server=self.serve,
                 socketpair=self.pair,
-                getaddrinfo=lambda host, port, *_: [(2, 1, 6, "", (host, port))],
+                getaddrinfo=look_up,
                 gethostname=lambda: "host",
             ),
             "select": Module(select, poll=Poll, epoll=Epoll),
             "fcntl": Module(fcntl, fcntl=lambda *_: 0),
         }
+
+
+def look_up(host: str, port: int, *_: object) -> list[Any]:
+    """As ``socket.getaddrinfo``: each name is an address, but for those that no DNS may have."""
+    if host.endswith(".invalid"):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
 
 class Socket:
@@ -277,7 +293,7 @@ class Socket:
         self.link: Link | None = None
         self.out: Direction | None = None
         self.peer: Socket | None = None
-        self._port = 0
+        self.name = self.peer_name = ("", 0)
         self._accepted: dict[Link, Socket] = {}
         self._backlog: deque[Socket] = deque()
 
@@ -286,16 +302,19 @@ class Socket:
     @property
     def accepts(self) -> bool:
         """Whether it listens."""
-        return self._network.ports.get(self._port) is self
+        return self._network.ports.get(self.name) is self
 
     def bind(self, address: tuple[str, int]) -> None:
-        self._port = address[1] or next(self._network.free_ports)
+        self.name = address[0], address[1] or next(self._network.free_ports)
 
     def listen(self, backlog: int = 0) -> None:
-        self._network.ports[self._port] = self
+        self._network.ports[self.name] = self
 
     def getsockname(self) -> tuple[str, int]:
-        return "127.0.0.1", self._port
+        return self.name
+
+    def getpeername(self) -> tuple[str, int]:
+        return self.peer_name
 
     def connected(self, link: Link) -> None:
         """Have a connection wait to be accepted."""
@@ -306,8 +325,9 @@ class Socket:
         self.readable = True
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
+        self._wait()
         if not self._backlog:
-            raise BlockingIOError
+            raise OSError(22, "Invalid argument")
         end = self._backlog.popleft()
         self.readable = bool(self._backlog)
         return end, ("127.0.0.1", 0)
@@ -338,7 +358,8 @@ class Socket:
     def setsockopt(self, *_: object) -> None:
         """There is nothing to tune."""
 
-    def recv(self, size: int) -> bytes:
+    def _wait(self) -> None:
+        """Wait until there is something to read, or to accept."""
         if not self.readable:
             if self._timeout == 0:
                 raise BlockingIOError
@@ -346,6 +367,11 @@ class Socket:
                 raise TimeoutError("timed out")
         if self._closed:
             raise OSError(9, "Bad file descriptor")
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        if flags == socket.MSG_WAITALL:
+            return Lines(self).read(size)
+        self._wait()
         data = bytes(self._inbox[:size])
         del self._inbox[:size]
         self.readable = bool(self._inbox) or self._ended
@@ -354,9 +380,9 @@ class Socket:
     def send(self, data: Any) -> int:
         if self._closed:
             raise OSError(9, "Bad file descriptor")
-        if self.out is not None:
+        if data and self.out is not None:
             self.out.send(bytes(data))
-        elif self.peer is not None:
+        elif data and self.peer is not None:
             self.peer.arrive(bytes(data))
         return len(data)
 
@@ -380,7 +406,7 @@ class Socket:
             self._closed = self.readable = True
             self._network.sockets.pop(self._number, None)
             if self.accepts:
-                del self._network.ports[self._port]
+                del self._network.ports[self.name]
             self._end()
 
     def __enter__(self) -> Socket:
@@ -398,10 +424,16 @@ def of_the_call(error: BaseException) -> bool:
 
 
 class Lines:
-    """As much of a socket's file as zklock uses."""
+    """As much of a socket's file as zklock and tests use."""
 
     def __init__(self, end: Socket) -> None:
         self._end = end
+
+    def read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size and (more := self._end.recv(size - len(data))):
+            data += more
+        return data
 
     def readline(self, limit: int) -> bytes:
         line = b""

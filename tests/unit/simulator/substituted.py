@@ -31,9 +31,13 @@ from zklock._election.base import pause_after
 from zklock._engine import runtime, sessions
 from zklock._ground import mutexes, strikes
 from zklock._ground.clock import clock
+from zklock._kazoo import spin
 
 HOUSES = ("zklock", "kazoo", "concurrent.futures")
 """What runs on the simulated system: the beginnings of the names of its modules."""
+
+A_LOOK = spin.LIMIT / 4
+"""Seconds between two looks of a thread that spins."""
 
 Put = Callable[[Any, str, object], None]
 
@@ -99,9 +103,12 @@ def substituted(system: System, network: Network, *more: str) -> Iterator[Put]:
             KazooRetry.__init__,
             pause_after,
             selector_select,
+            spin.Glance.__init__,
+            spin.Spin.__init__,
         ):
             defaults = tuple(by_id.get(id(each), each) for each in function.__defaults__ or ())
             put(function, "__defaults__", defaults)
+        put(spin, "_let_others_run", lambda: simulated.sleep(A_LOOK))
         put(sys.modules["kazoo.handlers.threading"], "atexit", mock.Mock())
         opening = simulated.RLock()
         put(sessions, "_opening", opening)

@@ -66,9 +66,10 @@ class Exposed:
 class Task:
     """A simulated thread. It waits until ``ready()``, or until ``due``."""
 
-    def __init__(self, name: str, process: Process) -> None:
+    def __init__(self, name: str, process: Process, ident: int) -> None:
         self.name = name
         self.process = process
+        self.ident = ident
         self.locals: dict[int, dict[str, Any]] = {}
         self.thread: Thread | Current = Current(self)
         self.loop: asyncio.AbstractEventLoop | None = None  # that runs on it
@@ -124,8 +125,9 @@ class System:
     # Threads.
 
     def spawn(self, name: str, call: Callable[[], object], process: Process) -> Task:
-        """Begin a thread."""
-        task = Task(name, process)
+        """Begin a thread. Its number is the least one that is free, so it was perhaps another's."""
+        taken = {each.ident for each in self.tasks}
+        task = Task(name, process, next(each for each in count(1) if each not in taken))
         self.tasks.append(task)
 
         def body() -> None:
@@ -497,6 +499,14 @@ class Event:
         return self._set or _block(lambda: self._set, timeout)
 
 
+class Barrier(threading.Barrier):
+    """As ``threading.Barrier``."""
+
+    def __init__(self, parties: int) -> None:
+        super().__init__(parties)
+        self._cond = Condition()
+
+
 class Queue:
     """As ``queue.SimpleQueue``, and as much of ``queue.Queue`` as kazoo uses."""
 
@@ -558,7 +568,7 @@ class Thread:
 
     @property
     def ident(self) -> int | None:
-        return None if self._task is None else id(self._task)
+        return None if self._task is None else self._task.ident
 
     def is_alive(self) -> bool:
         return self._task is not None and not self._task.done
@@ -607,7 +617,7 @@ class Current:
 
     def __init__(self, task: Task | None) -> None:
         self.name = "nobody" if task is None else task.name
-        self.ident = id(task)
+        self.ident = 0 if task is None else task.ident
 
     def is_alive(self) -> bool:
         return True
@@ -657,12 +667,13 @@ THREADING = Module(
     Condition=Condition,
     Semaphore=Semaphore,
     Event=Event,
+    Barrier=Barrier,
     Thread=Thread,
     local=Local,
     current_thread=current_thread,
     enumerate=threads,
     main_thread=main_thread,
-    get_ident=lambda: id(_me()),
+    get_ident=lambda: current_thread().ident,
 )
 TIME = Module(time, monotonic=now, time=now, sleep=sleep, clock_gettime=lambda _: now())
 QUEUE = Module(queue, Queue=Queue, SimpleQueue=Queue)
