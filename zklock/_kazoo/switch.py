@@ -19,8 +19,12 @@ from zklock.errors import ClientUnusable
 def new_handler() -> Handler:
     """Return the handler of a new client, as the environment wants it."""
     wanted = os.environ.get("ZKLOCK_RIDER") or "on"
-    if wanted not in {"on", "off"}:
+    if wanted not in {"on", "off", "gateway"}:
         raise ClientUnusable(f"ZKLOCK_RIDER is {wanted!r} in the environment: set it to on or off")
+    if wanted == "gateway":
+        from zklock._kazoo.gateway import GatewayHandler  # noqa: PLC0415
+
+        return GatewayHandler()
     if wanted == "off":
         return Handler()
     from zklock._kazoo.riding import RidingHandler  # noqa: PLC0415
@@ -37,8 +41,9 @@ def open_store(
 ) -> Store:
     """Return the store of a client: one with riders if its handler carries them."""
     if isinstance(client.handler, Handler) and type(client.handler) is not Handler:
+        from zklock._kazoo.gateway import GatewayHandler  # noqa: PLC0415
         from zklock._kazoo.riding import RidingHandler, RidingStore  # noqa: PLC0415
 
-        if isinstance(client.handler, RidingHandler):
+        if isinstance(client.handler, RidingHandler | GatewayHandler):
             return RidingStore(client, on_event, is_mine, lock, after, handler=client.handler)
     return Store(client, on_event, is_mine, lock, after)
