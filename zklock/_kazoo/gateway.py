@@ -36,7 +36,6 @@ import math
 import select
 import socket
 import ssl
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -45,8 +44,10 @@ from typing import Any
 
 from zklock._ground import threads
 from zklock._ground.clock import clock
+from zklock._ground.events import Event
 from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.records import log_fields
+from zklock._ground.strikes import of_the_call
 from zklock._kazoo.frames import AUTH_XID, Frames
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.riders import Rider
@@ -182,9 +183,13 @@ class GatewaySocket(_Socket):
         try:
             while self._held:
                 del self._held[: int(self._sock.send(self._held))]
-        except _LATER:
+        except _LATER as error:
+            if not of_the_call(error):
+                raise
             self._wake_reader()
         except OSError as error:
+            if not of_the_call(error):
+                raise
             self._stop(error)
 
     # For any thread that is not under the mutex.
@@ -230,8 +235,12 @@ class GatewaySocket(_Socket):
     def _wake_reader(self) -> None:
         ear = self._ear
         if ear is not None:
-            with contextlib.suppress(OSError):  # full: it wakes up already; or over
+            try:
                 ear[1].send(b"\0")
+            except OSError as error:
+                if not of_the_call(error):
+                    raise
+                return  # full: it wakes up already; or over
 
     def _close_ear(self) -> None:
         ear, self._ear = self._ear, None
@@ -249,10 +258,14 @@ class GatewaySocket(_Socket):
             self._stop(True)
             while not self._closed:
                 self._await_close()
-            for rider in self._sorted.left():
-                rider.drop()
-            self._gateway.ended(self)
-            self._close_ear()
+            self._end_reading()
+
+    def _end_reading(self) -> None:
+        """Drop what is under way: nothing is read any more."""
+        for rider in self._sorted.left():
+            rider.drop()
+        self._gateway.ended(self)
+        self._close_ear()
 
     def _read(self) -> None:
         assert self._ear is not None
@@ -351,8 +364,7 @@ class GatewayHandler(Handler):
         self.interrupted: Callable[[], bool] = owned_by_me(self.mutex)
         self._riders: _Wakes | None = None
         self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
-        self._bell = threading.Lock()  # taken while nothing has rung
-        self._bell.acquire()
+        self._bell = Event()
 
     @property
     def line(self) -> GatewaySocket | None:
@@ -380,8 +392,7 @@ class GatewayHandler(Handler):
 
     def wake_kazoo(self) -> None:
         """Have kazoo's connection thread look whether there is something for it."""
-        with contextlib.suppress(RuntimeError):  # it has rung already
-            self._bell.release()
+        self._bell.set()
 
     def async_result(self) -> Any:
         """Return an asynchronous result (``IAsyncResult``), and note it until it is there."""
@@ -443,11 +454,12 @@ class GatewayHandler(Handler):
         until = math.inf if timeout is None else clock() + timeout
         connection.flush()
         while True:
+            self._bell.clear()
             ready = [each for each in rlist if each.pending()]
             left = until - clock()
             if ready or left <= 0:
                 break
-            self._bell.acquire(True, min(left, threading.TIMEOUT_MAX))
+            self._bell.wait(left)
         if len(rlist) == 1 and not ready:
             connection.waited()
         return ready, [], []
