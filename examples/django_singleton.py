@@ -34,7 +34,7 @@ def main(hosts: str, database: str) -> None:
     from zklock.contrib.django import claim, create_mark, fenced_atomic, lock  # noqa: PLC0415
 
     call_command("migrate", verbosity=0)
-    create_mark("report")
+    create_mark("report")  # once: the database is new. In a project, a migration calls it
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE report (author TEXT)")
 

@@ -24,7 +24,7 @@ def main() -> None:
     ):
         report = Path(folder, "report.txt")
         guard = FileGuard(report)
-        guard.create()
+        guard.create()  # once: the file is new. A program that only writes does not call it
 
         first = zklock.Lock(client, "/examples/report", identity="first")
         second = zklock.Lock(other, "/examples/report", identity="second")

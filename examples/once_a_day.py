@@ -1,8 +1,8 @@
 """A job that many hosts start at the same time, and that runs once a day.
 
-The lock keeps two hosts from running the job together. The day of the last run is kept in
-ZooKeeper, and is written under the lock's token: no other host runs the job again on that day, and
-a host that was paused cannot write late. Tomorrow the job runs again.
+The lock keeps two hosts from running the job together. The day of the last run is in ZooKeeper, and
+is written under the lock's token: no other host runs the job again on that day, and a host that was
+paused cannot write late. The job runs again the next day.
 """
 
 import os
@@ -18,7 +18,7 @@ MARK = "/examples/daily-fence"
 
 
 def install(hosts: str) -> None:
-    """Make the guard's mark with what it guards: when the job is installed, not when it starts."""
+    """Make what the guard guards, and its mark: once, so that a lost mark is not made again."""
     with zklock.connect(hosts) as client:
         if client.exists(LAST) is None:
             ZooKeeperGuard(client, MARK).create()

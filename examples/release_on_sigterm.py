@@ -1,4 +1,4 @@
-"""A job that gives its lock back when it is told to end (SIGTERM), also while it waits for it.
+"""A job that gives its lock back when it is told to end (SIGTERM), even while it waits for it.
 
 It starts two processes of itself. The first one is told to end in the middle of its work, as a
 service manager or an orchestrator does it. The second one works then.

@@ -82,7 +82,6 @@ GROUPS = (
         "lock record",
         r"\btest_(a_doctored_record_fails|the_page_(shows_what_the_demo|lists)|the_demo$)",
     ),
-    ("hazards", r"\bunit/test_hazards_table\.py"),
     ("mended", r"\bcontract/test_fixtures\.py::test_the_ensemble_"),
 )
 """Tests with such an id run one after the other, in one process: they share an expensive server,

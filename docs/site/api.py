@@ -45,6 +45,9 @@ NAMES = {
     for module in (package, *(f"{package}.{part}" for part in PARTS.get(package, ())))
 }
 
+FIRST = ("connect", "Lock")
+"""What a page begins with, where a module has it."""
+
 GIVEN = {
     "Backend",
     "Check",
@@ -159,8 +162,10 @@ def page(package: str, about: str) -> str:
 def listing(module: str, shown: dict[object, str]) -> list[str]:
     """Return the lines about the names of a module, by kind; note where each is shown."""
     home = importlib.import_module(module)
-    kinds: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": [], "Data": []}
-    for name in sorted(NAMES[module], key=str.lower):
+    first = [name for name in FIRST if name in NAMES[module]]
+    kinds: dict[str, list[str]] = {"Begin here": first}
+    kinds |= {"Functions": [], "Classes": [], "Errors": [], "Data": []}
+    for name in sorted({*NAMES[module]} - {*first}, key=str.lower):
         thing = getattr(home, name)
         if isinstance(thing, ModuleType):
             continue
@@ -175,8 +180,8 @@ def listing(module: str, shown: dict[object, str]) -> list[str]:
         lines += [kind, "-" * len(kind), ""] if found and module in PACKAGES else []
         for name in found:
             thing = getattr(home, name)
-            first = "zklock" if name in NAMES["zklock"] and kind == "Errors" else module
-            if (other := shown.setdefault(thing, first)) != module:
+            owner = "zklock" if name in NAMES["zklock"] and kind == "Errors" else module
+            if (other := shown.setdefault(thing, owner)) != module:
                 lines += [f"``{name}`` is that of ``{other}``.", ""]
             else:
                 lines += directive(module, name, thing, kind)
@@ -185,7 +190,7 @@ def listing(module: str, shown: dict[object, str]) -> list[str]:
 
 def directive(package: str, name: str, thing: Any, kind: str) -> list[str]:
     """Return the directive for one name."""
-    if kind == "Functions":
+    if not isinstance(thing, type) and callable(thing):
         return [f".. autofunction:: {package}.{name}", ""]
     if kind == "Data":
         return [f".. autodata:: {package}.{name}", "   :no-value:", ""]

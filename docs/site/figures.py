@@ -53,12 +53,12 @@ LOCKS = (
     ("`zklock.aio`'s `Lock`", "1 + 1", "asyncio"),
     ("`zklock.aio`'s `Lock`, without riders", "1 + 1", "asyncio, without riders"),
     ("Curator's `InterProcessMutex`, warm JVM", "2 + 1", "curator"),
-    ("the floor: the same bytes on a bare socket", "1 + 1", "floor"),
+    ("the floor", "1 + 1", "floor"),
 )
 """Who takes a lock: its title, its round trips, and its name in the file."""
 ELSEWHERE = (
-    ("redis-py's `Lock`, one server of Redis", "Redis"),
-    ("etcd3gw's `Lock`, one server of etcd", "etcd"),
+    ("redis-py's `Lock`", "Redis"),
+    ("etcd3gw's `Lock`", "etcd"),
 )
 """Who takes a lock that is not ZooKeeper's, for orientation."""
 BACKENDS = {"container": "in containers", "java": "in local Java"}

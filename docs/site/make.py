@@ -21,65 +21,64 @@ ROOT = HERE.parents[1]
 
 NAVIGATION = {
     "Start": [
+        "Install <docs/howto/install>",
+        "Quick start <self>",
         "docs/which",
         "docs/tutorial",
         "docs/why",
-        "docs/comparison",
-        "docs/demo",
-        "examples/README",
-        "docs/index",
     ],
-    "How-to": [
+    "Using it": [
         "docs/howto",
         "docs/family",
         "docs/election",
         "docs/pool",
         "docs/asyncio",
         "docs/fencing",
-        "docs/howto/*",
         "docs/testing",
         "docs/coming-from-kazoo",
-        "docs/interop",
+        "Other clients <docs/interop>",
+        "docs/contrib/index",
     ],
-    "Frameworks": ["docs/contrib/*"],
     "Operating": [
         "docs/operating",
-        "docs/failures",
         "docs/runbook",
         "docs/telemetry",
-        "docs/hazards",
-        "docs/commands",
-        "docs/commands/*",
-        "compose/README",
+        "Commands <docs/commands>",
     ],
     "Reference": [
         "docs/reference",
-        "docs/errors",
-        "docs/api/zklock",
-        "docs/api/zklock.aio",
-        "docs/api/zklock.fencing",
-        "docs/api/zklock.telemetry",
-        "docs/api/zklock.contrib",
-        "docs/api/zklock.testing",
-        "docs/versions",
-        "docs/changelog",
-    ],
-    "Explanation": [
+        "API <docs/api/zklock>",
         "docs/guarantees",
-        "docs/evidence",
-        "docs/recipe",
-        "docs/model/index",
-        "docs/design",
-        "docs/benchmarks",
-        "docs/chaos",
-        "docs/decisions/index",
+        "docs/versions",
     ],
-    "Project": ["CONTRIBUTING", "SECURITY"],
+    "More": ["docs/internals", "docs/index"],
 }
-"""What the side of each page lists, by kind. What is not listed follows at the end."""
+"""What the side of each page lists, by kind."""
 
-LISTS = {"docs/decisions/index": "docs/decisions/0*"}
-"""Pages that list others, in the order of their names."""
+BELOW = {
+    "docs/tutorial": ["examples/README", "docs/demo"],
+    "docs/why": ["docs/comparison"],
+    "docs/howto": ["docs/howto/*"],
+    "docs/testing": ["compose/README"],
+    "docs/contrib/index": ["docs/contrib/*"],
+    "docs/operating": ["docs/failures"],
+    "docs/commands": ["docs/commands/*"],
+    "docs/reference": ["docs/errors"],
+    "docs/api/zklock": ["docs/api/zklock.*"],
+    "docs/versions": ["docs/changelog"],
+    "docs/internals": [
+        "docs/recipe",
+        "docs/evidence",
+        "docs/hazards",
+        "docs/chaos",
+        "docs/model/index",
+        "docs/decisions",
+        "docs/benchmarks",
+        "docs/design",
+    ],
+    "docs/index": ["CONTRIBUTING", "SECURITY"],
+}
+"""Pages that the side lists below another one. A page that stands in no list ends the build."""
 
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "compose/README.md")
 LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -88,21 +87,30 @@ TEST = re.compile(r"(?: {4})?(class|def|async def) ([Tt]est\w+)")
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".sh": "sh"}
 
 
-def navigation(source: Path) -> str:
-    """Return the lists of all pages, for the first one."""
-    pages = {name_of(page, source) for page in source.rglob("*.md")} - {"README"}
-    pages |= {f"docs/api/{package}" for package in api.PACKAGES}
-    pages -= {page for page in pages if page.startswith("files/")}
-    pages -= {page for others in LISTS.values() for page in fnmatch.filter(pages, others)}
-    lists, listed = [], set()
-    for kind, patterns in NAVIGATION.items():
-        found = [page for each in patterns for page in sorted(fnmatch.filter(pages, each))]
-        if gone := [each for each in patterns if not fnmatch.filter(pages, each)]:
-            sys.exit(f"docs: {gone} of NAVIGATION are no pages: take them out of {__file__}")
-        lists.append(contents(f":caption: {kind}\n:hidden:", found))
-        listed |= {*found}
-    more = sorted(pages - listed)
-    return "\n".join([*lists, contents(":caption: More\n:hidden:", more) if more else ""])
+def navigation(pages: set[str]) -> dict[str, str]:
+    """Return the lists for the first page, and for each page that has others below it."""
+    listed: set[str] = set()
+
+    def entries(patterns: list[str]) -> list[str]:
+        found = []
+        for each in patterns:
+            title, _, name = each.removesuffix(">").rpartition(" <")
+            names = ["self"] if name == "self" else fnmatch.filter(sorted(pages - listed), name)
+            if not names:
+                sys.exit(f"docs: {name} is no page, or is listed twice: see {__file__}")
+            listed.update(names)
+            paths = [it if it == "self" else f"/{it}" for it in names]
+            found += [f"{title} <{it}>" if title else it for it in paths]
+        return found
+
+    side = {kind: entries(patterns) for kind, patterns in NAVIGATION.items()}
+    lists = {page: contents(entries(patterns)) for page, patterns in BELOW.items()}
+    if left := sorted(pages - listed):
+        sys.exit(f"docs: {left} stand nowhere on the side: see {__file__}")
+    return {
+        "index": "\n".join(contents(*it) for it in zip(side.values(), side, strict=True)),
+        **lists,
+    }
 
 
 def name_of(page: Path, source: Path) -> str:
@@ -110,9 +118,16 @@ def name_of(page: Path, source: Path) -> str:
     return page.relative_to(source).with_suffix("").as_posix()
 
 
-def contents(options: str, pages: list[str]) -> str:
-    """Return a table of contents."""
-    return "\n".join(["", "```{toctree}", options, "", *pages, "```", ""])
+def contents(pages: list[str], caption: str = "") -> str:
+    """Return a table of contents, which only the side shows."""
+    options = [f":caption: {caption}"] if caption else []
+    return "\n".join(["", "```{toctree}", ":hidden:", *options, "", *pages, "```", ""])
+
+
+def as_rst(listing: str) -> str:
+    """Return a table of contents as a page of docstrings has it."""
+    indented = re.sub(r"^(?=.)", "   ", listing, flags=re.MULTILINE)
+    return indented.replace("   ```{toctree}", ".. toctree::").replace("   ```", "")
 
 
 def stage(source: Path) -> None:
@@ -123,15 +138,18 @@ def stage(source: Path) -> None:
         shutil.copy2(ROOT / page, source / page)
     show_files(source)
     first = source / "README.md"
-    (source / "index.md").write_text(first.read_text() + navigation(source))
-    first.unlink()
-    for page, others in LISTS.items():
-        listing = source / f"{page}.md"
-        found = sorted(f"/{name_of(it, source)}" for it in source.glob(f"{others}.md"))
-        listing.write_text(listing.read_text() + contents(":hidden:", found))
+    first.rename(source / "index.md")
     (source / "docs" / "api").mkdir()
     for package, about in api.PACKAGES.items():
         (source / "docs" / "api" / f"{package}.rst").write_text(api.page(package, about))
+    pages = {name_of(page, source) for kind in ("md", "rst") for page in source.rglob(f"*.{kind}")}
+    pages = {page for page in pages if page != "index" and not page.startswith("files/")}
+    for page, listing in navigation(pages).items():
+        if (file := source / f"{page}.md").exists():
+            file.write_text(file.read_text() + listing)
+        else:
+            file = file.with_suffix(".rst")
+            file.write_text(file.read_text() + as_rst(listing))
 
 
 def show_files(source: Path) -> None:
@@ -152,7 +170,7 @@ def show_files(source: Path) -> None:
                 return link[0]
             else:
                 shown.add(file)
-                anchor = f"#{anchor_of(text)}" if NAME_OF_A_TEST.fullmatch(text) else ""
+                anchor = f"#{anchor_of(file, text)}" if NAME_OF_A_TEST.fullmatch(text) else ""
             return f"[{text}]({to}{anchor})"
 
         page.write_text(LINK.sub(led, page.read_text()))
@@ -170,7 +188,7 @@ def shown_file(file: Path) -> str:
     for each in files:
         if each.suffix != ".md":
             blocks += [f"## {each.name}\n"] if len(files) > 1 else []
-            blocks += code(each)
+            blocks += code(each.relative_to(ROOT))
     return "\n".join(blocks)
 
 
@@ -179,20 +197,21 @@ def code(file: Path) -> list[str]:
     language = LANGUAGES.get(file.suffix, "text")
     blocks = [f"````{language}"]
     group = ""
-    for line in file.read_text().splitlines():
+    for line in (ROOT / file).read_text().splitlines():
         found = TEST.match(line)
         if found and found[1] == "class":
             group = found[2]
         elif found:
             name = f"{group}::{found[2]}" if line.startswith(" ") else found[2]
-            blocks += ["````", "", f"({anchor_of(name)})=", "", f"````{language}"]
+            blocks += ["````", "", f"({anchor_of(file, name)})=", "", f"````{language}"]
         blocks.append(line)
     return [*blocks, "````", ""]
 
 
-def anchor_of(name: str) -> str:
-    """Return what links to a test of this name lead to."""
-    return name.strip("`").replace("::", "-").replace("_", "-").lower()
+def anchor_of(file: Path, name: str) -> str:
+    """Return what links to a test lead to: no other one on the site, whatever the test's name."""
+    name = name.strip("`").replace("::", "-")
+    return re.sub(r"\W|_", "-", f"{file.with_suffix('')}-{name}").lower()
 
 
 def main() -> int:

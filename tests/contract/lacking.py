@@ -39,32 +39,31 @@ class Lack:
 LACKS = (
     Lack(
         "ensembles",
-        "it is one process: there is nothing to elect, and nothing to cut off",
+        "it is one process",
         r"test_fixtures\.py::test_the_ensemble_",
         (BackendUnavailable,),
     ),
     Lack(
         "a data folder",
-        "it keeps everything in memory, through stops and starts, and no longer than its process",
+        "it keeps everything in memory, as long as its process lives",
         r"test_servers\.py::test_a_given_data_dir_is_kept\[embedded",
         (NotSupported,),
     ),
     Lack(
         "servers that go on with each other's data",
-        "each has its own memory; `restart()` with other timeouts is the nearest thing",
+        "each has its own memory",
         r"test_negotiation\.py",
     ),
     Lack(
         "Java's options, and settings that no lock needs",
-        "there is no Java; an unknown setting is refused, not ignored",
+        "an unknown setting is refused, not ignored",
         r"test_servers\.py::test_(further_settings|a_server_that_(cannot_start|never_serves)).*"
         r"\[embedded",
         (NotSupported,),
     ),
     Lack(
         "quotas",
-        "`setquota` and `listquota` work, and nothing comes of them; locks only see that a create "
-        "is refused",
+        "`setquota` and `listquota` work, but no quota is enforced",
         r"test_hostile\.py::TestParents::test_that_are_full",
         (NotSupported,),
     ),
@@ -89,24 +88,23 @@ LACKS = (
 SIMULATION_LACKS = (
     Lack(
         "one clock for clients behind a proxy and their rivals",
-        "a client behind a proxy goes by the real clock, and its rivals by the simulated one: so "
-        "the events of both have no common order",
+        "a client behind a proxy goes by the real clock, its rivals by the simulated one",
         r"test_drops\.py|test_drops_family\.py",
     ),
     Lack(
         "sessions that end behind a black hole",
-        "a client behind a proxy goes by the real clock, and lives as long as it is connected",
+        "a client behind a proxy goes by the real clock",
         r"test_loss\.py::test_a_(busy_holder_is_told|holder_that_is_cut_off_is_told\w*\[silence)"
         r"|test_hazards\.py::test_a_busy_holder_behind_a_black_hole",
     ),
     Lack(
         "processes that stand still",
-        "the same: a stopped process stays connected, and `pause()` is for its own clients",
+        "a stopped process stays connected; `pause()` is for its own clients",
         r"test_pool\.py::test_a_((worker|leader)_that_stands_still|crash_and_a_history)",
     ),
     Lack(
         "handlers in processes",
-        "they go by the clock of their processes; a pool refuses to run them",
+        "they go by the clock of their processes; a pool refuses them",
         r"test_pool\.py::test_(processes|a_killed_process_is_replaced)"
         r"|test_pool_names\.py::test_a_process_knows_the_name"
         r"|test_pool_stuck\.py::test_a_process_is_ended"

@@ -446,29 +446,26 @@ def shown(events: Events, record: Path, *arguments: str) -> dict[str, set[str]]:
 
 
 def test_the_page_shows_what_the_demo_prints(lock_record: Events, tmp_path: Path) -> None:
-    """All of it, in all parts. That the connection is lost is told unless the lease ends first."""
+    """The page shows whole acts, and some of the checks."""
     page, printed = demo_page.forms(demo_page.SHOWN[0]), shown(lock_record, tmp_path / "record")
-    assert list(page) == list(printed)
-    assert len(page) == 6
-    suspended = {line for lines in page.values() for line in lines if " suspended " in line}
-    assert len(suspended) == 1
-    for title, lines in page.items():
-        assert lines - suspended == printed[title] - suspended
+    assert not page.pop(demo_page.HEAD)
+    *acts, checked = page
+    assert acts
+    for act in acts:
+        assert page[act] == printed[act]
+    assert page[checked] < printed[checked]
+    assert len(page[checked]) >= 3
 
 
 @POOL
 def test_the_page_shows_what_the_demo_of_the_pool_prints(
     pool_record: Events, tmp_path: Path
 ) -> None:
-    """What the page leaves out stands at the begin and at the end."""
     page = demo_page.forms(demo_page.SHOWN[1])
     printed = shown(pool_record, tmp_path / "record", "--pool")
     assert not page.pop(demo_page.HEAD)
-    crash, failover, checked = page
-    assert page[crash] == printed[crash]
+    (failover,) = page
     assert page[failover] == printed[failover]
-    assert page[checked] < printed[checked]
-    assert len(page[checked]) >= 3
 
 
 def test_the_page_lists_the_events(lock_record: Events) -> None:

@@ -121,6 +121,12 @@ def test_what_is_to_be_installed_can_be() -> None:
     assert [command for command in told if re.search(r"""install ["']?zklock""", command)] == []
 
 
+def test_the_tutorial_can_be_pasted_into_an_interpreter() -> None:
+    """An empty line ends a block there, so none stands inside of one."""
+    for block in blocks(ROOT / "docs" / "tutorial.md"):
+        assert not re.search(r"\n\n+ ", block), block
+
+
 def test_the_tutorial_survives_a_lock_that_is_free_again() -> None:
     (block,) = (each for each in blocks(ROOT / "docs" / "tutorial.md") if "timeout=2.0)" in each)
 

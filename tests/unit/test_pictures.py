@@ -109,7 +109,7 @@ def test_memory_and_disk_stand_side_by_side_and_who_is_nowhere_has_no_row(
     assert "ZooKeeper ran in local Java. Redis 7.0.15, redis-py 8.1.0." in table
     assert "Missing: Curator, etcd." in table
     assert "| zklock's `Lock` | – | – | 3000 (1500–6000) |" in table
-    assert "| redis-py's `Lock`, one server of Redis | 0.20 | 200 (100–400) | – |" in table
+    assert "| redis-py's `Lock` | 0.20 | 200 (100–400) | – |" in table
     assert "etcd3gw" not in table
 
 

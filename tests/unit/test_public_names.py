@@ -6,6 +6,7 @@ goes or changes there needs the procedure of docs/versions.md.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import importlib
 import inspect
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 PINNED = Path(__file__).with_name("public_names.txt")
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
+DOCS = Path(__file__).parents[2] / "docs"
 PACKAGES = (
     "zklock",
     "zklock.aio",
@@ -94,6 +95,18 @@ def members(cls: type) -> list[str]:
             found.append(f"  .{name}{signature(raw)}")
         else:
             found.append(f"  .{name}")
+    known = {line.strip(" .").partition("(")[0] for line in found}
+    return sorted([*found, *(f"  .{name}" for name in stored(cls) - known)])
+
+
+def stored(cls: type) -> set[str]:
+    """Return the public attributes that objects of a class are given as they are made."""
+    found = set()
+    for base in cls.__mro__:
+        if base.__module__.startswith("zklock") and "__init__" in vars(base):
+            with contextlib.suppress(OSError):  # a dataclass: its fields are its signature
+                making = inspect.getsource(vars(base)["__init__"])
+                found |= {*re.findall(r"\bself\.([a-z]\w*)(?:: [^=\n]+)? = ", making)}
     return found
 
 
@@ -137,7 +150,8 @@ def test_all_names_what_is_there(package: str) -> None:
 @pytest.mark.parametrize("package", ["zklock", "zklock.aio"])
 def test_the_reference_names_what_can_be_called_and_read(package: str) -> None:
     module = importlib.import_module(package)
-    words = set(re.findall(r"\w+", " ".join(REFERENCE.read_text().split("`")[1::2])))
+    pages = "\n".join((DOCS / page).read_text() for page in ("reference.md", "errors.md"))
+    words = set(re.findall(r"\w+", " ".join(pages.split("`")[1::2])))
     classes = {name: getattr(module, name) for name in module.__all__ if name not in KAZOOS}
     missing = [
         f"{name}.{member}"

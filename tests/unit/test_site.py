@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,21 +28,49 @@ def tools() -> tuple[Any, Any]:
         sys.path.remove(str(SITE))
 
 
+def entries(source: Path, page: str) -> list[str]:
+    """Return the pages that a page lists in its tables of contents."""
+    file = next(it for kind in ("md", "rst") if (it := source / f"{page}.{kind}").exists())
+    listed: list[str] = []
+    for listing in re.split(r"^```\{toctree\}|^\.\. toctree::", file.read_text(), flags=re.M)[1:]:
+        lines = (line.strip() for line in listing.split("```")[0].splitlines())
+        listed += [line.split("<")[-1].strip("/>") for line in lines if line and line[0] != ":"]
+    return listed
+
+
 def test_every_page_is_listed_once(tools: tuple[Any, Any], tmp_path: Path) -> None:
     make, api = tools
     make.stage(tmp_path)
-    listed = [
-        line.removeprefix("/")
-        for page in ("index", *make.LISTS)
-        for listing in (tmp_path / f"{page}.md").read_text().split("```{toctree}")[1:]
-        for line in listing.split("```")[0].splitlines()
-        if line and not line.startswith(":")
-    ]
+    side = entries(tmp_path, "index")
+    below = [name for page in make.BELOW for name in entries(tmp_path, page)]
     pages = [path for kind in ("*.md", "*.rst") for path in tmp_path.rglob(kind)]
-    names = {make.name_of(path, tmp_path) for path in pages} - {"index"}
+    names = {make.name_of(path, tmp_path) for path in pages} - {"index"} | {"self"}
     wanted = {name for name in names if not name.startswith("files/")}
-    assert sorted(listed) == sorted(wanted)
+    assert sorted(side + below) == sorted(wanted)
     assert {f"docs/api/{package}" for package in api.PACKAGES} < wanted
+    assert {*make.BELOW} <= {*side}
+    assert len(side) <= 25, "the side of the site is a list that a reader can take in"
+
+
+def test_a_page_that_nothing_lists_ends_the_build(tools: tuple[Any, Any]) -> None:
+    make, _ = tools
+    listed = {
+        name.rpartition("<")[2].rstrip(">").replace("*", "x")
+        for names in [*make.NAVIGATION.values(), *make.BELOW.values()]
+        for name in names
+    } - {"self"}
+    make.navigation(listed)
+    with pytest.raises(SystemExit, match="docs/new"):
+        make.navigation({*listed, "docs/new"})
+    with pytest.raises(SystemExit, match="docs/which"):
+        make.navigation(listed - {"docs/which"})
+
+
+def test_the_pages_of_docstrings_begin_with_a_client_and_a_lock(tools: tuple[Any, Any]) -> None:
+    _, api = tools
+    for package in ("zklock", "zklock.aio"):
+        found = re.findall(r"\.\. auto\w+:: (\S+)", api.page(package, ""))
+        assert found[:2] == [f"{package}.connect", f"{package}.Lock"]
 
 
 def test_every_public_module_stands_on_a_page(tools: tuple[Any, Any]) -> None:
@@ -72,7 +101,7 @@ def test_a_link_to_a_test_leads_to_it(tools: tuple[Any, Any], tmp_path: Path) ->
         ("`test_one`", "def test_one"),
         ("`TestTwo::test_three`", "    async def test_three"),
     ]:
-        assert f"({make.anchor_of(name)})=\n\n````python\n{line}" in shown
+        assert f"({make.anchor_of(file, name)})=\n\n````python\n{line}" in shown
 
 
 def test_a_link_to_a_whole_file_leads_to_its_begin(tools: tuple[Any, Any], tmp_path: Path) -> None:
@@ -86,7 +115,8 @@ def test_a_link_to_a_whole_file_leads_to_its_begin(tools: tuple[Any, Any], tmp_p
     make.show_files(tmp_path)
     shown = "/files/tests/unit/test_site.py.md"
     assert f"]({shown}) " in page.read_text()
-    assert page.read_text().endswith(f"]({shown}#test-every-page-is-listed-once)")
+    anchor = "tests-unit-test-site-test-every-page-is-listed-once"
+    assert page.read_text().endswith(f"]({shown}#{anchor})")
 
 
 def test_what_is_said_of_names_is_said_of_names_that_exist(tools: tuple[Any, Any]) -> None:

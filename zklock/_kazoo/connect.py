@@ -113,8 +113,8 @@ def connect(
 
     ::
 
-        client = zklock.connect(hosts)            # and client.stop(), client.close() at the end
-        with zklock.connect(hosts) as client:     # stopped and closed at the end
+        client = zklock.connect(hosts)  # client.stop() and client.close() end it
+        with zklock.connect(hosts) as client:  # stopped and closed at the end
             ...
 
     - ``hosts``: ``"host:port,host:port…"``, with an optional chroot after the last one.

@@ -33,7 +33,7 @@ def connect(
 
     ::
 
-        client = await zklock.aio.connect(hosts)         # and client.stop() in a thread, at the end
+        client = await zklock.aio.connect(hosts)  # client.stop() in a thread ends it
         async with zklock.aio.connect(hosts) as client:  # stopped and closed at the end
             ...
 

@@ -156,25 +156,3 @@ def gone(seen: Seen, *often: str) -> list[str]:
 def unexpected(seen: Seen) -> list[str]:
     """Return the pairs that were met, and are listed as never met."""
     return [str(pair) for pair, said in listed().items() if said not in MET and seen.met[pair]]
-
-
-def table() -> str:
-    """Return the pairs that are never met, by the reason, as docs/evidence.md shows them."""
-    why: dict[str, dict[str, list[str]]] = {}
-    for pair, said in listed().items():
-        if said not in MET:
-            events = why.setdefault(said, {}).setdefault(f"{pair.machine}, {pair.event}", [])
-            events.append(pair.state)
-    rows = [
-        f"| {'; '.join(f'*{what}*: {_joined(states)}' for what, states in them.items())} | {said} |"
-        for said, them in why.items()
-    ]
-    return "\n".join(["| the pairs: machine, event: states | why |", "|---|---|", *rows]) + "\n"
-
-
-def _joined(words: list[str]) -> str:
-    return ", ".join(words)
-
-
-if __name__ == "__main__":
-    print(table())
