@@ -17,6 +17,7 @@ import pytest
 
 from tests.unit import test_riders as riders
 from tests.unit.test_riders import SOON, Kazoo, Rides, answers, asks, names, numbers, split
+from tests.unit.testing.wire import event
 from zklock._ground import threads
 from zklock._kazoo.gateway import GatewayHandler, GatewaySocket
 from zklock._kazoo.riders import Rider
@@ -36,6 +37,9 @@ class Stepped(GatewaySocket):
             poll.register(self, select.POLLIN)
             if poll.poll(1000 * seconds):
                 self._receive()
+
+    def arrived(self) -> None:
+        self._receive()
 
     def close(self) -> None:
         super().close()
@@ -77,6 +81,9 @@ def rides(kazoo: Kazoo) -> Rides:
     return Rides(kazoo)
 
 
+now = riders.now
+
+
 class TestTheOrderOfRequests(riders.TestTheOrderOfRequests):
     # While kazoo has no queue, a request of ours goes out at once.
     test_what_is_under_way_goes_out_together = None  # type: ignore[assignment]
@@ -109,7 +116,7 @@ class TestReplies(riders.TestReplies):
         kazoo.ask(asks(1))
         rides.ride("/c")
         kazoo.sent()
-        stream = answers(1) + answers(2) + riders.event(riders.DELETED, "/b")
+        stream = answers(1) + answers(2) + event(riders.DELETED, "/b")
         stream += answers(3) + answers(4, riders.NO_NODE)
         for at in range(0, len(stream), size):
             kazoo.far.sendall(stream[at : at + size])
@@ -288,3 +295,11 @@ def test_a_forked_child_has_no_line(kazoo: Kazoo, monkeypatch: pytest.MonkeyPatc
     kazoo.far.setblocking(False)
     with pytest.raises(BlockingIOError):
         kazoo.far.recv(1)
+
+
+class TestGoingBack(riders.TestGoingBack):
+    pass
+
+
+class TestServersThatTurnItAway(riders.TestServersThatTurnItAway):
+    pass

@@ -808,7 +808,7 @@ class TestWhatHasBeenSeen:
 
     def handshake(self, kazoo: Kazoo, zxid: int, session: int) -> int:
         kazoo.connection.close()
-        kazoo.connection = RidingSocket(kazoo.pair(), kazoo.handler)
+        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
         kazoo.connection.send(
             frame(struct.pack(">iqiqi16s?", 0, zxid, 4000, session, 16, b"p" * 16, False))
         )
@@ -875,7 +875,7 @@ class TestGoingBack:
 
         def connect(session: int) -> None:
             kazoo.connection.close()
-            kazoo.connection = RidingSocket(kazoo.pair(), kazoo.handler)
+            kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
             asked = struct.pack(">iqiqi16s?", 0, 0, 4000, session, 16, b"p" * 16, False)
             kazoo.connection.send(frame(asked))
 
@@ -896,9 +896,9 @@ class TestServersThatTurnItAway:
     def asks(self, kazoo: Kazoo, serves: bool = True) -> int | None:
         """Connect, be turned away, and return the zxid that was named; ``None``: not asked."""
         kazoo.connection.close()
-        kazoo.connection = RidingSocket(kazoo.pair(), kazoo.handler)
+        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
         if not serves:
-            kazoo.connection._serves = lambda: False  # type: ignore[method-assign]
+            kazoo.connection._serves = lambda: False
         asked = frame(struct.pack(">iqiqi16s?", 0, 75, 4000, 5, 16, b"p" * 16, False))
         try:
             kazoo.connection.send(asked)

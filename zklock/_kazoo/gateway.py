@@ -274,7 +274,7 @@ class GatewaySocket(_Socket):
         poll.register(ear, select.POLLIN)
         poll.register(here, select.POLLIN)
         full = False
-        while not (self._closed or self._end):
+        while not self._is_over():
             happened = poll.poll()
             if len(happened) > 1 or happened[0][0] != here:
                 with contextlib.suppress(BlockingIOError):
@@ -287,6 +287,10 @@ class GatewaySocket(_Socket):
                 if full is not bool(self._held):
                     full = not full
                     poll.modify(here, select.POLLIN | (select.POLLOUT if full else 0))
+
+    def _is_over(self) -> bool:
+        """Whether nothing more is to be read."""
+        return self._closed or self._end is not False
 
     def _await_close(self) -> None:
         assert self._ear is not None

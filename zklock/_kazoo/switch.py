@@ -1,7 +1,8 @@
 """The switch for ``riders``: the variable ``ZKLOCK_RIDER`` of the environment.
 
 It is read whenever a client is made. The client has a handler that carries riders, and so has its
-store. With ``off``, neither has, and no module of the riders is loaded.
+store. With ``off``, neither has, and no module of the riders is loaded. With ``gateway``, kazoo
+rides on a connection of zklock's (see ``gateway``), which is to take the place of both.
 """
 
 from __future__ import annotations
