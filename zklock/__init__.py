@@ -1,7 +1,7 @@
 """zklock: fair, fenced ZooKeeper locks on kazoo.
 
-This module holds only public names. Each is loaded when it is first used. So a program that needs
-a lock does not load elections and pools.
+This module holds only public names. Each is loaded when it is first used. A program that needs a
+lock does not load elections and pools.
 """
 
 from importlib import import_module

@@ -213,18 +213,18 @@ class OutcomeUnknown(_OfResource, ZkLockError):
 class SnapshotTooOld(_OfResource, ZkLockError):
     """A guarded transaction lost a race.
 
-    It began to read before another one changed the guarded data, the database has ended it in
-    favour of another one, or the mark stayed locked. Roll back, and repeat the whole transaction,
-    with ``advance`` first. ``resource`` names the resource.
+    It read before another transaction changed the guarded data, the database ended it in favour of
+    another one, or the mark stayed locked. Roll back, and repeat the whole transaction, with
+    ``advance`` first. ``resource`` names the resource.
     """
 
 
 class TransactionEnded(_OfResource, ZkLockError):
     """The transaction of a guarded change ended before the change was complete.
 
-    What came after its end is rolled back, unless the connection then committed each statement by
-    itself: autocommit, or psycopg2 after a ``COMMIT`` that was sent as text. What came before may
-    be rolled back or committed: that depends on what ended the transaction. ``resource`` names the
+    Later statements are rolled back, unless the connection then committed each statement by itself:
+    autocommit, or psycopg2 after a ``COMMIT`` that was sent as text. Earlier statements may be
+    rolled back or committed: that depends on what ended the transaction. ``resource`` names the
     resource.
     """
 
@@ -252,8 +252,8 @@ class MixedNames(ZkLockError):
 
     Either the lock writes kazoo's names, and kazoo's locks would not wait for a contender that is
     in its queue. Or an ephemeral sequential node with a name that zklock does not know stands
-    before its own. Nothing is held, and no contender is left. The check sees only who queues while
-    this lock looks: it is no guarantee that there is no mix.
+    before its own. Nothing is held, and no contender is left. The check sees only contenders that
+    queue while this lock looks. It does not guarantee that there is no mix.
     """
 
 
@@ -262,7 +262,7 @@ class SequenceExhausted(ZkLockError):
 
 
 class WouldDeadlock(ZkLockError):
-    """A call that would wait for itself.
+    """A call that would deadlock.
 
     There are three cases. It would block a kazoo callback or listener thread, and only that thread
     could bring the answer. It asks without a timeout for a lock that this same thread or task

@@ -16,9 +16,9 @@ class FencingToken:
 
     ``epoch`` is the ``czxid`` of the lock's parent znode (0 ≤ epoch < 2^63). ``sequence`` is the
     number that ZooKeeper appended to the contender's name (0 ≤ sequence < 2^31). Anything else
-    raises ``TypeError`` or ``ValueError``. A parent that is deleted and created again restarts
-    its sequence at 0 but has a greater czxid. So the pair never goes back, with one exception: the
-    whole ensemble is rebuilt from nothing.
+    raises ``TypeError`` or ``ValueError``. A parent that is deleted and created again restarts its
+    sequence at 0 but has a greater czxid. The pair therefore never goes back, with one exception:
+    the whole ensemble is rebuilt from nothing.
 
     ``str(token)`` is ASCII text of fixed width, ``%016x-%010d``. It sorts like the token, so a
     store may compare the texts.

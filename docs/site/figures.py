@@ -56,6 +56,8 @@ LOCKS = (
     ("the floor", "1 + 1", "floor"),
 )
 """Who takes a lock: its title, its round trips, and its name in the file."""
+BY_DEFAULT = tuple(each for each in LOCKS if "without riders" not in each[2])
+"""The same without the rows of what a user has to turn off: one table of these is enough."""
 ELSEWHERE = (
     ("redis-py's `Lock`", "Redis"),
     ("etcd3gw's `Lock`", "etcd"),
@@ -76,36 +78,26 @@ def over(figures: dict[str, Any], name: str, peer: str) -> str:
 
 
 def lock_table() -> str:
-    """Return the times and the rates of locks, as multiples of kazoo's."""
+    """Return the times and the rates of locks, as multiples of kazoo's, and the processor time."""
     result = measured("lock")
     found = result["figures"]
     places, crowds = ("one machine", "over a network"), ("2 processes", "8 processes")
     head = ["", "round trips", *(f"time, {each}" for each in places)]
-    head += [f"hand-offs, {each}" for each in crowds]
-    rows = [
-        [title, trips, *(over(found[each], name, "kazoo") for each in (*places, *crowds))]
-        for title, trips, name in LOCKS
-    ]
-    reads = " and ".join(f"{found[each]['read'] * 1e3:.1f} ms ({each})" for each in places)
-    return table(result, head, rows, f" A read took {reads}.{missing(result)}")
-
-
-def peers_table() -> str:
-    """Return the times on one machine, as multiples of each peer's, and the processor time."""
-    result = measured("lock")
-    found = result["figures"]["one machine"]
-    head = ["", "µs", "× kazoo", "× Curator", "× floor", "processor time, µs"]
+    head += [*(f"hand-offs, {each}" for each in crowds), "processor time, µs"]
+    here = found["one machine"]
     rows = [
         [
             title,
-            f"{found[name]['p50'] * 1e6:.0f}" if name in found else NONE,
-            *(over(found, name, peer) for peer in ("kazoo", "curator", "floor")),
-            f"{found[name]['processor'] * 1e6:.0f}" if name in found else NONE,
+            trips,
+            *(over(found[each], name, "kazoo") for each in (*places, *crowds)),
+            f"{here[name]['processor'] * 1e6:.0f}" if name in here else NONE,
         ]
-        for title, _, name in LOCKS
+        for title, trips, name in LOCKS
     ]
+    reads = " and ".join(f"{found[each]['read'] * 1e3:.1f} ms ({each})" for each in places)
     curator = result["conditions"].get("Curator")
-    return table(result, head, rows, f" Curator {curator}." if curator else missing(result))
+    peer = f" Curator {curator}." if curator else ""
+    return table(result, head, rows, f"{peer} A read took {reads}.{missing(result)}")
 
 
 def spread(figures: dict[str, Any], name: str) -> str:
@@ -123,7 +115,7 @@ def disk_table(name: str, place: str) -> str:
     places = [result["figures"][place], result["figures"][f"{place}, disk"]]
     rows = [
         [title, over(places[0], who, "kazoo"), *(spread(found, who) for found in places)]
-        for title, who in (*((title, who) for title, _, who in LOCKS), *ELSEWHERE)
+        for title, who in (*((title, who) for title, _, who in BY_DEFAULT), *ELSEWHERE)
         if any(who in found for found in places)
     ]
     ran = BACKENDS.get(conditions["backend"], conditions["backend"])
@@ -163,18 +155,21 @@ def missing(result: Measured) -> str:
 
 
 def failover_table() -> str:
-    """Return the seconds until another one works: the median, the least and the most."""
+    """Return the seconds until another one works: the median, the least and the most.
+
+    With threads only: the plot beside the table has the times of both fronts.
+    """
     result = measured("failover")
 
     def cell(seconds: list[float]) -> str:
         return f"{statistics.median(seconds):.3f} ({min(seconds):.3f}–{max(seconds):.3f})"
 
     rows = [
-        [f"`{KINDS[kind]}`, {cause}", cell(fronts["threads"]), cell(fronts["asyncio"])]
+        [f"`{KINDS[kind]}`, {cause}", cell(fronts["threads"])]
         for kind, causes in result["figures"].items()
         for cause, fronts in causes.items()
     ]
-    return table(result, ["", "threads", "asyncio"], rows)
+    return table(result, ["", "seconds"], rows)
 
 
 def fencing_table() -> str:
@@ -195,7 +190,6 @@ def ratio(found: dict[str, float]) -> float:
 
 TABLES = {
     "lock": lock_table,
-    "peers": peers_table,
     "disk": lambda: disk_table("lock", "one machine"),
     "ensemble": lambda: disk_table("ensemble", "3 nodes"),
     "held": held_table,

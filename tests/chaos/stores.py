@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
-from zklock import FencingToken, NoAnswer, StaleToken
+from zklock import ClientClosed, FencingToken, NoAnswer, OutcomeUnknown, StaleToken
 from zklock.fencing import SqlGuard, ZooKeeperGuard
 
 log = logging.getLogger("chaos")
@@ -31,6 +31,10 @@ ANSWER_SECONDS = 5.0
 
 ACCEPTED, REFUSED, FAILED, UNKNOWN = "accepted", "refused", "failed", "unknown"
 """What becomes of a write; ``FAILED``: certainly not made, ``UNKNOWN``: there was no answer."""
+
+
+UNANSWERED = (NoAnswer, OutcomeUnknown, ClientClosed)
+"""What a guard of znodes raises if it was not told what has become of a request."""
 
 
 class Fenced(Protocol):
@@ -244,7 +248,7 @@ class GuardedStore(ZooKeeperStore):
         """Claim the mark, then return the counter."""
         try:
             self._guard(self._client, lock).claim(grant.token)
-        except (StaleToken, NoAnswer, exceptions.KazooException):
+        except (StaleToken, *UNANSWERED):
             return None
         return super().read(lock, grant)
 
@@ -258,7 +262,7 @@ class GuardedStore(ZooKeeperStore):
             transaction.commit()
         except StaleToken:
             return REFUSED
-        except (NoAnswer, exceptions.KazooException):
+        except UNANSWERED:
             return UNKNOWN
         return ACCEPTED
 

@@ -40,5 +40,7 @@ def test_one_server_of_an_ensemble_is_not_taken_for_all(zklock_ensemble: Ensembl
     found = examine(zklock_ensemble.hosts.split(",")[0])
     (one,) = found["ensemble"]
     assert one["level"] == "note"
-    assert one["what"].startswith("the ensemble has 3 voters, and --hosts names 1 of its servers")
+    assert one["what"].startswith(
+        "the ensemble has 3 voters, but --hosts names only 1 of its servers"
+    )
     assert found["cut off"][0]["level"] == "note"

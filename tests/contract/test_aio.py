@@ -308,7 +308,7 @@ class TestFronts:
 
         async for _ in holding():
             break
-        said = "released nothing"
+        said = "ended without a release"
         while said not in caplog.text:
             gc.collect()
             await asyncio.sleep(0.01)
@@ -480,7 +480,7 @@ class TestCallbacks:
         with caplog.at_level(logging.WARNING, "zklock"):
             other.delete(grant.path)
             wait_for(grant.lost.is_set, SOON)
-            wait_for(lambda: "its event loop is over" in caplog.text, SOON)
+            wait_for(lambda: "its event loop is closed" in caplog.text, SOON)
         assert grant.remaining() == 0.0
         assert not called
         passes_on(other, grant.lock_path)
@@ -927,7 +927,7 @@ class TestLossInTheBody:
                     await aside(other.delete, grant.path)
                     await forever()
                 raise KeyError
-        assert "lost meanwhile" in caught.value.__notes__[0]
+        assert "was also lost" in caught.value.__notes__[0]
         assert uncancelled()
 
     @on_loop

@@ -430,7 +430,7 @@ class TestWrongUse:
     @on_loop
     async def test_a_loop_is_no_executor(self, zklock_client: Any, zklock_path: str) -> None:
         loop = asyncio.get_running_loop()
-        with pytest.raises(TypeError, match="no loop"):
+        with pytest.raises(TypeError, match="must not be a loop"):
             aio.WorkerPool(zklock_client, zklock_path, handler=waits, executor=loop)
 
 

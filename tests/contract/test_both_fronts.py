@@ -273,7 +273,7 @@ class TestLoss:
             other.delete(grant.path)
             wait_for(lambda: not grant.held, SOON)
             raise KeyError
-        assert "lost meanwhile" in caught.value.__notes__[0]
+        assert "was also lost" in caught.value.__notes__[0]
         with lock:
             pass
 

@@ -467,14 +467,14 @@ def test_what_acls_hide_is_said_and_the_rest_is_shown(
     name = f"{zklock_path}/_c_{'0' * 32}-lock-"
     node = owner.create(name, b"a secret", acl=PRIVATE, ephemeral=True, sequence=True)
     code, out, errors = zk.run("show", zklock_path)
-    assert (code, errors) == (0, f"zklock show: ACLs forbid to look at {node}\n")
+    assert (code, errors) == (0, f"zklock show: ACLs forbid reading {node}\n")
     head, row = shown(out)
     assert head == [f"{zklock_path} is a lock: 1 holds, 0 wait"]
     assert (row[0], row[4:]) == ("holds", ["-", "-", "(unnamed)"])
     assert zk.run("ls", zklock_path) == (
         0,
         f"{zklock_path}  lock  held by (unnamed)  0 waiting\n",
-        f"zklock ls: ACLs forbid to look at {node}\n",
+        f"zklock ls: ACLs forbid reading {node}\n",
     )
 
 
@@ -557,12 +557,12 @@ def test_ages_do_not_trust_a_clock_that_is_behind(
         assert re.search(r"held by host-7 \(came ([0-9]+m)?[1-9][0-9]*s ago\)", out), out
         assert objects[0]["holders"][0]["age"] >= 1.0
         assert re.fullmatch(
-            "zklock ls: ages are rough: this machine's clock is (59m[0-9]+s|1h) or more behind the "
-            "clock of ZooKeeper's leader: keep both by NTP\n",
+            "zklock ls: ages are approximate: this machine's clock is (59m[0-9]+s|1h) or more "
+            "behind the clock of ZooKeeper's leader: keep both by NTP\n",
             errors,
         ), errors
-        assert "zklock show: ages are rough" in said("show", zklock_path)[1]
-        assert "ages are rough: this clock is" in said("top", "--once", zklock_path)[0]
+        assert "zklock show: ages are approximate" in said("show", zklock_path)[1]
+        assert "ages are approximate: this clock is" in said("top", "--once", zklock_path)[0]
 
 
 def test_an_election_and_readers_are_shown(
@@ -647,7 +647,7 @@ def test_what_may_not_be_looked_at_is_said(zk: Commands, zklock_path: str, close
     assert "ACLs forbid" in errors
     code, out, errors = zk.run("ls", zklock_path)
     assert (code, out) == (0, "")
-    assert f"zklock ls: ACLs forbid to look at {closed}\n" in errors
+    assert f"zklock ls: ACLs forbid reading {closed}\n" in errors
 
 
 @pytest.mark.parametrize(
@@ -701,7 +701,7 @@ def test_what_acls_hide_in_part_is_said_by_all(zk: Commands, zklock_path: str, c
     for command in (["top", "--json"], ["gc", "--dry-run"]):
         code, _, errors = zk.run(*command, zklock_path)
         assert code == 0
-        assert errors == f"zklock {command[0]}: ACLs forbid to look at {closed}\n"
+        assert errors == f"zklock {command[0]}: ACLs forbid reading {closed}\n"
 
 
 @pytest.mark.parametrize("path", ["/a", ""])
@@ -784,7 +784,7 @@ def test_a_lock_is_broken(zk: Commands, zklock_path: str, zklock_client: KazooCl
 
     code, out, errors = zk.run("break", zklock_path, str(first.token))
     assert (code, out) == (1, "")
-    assert f"not held with token {first.token}" in errors
+    assert f"token {first.token} does not hold it" in errors
     assert second.held
 
     code, out, _ = zk.run("break", "--json", "--oldest", zklock_path)
@@ -795,7 +795,7 @@ def test_a_lock_is_broken(zk: Commands, zklock_path: str, zklock_client: KazooCl
     assert zk.run("break", "--oldest", zklock_path) == (
         1,
         "",
-        f"zklock break: {zklock_path}: held by nobody\n",
+        f"zklock break: {zklock_path}: nobody holds it\n",
     )
 
 

@@ -63,7 +63,7 @@ def test_what_hurts_is_found(
     (orphan,) = found["orphan"]
     assert left in orphan["what"]
     assert found["session"][0]["level"] == "warning"
-    assert "3600 s was asked for" in found["session"][0]["what"]
+    assert "timeout of 3600 s" in found["session"][0]["what"]
     assert [one["level"] for one in found["server"]] == ["warning", "ok"]
     assert "127.0.0.1:1 cannot be reached" in found["server"][0]["what"]
     arguments = orphan["do"].partition("zklock ")[2].split()
@@ -95,7 +95,9 @@ def test_below_what_may_not_be_read(
     code, found = examine(zk, "/report" if chroot else "/closed/report")
     assert code in (0, 1)  # a busy machine may be slow
     assert "chroot" not in found or found["chroot"][0]["level"] == "ok"
-    assert found["acl"][0]["what"].startswith("whoever reaches ZooKeeper may delete contenders on")
+    assert found["acl"][0]["what"].startswith(
+        "anyone who reaches ZooKeeper may delete contenders on"
+    )
     assert found["speed"]
     owner.delete(zklock_path, recursive=True)
 
@@ -112,7 +114,7 @@ def test_without_credentials_for_the_path(
     code, found = examine(zk, zklock_path)
     assert code >= 1
     assert found["acl"][0]["what"].startswith(
-        f"as this command connects, it has no create permission on {zklock_path}"
+        f"with this command's connection, there is no create permission on {zklock_path}"
     )
 
 

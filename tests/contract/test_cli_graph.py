@@ -123,7 +123,7 @@ def test_what_is_not_there_or_hidden_is_said(
     owner.create(closed, acl=[make_digest_acl("owner", "secret", all=True)])
     try:
         code, out, errors = zk.run("graph", zklock_path)
-        assert (code, errors) == (0, f"zklock graph: ACLs forbid to look at {closed}\n")
+        assert (code, errors) == (0, f"zklock graph: ACLs forbid reading {closed}\n")
         assert out == f"nobody waits for a lock at or below {zklock_path}\n"
     finally:
         owner.delete(closed)

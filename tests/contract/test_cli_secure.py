@@ -225,7 +225,7 @@ def test_a_server_that_is_asked_without_tls_and_wants_it(
     secured: ZooKeeperServer, tls_port: int
 ) -> None:
     trouble = servers.server("127.0.0.1", tls_port, servers.Admin("127.0.0.1", 0, None)).trouble
-    assert trouble == "wants TLS on this port"
+    assert trouble == "requires TLS on this port"
 
 
 def test_the_clients_of_sessions_over_tls(

@@ -292,7 +292,7 @@ def test_a_handler_whose_own_executor_breaks_fails_alone(
         assert executor.submit(os.getpid).result(SOON)
         others = {*range(SHARDS)} - {1}
         wait_for(lambda: pool.owned().keys() >= others, SOON, "the others are owned")
-        assert "gives its shards up" not in caplog.text
+        assert "gives up its shards" not in caplog.text
         pool.stop()
 
 
@@ -380,7 +380,7 @@ def test_a_script_that_does_not_say_what_is_its_own_makes_no_more_workers(
     unguarded()
     errors = tmp_path / "errors"
     wait_for(lambda: errors.read_text().count("ended with status 1") >= 1, SOON, errors.read_text)
-    assert "begin what the script does with 'if __name__ == \"__main__\":'" in errors.read_text()
+    assert "guard the script's code with 'if __name__ == \"__main__\":'" in errors.read_text()
     assert len(zklock_client.get_children(f"{zklock_path}/members")) == 1
     sessions = {
         zklock_client.exists(f"{zklock_path}/{kind}/{name}").ephemeralOwner

@@ -100,7 +100,7 @@ def test_servers_with_less_data_are_used_again(caplog: pytest.LogCaptureFixture)
             after = granted(lock)
         assert after.session_id != before.session_id
         assert after.token < before.token
-    assert "servers turn this client away" in caplog.text
+    assert "servers have refused this client" in caplog.text
 
 
 class Restoring:

@@ -234,28 +234,43 @@ def stranger(places: Places) -> Iterator[Door]:
                 each.close()
 
 
-FULL = "closes every connection at once: it has as many clients as its maxClientCnxns"
-CREDENTIALS = "ZooKeeper answers only those who authenticate"
+FULL = "closes every connection at once: it has reached its maxClientCnxns"
+CREDENTIALS = "ZooKeeper requires authentication"
 
 WAYS: list[tuple[Callable[[Places], AbstractContextManager[Door]], type[Exception], str, str]] = [
-    (wants_tls, zklock.NoAnswer, "wants TLS on this port", "use_ssl=True"),
-    (unknown_authority, zklock.NoAnswer, "refused by TLS: CERTIFICATE_VERIFY", "ca= has to name"),
+    (wants_tls, zklock.NoAnswer, "requires TLS on this port", "use_ssl=True"),
+    (unknown_authority, zklock.NoAnswer, "refused by TLS: CERTIFICATE_VERIFY", "ca= must name"),
     (wants_a_certificate, zklock.NoAnswer, "was refused by TLS: ", "certfile="),
     (no_tls, zklock.NoAnswer, "speaks no TLS on this port", "secureClientPort"),
     (wants_sasl, zklock.AccessDenied, CREDENTIALS, "pass sasl_options"),
     (another_scheme, zklock.AccessDenied, CREDENTIALS, "pass sasl_options"),
     (wrong_password, zklock.ClientClosed, "refused the client's credentials", "sasl_options"),
-    (without_sasl, zklock.NoAnswer, "lets the client in, and answers no request", "SASL"),
+    (without_sasl, zklock.NoAnswer, "accepts the client, but answers no request", "SASL"),
     (wants_a_digest, zklock.AccessDenied, CREDENTIALS, "auth_data for digest"),
     (wants_x509, zklock.AccessDenied, CREDENTIALS, "certfile for x509"),
     (many_of_one_address, zklock.NoAnswer, FULL, "raise the limit"),
     (many_of_one_address_with_netty, zklock.NoAnswer, FULL, "raise the limit"),
     (many_clients, zklock.NoAnswer, FULL, "raise the limit"),
-    (throttled, zklock.NoAnswer, "serves, but has closed the connections", "connection_throttle"),
-    (short_frames, zklock.NoAnswer, "serves, but has closed the connections", "jute.maxbuffer"),
-    (no_quorum, zklock.NoAnswer, "serves nobody now: it has no quorum", "start the other servers"),
-    (read_only, zklock.NoAnswer, "and serves reads only", "start the other servers"),
-    (stranger, zklock.NoAnswer, "does not answer as ZooKeeper does", "correct the address"),
+    (
+        throttled,
+        zklock.NoAnswer,
+        "serves, but closed this client",
+        "connection_throttle",
+    ),
+    (
+        short_frames,
+        zklock.NoAnswer,
+        "serves, but closed this client",
+        "jute.maxbuffer",
+    ),
+    (
+        no_quorum,
+        zklock.NoAnswer,
+        "serves no client now",
+        "start the other servers",
+    ),
+    (read_only, zklock.NoAnswer, "and serves only reads", "start the other servers"),
+    (stranger, zklock.NoAnswer, "does not answer like ZooKeeper", "correct the address"),
 ]
 
 

@@ -109,7 +109,7 @@ class TestGrants:
             break_it(other, zklock_path)
             assert grant.lost.wait(SOON)
             raise Broken
-        assert "moreover the lock was lost" in "".join(caught.value.__notes__)
+        assert "the lock was also lost" in "".join(caught.value.__notes__)
 
     def test_that_the_body_released_are_not_released_again(self, make: Callable[..., Any]) -> None:
         lock = make()

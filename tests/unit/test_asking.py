@@ -292,5 +292,5 @@ def test_too_much_of_others() -> None:
     asker = Client(world.server)
     asked = asking(asker)
     settle([*world.clients, asker])
-    with pytest.raises(ZkLockError, match="remove what others have written"):
+    with pytest.raises(ZkLockError, match="remove foreign data"):
         asked.result()

@@ -195,9 +195,9 @@ def test_numbers_as_text(numbers: frozenset[int]) -> None:
 def test_text_is_short() -> None:
     assert encode([3, 1, 2, 7, 9, 10]) == "1-3,7,9-10"
     assert encode([]) == ""
-    with pytest.raises(ValueError, match="'x' is no number below 10"):
+    with pytest.raises(ValueError, match="'x' is not a number below 10"):
         decode("1-x", 10)
     with pytest.raises(ValueError, match="10 is not below 10"):
         decode("3,1-10", 10)
-    with pytest.raises(ValueError, match="'5-2' is no range"):
+    with pytest.raises(ValueError, match="'5-2' is not a range"):
         decode("5-2", 10)

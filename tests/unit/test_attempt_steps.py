@@ -372,5 +372,5 @@ def test_a_step_that_the_host_fails_is_logged(
         asking = Asking(host, claim()).start()
     assert isinstance(outcome(asking.attempt), MemoryError)
     (record,) = caplog.records
-    assert "the step of an attempt failed" in record.message
+    assert "a step of an acquire failed" in record.message
     assert record.exc_info is not None

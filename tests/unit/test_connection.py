@@ -375,3 +375,32 @@ class TestTheTimeForAServer:
         with pytest.raises(TimeoutError):
             handler.create_connection(address=("1", 1), hostname="a", timeout=12.0)
         assert handler.servers == 1
+
+
+@pytest.mark.parametrize("started", [0, 1, 2])
+def test_a_start_that_is_interrupted_leaves_no_thread(
+    started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kazoo ends the threads of a handler that has started whole, and of no other."""
+    handler = Handler()
+    spawn, spawned = handler.spawn, list[threading.Thread]()
+
+    def interrupted(func: Any) -> threading.Thread:
+        if len(spawned) < started:
+            spawned.append(spawn(func))
+        if len(spawned) == started:
+            raise KeyboardInterrupt
+        return spawned[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(handler, "spawn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            handler.start()
+    for thread in spawned:
+        thread.join(60.0)
+        assert not thread.is_alive()
+    called = threading.Event()
+    handler.start()
+    handler.completion_queue.put(called.set)
+    assert called.wait(60.0)
+    handler.stop()

@@ -248,7 +248,7 @@ def test_too_much_for_one_node() -> None:
     world.settle()
     refused = world.says(1, bytes(100_000))
     world.settle()
-    with pytest.raises(ZkLockError, match="write less"):
+    with pytest.raises(ZkLockError, match="shorten the payloads"):
         refused.result()
     assert world.payloads == {"a": bytes(300_000), "b": b"first"}
 

@@ -205,7 +205,7 @@ def test_every_way_to_turn_a_client_away_has_an_entry() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("…: no mark at …", "…: no mark at …, every write is refused"),
+        ("…: no mark at …", "…: no mark at …, and every write is refused"),
         ("no more of this, …", "no more of this, as it is over"),
     ],
 )

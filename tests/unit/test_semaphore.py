@@ -344,8 +344,8 @@ def test_an_impatient_contender_whose_node_is_deleted_queues_again(world: World)
 @pytest.mark.parametrize(
     ("data", "limit", "permits", "error", "said"),
     [
-        (b"", None, 1, LimitMismatch, "no limit is kept here yet"),
-        (b"3", 2, 1, LimitMismatch, "the limit that is kept is 3, not 2"),
+        (b"", None, 1, LimitMismatch, "this semaphore has no limit yet"),
+        (b"3", 2, 1, LimitMismatch, "the stored limit is 3, not 2"),
         (b"2", 2, 3, LimitMismatch, "3 permits will never be free: the limit is 2"),
         (b"2", None, 3, LimitMismatch, "3 permits will never be free: the limit is 2"),
         (b"x", 2, 1, ZkLockError, "not a semaphore's limit"),

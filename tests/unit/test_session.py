@@ -224,9 +224,9 @@ class TestHeartbeats:
         assert world.wire.drops == 0
         world.run(0.02)
         assert world.wire.drops == 1
-        assert [record.message[:30] for record in caplog.records] == [
-            "no answer to a heartbeat in 2.",
-            "no answer to a heartbeat in 4 ",
+        assert [record.message[:31] for record in caplog.records] == [
+            "no answer to a heartbeat for 2.",
+            "no answer to a heartbeat for 4 ",
         ]
 
     def test_do_not_wait_for_answers(self, world: World) -> None:
@@ -332,7 +332,7 @@ class TestFewProofs:
             world.disconnect()
             world.connect()
             assert grant.held
-        assert "no answer to a heartbeat in 2.6 s: trying another server" in caplog.text
+        assert "no answer to a heartbeat for 2.6 s: trying another server" in caplog.text
 
     def test_are_many_while_answers_are_not_prompt(self, world: World) -> None:
         world.acquire()

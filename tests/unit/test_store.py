@@ -242,7 +242,7 @@ def test_an_error_of_ours_ends_no_thread_of_kazoo(caplog: pytest.LogCaptureFixtu
 
     with ThreadPoolExecutor() as kazoo:
         assert kazoo.submit(shielded(fails), None).result() is None
-    assert "goes on after an error in zklock" in caplog.text
+    assert "continues after an error in zklock" in caplog.text
 
 
 def test_what_a_signal_handler_raises_goes_on() -> None:

@@ -152,7 +152,7 @@ class TestSubscription:
             emit(event())
         subscription.flush(SOON)
         (message,) = [each.getMessage() for each in caplog.records]
-        assert f"{dropped} events were not told" in message
+        assert f"{dropped} telemetry events dropped" in message
 
     def test_its_thread_does_not_see_the_variables_of_who_subscribes(
         self, subscribe: Subscribe

@@ -215,7 +215,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
 
     @property
     def payload(self) -> bytes:
-        """What this member says of itself."""
+        """This member's payload."""
         return self._payload
 
     @property
@@ -233,9 +233,8 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
     def resign(self) -> None:
         """Give up the leadership, and queue again at the end. Does not wait.
 
-        ``lead`` is told; once it has ended, the next in the queue leads. What was acquired is told,
-        too (``should_stop``), and has to be released. Raises ``NotHeld`` if this object does not
-        lead.
+        It sets ``should_stop``. The next in the queue leads once ``lead`` has ended, or once an
+        acquired leadership is released. Raises ``NotHeld`` if this object does not lead.
         """
         self._present().leadership.resign()
 
@@ -272,7 +271,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
         """
         if self._running.setdefault(None, call) is not call:
             raise ZkLockError(
-                f"{self._path}: this election runs already, or acquires: make another object",
+                f"{self._path}: this election already runs or acquires: make another object",
                 path=self._path,
             )
         term = self._term
@@ -289,8 +288,8 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
     def _leads_already(self, term: T) -> WouldDeadlock:
         token = term.leadership.token
         return WouldDeadlock(
-            f"{self._path}: this object leads already, with token {token}, and would wait for "
-            "itself: release that first, or make another object",
+            f"{self._path}: this object already leads (token {token}) and would deadlock: release "
+            "that first, or make another object",
             path=self._path,
             token=token,
         )
@@ -475,7 +474,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
     def _not_begun(self, error: NoAnswer) -> NoAnswer:
         """Return the error of a transfer that got no answer before it could begin."""
         return NoAnswer(
-            f"{error}: the transfer has not begun, and {self._identity!r} leads on: ask again",
+            f"{error}: the transfer has not begun, and {self._identity!r} still leads: ask again",
             path=self._path,
         )
 
@@ -485,7 +484,8 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
         """Return who leads next, after a transfer; ``limit`` is the timeout, if it has passed."""
         if limit is not None:
             raise NoAnswer(
-                f"{self._path}: not handed over to {identity!r} within {limit:g} s, which goes on",
+                f"{self._path}: handover to {identity!r} not finished within {limit:g} s; it "
+                "continues",
                 path=self._path,
                 token=term.leadership.token,
             )
@@ -493,8 +493,8 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
         named = term.candidacy.successor if handed_to is None else handed_to.identity
         if named != identity:
             raise ZkLockError(
-                f"{self._path}: not handed over to {identity!r}, as another transfer() of this "
-                f"term has named {named!r}: look at leader()",
+                f"{self._path}: not handed over to {identity!r}: another transfer() of this term "
+                f"named {named!r}; check leader()",
                 path=self._path,
                 token=term.leadership.token,
             )
@@ -508,7 +508,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
         token = term.leadership.token
         return LeaderStuck(
             f"{self._path}: lead() with token {token} did not end within {self._grace:g} s of "
-            f"being {self._ASKED}: no other term begins in this process; end it",
+            f"being {self._ASKED}; this process starts no further term: end the process",
             path=self._path,
             token=token,
         )

@@ -100,7 +100,7 @@ class ChangesBase(Closing, Generic[C]):
         self._FRONT.begin(attempt)
 
     def close(self) -> None:
-        """End the iteration. A change that was not taken yet is not told any more."""
+        """End the iteration. A change that was not taken yet is dropped."""
         self._closed = True
         self._attempt.give_up()
 

@@ -45,7 +45,7 @@ class Observer(Closing):
             raise
 
     def close(self) -> None:
-        """Make no more calls. A call that runs goes on."""
+        """Make no more calls. A running call continues."""
         self._closed = True
         self._attempt.give_up()
 

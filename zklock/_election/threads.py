@@ -47,10 +47,10 @@ class Leadership(Leading, Grant):
     the leadership is lost, or it has to be resigned or handed over, or the election is being
     stopped. ``lost`` is set in the first case only. ``resign()`` asks for the end of the term.
 
-    What ``lead`` was given is given back when ``lead`` has returned: ``release()``, ``abandon()``
-    and the end of a ``with`` body only ask for that, as ``resign()`` does. Nobody else may lead
-    while ``lead`` still runs. What was acquired ends by ``release()``, as any grant does. If it is
-    lost, ``release()`` and the end of a body raise ``LockLost``.
+    A leadership that ``lead`` was given is released when ``lead`` has returned: ``release()``,
+    ``abandon()`` and the end of a ``with`` body only ask for that, as ``resign()`` does. Nobody
+    else may lead while ``lead`` still runs. An acquired leadership ends by ``release()``, like any
+    grant. If it is lost, ``release()`` and the end of a body raise ``LockLost``.
     """
 
     def __init__(
@@ -96,19 +96,20 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     as an address.
 
     ``on_elected(leadership)``: called when a term begins. ``on_lost(loss)``: called when a
-    leadership is lost, not when it is given up. Callbacks run on threads of zklock's own. An
-    exception in one is logged.
+    leadership is lost, not when it is given up. Callbacks run on zklock's own threads. An exception
+    in one is logged.
 
     ``grace``: seconds that ``lead`` has to return once it is told to. ``retry``: the first and the
     longest pause, in seconds, after a ``lead`` that failed. ``session_timeout`` and
     ``lease_fraction``: as for ``Lock``.
 
-    The constructor asks nothing of ZooKeeper. You can observe the election, and ask who leads,
-    without :meth:`run`. Members' nodes have the same names as in Curator's ``LeaderLatch``. A
+    The constructor sends no request. You can observe the election, and ask who leads, without
+    :meth:`run`. Members' nodes have the same names as in Curator's ``LeaderLatch``. A
     ``LeaderLatch`` may take part in the same election.
 
     *Not guaranteed:* that two never act as leader at the same instant. A leader that was paused
-    acts on when it resumes, until it checks. Guard what must not be written late by the token.
+    acts on when it resumes, until it checks. Use the token to fence every write that must not come
+    late.
     """
 
     _FRONT = BLOCKING
@@ -132,14 +133,14 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
         Returns when ``stop`` is set or :meth:`stop` was called, and ``lead`` has ended.
 
-        ``lead`` runs in a thread of its own. Its term ends when it returns: the leadership is given
-        back, and this member queues again at the end. If the term was shorter than 0.2 seconds, the
-        member queues 0.2 seconds after the term began.
+        ``lead`` runs in a thread of its own. Its term ends when it returns: the leadership is
+        released, and this member queues again at the end. If the term was shorter than 0.2 seconds,
+        the member queues 0.2 seconds after the term began.
 
         ``lead`` has to return soon after ``leadership.should_stop`` is set. If it has not returned
-        after ``grace`` seconds, ``LeaderStuck`` is raised. What is still held is then given back
-        when ``lead`` ends, or the session does. No other term begins on this object while ``lead``
-        still runs.
+        after ``grace`` seconds, ``LeaderStuck`` is raised. A leadership that is still held is
+        released when ``lead`` or the session ends. No other term begins on this object while
+        ``lead`` still runs.
 
         An exception in ``lead`` ends the term and is logged. With ``on_error="retry"`` this member
         stands again, after a pause that grows with every failure in a row. With ``"raise"``, the
@@ -170,8 +171,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     def stop(self) -> None:
         """Make :meth:`run` give up the leadership or its place, and return. Does not wait.
 
-        An :meth:`acquire` that waits raises ``AcquireCancelled``. What was acquired is told by
-        ``should_stop``, and has to be released.
+        An :meth:`acquire` that waits raises ``AcquireCancelled``. An acquired leadership gets
+        ``should_stop`` set, and has to be released.
 
         It is final: a later ``run()`` returns at once, and a later ``acquire()`` raises. May be
         called from any thread, and from a signal handler.
@@ -197,7 +198,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         ``leadership.should_stop`` is set; nothing makes it. ``is_leader`` and ``leadership.held``
         say whether it leads.
 
-        However it ends without a leadership, it leaves no member behind. If the session is lost
+        Without a leadership, it leaves no member behind, however it ends. If the session is lost
         while it waits, it queues again, at the end, within the same timeout.
 
         One object stands once at a time: raises ``ZkLockError`` while it runs or acquires, and
@@ -219,18 +220,18 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     def transfer(self, identity: str, timeout: float | None = None) -> Contender:
         """Hand the leadership over to the waiting member of this identity; return that member.
 
-        ``lead`` is told. Once it has returned, one transaction deletes this member's node and the
-        nodes between it and the successor, provided that the successor is there. The successor
-        leads next; the others queue again at the end. If several members have this identity, the
-        first one is taken. What was acquired is handed over at once, by whoever calls this:
-        ``should_stop`` is set, and nobody is waited for. Nothing is left to release: ``release()``
-        and the end of the body do nothing then.
+        ``should_stop`` is set. Once ``lead`` has returned, one transaction deletes this member's
+        node and the nodes between it and the successor, provided that the successor is there. The
+        successor leads next; the others queue again at the end. If several members have this
+        identity, the first one is taken. An acquired leadership is handed over at once:
+        ``should_stop`` is set, and the call waits for nobody. Nothing is left to release:
+        ``release()`` and the end of the body do nothing then.
 
         Waits until it is done, at most ``timeout`` seconds. Then it raises ``NoAnswer``, and the
-        transfer goes on. If ZooKeeper did not even say who waits, the transfer has not begun. The
-        message says which it is. By default only the questions before it begins have a limit, of at
-        most the session timeout. If ``lead`` itself calls it, it cannot wait for the end of
-        ``lead``: it returns as soon as the successor is known to wait, and ``lead`` has to return.
+        transfer goes on. If ZooKeeper did not even list the members, the transfer has not begun.
+        The message says which is true. By default only the queries before it begins have a limit:
+        the session timeout. If ``lead`` itself calls it, it cannot wait for the end of ``lead``: it
+        returns as soon as the successor is known to wait, and ``lead`` has to return.
 
         Raises ``NotHeld`` if this object does not lead. Raises ``NoSuchMember`` if there is no such
         member, or none to which it can hand over; this object then leads on. If the member is gone
@@ -266,18 +267,18 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def set_payload(self, payload: bytes | str, timeout: float | None = None) -> None:
-        """Change what this member says of itself, whether it stands, leads, or neither.
+        """Change this member's payload, whether it stands, leads, or neither.
 
         It keeps its place in the queue, or the leadership. Observers are told if it leads
-        (``LeaderChange.same_leader``). If it does not stand now, it says so when it stands next; if
-        its place is just being taken, as soon as it has it, which this does not wait for.
-        The members' changed payloads are kept in the data of the election's own znode, at most
-        524288 bytes together (``ZkLockError``): a ``LeaderLatch`` of Curator that waits behind a
-        member would never lead after a change of that member's node.
+        (``LeaderChange.same_leader``). If it does not stand now, others see the payload when it
+        stands next. If it is just taking its place, they see it soon after; the call does not wait
+        for that. The members' changed payloads are kept in the data of the election's own znode, at
+        most 524288 bytes together (``ZkLockError``): a ``LeaderLatch`` of Curator that waits behind
+        a member would never lead after a change of that member's node.
 
-        Raises ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. Then it is
-        not known whether others see it; asking again is safe. Raises ``AccessDenied`` if ACLs
-        forbid to read or write the election's znode.
+        Raises ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. Then the
+        caller does not know whether others see it; a repeated call is safe. Raises ``AccessDenied``
+        if ACLs forbid reading or writing the election's znode.
         """
         run(lambda: self._set_payload(payload, timeout))
 
@@ -287,20 +288,20 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         Returns ``None`` if nobody leads, or if the leader has left before it could be asked: its
         successor is not asked. You need no :meth:`run` to ask. Nothing is taken by force:
         ``should_stop`` of the leadership is set, as by ``resign()``, within a tenth of the leader's
-        session timeout while it is connected. A leader that is not connected hears of it when it is
-        again. What asks does not wait for the end of the term; :meth:`changes` tells of it.
+        session timeout while it is connected. A disconnected leader hears of it after it
+        reconnects. The call does not wait for the end of the term; :meth:`changes` reports it.
 
         The request is written into the data of the election's own znode, with the name of the
-        leader's node. So a later term never hears of it, and a ``LeaderLatch`` of Curator that
-        waits is not disturbed. The leader takes the request along when it leaves. If it crashes,
-        or leaves before it hears, a later leader does.
+        leader's node. A later term therefore never hears of it, and a ``LeaderLatch`` of Curator
+        that waits is not disturbed. The leader takes the request along when it leaves. If it
+        crashes, or leaves before it hears, a later leader does.
 
         *Not guaranteed:* that the leader hears. A ``LeaderLatch`` that leads does not. It is
         returned, too.
 
         Raises ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. Then the
-        leader may or may not be asked; asking again is safe. Raises ``AccessDenied`` if ACLs forbid
-        to read or write the election's znode.
+        leader may or may not be asked; a repeated call is safe. Raises ``AccessDenied`` if ACLs
+        forbid reading or writing the election's znode.
         """
         return run(lambda: self._request_release(timeout))
 
@@ -315,16 +316,16 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     def members(self, timeout: float | None = None) -> list[Contender]:
         """Return all members in queue order, the leader first, foreign clients' members included.
 
-        Asks through the leader of ZooKeeper. The same ``timeout`` as :meth:`leader`.
+        Asks through ZooKeeper's leader. The same ``timeout`` as :meth:`leader`.
         """
         return run(lambda: self._ask("members()", self._members, timeout))
 
     def observe(self, callback: Callable[[LeaderChange], object]) -> Observer:
-        """Have ``callback(change)`` called with the present leader, and with every later one.
+        """Call ``callback(change)`` with the present leader, and with every later one.
 
-        The calls come in order, one at a time, on threads of zklock's own. An exception is logged.
-        See :meth:`changes` for what may be missed. It ends with ``close()`` of the returned object,
-        or with the client.
+        The calls come in order, one at a time, on zklock's own threads. An exception is logged. See
+        :meth:`changes` for what may be missed. It ends with ``close()`` of the returned object, or
+        with the client.
         """
         self._observing(callback=callback)
         return Observer(self._session, self._leaders, callback)
@@ -344,14 +345,13 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     def observe_membership(
         self, callback: Callable[[MembershipChange[Contender]], object]
     ) -> Observer:
-        """Have ``callback(change)`` called with the present members, and with every change of them.
+        """Call ``callback(change)`` with the present members, and with every change of them.
 
-        It gets a ``MembershipChange``: at first with all that are there, later
-        with those that have joined, left, or say something else. States are compared: whatever
-        happens between two calls, the next call tells the difference, after a lost connection
-        too. One that has come and gone between two calls is not seen. The calls come in order,
-        one at a time, on threads of zklock's own. An exception is logged. It ends with
-        ``close()`` of the returned object, or with the client.
+        It gets a ``MembershipChange``: the first has all that are present, later ones have those
+        that joined, left, or changed their data. Each call reports the difference from the call
+        before, even after a lost connection. One that comes and goes between two calls is not seen.
+        The calls come in order, one at a time, on zklock's own threads. An exception is logged. It
+        ends with ``close()`` of the returned object, or with the client.
 
         It leaves a watch at every member. It wakes none of them.
         """
@@ -480,7 +480,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
         log.error(
-            "%s: what leads with token %s raised",
+            "%s: lead() with token %s raised",
             self._path,
             leadership.token,
             exc_info=error,

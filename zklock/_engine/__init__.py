@@ -7,5 +7,5 @@ are methods that wait, written once for both fronts. ``blocking`` runs scripts o
 May come in: what every kind of lock needs from its session.
 
 Must never: know a kind of lock, block a caller outside of ``blocking``, or run the user's code on a
-thread of kazoo's or under a lock of ours.
+kazoo thread or under a lock of ours.
 """

@@ -413,7 +413,9 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                     )
                     news = News.PAUSES
         except Exception as error:  # it is not known what was sent: what still comes is late
-            log.exception("the step of an attempt failed, which is withdrawn", extra=log_fields())
+            log.exception(
+                "a step of an acquire failed; the acquire is withdrawn", extra=log_fields()
+            )
             return partial(self._recipe.throw, error)
         if answer is not None:
             return partial(self._recipe.send, answer)

@@ -142,7 +142,7 @@ class Locking(HasBody, Generic[B]):
             nothing = self._nothing_here()
             if error is not None:  # it goes on, and says nothing of this
                 log.error(
-                    "the end of a body has released nothing: %s",
+                    "a with body ended without a release: %s",
                     nothing,
                     extra=log_fields(path=nothing.path, token=nothing.token),
                 )
@@ -240,4 +240,4 @@ def prefer(ended: LockLost | NotHeld, error: BaseException | None, ours: bool) -
     if error is None:
         raise ended
     if isinstance(ended, LockLost) and not isinstance(error, LockLost):
-        error.add_note(f"moreover the lock was lost meanwhile: {ended}")
+        error.add_note(f"the lock was also lost: {ended}")

@@ -29,7 +29,7 @@ def check_callback(awaits: bool, name: str, callback: object, takes: int = 1) ->
         raise TypeError(f"{name} must be callable, not {type(callback).__name__}")
     if any(map(_generates, _calls(callback))):
         raise TypeError(
-            f"{name} is a generator function, of which a call runs nothing: pass a function "
+            f"{name} is a generator function, and calling it runs nothing: pass a function "
             "without yield"
         )
     if not awaits and is_coroutine_function(callback):
@@ -42,8 +42,8 @@ def check_callback(awaits: bool, name: str, callback: object, takes: int = 1) ->
         # A lambda is no coroutine function, and other processes cannot have one.
         around = "coroutine function (async def)" if is_coroutine_function(callback) else "function"
         raise TypeError(
-            f"{name} is called with {arguments}, which {callback!r} does not take: put it into a "
-            f"{around} that does"
+            f"zklock calls {name} with {arguments}, which {callback!r} does not take: wrap it in "
+            f"a {around} that does"
         )
 
 
@@ -57,8 +57,8 @@ def ran(what: str, outcome: object) -> object:
     if inspect.iscoroutine(outcome):
         outcome.close()
         raise TypeError(
-            f"{what} returned a coroutine, which no event loop runs here: use a coroutine function "
-            "with zklock.aio, or a function that returns something else"
+            f"{what} returned a coroutine, but no event loop runs it: use a plain function, or a "
+            "coroutine function with zklock.aio"
         )
     return outcome
 
@@ -95,7 +95,7 @@ def run(call: Callable[[], object]) -> None:
     if inspect.iscoroutine(outcome):
         outcome.close()
         log.error(
-            "a callback returned a coroutine, which no event loop runs here: have it return "
-            "something else, or use zklock.aio",
+            "a callback returned a coroutine, but no event loop runs it: use a plain function, "
+            "or zklock.aio",
             extra=log_fields(),
         )

@@ -32,9 +32,9 @@ class Callers:
     """Runs callbacks on threads that exist already; they begin in the order given.
 
     ``run()`` takes no lock, and starts threads only if all have ended. It may be called anywhere:
-    under a lock, on a thread of kazoo's, in a signal handler. Before a thread runs a callback, it
-    starts another thread if no thread is left for the next one. If none can be started, the next
-    callback waits.
+    under a lock, on a kazoo thread, in a signal handler. Before a thread runs a callback, it starts
+    another thread if no thread is left for the next one. If none can be started, the next callback
+    waits.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Callers:
                 crew.ready()
             except RuntimeError as error:
                 log.error(
-                    "callbacks have to wait, as no thread can be started: %s",
+                    "callbacks are delayed: no thread can be started (%s)",
                     error,
                     extra=log_fields(),
                 )
@@ -126,7 +126,7 @@ class _Crew:
             self._start(lasting=False)
         except RuntimeError as error:
             log.warning(
-                "callbacks wait for each other, as no thread can be started: %s",
+                "callbacks run one after the other: no thread can be started (%s)",
                 error,
                 extra=log_fields(),
             )

@@ -106,8 +106,8 @@ class End:
 class GrantBase(Bodied):
     """The common part of a grant, for threads and for asyncio; see ``Grant``.
 
-    Nothing here takes a lock. So a signal handler may ask and abandon a grant, even if it has
-    interrupted a change of the same grant.
+    Nothing here takes a lock. A signal handler may therefore ask and abandon a grant, even if it
+    has interrupted a change of the same grant.
     """
 
     _INSTEAD = "pass its token on (str(grant.token)), and have the resource compare it"
@@ -202,7 +202,7 @@ class GrantBase(Bodied):
             raise self._why_not()
 
     def abandon(self) -> None:
-        """Give the lock back without waiting for ZooKeeper's answer; no error if the grant is over.
+        """Release the lock without waiting for ZooKeeper's answer; no error if the grant is over.
 
         May be called from any thread, and from a signal handler.
         """
@@ -214,9 +214,9 @@ class GrantBase(Bodied):
     def add_lost_callback(self, callback: LostCallback) -> None:
         """Call ``callback(loss)`` once if the grant is lost; at once if it already is lost.
 
-        It runs on a thread of zklock's own, or, for a grant of ``zklock.aio``, on the event loop of
-        the task that acquired. An exception in it is logged; other callbacks still run. It is not
-        called for a grant that was released.
+        It runs on one of zklock's own threads, or, for a grant of ``zklock.aio``, on the event loop
+        of the task that acquired. An exception in it is logged; other callbacks still run. It is
+        not called for a grant that was released.
         """
         check_callback(self._AWAITS, "a lost callback", callback)
         self._call_when_lost(callback)
@@ -254,7 +254,8 @@ class GrantBase(Bodied):
             answer.result()
         else:
             log.info(
-                "no answer to a release yet: it goes on in the background", extra=log_fields(self)
+                "ZooKeeper has not confirmed a release yet: it continues in the background",
+                extra=log_fields(self),
             )
 
     async def _give_back_use(self) -> None:

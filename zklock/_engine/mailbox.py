@@ -76,7 +76,7 @@ class Mailbox:
                 self.__stop(me)
             if not isinstance(error, Exception) or may_strike():
                 raise
-            log.exception("an attempt was torn apart, and is cleaned up after", extra=log_fields())
+            log.exception("an acquire was interrupted; cleaning up", extra=log_fields())
 
     def __handle_all(self, me: object) -> None:
         # If another thread handles news, it looks again when it ends.

@@ -68,7 +68,7 @@ class Outbox:
                 if may_strike():
                     raise
                 log.exception(
-                    "zklock goes on after an error in what follows a change", extra=log_fields()
+                    "zklock continues after an error in a follow-up action", extra=log_fields()
                 )
             with contextlib.suppress(ValueError):  # another thread has done it, too
                 self._duties.remove(duty)

@@ -172,9 +172,9 @@ class Session(Uncopied, WireObserver):
             self._handler.observe(self)
         elif settings.session_timeout is None:
             log.warning(
-                "this client was not made by zklock.connect(): its negotiated session timeout "
-                "is not known, so that a lost connection ends every lease at once and %s s are "
-                "taken for the timeout; pass session_timeout= where it is known",
+                "this client was not made by zklock.connect(): zklock does not know its session "
+                "timeout and assumes %s s; a lost connection ends every lease at once: pass "
+                "session_timeout= where it is known",
                 ASSUMED_TIMEOUT,
                 extra=log_fields(),
             )
@@ -227,8 +227,8 @@ class Session(Uncopied, WireObserver):
             raise forked_error()
         if sys.is_finalizing():
             raise ZkLockError(
-                "no thread of zklock's runs any more, as the interpreter shuts down: do this "
-                "before, and not in a finalizer"
+                "the interpreter is shutting down, and zklock's threads have ended: do this "
+                "earlier, not in a finalizer"
             )
 
     def check_usable(self) -> None:
@@ -365,9 +365,9 @@ class Session(Uncopied, WireObserver):
                     self._callers.ready()
             except RuntimeError as error:
                 raise ZkLockError(
-                    f"{terms.lock_path}: nothing is acquired, as the threads that watch over a "
-                    f"grant cannot be started ({error}): raise the limit of processes or memory, "
-                    "or acquire before the interpreter shuts down",
+                    f"{terms.lock_path}: cannot acquire: no threads can be started to watch the "
+                    f"grant ({error}): raise the limit of processes or memory, or acquire before "
+                    "the interpreter shuts down",
                     path=terms.lock_path,
                 ) from error
         if idle:
@@ -916,7 +916,7 @@ class Session(Uncopied, WireObserver):
             self._say_late(now, timeout)
         if hung and self._handler is not None:
             log.warning(
-                "no answer to a heartbeat in %.3g s: trying another server",
+                "no answer to a heartbeat for %.3g s: trying another server",
                 self._heartbeat.patience * timeout,
                 extra=self._fields(),
             )
@@ -989,8 +989,8 @@ class Session(Uncopied, WireObserver):
         if telemetry.hooks:
             telemetry.emit(HeartbeatLate(at=now, session_id=self._id or 0, limit=limit))
         log.warning(
-            "no answer to a heartbeat in %.3g s: locks can be lost if answers take longer than "
-            "%.3g s; relieve the ZooKeeper servers, or use a longer session timeout than %g s",
+            "no answer to a heartbeat for %.3g s: locks can be lost if an answer takes longer "
+            "than %.3g s; reduce the load of the servers, or use a session timeout above %g s",
             limit,
             min(0.3, self._heartbeat.patience) * timeout,
             timeout,
@@ -1059,13 +1059,13 @@ class Session(Uncopied, WireObserver):
             return
         if failed.why is Failure.DENIED:
             log.error(
-                "ACLs refuse the heartbeats, so that no lease can last: %s",
+                "ACLs refuse the heartbeats: every lease will end (%s)",
                 failed.error,
                 extra=self._fields(),
             )
         elif failed.why is not Failure.DROPPED and not (failed.why is Failure.MISSING and some):
             log.error(
-                "a heartbeat was refused, so that the lease will end: %s",
+                "ZooKeeper refused a heartbeat: the lease will end (%s)",
                 failed.error,
                 extra=self._fields(),
             )
@@ -1114,7 +1114,6 @@ def _look_again(attempts: Iterable[Attempt[Any]]) -> None:
 def handler_error() -> WouldDeadlock:
     """Return the error to raise in a signal handler that has interrupted the session."""
     return WouldDeadlock(
-        "this signal handler has interrupted zklock in the middle of a change, and an answer "
-        "could not be taken before the handler returns: set a flag, and call this when the main "
-        "program looks at it; cancel(), abandon() and held may be called here"
+        "this signal handler interrupted zklock and cannot wait for an answer: set a flag, and "
+        "make this call from the main program; a handler may use cancel(), abandon() and held"
     )

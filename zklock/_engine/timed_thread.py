@@ -83,7 +83,7 @@ class TimedThread:
             self.ready()
         except RuntimeError as error:
             log.error(
-                "%s has to wait, as no thread can be started: %s",
+                "%s is delayed: no thread can be started (%s)",
                 self._name,
                 error,
                 extra=log_fields(),
@@ -137,5 +137,5 @@ class TimedThread:
         try:
             return call()  # type: ignore[return-value]
         except Exception:
-            log.exception("the session's thread goes on after an error", extra=log_fields())
+            log.exception("the session's thread continues after an error", extra=log_fields())
             return otherwise

@@ -74,9 +74,9 @@ class Granted(GrantEvent):
 
     ``permits``: how many tokens the grant has, which is 1 except for semaphores. ``waited``:
     seconds since the acquire began. ``gap``: seconds from the news that the contender before it was
-    gone to this grant; ``None`` if no such news came, as nobody was before it, or the connection
-    was lost meanwhile. It is what this process can know of the time in which nobody held the lock.
-    The way of that news from ZooKeeper is not in it.
+    gone to this grant; ``None`` if no such news came: nobody was before it, or the connection was
+    lost meanwhile. It is this process's estimate of the time in which nobody held the lock. The
+    time that this news takes from ZooKeeper is not in it.
 
     ``waited`` is ``None`` if the acquire began before the subscription.
     """

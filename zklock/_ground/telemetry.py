@@ -41,20 +41,20 @@ class Subscription:
 
     @property
     def dropped(self) -> int:
-        """How many events were not told, as too many waited already."""
+        """How many events were dropped, because too many waited already."""
         return sum(list(self._drops.values()))
 
     def flush(self, timeout: float = 1.0) -> bool:
-        """Wait until all events so far were told, at most ``timeout`` seconds; whether they were.
+        """Wait until all events so far are delivered, at most ``timeout`` seconds; return whether.
 
-        In the hook itself this waits in vain. ``False`` after ``close()``, too.
+        In the hook itself it waits until its timeout. ``False`` after ``close()``, too.
         """
         told = Flag()
         self._queue.put(told)
         return told.wait(timeout)
 
     def close(self) -> None:
-        """Tell what has happened so far, and then nothing any more. Does not wait. Repeatable."""
+        """Deliver the events so far, and no later ones. Does not wait. Repeatable."""
         hooks.pop(self, None)
         self._queue.put(None)
 
@@ -62,7 +62,7 @@ class Subscription:
         """Have the event told soon.
 
         This takes no lock, waits for nothing, and starts no thread. So it may be called under a
-        lock, on a thread of kazoo's, and in a signal handler.
+        lock, on a kazoo thread, and in a signal handler.
         """
         if self._queue.qsize() < self._most:
             self._queue.put((event, over))
@@ -74,7 +74,7 @@ class Subscription:
         try:
             self._begin()
         except RuntimeError as error:
-            log.error("telemetry is lost in this forked process: %s", error, extra=log_fields())
+            log.error("no telemetry in this forked process: %s", error, extra=log_fields())
 
     def _begin(self) -> None:
         self._queue: SimpleQueue[tuple[Event, Over | None] | Flag | None] = SimpleQueue()
@@ -97,7 +97,7 @@ class Subscription:
             del item, event, over
             if self._drops and (dropped := self.dropped) > self._said and self._may_speak():
                 log.warning(
-                    "%s events were not told to telemetry, as %r is too slow",
+                    "%s telemetry events dropped: %r is too slow",
                     dropped - self._said,
                     self._hook,
                     extra=log_fields(),

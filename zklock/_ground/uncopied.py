@@ -14,6 +14,6 @@ class Uncopied:
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Raise a ``TypeError`` that says what to do instead."""
         raise TypeError(
-            f"a {type(self).__name__.lstrip('_')} cannot be copied or pickled, as the copy would "
-            f"not hear when it ends: {self._INSTEAD}"
+            f"a {type(self).__name__.lstrip('_')} cannot be copied or pickled, because the copy "
+            f"would not learn of its end: {self._INSTEAD}"
         )

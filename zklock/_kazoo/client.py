@@ -45,8 +45,8 @@ def check_client(client: Any) -> None:
     check_type(client)
     if not isinstance(client.handler, SequentialThreadingHandler):
         raise ClientUnusable(
-            f"the client's handler is {type(client.handler).__name__}: zklock needs one on "
-            "threads (kazoo's SequentialThreadingHandler, or zklock.connect())"
+            f"the client's handler is {type(client.handler).__name__}: zklock needs a threading "
+            "handler (kazoo's SequentialThreadingHandler, or zklock.connect())"
         )
     check_process(client)
     error = closed_error(client)

@@ -49,7 +49,7 @@ _PASSING = (ConnectionLoss, SessionExpiredError)
 
 
 class Client(EntersItself, Uncopied, KazooClient):  # type: ignore[misc]
-    """A started ``KazooClient``, as :func:`connect` makes it. Everything of kazoo's works on it.
+    """A started ``KazooClient``, as :func:`connect` makes it. All of kazoo's methods work on it.
 
     It is a context manager: leaving the body stops and closes it. That ends its session, so its
     locks are free at once; what it still holds is lost, with ``LossReason.CLIENT_CLOSED``. In a
@@ -122,21 +122,21 @@ def connect(
       default from 2 to 20 of its ticks: a log line says so.
     - ``start_timeout``: seconds to wait for the first connection, ``math.inf`` for no limit.
     - ``proofs``: how many heartbeats of a session timeout are writes while the client holds
-      something, from 4 to 10; by default all ten. Fewer spare the ensemble. But when answers stop,
-      the lease has less left: with 4, it is 0.42 of the timeout at least, not 0.57. So the client
-      leaves a server that says nothing for 0.22 of the timeout, not for a third of it. All ten are
-      writes while answers take a tenth of the timeout, or longer.
+      something, from 4 to 10; by default all ten. Fewer reduce the load of the ensemble. But
+      when answers stop, the lease has less left: with 4, at least 0.42 of the timeout, not 0.57.
+      The client therefore leaves a silent server after 0.22 of the timeout, not after a third of
+      it. All ten are writes while answers take a tenth of the timeout, or longer.
     - Everything else goes to ``kazoo.client.KazooClient``: TLS (``use_ssl=True, ca=…``), SASL,
       ACLs, a logger.
 
-    Raises ``TypeError`` or ``ValueError`` for arguments that cannot be used. So does kazoo for an
-    option that it does not know. Raises ``ClientUnusable`` if a library for SASL is missing.
+    Raises ``TypeError`` or ``ValueError`` for arguments that cannot be used. kazoo raises the same
+    for an unknown option. Raises ``ClientUnusable`` if a library for SASL is missing.
 
     Raises ``NoAnswer`` if there is no connection after ``start_timeout``. The message says for each
     server what happened: its name was not resolved, it refused, it was silent. Then nothing is left
-    running. One exception: a look-up of a name that the system does not end may outlive the call.
-    Raises ``ClientClosed`` if the servers refuse the credentials, and ``AccessDenied`` if they
-    insist on some.
+    running. One exception: a name look-up that hangs in the system may outlive the call. Raises
+    ``ClientClosed`` if the servers refuse the credentials, and ``AccessDenied`` if they require
+    some.
 
     While disconnected, the client tries again at least every second. (With kazoo's default, the
     waits grow.) Pass ``connection_retry`` for something else.

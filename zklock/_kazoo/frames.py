@@ -219,7 +219,7 @@ class Frames:
         if not self.due or self.due[0][0] != xid:
             due = self.due[0][0] if self.due else "none"
             log.warning(
-                "reply to request %s where %s was due: connection dropped",
+                "the server answered request %s instead of %s: connection dropped",
                 xid,
                 due,
                 extra=log_fields(),
@@ -266,7 +266,5 @@ def _known(error: int) -> int:
     """Return the error code to pass on, which is one that kazoo knows."""
     if not error or error in EXCEPTIONS:
         return error
-    log.warning(
-        "ZooKeeper answered with an error of the unknown code %s", error, extra=log_fields()
-    )
+    log.warning("ZooKeeper answered with the unknown error code %s", error, extra=log_fields())
     return int(APIError.code)

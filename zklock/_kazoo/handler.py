@@ -110,6 +110,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """
 
     _connection: type[_Socket] = _Socket
+    completion_queue: Any
+    callback_queue: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,9 +140,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._polled: tuple[Any, ...] = ()
         if not hasattr(select, "poll"):
             raise ClientUnusable(
-                "select.poll() is missing here, and zklock needs it, and threads of the system: "
-                "eventlet's monkey_patch() removes it (keep zklock in a process that is not "
-                "patched), and Windows has none"
+                "zklock needs select.poll() and system threads: eventlet's monkey_patch() "
+                "removes them (run zklock in an unpatched process), and Windows has no "
+                "select.poll()"
             )
         self._poller = select.poll()
         self._process = os.getpid()
@@ -157,13 +159,28 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return self._process != os.getpid()
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads; all or none, also if an interrupt strikes."""
         self._process = os.getpid()
-        super().start()
+        try:
+            super().start()
+        except BaseException:
+            try:
+                self._end_workers()
+            except BaseException:  # a second interrupt
+                self._end_workers()
+                raise
+            raise
+
+    def _end_workers(self) -> None:
+        """End the threads that kazoo has started: it stops those of a whole start alone."""
+        for work in (self.completion_queue, self.callback_queue):
+            work.put(_end)
+        self.completion_queue, self.callback_queue = self.queue_impl(), self.queue_impl()
 
     def spawn(self, func: Any, *args: Any, **kwargs: Any) -> threading.Thread:
         """Call on a new daemon thread, and return that."""
-        thread = threading.Thread(target=func, args=args, kwargs=kwargs, daemon=True)
+        call = partial(func, *args, **kwargs)
+        thread = threading.Thread(target=_run, args=(call,), daemon=True)
         threads.begin(thread)
         return thread
 
@@ -303,16 +320,16 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return
         if granted < self._wanted:
             log.warning(
-                "ZooKeeper grants a session timeout of %g s, not %g s: leases are that short; pass "
-                "this timeout, or raise maxSessionTimeout of all servers",
+                "ZooKeeper grants a session timeout of %g s instead of %g s: leases are shorter; "
+                "pass this timeout, or raise maxSessionTimeout on all servers",
                 granted,
                 self._wanted,
                 extra=log_fields(),
             )
         else:
             log.warning(
-                "ZooKeeper grants a session timeout of %g s, not %g s: it is the least of the "
-                "servers, by default 2 ticks, and a lease needs %.2f: pass %g s or more",
+                "ZooKeeper grants a session timeout of %g s instead of %g s: it is the servers' "
+                "minimum, by default 2 ticks, but a lease needs %.2f ticks: pass %g s or more",
                 granted,
                 self._wanted,
                 TICKS,
@@ -346,8 +363,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         if self._back_at is None:
             self._back_at = clock()
             log.warning(
-                "ZooKeeper has gone back to transaction %#x, and this client has seen %#x: what it "
-                "holds is lost, and it begins a new session in %.3g s; a backup was restored under "
+                "ZooKeeper is at transaction %#x, but this client has seen %#x: its locks are "
+                "lost, and it starts a new session in %.3g s; a backup was restored under "
                 "running clients: stop them, and raise the epoch of the tokens",
                 zxid,
                 self._seen,
@@ -400,9 +417,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return False
         since = self._not_resumed_at
         log.warning(
-            "servers turn this client away since %.3g s: it asks as if it had not seen transaction "
-            "%#x; if ZooKeeper has come back with less data, tokens may be lower than before: make "
-            "the marks of the guards anew, or raise the epoch",
+            "servers have refused this client for %.3g s; it now connects as if it had not seen "
+            "transaction %#x; if data was lost, tokens may repeat: recreate the guards' marks, "
+            "or raise the epoch",
             0.0 if since is None else clock() - since,
             self._seen,
             extra=log_fields(),
@@ -558,6 +575,19 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 self._poller.register(each, select.POLLOUT)
             self._polled = wanted
         return self._poller
+
+
+class _End(BaseException):
+    """Ends a thread of kazoo's that waits for work."""
+
+
+def _end() -> None:
+    raise _End
+
+
+def _run(call: Callable[[], object]) -> None:
+    with contextlib.suppress(_End):
+        call()
 
 
 class Inline:

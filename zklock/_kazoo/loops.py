@@ -16,9 +16,9 @@ def check_thread(what: str) -> None:
     while frame is not None:
         if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _KAZOO_LOOPS:
             raise WouldDeadlock(
-                f"{what} was called on a thread of kazoo's (a watch, listener or completion), "
-                "and would wait for an answer that only this thread can deliver: call it on "
-                "another thread, such as one started with client.handler.spawn()"
+                f"{what} was called on a kazoo thread (a watch, listener or completion) and would "
+                "deadlock: only this thread can deliver the answer; call it on another thread, "
+                "such as one started with client.handler.spawn()"
             )
         frame = frame.f_back
     _checked.fine = True  # kazoo's loops are at the bottom of their threads: once fine, always fine

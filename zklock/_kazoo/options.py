@@ -30,8 +30,7 @@ def credentials(given: Any, name: str = "auth_data") -> list[tuple[str, str]]:
         pair = isinstance(each, tuple | list) and len(each) == 2
         if not (pair and all(isinstance(part, str) for part in each)):
             raise TypeError(
-                f"{name}: not a scheme and a credential, both text, as ('digest', 'user:password') "
-                "is"
+                f"{name}: not a scheme and a credential, both text: ('digest', 'user:password')"
             )
         try:
             "".join(each).encode()
@@ -50,8 +49,8 @@ def sasl(given: Any) -> dict[str, Any]:
     """
     if not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
         raise TypeError(
-            "sasl_options must be a dict, as {'mechanism': 'DIGEST-MD5', 'username': 'user', "
-            "'password': 'password'} is"
+            "sasl_options must be a dict, such as {'mechanism': 'DIGEST-MD5', 'username': 'user', "
+            "'password': 'password'}"
         )
     try:
         make = import_module("puresasl.client").SASLClient
@@ -98,7 +97,7 @@ def check(options: Mapping[str, Any]) -> None:
             Create("/", b"", [*acl], 0).serialize()
         except Exception:
             raise TypeError(
-                "default_acl must be a list of ACLs, as [make_acl('world', 'anyone', all=True)] is"
+                "default_acl must be a list of ACLs: [make_acl('world', 'anyone', all=True)]"
             ) from None
     logger = options.get("logger")
     if logger and not callable(getattr(logger, "log", None)):
@@ -112,7 +111,7 @@ def check(options: Mapping[str, Any]) -> None:
 def _check_client_id(given: Any) -> None:
     if not (isinstance(given, tuple | list) and len(given) == 2):
         raise TypeError(
-            "client_id must be a session's id and its password, as the client_id of a client is"
+            "client_id must be a session's id and its password, such as the client_id of a client"
         )
     session, password = given
     check_int("client_id: the session's id", session, -(2**63), 2**63 - 1)

@@ -23,36 +23,36 @@ class Refusal(NamedTuple):
 
 
 NO_QUORUM = Refusal(
-    "serves nobody now: it has no quorum, or elects a leader",
-    "start the other servers of its ensemble, or mend the network between them",
+    "serves no client now: it has no quorum, or is electing a leader",
+    "start the other servers of its ensemble, or repair the network between them",
 )
 READ_ONLY = Refusal(
-    "has no quorum, and serves reads only: nobody gets a lock there",
-    "start the other servers of its ensemble, or mend the network between them",
+    "has no quorum and serves only reads: it grants no lock",
+    "start the other servers of its ensemble, or repair the network between them",
 )
 WANTS_TLS = Refusal(
-    "wants TLS on this port",
-    "connect over TLS: use_ssl=True, ca=…, in the command tls-ca; or name the other port",
+    "requires TLS on this port",
+    "connect over TLS: use_ssl=True, ca=…, in the command tls-ca; or use the other port",
 )
-NO_TLS = Refusal("speaks no TLS on this port", "name its secureClientPort, or have one configured")
+NO_TLS = Refusal("speaks no TLS on this port", "use its secureClientPort, or configure one")
 FULL = Refusal(
-    "closes every connection at once: it has as many clients as its maxClientCnxns (of one "
-    "address) or its maxCnxns allows, or the port is not for clients",
-    "share one client in each process, raise the limit; or correct the port",
+    "closes every connection at once: it has reached its maxClientCnxns (for one address) or its "
+    "maxCnxns, or the port is not for clients",
+    "share one client in each process, raise the limit, or correct the port",
 )
 SELECTIVE = Refusal(
-    "serves, but has closed the connections of this client",
-    "its log says why: a limit of clients, of new sessions (connection_throttle_…) or of the "
-    "length of requests (jute.maxbuffer), or it was starting",
+    "serves, but closed this client's connections",
+    "its log says why: a limit on clients, on new sessions (connection_throttle_…) or on the "
+    "length of requests (jute.maxbuffer), or a start-up",
 )
-FOREIGN = Refusal("does not answer as ZooKeeper does", "correct the address and the port")
+FOREIGN = Refusal("does not answer like ZooKeeper", "correct the address and the port")
 CLOSED = Refusal(
     "closes connections without an answer",
-    "the log of the server says why, unless the port is not for clients",
+    "the server's log says why, unless the port is not for clients",
 )
 NO_SASL = Refusal(
-    "lets the client in, and answers no request",
-    "look at its log; it may not be set up for SASL, if the client is",
+    "accepts the client, but answers no request",
+    "read its log; if the client uses SASL, the server may not be set up for it",
 )
 
 CLOSING = frozenset({NO_QUORUM, READ_ONLY, WANTS_TLS, NO_TLS, FULL, SELECTIVE, FOREIGN, CLOSED})
@@ -70,11 +70,11 @@ def of_tls(error: ssl.SSLError) -> Refusal | None:
         return None
     if isinstance(error, ssl.SSLCertVerificationError):
         todo = (
-            "ca= has to name the authority of its certificate, and hosts the server as its "
-            "certificate does"
+            "ca= must name the authority of its certificate, and hosts must name the server as "
+            "its certificate does"
         )
     elif "ALERT" in reason or "CERTIFICATE" in reason:
-        todo = "it may want a certificate of the client that it trusts: certfile=, keyfile="
+        todo = "it may require a client certificate that it trusts: certfile=, keyfile="
     else:
         todo = "compare the TLS settings of both sides"
     return Refusal(f"was refused by TLS: {error.reason or error}", todo)

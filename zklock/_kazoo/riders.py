@@ -134,7 +134,7 @@ class Rider:
         except Exception:
             if may_strike():
                 raise
-            log.exception("the connection goes on after an error in zklock", extra=log_fields())
+            log.exception("the connection continues after an error in zklock", extra=log_fields())
 
     def drop(self) -> None:
         """Complete without a reply: the outcome is unknown. Repeatable."""

@@ -431,7 +431,7 @@ class RidingSocket(_Socket):
             else:
                 self.rides = self._may_ride = False
                 log.warning(
-                    "a thread does not give the connection back: dropped",
+                    "a thread blocks the connection: connection dropped",
                     extra=log_fields(),
                 )
 

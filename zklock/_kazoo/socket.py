@@ -351,7 +351,7 @@ class _Socket:
             return self._xids.popleft()[1]
         due = self._xids[0][0] if self._xids else "none"
         log.warning(
-            "reply to request %s where %s was due: connection dropped",
+            "the server answered request %s instead of %s: connection dropped",
             xid,
             due,
             extra=log_fields(),
@@ -451,7 +451,7 @@ class _Frames:
                 _NUMBER.pack_into(data, at, length, number)
                 if code and code not in EXCEPTIONS:
                     log.warning(
-                        "ZooKeeper answered with an error of the unknown code %s",
+                        "ZooKeeper answered with the unknown error code %s",
                         code,
                         extra=log_fields(),
                     )

@@ -69,8 +69,8 @@ class Meaning:
     hint: str = ""
 
 
-_NEVER_ASKED = Meaning(Failure.OTHER, hint="it answers no request of zklock's: look at the server")
-_BROKEN = Meaning(Failure.OTHER, hint="look at the log of the ZooKeeper server")
+_NEVER_ASKED = Meaning(Failure.OTHER, hint="it answers no zklock request: check the server")
+_BROKEN = Meaning(Failure.OTHER, hint="read the log of the ZooKeeper server")
 _GONE = Meaning(Failure.DROPPED)
 _BUSY = Meaning(Failure.DROPPED, busy=True)
 
@@ -85,7 +85,7 @@ MEANINGS: dict[int, Meaning] = {
     -5: Meaning(Failure.OTHER, hint="a request too large, or an error in the server: see its log"),
     -6: Meaning(Failure.OTHER, hint="the server is too old: use ZooKeeper 3.6 or later"),
     -7: _BUSY,  # OperationTimeout
-    -8: Meaning(Failure.OTHER, hint="the server takes the path or the data for wrong"),
+    -8: Meaning(Failure.OTHER, hint="the server rejects the path or the data"),
     -12: _BUSY,  # UnknownSession, to servers: the session is going
     -13: _NEVER_ASKED,  # NewConfigNoQuorum
     -14: _NEVER_ASKED,  # ReconfigInProgress
@@ -94,7 +94,7 @@ MEANINGS: dict[int, Meaning] = {
     -102: Meaning(Failure.DENIED),
     -103: Meaning(Failure.CHANGED),
     -108: Meaning(Failure.OTHER, hint="below an ephemeral znode: use another path"),
-    -110: Meaning(Failure.OTHER, hint="the number of the new znode was given before: try again"),
+    -110: Meaning(Failure.OTHER, hint="the new znode's number already exists: try again"),
     -111: Meaning(Failure.NOT_EMPTY),
     -112: _GONE,  # SessionExpired, and kazoo's ConnectionClosed
     -113: _NEVER_ASKED,  # InvalidCallback
@@ -104,7 +104,7 @@ MEANINGS: dict[int, Meaning] = {
     -119: _BUSY,  # NotReadOnly: this server is cut off from the quorum, and about to say so
     -120: Meaning(
         Failure.OTHER,
-        hint="sessions are local to a server: set localSessionsEnabled=false there",
+        hint="its sessions are local: set localSessionsEnabled=false there",
     ),
     -121: _NEVER_ASKED,  # NoWatcher
     -122: _BUSY,  # RequestTimeout
@@ -112,8 +112,8 @@ MEANINGS: dict[int, Meaning] = {
     # The server closes this session, and every later one.
     -124: Meaning(
         Failure.DENIED,
-        hint="pass sasl_options, or what else its enforce.auth.schemes names: auth_data for "
-        "digest, certfile for x509",
+        hint="pass sasl_options, or what its enforce.auth.schemes names: auth_data for digest, "
+        "certfile for x509",
     ),
     -125: Meaning(Failure.OTHER, hint="its quota is used up: raise it, or use another path"),
     -127: _BUSY,  # ThrottledOp: not carried out, as the server is overloaded
@@ -155,7 +155,7 @@ def shielded(call: Callable[P, T]) -> Callable[P, T | None]:
         except Exception:
             if may_strike():
                 raise
-            log.exception("the connection goes on after an error in zklock", extra=log_fields())
+            log.exception("the connection continues after an error in zklock", extra=log_fields())
             return None
 
     return shield
@@ -185,11 +185,11 @@ def translate(
             f"this client needs read and write permission on {written}, whose data it writes"
             if written
             else "this client needs create, delete and read permission on the lock's path, and "
-            "read permission on its own contenders, and on one that it asks about"
+            "read permission on its own contenders and on any contender that it checks"
         )
         if isinstance(error, exceptions.SessionClosedRequireSaslError):
             raised = AccessDenied(
-                f"{path}: ZooKeeper answers only those who authenticate ({name}): {needs}",
+                f"{path}: ZooKeeper requires authentication ({name}): {needs}",
                 path=lock_path,
             )
         else:
@@ -831,8 +831,8 @@ def _too_large(request: Request, size: int) -> Failed:
     return Failed(
         Failure.OTHER,
         ZkLockError(
-            f"{path[:100]}: a request of {size} bytes is above ZooKeeper's limit, and was not "
-            "sent: use a shorter path, or fewer members",
+            f"{path[:100]}: a request of {size} bytes exceeds ZooKeeper's limit and was not sent: "
+            "use a shorter path, or fewer members",
             path=lock_path,
         ),
     )

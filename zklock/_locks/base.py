@@ -306,9 +306,9 @@ class LockBase(Uncopied, Locking[G]):
             mine = grant._kept and grant._terms.owner == self._owner()
             if mine and self._blocked_by(grant) and grant.held:
                 raise WouldDeadlock(
-                    f"{self._path}: this {self._WHO} holds it already, with token {grant.token}, "
-                    "and would wait for itself: release it first, share one RLock object, or give "
-                    "a timeout= if somebody else is to release it",
+                    f"{self._path}: this {self._WHO} already holds it (token {grant.token}) and "
+                    "would deadlock: release it first, share one RLock object, or pass timeout= "
+                    "if something else will release it",
                     path=self._path,
                     token=grant.token,
                 )
@@ -517,7 +517,7 @@ def limit_of(blocking: bool, timeout: Any) -> float | None:
     if blocking:
         return check_timeout(timeout)
     if timeout is not None:
-        raise ValueError("blocking=False waits for nothing: a timeout makes no sense with it")
+        raise ValueError("blocking=False does not wait: it takes no timeout")
     return 0
 
 

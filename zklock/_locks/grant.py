@@ -84,23 +84,23 @@ class Grant(GrantBase, Entered):
     def verify(self, timeout: float | None = None) -> None:
         """Ask a quorum of ZooKeeper whether the lock is still held; return if it is.
 
-        Raises ``LockLost``, ``NotHeld`` after the release, and ``NoAnswer`` if there was no
-        answer within ``timeout`` seconds (default: for as long as the lease runs).
-        Raises ``WouldDeadlock`` on a thread of kazoo's.
+        Raises ``LockLost``, ``NotHeld`` after the release, and ``NoAnswer`` if there was no answer
+        within ``timeout`` seconds (default: for as long as the lease runs). Raises
+        ``WouldDeadlock`` on a kazoo thread.
         """
         run(lambda: self._verify(timeout))
 
     def release(self) -> None:
-        """Give the lock back, from any thread.
+        """Release the lock, from any thread.
 
-        Returns when ZooKeeper has answered, or after a bounded moment (at most a second) without
-        an answer. Without an answer, the deletion of the node goes on in the background until it
-        is done or the session is gone.
+        Returns when ZooKeeper has answered, or after a bounded moment (at most a second) without an
+        answer. Without an answer, the deletion of the node continues in the background until it is
+        done or the session is gone.
 
         Raises ``LockLost`` if the grant was lost before, and ``NotHeld`` if it was released before.
         Raises ``AccessDenied`` if ZooKeeper's ACLs forbid the deletion. Raises ``WouldDeadlock`` on
-        a thread of kazoo's: use ``abandon()`` there. In a signal handler it may return without
-        waiting for the answer: use ``abandon()`` there, too.
+        a kazoo thread: use ``abandon()`` there. In a signal handler it may return without waiting
+        for the answer: use ``abandon()`` there, too.
         """
         run(self._release)
 

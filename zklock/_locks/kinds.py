@@ -91,8 +91,8 @@ class Read(LockBase[G]):
         super()._check_acquire()
         if any(_writes(grant) for grant in _own_grants(self)):
             raise WouldDeadlock(
-                f"{self._path}: this {self._WHO} holds the write lock, so that a reader would "
-                "wait for it: release it, or downgrade() it",
+                f"{self._path}: this {self._WHO} holds the write lock; a read lock would wait for "
+                "it: release it, or downgrade() it",
                 path=self._path,
             )
 
@@ -111,7 +111,7 @@ class Write(LockBase[G]):
         if any(not _writes(grant) for grant in _own_grants(self)):
             raise WouldDeadlock(
                 f"{self._path}: this {self._WHO} holds a read lock, which cannot be upgraded: two "
-                "readers that both wait to write would wait for each other; release it first",
+                "readers that both want to write would deadlock; release it first",
                 path=self._path,
             )
 
@@ -142,9 +142,9 @@ class Permits(LockBase[G]):
     ) -> None:
         self._permits = None if limit is None else check_permits("limit", limit)
         if options.get("tidy"):
-            raise ValueError("a semaphore's znode keeps its limit: it cannot be tidied away")
+            raise ValueError("a semaphore takes no tidy=True: its znode stores its limit")
         if options.get("naming", "curator") != "curator":
-            raise ValueError("kazoo's semaphore shares nothing with this one, whatever the names")
+            raise ValueError("kazoo's semaphore does not work with this one: leave naming= out")
         super().__init__(client, path, **options)
         for below in (semaphore_recipe.locks(self._path), semaphore_recipe.leases(self._path)):
             names.check_path(below)

@@ -33,7 +33,7 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         run(lambda: self._verify(timeout))
 
     def release(self) -> None:
-        """Give all of them back, those of one client together, in one transaction.
+        """Release all of them, those of one client together, in one transaction.
 
         An error at one does not stop the others.
         A re-entrant lock that was acquired more often stays held. Raises ``LockLost`` for a lock
@@ -61,11 +61,10 @@ class _Mine(threading.local):
 class MultiLock(MultiBase[ThreadLock, MultiGrant], WithLock[MultiGrant]):
     """Several locks, of any kinds and any clients, as one: all of them or none.
 
-    They are acquired in the order of their full paths (with the client's chroot), so that no
-    two ``MultiLock`` wait for each other. The same path twice raises ``ValueError``: in the
-    constructor if the clients name a server in common, else in ``acquire``. While it waits for
-    one lock, it holds those before it. Free locks of one client are acquired together, in one
-    transaction.
+    They are acquired in the order of their full paths (with the client's chroot): no two
+    ``MultiLock`` can deadlock. The same path twice raises ``ValueError``: in the constructor if the
+    clients name a server in common, else in ``acquire``. While it waits for one lock, it holds
+    those before it. Free locks of one client are acquired together, in one transaction.
 
     ``timeout``: seconds for all of them together, ``None`` for no limit. The timeouts of the locks
     do not count. ``on_lost(loss)``: called once, for the first lock that is lost. The callbacks of
@@ -106,7 +105,7 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], WithLock[MultiGrant]):
         return Attempting(lambda: self.acquire(blocking, timeout))
 
     def release(self) -> None:
-        """Give back what this thread acquired last; ``NotHeld`` if there is nothing.
+        """Release what this thread acquired last; ``NotHeld`` if there is nothing.
 
         See ``MultiGrant.release``.
         """

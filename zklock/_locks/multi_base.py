@@ -66,7 +66,7 @@ class MultiGrantBase(Bodied, Generic[G]):
         """
         tokens = {grant.lock_path: grant.token for grant in self.grants}
         if len(tokens) < len(self.grants):
-            raise ValueError("two of these locks have one path: take the tokens of grants")
+            raise ValueError("two of these locks share a path: use the tokens of the grants")
         return tokens
 
     @property
@@ -86,7 +86,7 @@ class MultiGrantBase(Bodied, Generic[G]):
             raise self._released()
 
     def abandon(self) -> None:
-        """Give all of them back without waiting for ZooKeeper's answer; no error if they ended.
+        """Release all of them without waiting for ZooKeeper's answer; no error if they ended.
 
         A re-entrant lock is released, however often it was acquired.
         """
@@ -95,7 +95,7 @@ class MultiGrantBase(Bodied, Generic[G]):
             grant.abandon()
 
     def add_lost_callback(self, callback: LostCallback) -> None:
-        """Have ``callback(loss)`` called once, for the first lock that is lost (``loss.grant``).
+        """Call ``callback(loss)`` once, for the first lock that is lost (``loss.grant``).
 
         It is called at once if one is lost already. Else see ``Grant.add_lost_callback``.
         """
@@ -291,7 +291,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
 
     @property
     def grant(self) -> M | None:
-        """What this thread or task acquired last, ``None`` if nothing. Some of it may be lost."""
+        """The newest grant of this thread or task, or ``None``. Some of it may be lost."""
         return self._holdings().newest()
 
     @property
@@ -551,4 +551,4 @@ def _one_ensemble(lock: LockBase[Any], other: LockBase[Any]) -> bool:
 
 
 def _twice(lock: LockBase[Any]) -> ValueError:
-    return ValueError(f"{full_path(lock)}: named twice, which would wait for itself")
+    return ValueError(f"{full_path(lock)}: given twice, which would deadlock")

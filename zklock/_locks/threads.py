@@ -50,9 +50,9 @@ class ThreadLock(LockBase[Grant], WithLock[Grant]):
 
         Raises ``AcquireCancelled`` after :meth:`cancel`; ``ClientClosed`` if the client is stopped
         or being stopped; ``ForkedClient`` in a child process; ``AccessDenied`` where ACLs forbid
-        it; ``SequenceExhausted``. Raises ``WouldDeadlock`` on a thread of kazoo's. Without a
-        timeout, it also raises ``WouldDeadlock`` if this thread already holds the lock by any
-        object of this client.
+        it; ``SequenceExhausted``. Raises ``WouldDeadlock`` on a kazoo thread. Without a timeout, it
+        also raises ``WouldDeadlock`` if this thread already holds the lock by any object of this
+        client.
         """
         return run(lambda: self._acquire(blocking, timeout))
 
@@ -76,7 +76,7 @@ class ThreadLock(LockBase[Grant], WithLock[Grant]):
         return Attempting(lambda: self.acquire(blocking, timeout))
 
     def release(self) -> None:
-        """Give back what this thread acquired last.
+        """Release what this thread acquired last.
 
         Raises ``LockLost`` if that grant was lost meanwhile (once: it is then forgotten). Raises
         ``WrongThread`` if only another thread holds a grant of this object (see
@@ -85,11 +85,10 @@ class ThreadLock(LockBase[Grant], WithLock[Grant]):
         run(self._release)
 
     def contenders(self, timeout: float | None = None) -> list[Contender]:
-        """Return all contenders in queue order: holders and waiters, also those of foreign clients.
+        """Return all contenders in queue order: holders and waiters, foreign clients' included.
 
-        Asks through the leader of ZooKeeper. Raises ``NoAnswer`` after ``timeout`` seconds, by
-        default the session timeout. The queue may have changed by the time that you read the
-        result.
+        Asks through ZooKeeper's leader. Raises ``NoAnswer`` after ``timeout`` seconds, by default
+        the session timeout. The queue may have changed by the time that you read the result.
         """
         return run(lambda: self._ask("contenders()", self._contenders, timeout))
 
@@ -104,8 +103,8 @@ class ThreadLock(LockBase[Grant], WithLock[Grant]):
     def request_release(self, timeout: float | None = None) -> list[Contender]:
         """Ask all present holders to release; return those that were asked.
 
-        Their ``on_release_requested`` is called with the grant, once for each request. It runs on a
-        thread of zklock's own, as a rule within a tenth of their session timeout. The holder
+        Their ``on_release_requested`` is called with the grant, once for each request. It runs on
+        one of zklock's own threads, normally within a tenth of their session timeout. The holder
         decides whether it releases; nothing is taken by force. Curator's ``Revocable`` holders do
         not hear the request. The leader of an election on this path is asked as
         :meth:`LeaderElection.request_release` does it, which Curator's latches do not notice. The
@@ -148,7 +147,7 @@ class ThreadLock(LockBase[Grant], WithLock[Grant]):
 
 @public
 class Lock(kinds.Exclusive[Grant], ThreadLock):
-    """An exclusive lock: at most one grant at a time, in the order of asking.
+    """An exclusive lock: at most one grant at a time, in the order of the requests.
 
     ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the lock's
     own znode, created if it is missing. ``identity``: text that is stored with every contender, by
@@ -157,30 +156,30 @@ class Lock(kinds.Exclusive[Grant], ThreadLock):
 
     ``on_lost(loss)``: called once for every grant that is lost. ``on_suspended(grant)``: called
     when the connection is lost while the lease still runs; the connection may come back. Callbacks
-    run on threads of zklock's own. An exception in one is logged.
+    run on zklock's own threads. An exception in one is logged.
 
     All locks of a client share the next two: another value is a ``ValueError``.
     ``session_timeout``: the negotiated session timeout in seconds, if you know it. It counts only
-    for a client without zklock's ``Handler``, whose timeout cannot be seen. ``lease_fraction``: the
-    part of the session timeout for which a proof of life is good, 2/3 by default, at least 0.3. Up
-    to 0.75 is safe if the timeout is at least 4 ticks of the server.
+    for a client without zklock's ``Handler``, whose timeout zklock cannot see. ``lease_fraction``:
+    the part of the session timeout for which a proof of life is good, 2/3 by default, at least 0.3.
+    Up to 0.75 is safe if the timeout is at least 4 ticks of the server.
 
     ``on_release_requested(grant)``: called when somebody asks for the release, see
     :meth:`request_release`. ``tidy``: remove the lock's znode when a release leaves it without
     contenders. The next contender makes it anew, and tokens still rise. ``naming="kazoo"``: write
-    names that kazoo's own ``Lock``, ``ReadLock`` and ``WriteLock`` see without a change of theirs.
-    Curator does not see them. All zklock users of the path have to set it. It excludes ``tidy``.
+    names that kazoo's own ``Lock``, ``ReadLock`` and ``WriteLock`` see without any change. Curator
+    does not see them. All zklock users of the path have to set it. It excludes ``tidy``.
     ``acquire`` then raises ``MixedNames`` if it sees a contender that kazoo does not see.
 
     ``track_abandoned``: ``grant.abandoned`` then tells whether the grant before ended without a
-    release (lost, crashed, broken), so that you can check the guarded state first. It costs two
-    more round trips for each acquire. All users of the path have to set it. ``lock_delay``: seconds
-    that the next grant waits after such an end, for resources that cannot check tokens. It implies
+    release (lost, crashed, broken), and you can check the guarded state first. It costs two more
+    round trips per acquire. All users of the path have to set it. ``lock_delay``: seconds that the
+    next grant waits after such an end, for resources that cannot check tokens. It implies
     ``track_abandoned``, and needs the same value everywhere.
 
-    The constructor asks nothing of ZooKeeper. One object may be shared by threads: every
-    ``acquire`` is a contender of its own. It is not re-entrant: a thread that acquires what it
-    holds gets ``WouldDeadlock``, or waits in vain if it gave a timeout.
+    The constructor sends no request. One object may be shared by threads: every ``acquire`` is a
+    contender of its own. It is not re-entrant: a thread that acquires what it holds gets
+    ``WouldDeadlock``, or waits until its timeout.
 
     *Not guaranteed:* that the holder still holds when its write arrives at a resource. Between
     ``check()`` and the write any amount of time can pass. A resource that must not see a late
@@ -206,9 +205,9 @@ class ReadLock(kinds.Read[Grant], ThreadLock):
     A reader waits for the writers that asked before it, and for nobody else. Raises
     ``WouldDeadlock`` if the thread holds the write lock of this path: see
     :meth:`WriteLock.downgrade`. It is not re-entrant: a thread may acquire again, as another
-    contender, but waits for itself once a writer stands between the two. For arguments, errors and
-    what is not guaranteed see :class:`Lock`. ``track_abandoned`` and ``lock_delay`` are for
-    exclusive locks only.
+    contender, but deadlocks once a writer stands between the two. For arguments, errors and what is
+    not guaranteed see :class:`Lock`. ``track_abandoned`` and ``lock_delay`` are for exclusive locks
+    only.
 
     A token does not tell readers from writers: a resource that is only read needs no token.
     """
@@ -230,8 +229,8 @@ class WriteLock(kinds.Write[Grant], ThreadLock):
         readers wait for its release.
 
         Raises ``NotHeld`` and ``WrongThread`` as :meth:`release` does, and ``LockLost``. Raises
-        ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. Then it is not known
-        whether readers are let in; asking again is safe.
+        ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. Then the caller does
+        not know whether readers are let in; a repeated call is safe.
         """
         return run(lambda: self._downgrade(timeout))
 
@@ -245,8 +244,8 @@ class Semaphore(kinds.Permits[Grant], ThreadLock):
     and what is not guaranteed see :class:`Lock`. ``tidy`` and ``naming`` are refused.
 
     A grant has a token for each permit (``grant.tokens``), higher than those of all permits given
-    before. ``grant.token`` is the highest. A grant is lost as a whole. The layout below the path is
-    that of Curator's ``InterProcessSemaphoreV2``: its permits count, too.
+    before. ``grant.token`` is the highest. All permits of a grant are lost together. The layout
+    below the path is that of Curator's ``InterProcessSemaphoreV2``: its permits count, too.
     """
 
     def acquire(
@@ -259,7 +258,7 @@ class Semaphore(kinds.Permits[Grant], ThreadLock):
         that there was no answer in time.
 
         Raises ``ValueError`` or ``LimitMismatch`` if ``permits`` is above the limit. A thread that
-        holds permits and waits for more may wait for itself.
+        holds permits and waits for more may deadlock.
         """
         return run(lambda: self._acquire(blocking, timeout, wanted=self._wanted(permits)))
 
@@ -270,13 +269,13 @@ class Semaphore(kinds.Permits[Grant], ThreadLock):
         return Attempting(lambda: self.acquire(blocking, timeout, permits=permits))
 
     def set_limit(self, limit: int, timeout: float | None = None) -> None:
-        """Change the stored limit: for all that come later, and that of this object if it has one.
+        """Change the stored limit, and that of this object if it has one.
 
         A higher limit lets waiters in at once, if their objects have ``limit=None``. A lower one
         takes no permit away. Once this returns, permits are given within the new limit only. A
         permit that ZooKeeper gave before stays, even if its ``acquire`` has not returned yet.
         Objects that were made with another limit get ``LimitMismatch`` from now on, their waiters
-        too. The same ``timeout`` and errors as :meth:`contenders`. After ``NoAnswer`` it is not
-        known which limit is stored.
+        too. The same ``timeout`` and errors as :meth:`contenders`. After ``NoAnswer`` the caller
+        does not know which limit is stored.
         """
         run(lambda: self._set_limit(limit, timeout))

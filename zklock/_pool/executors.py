@@ -31,10 +31,13 @@ def runner(
             f"{executor!r}"
         )
     if not isinstance(executor, str | Executor | asyncio.AbstractEventLoop):
-        raise TypeError(f"executor must be no {type(executor).__name__}")
+        raise TypeError(f"executor must not be a {type(executor).__name__}")
     tasks = executor == "asyncio" or isinstance(executor, asyncio.AbstractEventLoop)
     if tasks != awaits:
-        raise TypeError("a coroutine function goes with executor='asyncio' or a loop, and only it")
+        raise TypeError(
+            "executor='asyncio' or a loop needs a coroutine function, and no other "
+            "executor takes one"
+        )
     if isinstance(executor, asyncio.AbstractEventLoop):
         loop = executor
         return lambda home: InTasks(handler, loop)

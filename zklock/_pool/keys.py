@@ -39,7 +39,7 @@ def check_shards(shards: Any) -> Keys:
         if not isinstance(name, str):
             raise TypeError(f"the names of shards must be text, not {type(name).__name__}")
         if not _is_name(name):
-            raise ValueError(f"{name!r} is no name of a shard: it is empty, or no valid text")
+            raise ValueError(f"{name!r} is not a name of a shard: it is empty, or not valid text")
     names = tuple(sorted(shards))
     for one, other in itertools.pairwise(names):
         if one == other:
@@ -131,14 +131,14 @@ def decode(text: str, limit: int = MAX_SHARDS) -> frozenset[Key]:
         first = _number(one, limit)
         end = _number(last, limit) if dash else first
         if end < first:
-            raise ValueError(f"{span!r} is no range of numbers")
+            raise ValueError(f"{span!r} is not a range of numbers")
         found.update(range(first, end + 1))
     return frozenset(found)
 
 
 def _number(text: str, limit: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(limit))):
-        raise ValueError(f"{text!r} is no number below {limit}")
+        raise ValueError(f"{text!r} is not a number below {limit}")
     number = int(text)
     if number >= limit:
         raise ValueError(f"{text} is not below {limit}")
@@ -153,7 +153,7 @@ def _named(text: str) -> frozenset[str]:
     try:
         names = json.loads(text)
     except RecursionError:
-        raise ValueError("this is no list of names") from None
+        raise ValueError("this is not a list of names") from None
     if not isinstance(names, list) or not all(map(_is_name, names)):
-        raise ValueError("this is no list of names")
+        raise ValueError("this is not a list of names")
     return frozenset(names)

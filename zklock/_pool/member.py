@@ -1,7 +1,7 @@
 """A worker of a pool, for threads and for asyncio alike: what it owns, takes on and gives up.
 
-One thread decides, in both fronts. So a blocked loop holds up only its own handlers. A front adds
-where callbacks run, and how it waits.
+One thread decides, in both fronts. A blocked loop therefore delays only its own handlers. A front
+adds where callbacks run, and how it waits.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         check_callbacks(self._AWAITS, 2, **callbacks)
         check_callbacks(False, 2, assign=assign)  # the leader's thread calls it, in both fronts
         if handler is None and executor is not None:
-            raise ValueError("an executor makes no sense without a handler")
+            raise ValueError("executor= needs a handler")
         if on_error not in {"retry", "stop"}:
             raise ValueError(f"on_error must be 'retry' or 'stop', not {on_error!r}")
         self._make_runner = None if handler is None else self._runner_of(handler, executor)
@@ -170,7 +170,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         self._session = session_of(client, session_timeout, lease_fraction)
         if not self._session.on_real_clock and in_processes(executor):
             raise ValueError(
-                "handlers in processes go by the real clock, and this client has another: take "
+                "handlers in processes use the real clock, but this client has another: use "
                 "executor='threads' or 'asyncio'"
             )
         self._places = PoolPaths(self._path)
@@ -297,11 +297,11 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     @property
     def payload(self) -> bytes:
-        """What this worker says of itself, for others to read."""
+        """This worker's payload, for others to read."""
         return self._desk.profile.payload_bytes
 
     def set_payload(self, payload: bytes | str) -> None:
-        """Change what this worker says of itself. Does not wait. No shard moves."""
+        """Change this worker's payload. Does not wait. No shard moves."""
         self._change(payload=_coded(payload))
 
     def __repr__(self) -> str:
@@ -338,9 +338,9 @@ class Membership(Uncopied, Observed, Generic[G]):
         check_thread("start()")
         if is_being_spawned():
             raise RuntimeError(
-                f"{self._path}: this process is being spawned, and imports the main module for "
-                "that: begin what the script does with 'if __name__ == \"__main__\":', else each "
-                "process of a handler would be a worker, too"
+                f"{self._path}: this process is being spawned and imports the main module: guard "
+                "the script's code with 'if __name__ == \"__main__\":', or each process of a "
+                "handler becomes a worker, too"
             )
         self._session.check_usable()
         with self._lock:
@@ -354,8 +354,8 @@ class Membership(Uncopied, Observed, Generic[G]):
         kept = parse_shards(said)
         if kept is None:
             raise ZkLockError(
-                f"{self._places.shards} says {said[:100]!r}, which is no number of shards, and no "
-                "list of their names: mend it with set_shards(), which needs no start()",
+                f"{self._places.shards} says {said[:100]!r}, which is neither a number of shards "
+                "nor a list of their names: correct it with set_shards(), which needs no start()",
                 path=self._path,
             )
         nodes.check_kind(self._path, kept, self._initial)
@@ -384,15 +384,15 @@ class Membership(Uncopied, Observed, Generic[G]):
                 self._agenda.ready()
         except RuntimeError as error:
             raise ZkLockError(
-                f"{self._path}: the pool's threads cannot be started ({error}): call start() again "
-                "once there is room for threads",
+                f"{self._path}: the pool's threads cannot be started ({error}): call start() "
+                "again when threads can be started",
                 path=self._path,
             ) from error
 
     def _tell_shards(self, kept: Keys) -> None:
         if isinstance(kept, range):
             log.info(
-                "%s has %s shards, not %s: set_shards() changes it",
+                "%s has %s shards, not %s: set_shards() changes the number",
                 self._path,
                 len(kept),
                 len(self._initial),
@@ -400,10 +400,10 @@ class Membership(Uncopied, Observed, Generic[G]):
             )
             return
         log.warning(
-            "%s: the pool's shards are not those of shards=: it has no %s, and it has %s besides: "
-            "set_shards() changes it",
+            "%s: the pool's shards differ from shards=: it lacks %s, and it also has %s; "
+            "set_shards() changes them",
             self._path,
-            encode({*self._initial} - {*kept})[:100] or "other",
+            encode({*self._initial} - {*kept})[:100] or "none",
             encode({*kept} - {*self._initial})[:100] or "none",
             extra=self._fields(),
         )
@@ -474,17 +474,17 @@ class Membership(Uncopied, Observed, Generic[G]):
         if not ended:
             owned, back = self._slots.worked_on(), self._slots.stuck()
             running = encode([*owned, *back])
-            then = "they stay owned until it does" if owned else "they were given back"
+            then = "this worker owns them until it stops" if owned else "they were released"
             raise PoolStuck(
-                f"{self._path}: the work on shards {running} has not ended within "
-                f"{limit:g} s of being told to: {then}",
+                f"{self._path}: the work on shards {running} did not stop within {limit:g} s: "
+                f"{then}",
                 path=self._path,
             )
         patience = self._session.timeout if self._session.connected else self._session.moment
         left = await self._until(lambda: self._left and self._slots.empty, self._end_of(patience))
         if not left:
             log.info(
-                "%s: no answer to the departure yet: it goes on in the background",
+                "%s: ZooKeeper has not confirmed the departure yet: it continues in the background",
                 self._path,
                 extra=self._fields(),
             )
@@ -665,7 +665,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         except Exception as error:
             if self._over(error):
                 log.info(
-                    "%s: this worker leaves the pool for good, as its client was stopped",
+                    "%s: this worker leaves the pool for good: its client was stopped",
                     self._path,
                     extra=self._fields(),
                 )
@@ -748,7 +748,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         if wanted is None:
             if news:
                 log.error(
-                    "%s says %r, which is passed over: these are no shards",
+                    "%s says %r: not a list of shards; ignored",
                     node,
                     data[:100],
                     extra=self._fields(),
@@ -780,8 +780,8 @@ class Membership(Uncopied, Observed, Generic[G]):
     def _unfit(self) -> None:
         if not self._desk.profile.draining and not self._stopping:
             log.error(
-                "%s: %s gives its shards up, and takes no others: what its handlers are to run "
-                "on is of no use any more; stop this pool, and make another",
+                "%s: %s gives up its shards and takes no others: its executor or event loop is "
+                "gone; stop this pool, and make another",
                 self._path,
                 self._identity,
                 extra=self._fields(),
@@ -830,7 +830,7 @@ def _check_delay(delay: Any, identity: str | None) -> float:
 def _check_patience(stuck_after: Any, on_stuck: object) -> float | None:
     if stuck_after is None:
         if on_stuck is not None:
-            raise ValueError("on_stuck makes no sense without stuck_after")
+            raise ValueError("on_stuck needs stuck_after")
         return None
     return check_number(
         "stuck_after",

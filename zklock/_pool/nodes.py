@@ -286,7 +286,7 @@ def check_kind(path: str, there: Keys, shards: Keys) -> None:
     """Raise ``ZkLockError`` if a pool's shards are not known in the same way as these."""
     if not alike(there, shards):
         raise ZkLockError(
-            f"{path} has {told(there)}, and this worker's shards= says {told(shards)}: pass a "
+            f"{path} has {told(there)}, but this worker's shards= says {told(shards)}: pass a "
             "number to a pool of numbers and names to a pool of names, or use another path",
             path=path,
         )

@@ -43,7 +43,7 @@ def balanced(shards: Iterable[Any], workers: Iterable[PlannedWorker]) -> dict[An
     present = {worker.identity: worker for worker in workers}
     wanted = set(shards)
     if wanted and not present:
-        raise ValueError("there is no worker that these shards could be assigned to")
+        raise ValueError("no worker can get these shards")
     found = assign(
         wanted,
         {identity: worker.capacity for identity, worker in present.items()},
@@ -81,17 +81,19 @@ def _asked(
     told = tuple(workers[names[identity]] for identity in sorted(names))
     said = ran("assign", function(tuple(wanted), told))
     if not isinstance(said, Mapping):
-        raise BadPlan(f"it returned {type(said).__name__}, which is no mapping")
+        raise BadPlan(f"it returned {type(said).__name__}, not a mapping")
     owners = {shard: said.get(shard) for shard in wanted}
     for shard in said:
         if shard not in owners:
-            raise BadPlan(f"it assigned {shard!r:.100}, which it was not asked for")
+            raise BadPlan(f"it assigned {shard!r:.100}, which it was not asked to assign")
     nobody = [shard for shard, identity in owners.items() if identity is None]
     if nobody:
-        raise BadPlan(f"it gave nobody the shards {encode(nobody):.100}")
+        raise BadPlan(f"it assigned nobody to the shards {encode(nobody):.100}")
     found: dict[str, set[Key]] = {name: set() for name in workers}
     for shard, identity in owners.items():
         if not isinstance(identity, str) or identity not in names:
-            raise BadPlan(f"it gave {shard!r:.100} to {identity!r:.100}, which may get no shards")
+            raise BadPlan(
+                f"it assigned {shard!r:.100} to {identity!r:.100}, which may not get shards"
+            )
         found[names[identity]].add(shard)
     return {name: frozenset(mine) for name, mine in found.items()}

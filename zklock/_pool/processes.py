@@ -418,7 +418,7 @@ class _Child:
 
     def _insist(self, process: BaseProcess, *, last_time: bool) -> None:
         log.error(
-            "shard %s of %s is lost, and process %s still runs its handler: it gets %s",
+            "shard %s of %s is lost, but process %s still runs its handler: sending it %s",
             self._shard._shard,
             self._shard._path,
             process.pid,
@@ -454,13 +454,13 @@ def _received(mine: Connection) -> bytes | None:
 def _obituary(process: BaseProcess) -> str:
     code = process.exitcode
     if code is None:
-        how = "ended, and its exit status was taken by another part of this program"
+        how = "ended, and another part of this program took its exit status"
     elif code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         how = f"was killed by {name}"
     else:
         how = f"ended with status {code}"
-    return f"process {process.pid} {how}, before its handler had returned or raised"
+    return f"process {process.pid} {how}; its handler had neither returned nor raised"
 
 
 class _Name(str):
@@ -575,7 +575,7 @@ class InExecutor(Boarded):
             future = self._executor.submit(_call, self._handler, turn.shard)
         except Exception as error:
             turn.note(_LOST)
-            raise CannotRun(f"the executor takes nothing: {error!r}", for_good=True) from error
+            raise CannotRun(f"the executor refuses work: {error!r}", for_good=True) from error
         # An executor that starts processes on demand looks for those to watch before it has started
         # the one for this call. It looks again at the next call. That call is not to be made: calls
         # that wait keep an executor that breaks from telling its processes to end.
@@ -616,8 +616,8 @@ class InExecutor(Boarded):
         while _is_child(process):
             if not told:
                 log.error(
-                    "the executor of shard %s is broken, and its process %s still runs: the "
-                    "shard stays owned until it ends",
+                    "the executor of shard %s is broken, but its process %s still runs: this "
+                    "worker owns the shard until the process ends",
                     turn.shard._shard,
                     process,
                     extra=log_fields(shard=turn.shard._shard),

@@ -62,13 +62,11 @@ class Refusals:
         """Take an answer; return the pause until the next try, ``None`` if it was not refused."""
         if refusal is None:
             if self._trouble.ends():
-                log.info(
-                    "this worker writes again what others are to know of it", extra=self._fields()
-                )
+                log.info("this worker writes its node again", extra=self._fields())
             return None
         if self._trouble.strikes(refusal):
             log.error(
-                "this worker may not write what others are to know of it: %s",
+                "this worker may not write its own node: %s",
                 refusal,
                 extra=self._fields(),
             )

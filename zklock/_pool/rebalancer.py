@@ -188,7 +188,7 @@ class Rebalancer:
             self._profiles[key] = None
             if key not in self._hidden:
                 log.error(
-                    "%s: a worker gets no shards, as its node cannot be read: %s",
+                    "%s: a worker gets no shards because its node cannot be read: %s",
                     self._places.root,
                     error,
                     extra=self._fields(),
@@ -252,12 +252,12 @@ class Rebalancer:
                 node.data,
                 "these are no shards of this pool: "
                 + ("nothing is planned" if self._shards is None else f"{told(self._shards)} stay")
-                + "; mend it with set_shards()",
+                + "; correct it with set_shards()",
             )
         else:
             log.error(
-                "%s: what shards there are was deleted, and is written again: %s; if that is "
-                "wrong, correct it with set_shards()",
+                "%s: the list of shards was deleted and is written again: %s; if that is wrong, "
+                "correct it with set_shards()",
                 self._places.shards,
                 told(self._memory.shards),
                 extra=self._fields(),
@@ -284,8 +284,8 @@ class Rebalancer:
         for path in places:
             if path not in self._told_hidden:
                 log.error(
-                    "%s: nothing is kept for a worker that crashes, as ACLs hide its place from "
-                    "the leader: %s",
+                    "%s: no shards are reserved for a crashed worker because ACLs hide its place "
+                    "under returning/ from the leader: %s",
                     self._places.root,
                     path,
                     extra=self._fields(),
@@ -297,7 +297,7 @@ class Rebalancer:
         if path not in self._told_kept:
             self._told_kept.add(path)
             log.error(
-                "%s: a worker's place stays, though nothing is kept for it any more: %s",
+                "%s: a worker's place under returning/ cannot be deleted: %s",
                 self._places.root,
                 error,
                 extra=self._fields(),
@@ -307,8 +307,8 @@ class Rebalancer:
         """Plan without a worker for a while. It keeps what it has, and that is logged once."""
         if name not in self._barred:
             log.error(
-                "%s: what is assigned to a worker stays as it is, as ACLs forbid the leader to "
-                "read or write it: %s",
+                "%s: a worker's assignment cannot change because ACLs forbid the leader to read "
+                "or write it: %s",
                 self._places.root,
                 path,
                 extra=self._fields(),
@@ -384,7 +384,7 @@ class Rebalancer:
             if path in forbidden:
                 self._bar(name, path)
         log.info(
-            "%s: the plan was refused (%s), and is made anew",
+            "%s: the plan was refused (%s); making a new one",
             self._places.root,
             refused.value,
             extra=self._fields(),
@@ -529,8 +529,8 @@ class Rebalancer:
                 )
             if now >= overdue:
                 log.error(
-                    "%s: assign= has not returned for %g s: this worker leads no more until its "
-                    "turn comes again",
+                    "%s: assign= has not returned for %g s: this worker gives up the lead and "
+                    "waits for its next turn",
                     self._places.root,
                     _OVERDUE,
                     extra=self._fields(),
@@ -546,7 +546,8 @@ class Rebalancer:
         if self._told_bad != str(bad):
             self._told_bad = str(bad)
             log.error(
-                "%s: assign= makes no plan, and no shard moves: %s; it is called again every %g s",
+                "%s: assign= returned no usable plan, and no shard moves: %s; zklock calls it "
+                "again every %g s",
                 self._places.root,
                 bad,
                 _ASK_AGAIN,
@@ -572,7 +573,7 @@ class Rebalancer:
         self._due = min(dues, default=None)
         for identity in sorted(away - self._told_away):
             log.warning(
-                "%s: %s is gone without a word: its shards are kept for it for %g s",
+                "%s: %s disappeared; its shards are reserved for %g s",
                 self._places.root,
                 identity,
                 places[identity].delay,
@@ -604,7 +605,7 @@ class Rebalancer:
             waiting = set()
         for name in sorted(waiting - self._told_of):
             log.warning(
-                "%s: a worker has come back after crashes, and gets no shards for a while: %s",
+                "%s: a worker has returned after crashes and gets no shards for a while: %s",
                 self._places.root,
                 name,
                 extra=self._fields(),

@@ -182,7 +182,7 @@ class InThreads:
             future = call.to(self._executor, Shard(shard, grant, stop))
         except Exception as error:
             raise CannotRun(
-                f"the executor takes nothing: {error!r}", for_good=not self._own
+                f"the executor refuses work: {error!r}", for_good=not self._own
             ) from error
         queued = Queued(future)
         kept: Future[Any] = Future()

@@ -343,7 +343,7 @@ class Slot:
         if self.state is SlotState.RETRYING:
             if self._trouble.strikes(error):
                 log.error(
-                    "%s: shard %s cannot be had: %s",
+                    "%s: cannot acquire shard %s: %s",
                     self._slots.path,
                     self.shard,
                     error,
@@ -353,7 +353,7 @@ class Slot:
 
     def _own(self) -> None:
         if self._trouble.ends():
-            log.info("%s: shard %s is had", self._slots.path, self.shard, extra=self._fields())
+            log.info("%s: shard %s acquired", self._slots.path, self.shard, extra=self._fields())
         self._slots.own(self.shard, self._grant)
         if self._slots.duties.on_assigned is not None:
             self._call("on_assigned", self._slots.duties.on_assigned)
@@ -404,7 +404,7 @@ class Slot:
         except Exception as error:
             failed: Future[Any] = Future()
             failed.set_exception(
-                error if isinstance(error, CannotRun) else CannotRun(f"not begun: {error!r}")
+                error if isinstance(error, CannotRun) else CannotRun(f"not started: {error!r}")
             )
             self._handled(failed)
             return
@@ -420,12 +420,18 @@ class Slot:
         path, shard = self._slots.path, self.shard
         if error is None or ended:
             if self._trouble.ends():
-                log.info("%s: shard %s is handled again", path, shard, extra=self._fields())
+                log.info(
+                    "%s: the handler of shard %s runs again", path, shard, extra=self._fields()
+                )
         elif isinstance(error, CannotRun):
             # No failure, whatever ``on_error`` is. A worker keeps no shard that nobody works on.
             if self._trouble.strikes(error):
                 log.error(
-                    "%s: shard %s is not handled: %s", path, shard, error, extra=self._fields()
+                    "%s: the handler of shard %s did not start: %s",
+                    path,
+                    shard,
+                    error,
+                    extra=self._fields(),
                 )
             if error.for_good:
                 self._slots.unfit()
@@ -446,7 +452,7 @@ class Slot:
             elif self._trouble.strikes(error):
                 # The loss comes in a moment; or the mark is that of other tokens.
                 log.warning(
-                    "%s: the handler of shard %s was refused: %s",
+                    "%s: a guard refused a write of the handler of shard %s: %s",
                     path,
                     shard,
                     error,
@@ -488,8 +494,8 @@ class Slot:
             self._stuck = True
             self._slots.is_stuck(self)
             log.error(
-                "%s: the work on shard %s has not ended within %g s of being told to: the shard is "
-                "given back, token %s, and the work may still run",
+                "%s: the work on shard %s did not stop within %g s: the shard is released, token "
+                "%s, but the work may still run",
                 self._slots.path,
                 self.shard,
                 patience,

@@ -44,8 +44,8 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
     worker owns it. ``on_revoked(shard, grant)``: called once the shard has to be handed over. The
     shard is released when both this callback and the handler have returned. ``on_revoked`` is also
     called when the grant is lost (``grant.held`` is then false): another worker may own the shard
-    already. Both callbacks run on threads of zklock's own, at most 64 at a time. An exception in
-    one is logged.
+    already. Both callbacks run on zklock's own threads, at most 64 at a time. An exception in one
+    is logged.
 
     ``handler(shard)``: called with a :class:`Shard` once this worker owns it, after
     ``on_assigned``. It has to return soon after ``shard.should_stop`` is set. If it returns
@@ -83,8 +83,8 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
     end this process.
 
     ``assign(shards, workers)``: a function of yours that says which worker gets which shard,
-    instead of equal shares. The worker that leads calls its own, on a thread of zklock's, whenever
-    something has changed. It gets the shards, and a ``PlannedWorker`` for each worker that may get
+    instead of equal shares. The leading worker calls its function, on one of zklock's own threads,
+    after each change. It gets the shards, and a ``PlannedWorker`` for each worker that may get
     some, at least one. It returns a mapping from every shard to the identity of one of these
     workers. It has to be pure, that is, to depend on its arguments alone, and to return soon: no
     shard moves meanwhile, and after 30 seconds this worker lets another one lead. :meth:`stop` does
@@ -95,12 +95,11 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
     ``settle``: seconds that the leader waits for further news before it assigns shards anew.
     ``session_timeout`` and ``lease_fraction``: as for ``Lock``.
 
-    The constructor asks nothing of ZooKeeper. Use :meth:`start` and :meth:`stop`, or
-    ``with pool:``.
+    The constructor sends no request. Use :meth:`start` and :meth:`stop`, or ``with pool:``.
 
     *Not guaranteed:* that two workers never act on a shard at the same instant. A worker that was
-    paused acts on when it resumes, until it checks. Guard what must not be written late by the
-    token.
+    paused acts on when it resumes, until it checks. Use the token to fence every write that must
+    not come late.
     """
 
     _FRONT = BLOCKING
@@ -115,7 +114,7 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
         If it is interrupted, the worker has not joined, or leaves again in the background. Raises
         the same errors as ``Lock.contenders()``, among them ``AccessDenied`` if ACLs forbid this
         worker to join: then it may be started again. Raises ``ZkLockError`` if the pool was started
-        before, if what ZooKeeper says of the shards cannot be read (:meth:`set_shards` mends it),
+        before, if what ZooKeeper says of the shards cannot be read (:meth:`set_shards` repairs it),
         if the pool has names and ``shards`` was a number, or the other way round, or if no thread
         can be started for the pool. Raises ``RuntimeError`` in a process that is being spawned.
         """
@@ -127,10 +126,10 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
         Handlers are told to stop, and ``on_revoked`` is called. Each shard is released when both
         have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``. Their
         shards then stay owned until they return (or ``stuck_after``), and ``stop()`` may be called
-        again. If ZooKeeper does not answer, the rest goes on in the background. After an interrupt
-        all of it does. A handler that calls ``stop()`` waits for itself. In a forked child, whose
-        parent has the worker, it raises ``ForkedClient``, and the end of ``with pool:`` does
-        nothing.
+        again. If ZooKeeper does not answer, the rest continues in the background. After an
+        interrupt all of it does. A handler must not call ``stop()``: it would wait for itself. In a
+        forked child, whose parent has the worker, it raises ``ForkedClient``, and the end of ``with
+        pool:`` does nothing.
         """
         try:
             run(lambda: self._stop(timeout))
@@ -148,8 +147,8 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
 
         Waits until this worker owns no shard. Returns ``False`` if that took longer than
         ``timeout`` seconds; the draining goes on. After ``True`` no handler begins before
-        :meth:`resume`. If all workers of the pool drain, nobody owns the shards. A handler that
-        calls ``drain()`` waits for itself: let it pass ``timeout=0``.
+        :meth:`resume`. If all workers of the pool drain, nobody owns the shards. A handler may call
+        only ``drain(timeout=0)``: otherwise it would wait for itself.
         """
         return run(lambda: self._drain(timeout))
 
@@ -158,21 +157,21 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
 
         ``shards``: as for the constructor. A pool with numbers cannot be given names, or the other
         way round: ``ZkLockError``. Existing shards stay where they are, as far as the balance
-        allows. Those that are no more are given up: with a lower number, the last ones. Needs no
-        :meth:`start`. It also mends what cannot be read in ZooKeeper. Raises ``NoAnswer`` after
-        ``timeout`` seconds, by default the session timeout; asking again is safe.
+        allows. Removed shards are given up: with a lower number, the last ones. Needs no
+        :meth:`start`. It also replaces a list in ZooKeeper that cannot be read. Raises ``NoAnswer``
+        after ``timeout`` seconds, by default the session timeout; a repeated call is safe.
         """
         run(lambda: self._set_shards(shards, timeout))
 
     def assignment(self, timeout: float | None = None) -> list[ShardOwner]:
         """Return for each shard, in order, which worker should have it and which worker has it.
 
-        The owners are as the workers have said last; they do so a tenth of a second after a change.
-        It costs three reads for each worker, whatever the number of shards. Workers whose nodes
-        ACLs hide from this client are left out, and their shards seem to have no owner. Raises
-        ``AccessDenied`` if ACLs hide all workers, or the pool. Raises ``NoAnswer`` after
-        ``timeout`` seconds, by default the session timeout. Asks through the leader of ZooKeeper.
-        Needs no :meth:`start`.
+        The owners are those that the workers last reported; they report a tenth of a second after a
+        change. It costs three reads for each worker, whatever the number of shards. Workers whose
+        nodes ACLs hide from this client are left out, and their shards seem to have no owner.
+        Raises ``AccessDenied`` if ACLs hide all workers, or the pool. Raises ``NoAnswer`` after
+        ``timeout`` seconds, by default the session timeout. Asks through ZooKeeper's leader. Needs
+        no :meth:`start`.
         """
         return run(lambda: self._assignment(timeout))
 
@@ -183,14 +182,13 @@ class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
     def observe_membership(
         self, callback: Callable[[MembershipChange[PoolWorker]], object]
     ) -> Observer:
-        """Have ``callback(change)`` called with the present workers, and with every change of them.
+        """Call ``callback(change)`` with the present workers, and with every change of them.
 
-        It gets a ``MembershipChange``: at first with all that are there, later
-        with those that have joined, left, or say something else. States are compared: whatever
-        happens between two calls, the next call tells the difference, after a lost connection
-        too. One that has come and gone between two calls is not seen. The calls come in order,
-        one at a time, on threads of zklock's own. An exception is logged. It ends with
-        ``close()`` of the returned object, or with the client.
+        It gets a ``MembershipChange``: the first has all that are present, later ones have those
+        that joined, left, or changed their data. Each call reports the difference from the call
+        before, even after a lost connection. One that comes and goes between two calls is not seen.
+        The calls come in order, one at a time, on zklock's own threads. An exception is logged. It
+        ends with ``close()`` of the returned object, or with the client.
 
         It leaves a watch at every worker. Needs no :meth:`start`.
         """

@@ -62,8 +62,8 @@ class Entry(lock_recipe.Entry):
             return lock_recipe.AGAIN
         if parent.data not in (FREE, self._mark) and not parent.data.startswith(_HELD):
             raise ZkLockError(
-                f"{self.path}: its data is not a lock's ({parent.data[:20]!r}): a lock that keeps "
-                "track of abandoned grants needs its znode's data for itself, use another path",
+                f"{self.path}: its data is not a lock's ({parent.data[:20]!r}): a lock with "
+                "track_abandoned=True needs its znode's data for itself; use another path",
                 path=self.path,
             )
         if parent.data != self._mark:

@@ -66,7 +66,7 @@ class Candidacy(Entry):
             if len(data) > notes.MAX_NOTES:
                 raise ZkLockError(
                     f"{self.path}: the changed payloads of all members have {len(data)} bytes "
-                    f"together, above {notes.MAX_NOTES}: write less, and a reference to the rest",
+                    f"together, above {notes.MAX_NOTES}: shorten the payloads, or store references",
                     path=self.path,
                 )
             self.noted = True
@@ -127,13 +127,13 @@ def successor(
             return behind[:at], one
     else:
         raise NoSuchMember(
-            f"{path}: nobody of the identity {identity!r} waits: look at members(), and choose "
-            "again",
+            f"{path}: no waiting member has the identity {identity!r}: check members(), and "
+            "choose again",
             path=path,
         )
     raise NoSuchMember(
-        f"{path}: {one.path} is no member of an election that could be asked to step back, and "
-        f"nobody of the identity {identity!r} waits before it",
+        f"{path}: {one.path} is not a member that zklock can ask to step back, and no member with "
+        f"the identity {identity!r} waits before it",
         path=path,
     )
 

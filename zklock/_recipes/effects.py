@@ -293,7 +293,7 @@ class Failure(Enum):
     MISSING = "no such node"
     NOT_EMPTY = "the node has children"
     DENIED = "not permitted"
-    CHANGED = "the node has been written meanwhile"
+    CHANGED = "the node has changed meanwhile"
     DROPPED = "the connection broke, or ZooKeeper is too busy: the outcome is unknown"
     OTHER = "ZooKeeper refused the request"
 

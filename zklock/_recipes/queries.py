@@ -30,7 +30,7 @@ _BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One that queues for a lock, or holds it.
+    """A holder of a lock, or a waiter in its queue.
 
     - ``identity``: the text stored in its node. A contender of another client has what that client
       stores there, with undecodable bytes replaced. Empty if ACLs forbid reading it.

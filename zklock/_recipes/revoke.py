@@ -66,8 +66,8 @@ def _ask_leader(node: str) -> Recipe[bool]:
         data = bytes(before.asking(name, there))
         if len(data) > notes.MAX_ASKED:
             raise ZkLockError(
-                f"{path}: its data would have {len(data)} bytes with the request to release, above "
-                f"{notes.MAX_ASKED}: remove what others have written there",
+                f"{path}: its data would have {len(data)} bytes with the request to release, "
+                f"above {notes.MAX_ASKED}: remove foreign data",
                 path=path,
             )
         (written,) = yield (WriteAll(node, ((path, data, found.version),)),)
@@ -113,7 +113,8 @@ def break_lock(
         if token is None:
             return None
         raise NotOwner(
-            f"{path}: not held with token {token} (any more): look who holds it, and decide again",
+            f"{path}: token {token} does not hold it (any more): check the holder, and decide "
+            "again",
             path=path,
             token=token,
             holder=holders[0].identity if holders else None,

@@ -255,7 +255,7 @@ def number_in(data: bytes) -> int | None:
 def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
     data = node.data
     if not data:
-        raise LimitMismatch(f"{root}: no limit is kept here yet: give one", path=root)
+        raise LimitMismatch(f"{root}: this semaphore has no limit yet: pass limit=", path=root)
     kept = number_in(data)
     if kept is None or not 0 < kept < names.EXHAUSTED_AT:
         raise ZkLockError(
@@ -264,8 +264,8 @@ def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
         )
     if limit not in (None, kept):
         raise LimitMismatch(
-            f"{root}: the limit that is kept is {kept}, not {limit}: use the same one everywhere, "
-            "or change it by set_limit()",
+            f"{root}: the stored limit is {kept}, not {limit}: use the same limit everywhere, or "
+            "change it by set_limit()",
             path=root,
             kept=kept,
         )

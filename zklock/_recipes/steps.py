@@ -310,9 +310,8 @@ def refuse_unseen(path: str, queue: names.Queue) -> None:
     for name in queue.contenders:
         if not names.seen_by_kazoo(name.text):
             raise MixedNames(
-                f"{path}: {name.text} queues here, too, and kazoo's locks do not see that name: "
-                'they would enter beside it. Use naming="kazoo" everywhere on this path, or '
-                "nowhere",
+                f"{path}: {name.text} queues here under a name that kazoo's locks ignore: both "
+                'could hold the lock. Use naming="kazoo" everywhere on this path, or nowhere',
                 path=path,
             )
 
@@ -332,10 +331,9 @@ def refuse_strangers(path: str, me: names.Name, listing: Listing) -> Recipe[None
             check(answer, Failure.DROPPED, Failure.MISSING)
             if isinstance(answer, Node) and answer.owner:
                 raise MixedNames(
-                    f"{path}: {name} stands before this contender. It is ephemeral and sequential, "
-                    "like the nodes of all who queue for a lock, but zklock does not know whose "
-                    "names these are, and whether it would have to wait. Give the lock a path on "
-                    "which only programs queue that know each other's names",
+                    f"{path}: an unknown ephemeral sequential node ({name}) is ahead in the "
+                    "queue; zklock cannot tell whether it holds the lock: use a path for this "
+                    "lock alone",
                     path=path,
                 )
         if all(isinstance(answer, Node) for answer in answers):
@@ -354,9 +352,8 @@ def renew(path: str, epoch: int) -> Recipe[None]:
             continue
         if listing.names:
             raise SequenceExhausted(
-                f"{path}: its sequence numbers are used up, and children that are no contenders "
-                f"(such as {listing.names[0]!r}) keep it from being renewed: remove them, or use "
-                "another path",
+                f"{path}: its sequence numbers are used up; foreign children (such as "
+                f"{listing.names[0]!r}) block the renewal: remove them, or use another path",
                 path=path,
             )
         (deleted,) = yield (Delete(path),)

@@ -92,7 +92,7 @@ class Connecting(TaskLeavesWhatItEntered, Coroutine[Any, Any, Client]):
 
     async def _start(self) -> Client:
         if self._loop is not None:
-            raise RuntimeError("connect() gives one client, once: call it again for another")
+            raise RuntimeError("connect() makes one client: call it again for another")
         self._loop = loop = asyncio.get_running_loop()
         started: asyncio.Future[Exception | None] = loop.create_future()
 

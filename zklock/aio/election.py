@@ -41,11 +41,11 @@ class Leadership(Leading, Grant):
     the leadership is lost, or it has to be resigned or handed over, or the election is being
     stopped. ``lost`` is set in the first case only. ``resign()`` asks for the end of the term.
 
-    What ``lead`` was given is given back when ``lead`` has ended: ``release()``, ``abandon()`` and
-    the end of an ``async with`` body only ask for that, as ``resign()`` does. Nobody else may lead
-    while ``lead`` still runs. What was acquired ends by ``release()``, as any grant does. If it is
-    lost, ``release()`` and the end of a body raise ``LockLost``. A body in ``lead`` itself is not
-    cancelled on its own: the election cancels ``lead``.
+    A leadership that ``lead`` was given is released when ``lead`` has ended: ``release()``,
+    ``abandon()`` and the end of an ``async with`` body only ask for that, as ``resign()`` does.
+    Nobody else may lead while ``lead`` still runs. An acquired leadership ends by ``release()``,
+    like any grant. If it is lost, ``release()`` and the end of a body raise ``LockLost``. A body in
+    ``lead`` itself is not cancelled on its own: the election cancels ``lead``.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class _Term(Term[Leadership]):
         if error is not None and not (says_only(error, OF_LOSS) and not leadership.held):
             self.error = error
             log.error(
-                "%s: what leads with token %s raised",
+                "%s: lead() with token %s raised",
                 leadership.lock_path,
                 leadership.token,
                 exc_info=error,
@@ -143,12 +143,12 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     :meth:`run`; coroutine functions run as tasks of their own. ``grace``: seconds that ``lead`` has
     to end once it is told to, and again once it is cancelled.
 
-    The constructor asks nothing of ZooKeeper. You can observe the election, and ask who leads,
-    without :meth:`run`. Use one event loop at a time. Only :meth:`stop`, :meth:`cancel`
-    and :meth:`resign` may be called from anywhere.
+    The constructor sends no request. You can observe the election, and ask who leads, without
+    :meth:`run`. Use one event loop at a time. Only :meth:`stop`, :meth:`cancel` and :meth:`resign`
+    may be called from anywhere.
 
     *Not guaranteed:* that two never act as leader at the same instant. Nor is it guaranteed that a
-    blocked loop tells a leader in time. Guard what must not be written late by the token.
+    blocked loop tells a leader in time. Use the token to fence every write that must not come late.
     """
 
     _AWAITS = True
@@ -171,29 +171,20 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     ) -> None:
         """Stand for election, and run ``lead(leadership)`` when elected, again and again.
 
-        Returns when ``stop`` is set or :meth:`stop` was called, and ``lead`` has ended.
-
-        ``lead`` is a coroutine function, and runs as a task of its own. Its term ends when the task
-        ends: the leadership is given back, and this member queues again at the end. If the term was
-        shorter than 0.2 seconds, the member queues 0.2 seconds after the term began.
+        The rules are those of :meth:`zklock.LeaderElection.run`, with these differences. ``lead``
+        is a coroutine function, and runs as a task of its own. Its term ends when the task ends.
 
         If the leadership is lost, the task is cancelled. If the task has to end for another reason,
         ``leadership.should_stop`` is set, and the task is cancelled ``grace`` seconds later if it
         still runs. If it has not ended ``grace`` seconds after it was cancelled, ``LeaderStuck`` is
-        raised. What is still held is then given back when ``lead`` ends, or the session does. No
-        other term begins on this object while ``lead`` still runs.
+        raised.
 
-        An exception in ``lead`` ends the term and is logged. With ``on_error="retry"`` this member
-        stands again, after a pause that grows with every failure in a row. With ``"raise"``, the
-        exception is raised here. ``LockLost`` and ``StaleToken`` of a leadership that is lost count
-        as a return, also in the group of a ``TaskGroup``. A cancellation that the election did not
-        ask for counts as a failure.
+        ``LockLost`` and ``StaleToken`` of a leadership that is lost count as a return, even in the
+        group of a ``TaskGroup``. A cancellation that the election did not ask for counts as a
+        failure.
 
         If ``run`` is cancelled, it cancels ``lead``, waits for its end for ``grace`` seconds, and
-        leaves no member behind.
-
-        Raises the same errors as ``Lock.acquire()``, but no timeouts. Raises ``RuntimeError`` if
-        ``stop`` belongs to another event loop.
+        leaves no member behind. Raises ``RuntimeError`` if ``stop`` belongs to another event loop.
         """
         if not is_coroutine_function(lead):
             raise TypeError(f"lead must be a coroutine function, not {lead!r}")
@@ -217,8 +208,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     def stop(self) -> None:
         """Make :meth:`run` give up the leadership or its place, and return. Does not wait.
 
-        An :meth:`acquire` that waits raises ``AcquireCancelled``. What was acquired is told by
-        ``should_stop``, and has to be released.
+        An :meth:`acquire` that waits raises ``AcquireCancelled``. An acquired leadership gets
+        ``should_stop`` set, and has to be released.
 
         It is final: a later ``run()`` returns at once, and a later ``acquire()`` raises. May be
         called from any thread, and by ``loop.add_signal_handler()``.
@@ -269,10 +260,10 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         return await self._transfer(identity, timeout)
 
     async def set_payload(self, payload: bytes | str, timeout: float | None = None) -> None:
-        """Change what this member says of itself, whether it stands, leads, or neither.
+        """Change this member's payload, whether it stands, leads, or neither.
 
         See :meth:`zklock.LeaderElection.set_payload`. If this is cancelled, others may or may not
-        see it; asking again is safe.
+        see it; a repeated call is safe.
         """
         await self._set_payload(payload, timeout)
 
@@ -281,27 +272,26 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
         See :meth:`zklock.LeaderElection.request_release`. A leader that is a task is cancelled
         ``grace`` seconds after ``should_stop`` is set, if it still runs. If this is cancelled, the
-        leader may or may not be asked; asking again is safe.
+        leader may or may not be asked; a repeated call is safe.
         """
         return await self._request_release(timeout)
 
     async def leader(self, timeout: float | None = None) -> Contender | None:
         """Return the first member, confirmed by a quorum; ``None`` if there is none.
 
-        Raises ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. ``None`` is
-        not confirmed.
+        See :meth:`zklock.LeaderElection.leader`.
         """
         return await self._ask("leader()", self._leader, timeout)
 
     async def members(self, timeout: float | None = None) -> list[Contender]:
         """Return all members in queue order, the leader first, foreign clients' members included.
 
-        Asks through the leader of ZooKeeper. The same ``timeout`` as :meth:`leader`.
+        See :meth:`zklock.LeaderElection.members`.
         """
         return await self._ask("members()", self._members, timeout)
 
     def observe(self, callback: Callable[[LeaderChange], object]) -> Observer:
-        """Have ``callback(change)`` called with the present leader, and with every later one.
+        """Call ``callback(change)`` with the present leader, and with every later one.
 
         The calls come in order, one at a time, on the running loop. A coroutine function is
         awaited. An exception is logged. See :meth:`changes` for what may be missed. It ends with
@@ -320,7 +310,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     def observe_membership(
         self, callback: Callable[[MembershipChange[Contender]], object]
     ) -> Observer:
-        """Have ``callback(change)`` called with the present members, and with every change of them.
+        """Call ``callback(change)`` with the present members, and with every change of them.
 
         See :meth:`zklock.LeaderElection.observe_membership`. The calls come in order, one at a
         time, on the running loop. A coroutine function is awaited.
@@ -391,7 +381,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             return
         if loop.is_closed():
             log.warning(
-                "%s: given back, as its event loop is closed",
+                "%s: leadership released: its event loop is closed",
                 term.leadership,
                 extra=log_fields(term.leadership),
             )

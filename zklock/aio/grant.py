@@ -98,22 +98,15 @@ class Grant(GrantBase, Entered):
     async def verify(self, timeout: float | None = None) -> None:
         """Ask a quorum of ZooKeeper whether the lock is still held; return if it is.
 
-        Raises ``LockLost``, ``NotHeld`` after the release, and ``NoAnswer`` if there was no
-        answer within ``timeout`` seconds (default: for as long as the lease runs).
-        Raises ``WouldDeadlock`` on a thread of kazoo's.
+        See :meth:`zklock.Grant.verify`.
         """
         await self._verify(timeout)
 
     async def release(self) -> None:
-        """Give the lock back, from any task.
+        """Release the lock, from any task.
 
-        Returns when ZooKeeper has answered, or after a bounded moment (at most a second) without
-        an answer. Without an answer, the deletion of the node goes on in the background until it
-        is done or the session is gone. It also goes on if this is cancelled.
-
-        Raises ``LockLost`` if the grant was lost before, and ``NotHeld`` if it was released before.
-        Raises ``AccessDenied`` if ZooKeeper's ACLs forbid the deletion. Raises ``WouldDeadlock`` on
-        a thread of kazoo's: use ``abandon()`` there.
+        See :meth:`zklock.Grant.release`. If this is cancelled, the deletion of the node continues
+        in the background.
         """
         await self._release()
 
@@ -153,7 +146,7 @@ class Grant(GrantBase, Entered):
             context = Context()
             if self._loop is None or not call_soon(self._loop, partial(_run, call), context):
                 log.warning(
-                    "%s: a callback is not called: its event loop is over",
+                    "%s: a callback is not called: its event loop is closed",
                     self.lock_path,
                     extra=log_fields(self),
                 )

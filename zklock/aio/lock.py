@@ -34,19 +34,9 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> Grant | None:
         """Wait for the lock, in turn; return its grant, or ``None``: not free, or not in time.
 
-        ``timeout``: seconds for the whole call, by default the lock's own. With
-        ``blocking=False`` or ``timeout=0`` it waits only for ZooKeeper's answer. That takes a
-        bounded moment (at most a second), connected or not.
-
-        However it ends without a grant, cancelled included, it leaves no contender behind. Where
-        ZooKeeper cannot be reached, the contender is removed in the background. If the session is
-        lost while it waits, it queues again, at the end, within the same timeout.
-
-        Raises ``AcquireCancelled`` after :meth:`cancel`; ``ClientClosed`` if the client is stopped
-        or being stopped; ``ForkedClient`` in a child process; ``AccessDenied`` where ACLs forbid
-        it; ``SequenceExhausted``. Raises ``WouldDeadlock`` on a thread of kazoo's. Without a
-        timeout, it also raises ``WouldDeadlock`` if this task already holds the lock by any object
-        of this client.
+        See :meth:`zklock.Lock.acquire`. However it ends without a grant, cancelled included, it
+        leaves no contender behind. Without a timeout, it raises ``WouldDeadlock`` if this task
+        already holds the lock by any object of this client.
         """
         return await self._acquire(blocking, timeout)
 
@@ -70,28 +60,24 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
         return Attempting(partial(self.acquire, blocking, timeout))
 
     async def release(self) -> None:
-        """Give back what this task acquired last.
+        """Release what this task acquired last.
 
-        Raises ``LockLost`` if that grant was lost meanwhile (once: it is then forgotten). Raises
-        ``WrongThread`` if only another task holds a grant of this object (see
-        ``Grant.release()``), else ``NotHeld``. See ``Grant.release()`` for how long it takes.
+        See :meth:`zklock.Lock.release`. Raises ``WrongThread`` if only another task holds a grant
+        of this object.
         """
         await self._release()
 
     async def contenders(self, timeout: float | None = None) -> list[Contender]:
-        """Return all contenders in queue order: holders and waiters, also those of foreign clients.
+        """Return all contenders in queue order: holders and waiters, foreign clients' included.
 
-        Asks through the leader of ZooKeeper. Raises ``NoAnswer`` after ``timeout`` seconds, by
-        default the session timeout. The queue may have changed by the time that you read the
-        result.
+        See :meth:`zklock.Lock.contenders`.
         """
         return await self._ask("contenders()", self._contenders, timeout)
 
     async def holder(self, timeout: float | None = None) -> Contender | None:
         """Return the first in the queue, confirmed by a quorum; ``None`` if it is empty.
 
-        The same ``timeout`` and errors as :meth:`contenders`. ``None`` is not confirmed: where the
-        network is partitioned, somebody may hold the lock on the other side.
+        See :meth:`zklock.Lock.holder`.
         """
         return await self._ask("holder()", self._holder, timeout)
 
@@ -145,7 +131,7 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
 
 @public
 class Lock(kinds.Exclusive[Grant], TaskLock):
-    """An exclusive lock: at most one grant at a time, in the order of asking.
+    """An exclusive lock: at most one grant at a time, in the order of the requests.
 
     The arguments are those of :class:`zklock.Lock`. The default ``identity`` is
     ``host:pid:task``. Callbacks run on the event loop of the task that acquired; coroutine
@@ -157,7 +143,7 @@ class Lock(kinds.Exclusive[Grant], TaskLock):
 
     One object may be shared by tasks, also of several event loops. Every ``acquire`` is a contender
     of its own, and belongs to the task that awaited it. It is not re-entrant: a task that acquires
-    what it holds gets ``WouldDeadlock``, or waits in vain if it gave a timeout.
+    what it holds gets ``WouldDeadlock``, or waits until its timeout.
 
     *Not guaranteed:* that the holder still holds when its write arrives at a resource. Nor is it
     guaranteed that a blocked loop tells the holder in time. A resource that must not see a late

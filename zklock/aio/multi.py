@@ -36,9 +36,9 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         await self._verify(timeout)
 
     async def release(self) -> None:
-        """Give all of them back. An error at one does not stop the others.
+        """Release all of them. An error at one does not stop the others.
 
-        See :meth:`zklock.MultiGrant.release`. If this is cancelled, the rest is given back without
+        See :meth:`zklock.MultiGrant.release`. If this is cancelled, the rest is released without
         waiting.
         """
         await self._release()
@@ -83,9 +83,7 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
     ) -> MultiGrant | None:
         """Acquire all of them; return their grant, or ``None``: one is not free, or not in time.
 
-        If a lock is lost while others are still awaited, it is acquired anew, in the same timeout.
-        Raises the same errors as ``Lock.acquire``; nothing is held after an error or a
-        cancellation.
+        See :meth:`zklock.MultiLock.acquire`. Nothing is held after an error or a cancellation.
         """
         return await self._acquire(blocking, timeout)
 
@@ -96,7 +94,7 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
         return Attempting(partial(self.acquire, blocking, timeout))
 
     async def release(self) -> None:
-        """Give back what this task acquired last; ``NotHeld`` if there is nothing.
+        """Release what this task acquired last; ``NotHeld`` if there is nothing.
 
         See ``MultiGrant.release``.
         """

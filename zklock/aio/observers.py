@@ -42,7 +42,7 @@ class Changes(ChangesBase[C]):
         """
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(
-                f"{self._path}: these changes are told on another event loop: iterate there"
+                f"{self._path}: these changes belong to another event loop: iterate there"
             )
         return await self._next(timeout)
 
@@ -85,7 +85,7 @@ class Observer(Closing):
         self._task.add_done_callback(lambda _: _observing.discard(self))
 
     def close(self) -> None:
-        """Make no more calls. A call that runs goes on."""
+        """Make no more calls. A running call continues."""
         self._closed = True
         self._changes.close()
 
@@ -100,7 +100,7 @@ class Observer(Closing):
             return
         except ZkLockError as error:
             log.error(
-                "an observer is told no more: %s",
+                "an observer has stopped: %s",
                 error,
                 extra=log_fields(path=self._changes._path),
             )

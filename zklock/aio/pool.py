@@ -56,16 +56,16 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     Threads of the pool's own decide about shards and ask ZooKeeper. A blocked loop keeps its own
     shards for too long, but holds up nobody else's.
 
-    The constructor asks nothing of ZooKeeper. Use :meth:`start` and :meth:`stop`, or
-    ``async with pool:``. If the loop ends before the pool was stopped, the pool leaves by itself,
-    in the background, once the handlers have ended. It calls no callback any more.
+    The constructor sends no request. Use :meth:`start` and :meth:`stop`, or ``async with pool:``.
+    If the loop ends before the pool was stopped, the pool leaves by itself, in the background, once
+    the handlers have ended. It calls no callback any more.
 
-    What asks ZooKeeper or waits is a coroutine. The rest may be used from anywhere. If a coroutine
-    is cancelled, what it has begun may go on: see each.
+    Methods that ask ZooKeeper or wait are coroutines. The rest may be used from anywhere. If a
+    coroutine is cancelled, its action may go on: see each.
 
     *Not guaranteed:* that two workers never act on a shard at the same instant. Nor is it
-    guaranteed that a blocked loop tells a handler in time. Guard what must not be written late by
-    the token.
+    guaranteed that a blocked loop tells a handler in time. Use the token to fence every write that
+    must not come late.
     """
 
     _AWAITS = True
@@ -82,11 +82,8 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     async def start(self) -> None:
         """Join the pool; shards come soon.
 
-        Raises the same errors as ``Lock.contenders()``, among them ``AccessDenied`` if ACLs forbid
-        this worker to join: then it may be started again. Raises ``ZkLockError`` if the pool was
-        started before, if what ZooKeeper says of the shards cannot be read (:meth:`set_shards`
-        mends it), or if the pool has names and ``shards`` was a number, or the other way round. If
-        this is cancelled, the worker has not joined, and may be started again.
+        See :meth:`zklock.WorkerPool.start`. If this is cancelled, the worker has not joined, and
+        may be started again.
         """
         loop = asyncio.get_running_loop()
         call = StartCall()
@@ -100,12 +97,8 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     async def stop(self, timeout: float | None = 30.0) -> None:
         """Leave the pool: hand over all shards, and return when that is done.
 
-        Handlers are told to stop, and ``on_revoked`` is called. Each shard is released when both
-        have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``. Their
-        shards then stay owned until they return (or ``stuck_after``), and ``stop()`` may be awaited
-        again. If ZooKeeper does not answer, the rest goes on in the background. If this is
-        cancelled, all of it does. A handler that awaits ``stop()`` waits for itself. Raises
-        ``RuntimeError`` on another loop than the pool's.
+        See :meth:`zklock.WorkerPool.stop`. If this is cancelled, the rest continues in the
+        background. Raises ``RuntimeError`` on another loop than the pool's.
         """
         self._check_loop()
         await self._stop(timeout)
@@ -115,12 +108,8 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     async def drain(self, timeout: float | None = None) -> bool:
         """Give up all shards, and take no others, while staying in the pool.
 
-        Waits until this worker owns no shard. Returns ``False`` if that took longer than
-        ``timeout`` seconds; the draining goes on. It also goes on if this is cancelled;
-        :meth:`resume` takes it back. After ``True`` no handler begins before :meth:`resume`. If all
-        workers of the pool drain, nobody owns the shards. A handler that awaits ``drain()`` waits
-        for itself: let it pass ``timeout=0``. Raises ``RuntimeError`` on another loop than the
-        pool's.
+        See :meth:`zklock.WorkerPool.drain`. If this is cancelled, the draining goes on;
+        :meth:`resume` takes it back. Raises ``RuntimeError`` on another loop than the pool's.
         """
         self._check_loop()
         return await self._drain(timeout)
@@ -129,7 +118,7 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
         """Change which shards the pool has, for all workers, present and later ones.
 
         See :meth:`zklock.WorkerPool.set_shards`. If this is cancelled, they may or may not have
-        changed; asking again is safe.
+        changed; a repeated call is safe.
         """
         await self._set_shards(shards, timeout)
 
@@ -147,7 +136,7 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     def observe_membership(
         self, callback: Callable[[MembershipChange[PoolWorker]], object]
     ) -> Observer:
-        """Have ``callback(change)`` called with the present workers, and with every change of them.
+        """Call ``callback(change)`` with the present workers, and with every change of them.
 
         See :meth:`zklock.WorkerPool.observe_membership`. The calls come in order, one at a time,
         on the running loop. A coroutine function is awaited.
@@ -181,7 +170,9 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
         self, handler: ShardHandler, executor: object
     ) -> Callable[[asyncio.AbstractEventLoop | None], Runner]:
         if isinstance(executor, asyncio.AbstractEventLoop):
-            raise TypeError("executor must be no loop: coroutine functions run on that of start()")
+            raise TypeError(
+                "executor must not be a loop: coroutine functions run on the loop of start()"
+            )
         return super()._runner_of(handler, executor)
 
     def _new_callbacks(self) -> Calling:
@@ -257,7 +248,7 @@ class _Callbacks(OnLoop):
             with contextlib.suppress(RuntimeError):
                 return self.begin(_called(call, *what))
         log.warning(
-            "%s: a callback is not called: its event loop is over",
+            "%s: a callback is not called: its event loop is closed",
             self._pool,
             extra=log_fields(path=self._pool.path, identity=self._pool.identity),
         )

@@ -14,7 +14,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         type=port,
         default=8080,
         metavar="PORT",
-        help="of the servers' admin servers, which answer over HTTP; 0: do not ask; default 8080",
+        help="port of the servers' admin servers (HTTP); 0: do not ask them; default 8080",
     )
 
 

@@ -25,10 +25,10 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "break",
         help="take a lock from its holder",
-        description="Delete the node of a holder of a lock or a semaphore, so that the next in the "
-        "queue is granted at once. The holder is told, if it lives, but may be in the middle of "
-        "its work: only a resource that compares tokens is safe then. Exit status 1 if nobody "
-        "holds, or not with this token any more.",
+        description="Delete the node of a holder of a lock or a semaphore: the next in the queue "
+        "is granted at once. A living holder is notified, but may be in the middle "
+        "of its work: only a resource that compares tokens is safe then. Exit status "
+        "1 if nobody holds it, or no longer with this token.",
     )
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     which = parser.add_mutually_exclusive_group(required=True)
@@ -37,12 +37,12 @@ def add(commands: Any) -> None:
         metavar="TOKEN",
         type=connection.token,
         nargs="?",
-        help="the holder's, as 'zklock show' prints it",
+        help="the holder's token, as 'zklock show' prints it",
     )
-    which.add_argument(
-        "--oldest", action="store_true", help="whoever holds, of several the oldest holder"
+    which.add_argument("--oldest", action="store_true", help="the holder, or the oldest of several")
+    parser.add_argument(
+        "--json", action="store_true", help="print the former holder as a JSON object"
     )
-    parser.add_argument("--json", action="store_true", help="print whose it was as a JSON object")
     connection.add_options(parser)
     parser.set_defaults(run=run)
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     with connection.connected(options) as client:
         broken = _lock(client, options.path).break_lock(options.token)
     if broken is None:
-        say("break", f"{options.path}: held by nobody")
+        say("break", f"{options.path}: nobody holds it")
         return Status.FAILED
     if options.json:
         told = {"version": VERSION, "path": options.path, "broken": Place(broken).to_json()}

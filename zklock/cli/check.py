@@ -20,9 +20,9 @@ def add(commands: Any) -> None:
         "check",
         help="tell whether a token still holds its lock",
         description="Ask ZooKeeper whether a token is that of the lock's present holder: exit "
-        "status 0 if it is, 1 if not. Under 'zklock run' both arguments are known. What it says "
-        "was true when ZooKeeper answered; a resource that must not see a late write has to "
-        "compare tokens.",
+        "status 0 if it is, 1 if not. Under 'zklock run' both arguments have "
+        "defaults. The answer was true when ZooKeeper gave it; a resource that must "
+        "not see a late write has to compare tokens.",
     )
     for name, variable, kind in (
         ("path", PATH_VARIABLE, connection.lock_path),

@@ -309,8 +309,8 @@ def check_proc() -> None:
             if os.readlink("/proc/self") == str(os.getpid()):  # noqa: PTH115
                 return
         raise zklock.ZkLockError(
-            "/proc does not show the processes of this PID namespace, so that what the command "
-            "starts could not be ended: mount it, as 'unshare --mount-proc' does"
+            "/proc does not show the processes of this PID namespace, and zklock could not end "
+            "child processes: mount it, as 'unshare --mount-proc' does"
         )
 
 

@@ -102,7 +102,7 @@ def kazoo_options(options: argparse.Namespace) -> dict[str, Any]:
     if options.acl == "creator":
         if not found.keys() & {"sasl_options", "auth_data", "certfile"}:
             raise Misconfigured(
-                "acl is creator, but there are no credentials: give those of SASL, a digest or a "
+                "acl is creator, and needs credentials: give those of SASL, a digest or a "
                 "certificate"
             )
         from kazoo.security import CREATOR_ALL_ACL  # noqa: PLC0415
@@ -123,7 +123,7 @@ def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
     certificate, key = options.tls_cert, options.tls_key or options.tls_cert
     password = settings.secret(options, "tls-key-password")
     if certificate is None and key is not None:
-        raise Misconfigured("tls-key is given, but no certificate: give tls-cert, too")
+        raise Misconfigured("tls-key needs a certificate: give tls-cert, too")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # as kazoo makes it
     context.check_hostname = options.tls_check_hostname
     context.load_default_certs()

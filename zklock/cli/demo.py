@@ -24,10 +24,10 @@ FEWEST, MOST = 12, 1000
 _DESCRIPTION = """\
 Play four acts with real worker processes against a real ZooKeeper: six workers queue for one lock
 and write under its tokens; the holder is killed; paused past its session; cut from ZooKeeper.
-Then check what happened. Exit status 0: all of it held; 1: something did not, and the summary
-names it; 69: the ZooKeeper that was named does not answer, or cannot be run here. Where neither a
-container engine nor Java can run ZooKeeper, and none can be installed, the demo plays with the
-embedded server, and says so."""
+Then check what happened. Exit status 0: all checks passed; 1: a check failed, and the summary
+names it; 69: the given ZooKeeper does not answer, or cannot be run here. Where neither a container
+engine nor Java can run ZooKeeper, and none can be installed, the demo plays with the embedded
+server, and says so."""
 
 
 def add(commands: Any) -> None:
@@ -46,10 +46,10 @@ def add(commands: Any) -> None:
         type=_timeout,
         default=2.0,
         metavar="SECONDS",
-        help=f"of the workers, {SHORTEST:g} to {LONGEST:g}; default 2",
+        help=f"session timeout of the workers, {SHORTEST:g} to {LONGEST:g}; default 2",
     )
     parser.add_argument(
-        "--keep-ledger", type=_new_file, metavar="FILE", help="leave the SQLite ledger there"
+        "--keep-ledger", type=_new_file, metavar="FILE", help="keep the SQLite ledger in FILE"
     )
     parser.add_argument(
         "--replay",
@@ -63,7 +63,11 @@ def add(commands: Any) -> None:
         help="play with a worker pool instead: shards, and workers that come, go and fail",
     )
     parser.add_argument(
-        "--shards", type=_shards, default=24, metavar="N", help="of the pool; default 24"
+        "--shards",
+        type=_shards,
+        default=24,
+        metavar="N",
+        help="number of shards of the pool; default 24",
     )
     parser.set_defaults(run=run)
 

@@ -20,8 +20,8 @@ _TURN_SECONDS = 0.2
 _DESCRIPTION = """\
 Run a ZooKeeper server in pure Python, until Ctrl-C. It needs neither Java nor containers, and
 starts in milliseconds. It is for tests, demos and a first try, never for production: it is one
-process, and keeps nothing on disk. In the background of a terminal (zklock dev &) it prints nothing
-there, and kill %1 ends it. Exit status 71: the port is taken."""
+process, and keeps nothing on disk. In the background (zklock dev &) it prints nothing to the
+terminal, and kill %1 ends it. Exit status 71: the port is taken."""
 
 
 def add(commands: Any) -> None:
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
         description=_DESCRIPTION,
     )
     parser.add_argument(
-        "--port", type=_port, default=2181, help="of 127.0.0.1; 0 takes a free one; default 2181"
+        "--port", type=_port, default=2181, help="port on 127.0.0.1; 0: any free port; default 2181"
     )
     parser.set_defaults(run=run)
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             server.start()
         except StartFailed as error:
-            say("dev", f"{error}: name another --port")
+            say("dev", f"{error}: use another --port")
             return Status.SYSTEM
         try:
             if not _has_prompt(_STDERR):

@@ -30,15 +30,15 @@ from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import draws, plain
 
 _DESCRIPTION = """\
-Look at the servers, the session, the lease, ACLs, and all that is at and below a node, and say what
-would hurt, and what to do. Exit status 0: nothing worse than a note; 1: a warning; 2: a problem,
-such as no answer of ZooKeeper's. Nothing is changed."""
+Examine the servers, the session, the lease, ACLs, and everything at and below a node. Print the
+problems, and what to do. Exit status 0: nothing worse than a note; 1: a warning; 2: a problem, such
+as no answer from ZooKeeper. It changes nothing."""
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser's."""
     parser = commands.add_parser(
-        "doctor", help="say what would hurt, and what to do", description=_DESCRIPTION
+        "doctor", help="find problems, and say what to do", description=_DESCRIPTION
     )
     parser.add_argument(
         "root", metavar="PATH", nargs="?", default="/", type=connection.root, help="default /"

@@ -40,9 +40,9 @@ _RETRY = (0.5, 30.0)
 _DESCRIPTION = f"""\
 Stand for election, and run the command while this member leads. The command finds the fencing token
 of the term in ${TOKEN_VARIABLE}, the path in ${PATH_VARIABLE}, 1 in ${HELD_VARIABLE}, the hosts in
-${connection.HOSTS_VARIABLE}. When the lease of the leadership runs out, the command's process group
-gets SIGTERM, after the grace all its processes get SIGKILL, and this member stands again. The
-processes are gone before another can lead, even if 'zklock elect' itself is stopped or killed. When
+${connection.HOSTS_VARIABLE}. When the lease ends, the command's process group gets SIGTERM,
+after the grace all its processes get SIGKILL, and this member stands again. The processes
+are gone before another can lead, even if 'zklock elect' itself is stopped or killed. When
 the command ends by itself, 'zklock elect' ends with its status, 128 + n if signal n ended it; with
 --again this member stands again instead, after a pause that grows while the command fails. The
 leadership is handed on only when the command has ended. Other exit statuses: 64: wrong usage; 69:
@@ -64,7 +64,7 @@ def add(commands: Any) -> None:
         "--payload",
         type=connection.text,
         default="",
-        help="shown to others besides, such as an address",
+        help="more text that others see, such as an address",
     )
     add_command_options(parser, "leadership")
     parser.set_defaults(run=run, parser=parser)
@@ -196,9 +196,9 @@ class _Office:
         if self._asked is not None or cannot or not (over or again):
             self._status = status
         elif self._failures:
-            say("elect", f"stands again in {self._pause:.1f} s, the status was {status}")
+            say("elect", f"stands again in {self._pause:.1f} s; the status was {status}")
         else:
-            say("elect", f"stands again, the status was {status}")
+            say("elect", f"stands again; the status was {status}")
             return
         if self._election is not None:
             self._election.stop()

@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
         metavar="SECONDS",
         type=connection.seconds,
         default=1.0,
-        help="between two looks at what has changed, at least; default 1",
+        help="least time between two reads of what has changed; default 1",
     )
     connection.add_options(parser)
     parser.set_defaults(run=run)
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             server, thread = start_http_server(port, host, registry)
         except (OSError, UnicodeError) as error:  # UnicodeError: it is no name of a host
             place = server_name(host, port)
-            say("exporter", f"cannot listen on {place} ({error}): name another --listen")
+            say("exporter", f"cannot listen on {place} ({error}): use another --listen")
             return Status.SYSTEM
         try:
             address = f"http://{server_name(host, server.server_port)}/metrics"

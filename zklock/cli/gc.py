@@ -24,9 +24,9 @@ VERSION = 1
 """The version of the shape of the JSON. A higher version may drop or rename fields."""
 
 _DESCRIPTION = """\
-Remove the nodes below PATH that had children, have none now, and have no data: locks that nobody
-uses, and folders that become empty by that. PATH itself stays, and so do semaphores and pools. It
-lists the nodes and asks first. Tokens stay safe: they begin with the transaction that made the
+Remove the nodes below PATH that had children, have none now, and have no data: unused locks, and
+folders that this leaves empty. PATH itself, semaphores and pools stay. It lists the nodes and asks
+first. Tokens stay safe: they begin with the transaction that made the
 lock's node, and a node that is made again is made by a later one. But a Lock object of kazoo's does
 not make its node again: do not remove the nodes of running programs that use kazoo's own locks.
 Exit status 0: done, or nothing to do; 1: not all, or the answer was no; 66: PATH does not exist."""
@@ -92,7 +92,7 @@ def _remove(client: KazooClient, facts: Facts, paths: list[str]) -> dict[str, st
         except NotEmptyError:
             kept[path] = "it is in use again"
         except BadVersionError:
-            kept[path] = "it was written meanwhile"
+            kept[path] = "it has changed meanwhile"
         except NoAuthError:
             kept[path] = "ACLs forbid it"
         except NoNodeError:
@@ -113,9 +113,9 @@ def _report(options: argparse.Namespace, found: list[str], kept: dict[str, str])
         print(json.dumps(told))
         return
     for path, why in kept.items():
-        say("gc", f"{path} stays: {why}")
+        say("gc", f"{path} is not removed: {why}")
     if not found:
-        print(f"nothing below {plain(options.root)} is to be removed")
+        print(f"nothing to remove below {plain(options.root)}")
     elif options.dry_run:
         print(f"{many(len(found), 'node')} would be removed")
     else:

@@ -16,10 +16,10 @@ from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import draws
 
 _DESCRIPTION = """\
-Print who waits for whom, over all locks at and below a node. Deadlocks are named: certain ones,
-where identities name threads, and possible ones, where they name processes. With each comes the
+Print who waits for whom, over all locks at and below a node. It names certain deadlocks, where
+identities name threads, and possible ones, where they name processes. For each, it prints the
 command that would break it. Exit status 0: no deadlock; 1: a possible one; 2: a certain one;
-66: there is no such node. Nothing is changed."""
+66: there is no such node. It changes nothing."""
 
 
 def add(commands: Any) -> None:

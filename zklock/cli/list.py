@@ -23,9 +23,9 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "ls",
         help="list the locks below a node",
-        description="Print the locks and pools in use at and below a node: what each is, who "
-        "holds, since when the holder is there, and how many wait. A lock without contenders "
-        "cannot be told from any other node. Exit status 66 if there is no such node.",
+        description="Print the locks and pools in use at and below a node: the kind, the holder, "
+        "its age, and the number of waiters. A lock without contenders looks like "
+        "any other node. Exit status 66 if there is no such node.",
     )
     parser.add_argument(
         "root",

@@ -25,7 +25,7 @@ COMMANDS = {
     "watch": "print what happens in a queue",
     "wait": "wait until a lock is free",
     "graph": "show who waits for whom, and deadlocks",
-    "doctor": "say what would hurt, and what to do",
+    "doctor": "find problems, and say what to do",
     "check": "tell whether a token still holds its lock",
     "break": "take a lock from its holder",
     "gc": "remove the nodes of locks that nobody uses",
@@ -212,13 +212,13 @@ def _explain(error: Exception) -> tuple[Status, str]:
     fitting = (status for kind, status in kinds.items() if isinstance(error, kind))
     status = next(fitting, otherwise)
     if isinstance(error, NoAuthError):
-        what = "ZooKeeper's ACLs forbid to look there: ask from where the permission is"
+        what = "ZooKeeper's ACLs forbid reading this: use credentials that may"
     elif isinstance(error, KazooException):
-        what = f"ZooKeeper refused, or gave no answer ({name}): look at its state, and try again"
+        what = f"ZooKeeper refused the request ({name}), or gave no answer: check it, and try again"
     elif status == Status.SYSTEM:
-        what = f"the system refuses what is needed ({what or name}): raise its limits"
+        what = f"the system refused a resource ({what or name}): raise its limits"
     elif status == Status.SOFTWARE:
-        what = f"{name}: {what}: this is a fault of zklock: please report what 'zklock -v' logs"
+        what = f"{name}: {what}: this is a bug in zklock: please report what 'zklock -v' logs"
     return status, what
 
 

@@ -67,11 +67,11 @@ _SHELL = "/bin/sh"
 _DESCRIPTION = f"""\
 Wait for the lock, run the command while it is held, release the lock. The command finds the fencing
 token in ${TOKEN_VARIABLE}, the path in ${PATH_VARIABLE}, 1 in ${HELD_VARIABLE}, the hosts in \
-${connection.HOSTS_VARIABLE}. When the lease of the lock runs out, the command's process group gets
+${connection.HOSTS_VARIABLE}. When the lease of the lock ends, the command's process group gets
 SIGTERM, and after the grace all its processes get SIGKILL. They are gone before another can be
 granted the lock, even if 'zklock run' itself is stopped or killed. The lock is released only when
 the command has ended. The exit status is that of the command, 128 + n if signal n ended it; 75, or
-CODE, if the lock was not got; 79 if it was lost; 64: wrong usage; 69: no ZooKeeper; 77: not
+CODE, if the lock was not granted; 79 if it was lost; 64: wrong usage; 69: no ZooKeeper; 77: not
 permitted; 125: 'zklock run' itself has failed; 126: the command cannot be run; 127: there is no
 such command."""
 
@@ -100,11 +100,11 @@ def add(commands: Any) -> None:
         type=_code,
         default=Status.NOT_OBTAINED,
         metavar="CODE",
-        help="the status if the lock was not got, because of -n or -w; default 75",
+        help="the exit status if the lock was not granted, with -n or -w; default 75",
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
-        "-s", "--shared", action="store_true", help="share the lock with others that do"
+        "-s", "--shared", action="store_true", help="share the lock with other shared holders"
     )
     kind.add_argument(
         "--limit",
@@ -116,15 +116,14 @@ def add(commands: Any) -> None:
         "--permits",
         type=_number,
         metavar="N",
-        help="take N permits of the semaphore; default 1. Without --limit its limit is known "
-        "from those that used it before",
+        help="take N permits of the semaphore; default 1. Without --limit, the stored limit counts",
     )
     parser.add_argument(
         "--at-least",
         type=connection.seconds,
         default=0.0,
         metavar="SECONDS",
-        help="keep the lock for so long after the grant, though the command ends earlier; so a "
+        help="keep the lock for this long after the grant, even if the command ends earlier: a "
         "job that several hosts start, by clocks that differ, runs once",
     )
     add_command_options(parser, "lock")
@@ -137,8 +136,8 @@ def add_command_options(parser: argparse.ArgumentParser, what: str) -> None:
         "--grace",
         type=connection.seconds,
         metavar="SECONDS",
-        help=f"between SIGTERM and SIGKILL when the {what} is about to be lost; default a tenth "
-        "of the session timeout, at most a third of it",
+        help=f"time between SIGTERM and SIGKILL when the {what} is about to be lost; default a "
+        "tenth of the session timeout, at most a third of it",
     )
     parser.add_argument(
         "--identity", type=connection.text, help="shown to others; default host:pid:COMMAND"
@@ -148,12 +147,13 @@ def add_command_options(parser: argparse.ArgumentParser, what: str) -> None:
         "--command",
         dest="line",
         metavar="LINE",
-        help=f"run LINE by {_SHELL}, in place of COMMAND; may stand behind PATH",
+        help=f"run LINE by {_SHELL}, instead of COMMAND; may follow PATH",
     )
     parser.add_argument(
         "--pass-hup",
         action="store_true",
-        help="SIGHUP is for the command alone, as a wish to reload: it does not end one that waits",
+        help="pass SIGHUP to the command, as a request to reload; it does not end the wait for "
+        f"the {what}",
     )
     connection.add_options(parser)
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
@@ -355,7 +355,7 @@ def command_of(options: argparse.Namespace) -> Sequence[str]:
         return [_SHELL, "-c", line]
     if command and command[0].startswith("-") and command[0] != "--":
         options.parser.error(
-            f"{command[0]}: options stand before PATH; a command of this name stands behind '--'"
+            f"{command[0]}: options go before PATH; put '--' before a command of this name"
         )
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
@@ -385,9 +385,9 @@ def check_not_inside(path: str, blockers: Callable[[], Sequence[zklock.Contender
         found = blockers()
     if outer in {str(one.token) for one in found}:
         raise zklock.ZkLockError(
-            f"{path}: the command that this one runs under holds it, with token {outer}, and each "
-            f"would wait for the other: take another path; or 'env -u {TOKEN_VARIABLE}', if that "
-            "command does not wait for this one",
+            f"{path}: the outer command holds it (token {outer}): this would deadlock; take "
+            f"another path, or use 'env -u {TOKEN_VARIABLE}' if the outer command does not wait "
+            "for this one",
             path=path,
         )
 
@@ -410,15 +410,15 @@ def say_cuts(command: str, options: argparse.Namespace, client: Any) -> None:
     if other and not options.verbose:
         say(
             command,
-            f"the session timeout is {timeout:g} s, not {options.session_timeout:g} s: the servers "
-            "grant no other (minSessionTimeout, maxSessionTimeout)",
+            f"the session timeout is {timeout:g} s, not {options.session_timeout:g} s: the "
+            "servers limit it (minSessionTimeout, maxSessionTimeout)",
         )
     longest = Term.longest_grace(timeout)
     if options.grace is not None and options.grace > longest:
         say(
             command,
-            f"the grace is {longest:.3g} s, not {options.grace:g} s, when the lease runs out: a "
-            f"third of the session timeout of {timeout:g} s: give a --session-timeout of "
+            f"the grace at the end of a lease is {longest:.3g} s, not {options.grace:g} s: it is "
+            f"at most a third of the session timeout of {timeout:g} s; pass --session-timeout "
             f"{math.ceil(options.grace / _MOST_GRACE_FRACTION):g}",
         )
 
@@ -514,8 +514,8 @@ def run_command(
         return Outcome(Status.LOST, ended=True)
     if child.status is None:
         raise zklock.ZkLockError(
-            f"{term.grant.lock_path}: the command was killed, because its supervisor was: run it "
-            "again"
+            f"{term.grant.lock_path}: the command was killed because its supervisor was killed: "
+            "run it again"
         )
     return Outcome(child.status)
 
@@ -545,9 +545,8 @@ def _attend(child: Child, happened: Happenings, term: Term) -> bool:
                 ended = True
                 say(
                     None,
-                    f"{term.grant.lock_path}: the lock counts as lost: ZooKeeper has not "
-                    f"answered for long, and the lease of token {term.grant.token} runs out: "
-                    "the command is told to end",
+                    f"{term.grant.lock_path}: the lock counts as lost: no answer from ZooKeeper, "
+                    f"and the lease of token {term.grant.token} is ending; stopping the command",
                 )
             case zklock.Loss() as loss:
                 ended = True

@@ -47,14 +47,14 @@ def say_missing(command: str, path: str, todo: str = "") -> Status:
 def say_hidden(command: str, reader: Reader) -> None:
     """Say which nodes ACLs hide."""
     if reader.hidden:
-        say(command, f"ACLs forbid to look at {some(reader.hidden)}")
+        say(command, f"ACLs forbid reading {some(reader.hidden)}")
 
 
 def say_limits(command: str, reader: Reader) -> None:
     """Say what a picture lacks: nodes that ACLs hide, and ages that are not exact."""
     say_hidden(command, reader)
     if why := rough(reader.facts.times.behind):
-        say(command, f"ages are rough: {why}")
+        say(command, f"ages are approximate: {why}")
 
 
 class LogFormatter(logging.Formatter):

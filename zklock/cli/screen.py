@@ -255,7 +255,7 @@ class Top(App[None]):
 
 
 def _headed(path: str, head: str, look: Look) -> str:
-    mark = "" if look.connected else "NOT CONNECTED, this is how it was: "
+    mark = "" if look.connected else "NOT CONNECTED; last known state: "
     return f"{mark}{middle(plain(path), _ROOT)}: {head}"
 
 

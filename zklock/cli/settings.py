@@ -48,7 +48,7 @@ def whole(text: str) -> int:
 def _path(text: str) -> str:
     """Read the name of a file."""
     if not text or "\0" in text:
-        raise argparse.ArgumentTypeError("is empty, or has a byte 0")
+        raise argparse.ArgumentTypeError("is empty, or contains a NUL byte")
     return text
 
 
@@ -125,10 +125,10 @@ class Setting(NamedTuple):
 HOSTS = Setting("hosts", "host:port,...[/chroot]; default 127.0.0.1:2181", default="127.0.0.1:2181")
 SETTINGS = (
     HOSTS,
-    Setting("session-timeout", "to ask ZooKeeper for; default 10", seconds, "SECONDS", 10.0,
-            reaches=False),
-    Setting("connect-timeout", "to wait for the first connection; default 15", seconds, "SECONDS",
-            15.0, reaches=False),
+    Setting("session-timeout", "session timeout to ask ZooKeeper for; default 10", seconds,
+            "SECONDS", 10.0, reaches=False),
+    Setting("connect-timeout", "longest wait for the first connection; default 15", seconds,
+            "SECONDS", 15.0, reaches=False),
     Setting("tls", "connect by TLS; --tls-ca and --tls-cert imply it", _switch),
     Setting("tls-ca", "PEM file with the authorities to trust; default those of the system",
             _path, _FILE),
@@ -150,8 +150,8 @@ SETTINGS = (
     Setting("digest", "user:password for ZooKeeper's scheme 'digest'", secret=True),
     Setting("digest-file", "file with user:password for ZooKeeper's scheme 'digest'",
             _path, _FILE),
-    Setting("acl", "who may use the nodes that are made: anybody (open), or whoever has the same "
-            "credentials (creator); default open", choices=("open", "creator")),
+    Setting("acl", "who may use the nodes that the command makes: anybody (open), or clients with "
+            "the same credentials (creator); default open", choices=("open", "creator")),
 )  # fmt: skip
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 OPTIONS = tuple(setting for setting in SETTINGS if not setting.secret)
@@ -172,9 +172,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options; each is ``None`` if it is not given."""
     group = parser.add_argument_group(
         GROUP,
-        "Each of these may also stand in the environment (--tls-ca as $ZKLOCK_TLS_CA) and in the "
-        f"file ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG} (tls-ca). An option comes first, then the "
-        "environment.",
+        "Each of these can also be set in the environment (--tls-ca as $ZKLOCK_TLS_CA) or in the "
+        f"file ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG} (tls-ca). An option takes precedence "
+        "over the environment, and the environment over the file.",
     )
     for setting in SETTINGS:
         if setting.secret:
@@ -263,7 +263,7 @@ def secret(options: argparse.Namespace, name: str) -> str | None:
         refuse_if_others_read(file, path)
         line = file.readline(_MOST_BYTES).rstrip(b"\r\n")
     if not line:
-        raise Misconfigured(f"{path}: its first line is empty, and should be the {name}")
+        raise Misconfigured(f"{path}: its first line is empty, but must be the {name}")
     try:
         found = line.decode()
     except UnicodeDecodeError:
@@ -336,7 +336,7 @@ def _parsed(file: BinaryIO, path: str) -> dict[str, Any]:
     unknown = sorted(set(table) - set(BY_NAME))
     if unknown:
         raise Misconfigured(
-            f"{path}: {', '.join(unknown)}: not known; there are {', '.join(BY_NAME)}"
+            f"{path}: {', '.join(unknown)}: unknown; the settings are {', '.join(BY_NAME)}"
         )
     return {name: _typed(BY_NAME[name], value, path) for name, value in table.items()}
 
@@ -352,7 +352,7 @@ def _typed(setting: Setting, value: Any, path: str) -> Any:
             raise Misconfigured(f"{place}: not a number")
         return setting.value_of(str(value), place)
     if not isinstance(value, str):
-        raise Misconfigured(f"{place}: not a text in quotes")
+        raise Misconfigured(f"{place}: not a quoted string")
     found = setting.value_of(value, place)
     if setting.metavar != _FILE:
         return found

@@ -22,9 +22,9 @@ from zklock.cli.view.text import aligned, fitted
 
 _STOP_SECONDS = 1.0
 _DESCRIPTION = """\
-Show all locks, semaphores, elections and pools at and below a node: who holds and for how long, how
-many wait and for how long. On a terminal it is a live screen that follows by watches, for which it
-needs textual; --once and --json print what is there now. Exit status 66: with --once or --json,
+Show all locks, semaphores, elections and pools at and below a node: the holders, the
+number of waiters, and their times. On a terminal it is a live screen that follows by watches, and
+needs textual; --once and --json print the present state. Exit status 66: with --once or --json,
 there is no such node."""
 
 
@@ -57,7 +57,7 @@ def add(commands: Any) -> None:
         metavar="SECONDS",
         type=connection.seconds,
         default=1.0,
-        help="between two looks at what has changed, at least; default 1",
+        help="least time between two reads of what has changed; default 1",
     )
     admin.add_option(parser)
     connection.add_options(parser)

@@ -25,9 +25,9 @@ VERSION = 1
 _TURN_SECONDS = 0.5
 
 _DESCRIPTION = """\
-Print who holds and who waits, and then, as it happens: queued, granted, released, withdrawn, ended
-(its session, too). One event a line, until a signal ends it. It prints 'left' if the server
-does not tell whether a session lives: put 'dump' on its whitelist of four-letter words."""
+Print the holders and the waiters, and then each event: queued, granted, released, withdrawn, ended
+(its session, too). It prints one event a line, until a signal ends it. It prints 'left' if the
+server does not tell whether a session lives: put 'dump' on its whitelist of four-letter words."""
 
 
 def add(commands: Any) -> None:

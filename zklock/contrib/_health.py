@@ -1,4 +1,4 @@
-"""What background work is like in a worker process, whichever way it waits; what it tells."""
+"""The state of background work in a worker process, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class BackgroundBase(Generic[Work]):
         except (Exception, SystemExit) as error:  # sys.exit() would end a thread without a word
             report.failure = error
             log.exception(
-                "%s: nothing is led here any more: replace this process",
+                "%s: this process no longer stands for election: restart it",
                 self._path,
                 extra=log_fields(path=self._path, identity=report.identity),
             )
@@ -164,7 +164,7 @@ class BackgroundBase(Generic[Work]):
         if self._waits:
             self._waits = False
             log.info(
-                "%s: the background work has found ZooKeeper",
+                "%s: the background work is connected to ZooKeeper",
                 self._path,
                 extra=log_fields(path=self._path, identity=self._identity),
             )

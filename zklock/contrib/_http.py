@@ -36,8 +36,8 @@ def stale(
     """Return the error to raise for a refusal."""
     resource = f"{host}{path}"
     return StaleToken(
-        f"{method} {resource} refused token {grant.token}, and has changed nothing: the grant of "
-        f"{grant.lock_path} is over, stop its work and acquire the lock again. The service says: "
+        f"{method} {resource} refused token {grant.token} and changed nothing: the grant of "
+        f"{grant.lock_path} is over; stop its work and acquire the lock again. The service says: "
         f"{said.strip()[:_TOLD]}",
         resource=resource,
         token=grant.token,
@@ -52,10 +52,9 @@ def unknown(
     """Return the error to raise for a refusal of what had been sent before."""
     resource = f"{host}{path}"
     return OutcomeUnknown(
-        f"{method} {resource} refused token {grant.token} when the request was sent again: what "
-        "was sent first may have happened, read, and decide. The grant of "
-        f"{grant.lock_path} is over, stop its work and acquire the lock again. The service says: "
-        f"{said.strip()[:_TOLD]}",
+        f"{method} {resource} refused token {grant.token} when the request was repeated: the "
+        f"first one may have taken effect; read, and decide. The grant of {grant.lock_path} is "
+        f"over; stop its work and acquire the lock again. The service says: {said.strip()[:_TOLD]}",
         resource=resource,
         token=grant.token,
         path=grant.lock_path,

@@ -44,8 +44,8 @@ class LeaderJobs:
     Decorate the jobs by :meth:`only`: then each looks at the lease when it begins, and a hand-over
     waits for those that run. A ``ProcessPoolExecutor`` cannot run them: its processes do not lead.
 
-    APScheduler treats what fell due while it was paused as misfired: a job that is late by no more
-    than its ``misfire_grace_time`` (1 second by default) runs when this process takes over.
+    APScheduler treats jobs that fell due while it was paused as misfired: a job that is late by no
+    more than its ``misfire_grace_time`` (1 second by default) runs when this process takes over.
 
     *Not guaranteed:* that a job runs exactly once. With job stores in memory, a process does not
     know what another one has run: let every ``misfire_grace_time`` be shorter than the session
@@ -65,7 +65,7 @@ class LeaderJobs:
         **options: Any,
     ) -> None:
         if scheduler.running:
-            raise ValueError("the scheduler runs already: make LeaderJobs before its start()")
+            raise ValueError("the scheduler already runs: make LeaderJobs before its start()")
         self._scheduler = scheduler
         self._path = path
         self._background = wsgi.Background(
@@ -88,9 +88,9 @@ class LeaderJobs:
         return self._background.health
 
     def only(self, job: Job) -> Job:
-        """Decorate a job, a function or a coroutine function: it begins only under the lease.
+        """Decorate a job, a function or a coroutine function: it starts only under the lease.
 
-        If the lease has lapsed by then, the job is left out: ``None`` is returned, and a warning is
+        If the lease has lapsed by then, the job is skipped: ``None`` is returned, and a warning is
         logged. The result can be kept in a persistent job store, if it is a name of a module.
         """
         if inspect.iscoroutinefunction(job):
@@ -118,7 +118,7 @@ class LeaderJobs:
             leads = self.leadership is not None
             if not leads:
                 log.warning(
-                    "%s: a job is left out, as this process does not lead now",
+                    "%s: a job is skipped: this process does not lead now",
                     self._path,
                     extra=log_fields(path=self._path),
                 )

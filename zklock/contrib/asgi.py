@@ -29,8 +29,8 @@ class Background(BackgroundBase[Callable[[aio.Leadership], Awaitable[object]]]):
     another process leads. ``identity`` and ``grace`` are those of ``aio.LeaderElection``.
 
     Use it as the lifespan (``FastAPI(lifespan=background.lifespan)``), or by ``async with
-    background:`` inside a lifespan of your own. The application starts and serves without
-    ZooKeeper, too: the connection is tried again until there is one.
+    background:`` inside a lifespan of your own. The application also starts and serves without
+    ZooKeeper: it retries the connection until there is one.
 
     The object itself is an ASGI application that answers ``…/live``, ``…/ready`` and ``…/leader``:
     mount it somewhere. Each answer is that of the worker process that got the request.
@@ -51,7 +51,7 @@ class Background(BackgroundBase[Callable[[aio.Leadership], Awaitable[object]]]):
 
     async def __aenter__(self) -> Self:
         if self._task is not None:
-            raise RuntimeError("this Background runs already: make one for each application")
+            raise RuntimeError("this Background already runs: make one for each application")
         self._report = Reporter()
         self._task = asyncio.create_task(self._run(), name="zklock-background")
         return self

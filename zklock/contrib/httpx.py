@@ -30,15 +30,15 @@ class FencedTransport(httpx.BaseTransport):
     too, do not get the token. Make one for each grant. ``header`` is the name of the header.
     ``transport`` does the sending, by default an ``httpx.HTTPTransport``; it is closed with this.
 
-    Before a request is sent, the lease is looked at: ``LockLost`` or ``NotHeld`` is raised, and
-    nothing is sent. If the service answers 412, ``StaleToken`` is raised: the grant is over. Stop
-    its work; the request has changed nothing. ``highest`` of the error is ``None``: it is not
-    known. A 412 to a request with a condition of its own (``If-Match`` and others) is returned as
-    it is, because it may be the answer to that.
+    The transport checks the lease before it sends a request: if the lease is over, it raises
+    ``LockLost`` or ``NotHeld``, and sends nothing. If the service answers 412, ``StaleToken`` is
+    raised: the grant is over. Stop its work; the request has changed nothing. ``highest`` of the
+    error is ``None``: it is not known. A 412 to a request with a condition of its own (``If-Match``
+    and others) is returned as it is, because it may be the answer to that.
 
-    *Not guaranteed:* that the request arrives in time. What was sent may arrive late, and
-    ``retries`` of the transport connects again without another look. That is what the service
-    checks tokens for.
+    *Not guaranteed:* that the request arrives in time. A request may arrive late, and ``retries``
+    of the transport connects again without another check. For that reason the service checks
+    tokens.
     """
 
     def __init__(

@@ -33,16 +33,16 @@ class FencedAdapter(HTTPAdapter):
     too, do not get the token. Make one for each grant. ``header`` is the name of the header;
     further options are those of ``requests.adapters.HTTPAdapter``.
 
-    Before a request is sent, the lease is looked at: ``LockLost`` or ``NotHeld`` is raised, and
-    nothing is sent. If the service answers 412, ``StaleToken`` is raised: the grant is over. Stop
-    its work; the request has changed nothing. ``highest`` of the error is ``None``: it is not
-    known. A 412 to a request with a condition of its own (``If-Match`` and others) is returned as
-    it is, because it may be the answer to that.
+    The adapter checks the lease before it sends a request: if the lease is over, it raises
+    ``LockLost`` or ``NotHeld``, and sends nothing. If the service answers 412, ``StaleToken`` is
+    raised: the grant is over. Stop its work; the request has changed nothing. ``highest`` of the
+    error is ``None``: it is not known. A 412 to a request with a condition of its own (``If-Match``
+    and others) is returned as it is, because it may be the answer to that.
 
-    *Not guaranteed:* that the request arrives in time. What was sent may arrive late, and
-    ``max_retries`` sends again without another look. That is what the service checks tokens for. If
-    the service refuses what was sent again, ``OutcomeUnknown`` is raised in the place of
-    ``StaleToken``: what was sent first may have changed something.
+    *Not guaranteed:* that the request arrives in time. A request may arrive late, and
+    ``max_retries`` repeats it without another check. For that reason the service checks tokens. If
+    the service refuses a repeated request, ``OutcomeUnknown`` is raised instead of ``StaleToken``:
+    the first request may have changed something.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A driver for tooz, the coordination library of OpenStack: ``zklock://host:port/chroot``.
 
-tooz finds it by the entry point ``zklock`` of the group ``tooz.backends``. So a program moves to it
-by another URL. Needs the extra ``tooz``.
+tooz finds it by the entry point ``zklock`` of the group ``tooz.backends``. A program moves to it by
+another URL. Needs the extra ``tooz``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ _TRUE = {"1", "t", "true", "on", "y", "yes"}
 class ZkLockLock(locking.Lock):
     """A lock of :class:`ZkLockDriver`, exclusive or shared.
 
-    The same queue serves both. Everybody gets it in the order of asking. What it has acquired may
-    be released by any thread.
+    One queue serves both, in the order of the requests. Any thread may release it.
 
     ``grant`` is what tooz's API cannot express: the ``zklock.Grant`` with its fencing token, its
     lease and its lost callbacks.

@@ -58,7 +58,7 @@ class Background(BackgroundBase[Callable[[zklock.Leadership], object]]):
     def start(self) -> None:
         """Stand for election in this process, on a thread."""
         if self._thread is not None and self._thread.is_alive():
-            raise RuntimeError("this Background runs already: make one for each application")
+            raise RuntimeError("this Background already runs: make one for each application")
         self._report = Reporter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zklock-background", daemon=True)
@@ -67,7 +67,7 @@ class Background(BackgroundBase[Callable[[zklock.Leadership], object]]):
     def stop(self) -> bool:
         """Have the work end, and hand the leadership over; return whether all has ended.
 
-        Waits at most twice ``grace``. What has not ended by then ends with the process.
+        Waits at most twice ``grace``. Work that has not ended by then ends with the process.
         """
         thread = self._thread
         if thread is None:

@@ -125,12 +125,14 @@ class RedisMark(ABC):
         self._client = client
         self._resource = resource_name(resource)
         if "{" in resource or "}" in resource:
-            raise ValueError(f"the resource's name is a hash tag, without braces: {resource!r}")
+            raise ValueError(
+                f"the resource's name becomes a hash tag, and must not contain braces: {resource!r}"
+            )
         # Pipelines alone have it.
         if hasattr(client, "execute"):
             raise TypeError(
                 "RedisGuard takes a client, not a pipeline, which answers only later: pass its "
-                "client, and put what belongs together into one script for run()"
+                "client, and combine the commands in one script for run()"
             )
         packages = [cls.__module__.partition(".")[0] for cls in type(client).__mro__]
         library = next((name for name in packages if name in {"redis", "valkey"}), "redis")
@@ -255,9 +257,9 @@ class RedisMark(ABC):
                     return _text(answer[1]), answer[2] if len(answer) > 2 else None
             await self._drop()
         raise OutcomeUnknown(
-            f"{self._resource}: Redis has answered {ATTEMPTS} times with what belongs to other "
-            "calls: the change may have happened, read, and decide; look for what else uses the "
-            "connections of this client",
+            f"{self._resource}: Redis returned replies of other calls {ATTEMPTS} times: the "
+            "change may have happened; read, and decide; check what else uses this client's "
+            "connections",
             resource=self._resource,
         )
 

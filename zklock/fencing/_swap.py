@@ -129,9 +129,9 @@ class SwapGuard:
                 # in the new mark, if the one before this write is.
                 if again and before.writes[0] not in now.writes:
                     raise OutcomeUnknown(
-                        f"{self._resource}: no answer came to a write with token {given}, it was "
-                        f"sent again, and {KEPT} or more others wrote meanwhile: it may have "
-                        "happened before them, and cannot happen any more: read, and decide",
+                        f"{self._resource}: no answer came to a write with token {given}; zklock "
+                        f"sent it again, and {KEPT} or more others wrote meanwhile: it may have "
+                        "happened before them, but cannot happen any more; read, and decide",
                         resource=self._resource,
                         token=given,
                     ) from refused.error

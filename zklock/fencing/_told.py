@@ -8,8 +8,8 @@ from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown
 def refusing(resource: str, error: Exception) -> GuardUnusable:
     """Return the error for a store that refuses what a guard asks for itself."""
     return GuardUnusable(
-        f"{resource}: the store refuses what the guard asks, so every write is refused: mend what "
-        f"it says: {error!s:.200}",
+        f"{resource}: the store rejects the guard's requests, and every write is refused: fix "
+        f"what it reports: {error!s:.200}",
         resource=resource,
     )
 
@@ -17,8 +17,8 @@ def refusing(resource: str, error: Exception) -> GuardUnusable:
 def unasked(resource: str) -> NoAnswer:
     """Return the error for a store that has given no answer, and has changed nothing."""
     return NoAnswer(
-        f"{resource}: the store cannot be asked, or its connection was lost: nothing has changed, "
-        "try again; a transaction of your own must be rolled back first"
+        f"{resource}: the store is unreachable, or its connection was lost: nothing has changed; "
+        "roll back your own transaction, if any, and try again"
     )
 
 

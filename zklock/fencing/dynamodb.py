@@ -34,13 +34,13 @@ class DynamoDbGuard(SwapGuard):
     that the mark is still the expected one: mark and data change in one step, or nothing does.
     Each change reads the mark first.
 
-    boto3 sends a request again when no answer comes. A change that is refused for what its first
-    sending has done counts as done, and no change happens twice: the mark has the numbers of the
-    last writes. ``OutcomeUnknown`` is raised if more others have written since than the mark has
-    numbers for, and for a connection error, a timeout or an error 5xx of a change. It may have
-    happened then. It may still happen, unless somebody has written since; ``claim`` of a later
-    token makes sure. ``NoAnswer`` and ``GuardUnusable`` are raised if DynamoDB cannot be asked, or
-    refuses. What it says of your own expressions is botocore's error.
+    boto3 repeats a request when no answer comes. If the repetition is refused because the first one
+    took effect, the change counts as done. No change happens twice: the mark has the numbers of the
+    last writes. ``OutcomeUnknown`` is raised after a connection error, a timeout or an error 5xx of
+    a change. It is also raised if more writes have followed than the mark has numbers for. The
+    write may have happened. It may still happen, unless another write has followed; ``claim`` of a
+    later token makes sure. ``NoAnswer`` and ``GuardUnusable`` are raised if DynamoDB cannot be
+    asked, or refuses. An error in your own expressions is raised as botocore's error.
 
     Not guaranteed:
 
@@ -92,7 +92,7 @@ class DynamoDbGuard(SwapGuard):
         if not isinstance(values, Mapping):
             raise TypeError(f"values must be a mapping of attributes, not {type(values).__name__}")
         if self._attribute in values:
-            raise ValueError(f"{self._attribute!r} is the mark: give another attribute=")
+            raise ValueError(f"{self._attribute!r} is the mark's name: pass another attribute=")
         places = [(f"#zklock_{i}", f":zklock_{i}") for i in range(len(values))]
         sets = ", ".join(f"{name} = {value}" for name, value in places)
         change = _Change(

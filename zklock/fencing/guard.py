@@ -1,9 +1,9 @@
 """What every guard has in common: its public face, its arguments, its refusals.
 
 A guard keeps a *mark* with the resource: the highest token that the resource has seen. A token
-below the mark is refused. A token at or above the mark advances it and lets the change happen,
-in one atomic step of the store. Only an explicit ``create()`` makes the mark. So a mark that is
-missing later was lost, and the guard refuses everything. It does not start again from nothing.
+below the mark is refused. A token at or above the mark advances it and lets the change happen, in
+one atomic step of the store. Only an explicit ``create()`` makes the mark. A mark that is missing
+later was therefore lost, and the guard refuses everything. It does not start again from nothing.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def stale(resource: str, token: FencingToken, highest: FencingToken) -> StaleTok
     """Return the error that refuses ``token``; telemetry is told of the refusal."""
     refused(resource, token, highest)
     return StaleToken(
-        f"{resource}: token {token} is stale, {highest} has been seen: this grant is over, "
-        "stop its work and acquire the lock again",
+        f"{resource}: token {token} is stale, {highest} has been seen: this grant is over; stop "
+        "its work and acquire the lock again",
         resource=resource,
         token=token,
         highest=highest,
@@ -116,8 +116,8 @@ def refused(resource: str, token: FencingToken, highest: FencingToken | None) ->
 def missing(resource: str, where: str) -> GuardUnusable:
     """Return the error for a mark that is not there."""
     return GuardUnusable(
-        f"{resource}: no mark at {where}, every write is refused: call create() once when the "
-        "resource is made; if that was done, find out who removed the mark before making it anew",
+        f"{resource}: no mark at {where}, and every write is refused: call create() once when the "
+        "resource is made; if that was done, find out why the mark is gone before you recreate it",
         resource=resource,
     )
 
@@ -125,8 +125,8 @@ def missing(resource: str, where: str) -> GuardUnusable:
 def unreadable(resource: str, where: str, found: object) -> GuardUnusable:
     """Return the error for a mark that is no token."""
     return GuardUnusable(
-        f"{resource}: the mark at {where} is not a token but {found!r:.60}, every write is "
-        "refused: find out who changed it and restore it",
+        f"{resource}: the mark at {where} is not a token but {found!r:.60}, and every write is "
+        "refused: find out who changed it, and restore it",
         resource=resource,
     )
 

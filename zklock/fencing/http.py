@@ -6,9 +6,9 @@ the application makes in its own process while it handles the request. If it cha
 elsewhere (a database, another service, a job for later), that place needs a guard: hand the token
 on.
 
-Each worker process of a service has its own ``MemoryGuards``. So one worker may accept a stale
-token that another worker would refuse. Run one worker, route each resource to one worker, or guard
-the store.
+Each worker process of a service has its own ``MemoryGuards``. One worker may therefore accept a
+stale token that another worker would refuse. Run one worker, route each resource to one worker, or
+guard the store.
 
 Put the middleware behind the authentication: whoever may send a token can shut out others with a
 high one. Name a resource by what the application's router has matched, not by the text of the
@@ -16,8 +16,8 @@ path: a router may treat ``/report/07`` and ``/report/7`` as one. Return ``None`
 is not routed; the application then answers 404.
 
 A slow client does not hold the resource. The body of the request is read before the turn begins,
-and the response is sent after the turn ends, up to ``buffer`` bytes each. What exceeds ``buffer``
-is received and sent while the resource is held.
+and the response is sent after the turn ends, up to ``buffer`` bytes each. The part beyond
+``buffer`` is received and sent while the resource is held.
 
 ==== ==========================================================================================
 412  the token is stale, or ``first`` of the guards says that another one holds the lock
@@ -124,14 +124,14 @@ def _refusals(resource: str) -> Iterator[None]:
         raise _Refused(http.HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
     except Exception as error:
         _log.exception(
-            "%s: first failed, the request is answered with 503",
+            "%s: first() failed: the request is answered with 503",
             resource,
             extra=log_fields(resource=resource),
         )
         raise _Refused(
             http.HTTPStatus.SERVICE_UNAVAILABLE,
-            f"{resource}: it could not be found out whether the token holds the lock, nothing was "
-            "changed: send the request again",
+            f"{resource}: zklock could not check whether the token holds the lock, and nothing "
+            "was changed: send the request again",
         ) from error
 
 
@@ -245,10 +245,10 @@ class AsgiFencing(_Middleware):
     guarded. ``header`` is the name of the header. The application finds the ``FencingToken`` in
     ``scope["zklock.token"]``.
 
-    The resource is held until the application returns. Up to ``buffer`` bytes of the request and
-    of the response are kept, so that a slow client does not hold it longer. With ``buffer=0``
-    everything is passed on as it comes. WebSockets are passed on unguarded: hold the guard for
-    each of their messages.
+    The resource is held until the application returns. Up to ``buffer`` bytes of the request and of
+    the response are kept, and a slow client does not hold it longer. With ``buffer=0`` everything
+    is passed on as it comes. WebSockets are passed on unguarded: hold the guard for each of their
+    messages.
     """
 
     def __init__(

@@ -45,17 +45,17 @@ def verify_owner(
 ) -> Contender:
     """Return the contender that holds the lock at ``path`` with ``token``, or raise ``NotOwner``.
 
-    For a service that receives a token and has no mark to compare it with. ``limit`` is the
+    It is for a service that receives a token and has no mark to compare it with. ``limit`` is the
     number of leases of a semaphore.
 
     The answer is true at one instant between call and return: a ``multi`` that a quorum commits
-    checks that the holder's node exists. It says nothing about the moment after. So it does not
-    replace a guard: the holder may change between the answer and the write. The answer may also
+    checks that the holder's node exists. It says nothing about the moment after. It therefore does
+    not replace a guard: the holder may change between the answer and the write. The answer may also
     be "no" for a moment after the grant began on another server.
 
     With ``max_age``, a "yes" may be up to ``max_age`` seconds old. It is reused for the same
-    question to the same client; its age counts from before it was asked. So a holder that lost
-    the lock is believed for up to ``max_age`` longer. A "no" is never remembered.
+    question to the same client; its age counts from before it was asked. A holder that lost the
+    lock is therefore believed for up to ``max_age`` longer. A "no" is never remembered.
 
     Costs two round trips; the second one is a write to ZooKeeper's log. Raises ``NoAnswer``
     after ``timeout`` seconds, or if the connection is lost; ``AccessDenied`` and ``ClientClosed``.

@@ -29,12 +29,12 @@ class S3Guard(SwapGuard):
     The mark is not in the metadata, because a change of the metadata alone does not change the
     ETag. Each write has a random number in the first line, so an ETag never comes again.
 
-    boto3 sends a request again when no answer comes. A write that is refused for what its first
-    sending has done counts as done: its number tells. ``OutcomeUnknown`` is raised if more others
-    have written since than the first line has numbers for, and for a connection error, a timeout or
-    an error 5xx of a write. It may have happened then. It may still happen, unless somebody has
-    written since; ``claim`` of a later token makes sure. ``NoAnswer`` and ``GuardUnusable`` are
-    raised if S3 cannot be asked, or refuses.
+    boto3 repeats a request when no answer comes. If the repetition is refused because the first one
+    took effect, the write counts as done: its number shows that. ``OutcomeUnknown`` is raised after
+    a connection error, a timeout or an error 5xx of a write. It is also raised if more writes have
+    followed than the first line has numbers for. The write may have happened. It may still happen,
+    unless another write has followed; ``claim`` of a later token makes sure. ``NoAnswer`` and
+    ``GuardUnusable`` are raised if S3 cannot be asked, or refuses.
 
     ``write`` asks for the first line, then writes. ``claim`` reads and writes the whole object: for
     large data keep only a pointer in the object.
@@ -64,7 +64,7 @@ class S3Guard(SwapGuard):
             )
         taken = {"Bucket", "Key", "Body", "IfMatch", "IfNoneMatch"} & set(put_options or {})
         if taken:
-            raise ValueError(f"put_options are set by the guard itself: {', '.join(sorted(taken))}")
+            raise ValueError(f"the guard sets these put_options itself: {', '.join(sorted(taken))}")
         super().__init__(f"s3://{bucket}/{key}")
         self._client = client
         self._object = {"Bucket": bucket, "Key": key}

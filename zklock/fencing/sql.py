@@ -1,9 +1,9 @@
 """A guard for rows of a SQL database: SQLite, PostgreSQL, MariaDB and MySQL.
 
-The mark is a row of the table that ``SqlGuard.ddl`` describes. It is locked and compared inside
-the transaction that changes the data. Every transaction that passes writes a new random ``stamp``
-into the row, even with an equal token. So two transactions of one mark always conflict, and each
-can be told from the others.
+The mark is a row of the table that ``SqlGuard.ddl`` describes. It is locked and compared inside the
+transaction that changes the data. Every transaction that passes writes a new random ``stamp`` into
+the row, even with an equal token. Two transactions of one mark therefore always conflict, and each
+is distinguishable.
 """
 
 from __future__ import annotations
@@ -95,15 +95,16 @@ class SqlGuard(SqlMark):
 
         On a connection in autocommit mode, ``run`` begins the transaction. The database may end it
         because of a deadlock, a serialisation failure or a lock timeout. Then ``run`` tries all of
-        it again, after a short random pause, up to ``attempts`` times in all. So ``change`` must do
-        nothing but use the connection, and must not commit.
+        it again, after a short random pause, up to ``attempts`` times in all. ``change`` must
+        therefore do nothing but use the connection, and must not commit.
 
         Raises ``TransactionEnded``, and commits nothing more, if the transaction in which
         ``change`` began is over when ``change`` returns. Raises ``OutcomeUnknown`` if the
         connection is lost during the commit; the caller decides whether to repeat it. ``NoAnswer``:
         the database could not be asked, and nothing has happened. Errors of ``connect`` and
-        ``change`` pass. So do what the commit says of the data, such as a deferred constraint, and
-        an error of closing the connection after the commit: the change has happened then.
+        ``change`` pass. An error that the commit reports, such as a deferred constraint, passes as
+        well. So does an error from closing the connection after the commit: the change has happened
+        then.
         """
         check_callback(False, "change", change)
 

@@ -70,23 +70,23 @@ class Deadline:
             return self._got(answer)
         except NoAuthError as error:
             raise AccessDenied(
-                f"{self._path}: ZooKeeper's ACLs refuse what was asked: let this client read and "
+                f"{self._path}: ZooKeeper's ACLs refuse the request: let this client read and "
                 "write the mark and the nodes of the change",
                 path=self._path,
             ) from error
         except (ConnectionClosedError, AuthFailedError) as error:
             raise ClientClosed(
                 f"{self._path}: the client was stopped, or its credentials were refused: make "
-                "another one; a change that was under way may have happened",
+                "another one; a change in progress may have happened",
                 path=self._path,
             ) from error
         except _CUT_OFF as error:
             if not changes:
                 raise self._no_answer() from error
             raise OutcomeUnknown(
-                f"{self._path}: the connection to ZooKeeper broke while the change was under way: "
-                "it may have happened, and may still happen unless the token has become stale: "
-                "claim, read, and decide",
+                f"{self._path}: the connection to ZooKeeper broke during the change: it may have "
+                "happened, and may still happen unless the token has become stale: claim, read, "
+                "and decide",
                 resource=self._path,
                 path=self._path,
             ) from error
@@ -100,8 +100,8 @@ class Deadline:
 
     def _no_answer(self) -> NoAnswer:
         return NoAnswer(
-            f"{self._path}: ZooKeeper did not answer within {self._timeout:g} s: what was asked "
-            "may still happen, ask again",
+            f"{self._path}: ZooKeeper did not answer within {self._timeout:g} s: the request may "
+            "still take effect: ask again",
             path=self._path,
         )
 
@@ -146,10 +146,11 @@ class ZooKeeperGuard:
     claimed anything since. (The lock's client must then have the same chroot.)
 
     Beside the mark, ``create()`` makes ``<path>.made`` with one child, whose name never comes
-    again. Every change checks that child. So a change that was under way when the mark was removed
-    cannot happen after ``create()`` has made the mark again, whatever its version numbers are.
-    A mark that somebody made by hand is refused until ``create()`` has adopted it. Anyone who may
-    write or delete the mark or ``<path>.made`` can let stale tokens in; ``acl`` applies to both.
+    again. Every change checks that child. A change that was in progress when the mark was removed
+    therefore cannot happen after ``create()`` has made the mark again, whatever its version numbers
+    are. A mark that somebody made by hand is refused until ``create()`` has adopted it. Anyone who
+    may write or delete the mark or ``<path>.made`` can let stale tokens in; ``acl`` applies to
+    both.
 
     Values outside ZooKeeper are not covered: ``highest()`` and a later write to them are not one
     step.
@@ -250,8 +251,9 @@ class ZooKeeperGuard:
                 raise missing(self._path, self._path) from None
             if not _belongs(mark, made):
                 raise GuardUnusable(
-                    f"{self._path}: the mark was not made by create(), every write is refused: "
-                    "find out who put it there, then call create(), which keeps its value",
+                    f"{self._path}: the mark was not made by create(), and every write is "
+                    "refused: find out who put it there, then call create(), which keeps its "
+                    "value",
                     resource=self._path,
                 )
         data, stat = mark
@@ -344,8 +346,8 @@ class FencedTransaction:
             if self._node is not None and isinstance(results[2], NoNodeError):
                 refused(guard.resource, self._token, mark.token)
                 raise StaleToken(
-                    f"{guard.resource}: the grant of token {self._token} is over, its node "
-                    f"{self._node} is gone: stop its work and acquire the lock again",
+                    f"{guard.resource}: the grant of token {self._token} is over, because its "
+                    f"node {self._node} is gone: stop its work and acquire the lock again",
                     resource=guard.resource,
                     token=self._token,
                     highest=mark.token,

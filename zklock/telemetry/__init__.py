@@ -1,4 +1,4 @@
-"""What happens to the locks of this process, told as it happens, for metrics, traces and logs.
+"""Events of the locks of this process, for metrics, traces and logs.
 
 ``subscribe(hook)`` has ``hook(event)`` called for every event: a frozen dataclass of this module.
 See docs/telemetry.md.
@@ -65,20 +65,19 @@ __all__ = [
 
 
 def subscribe(hook: Hook, *, most: int = 10_000) -> Subscription:
-    """Have ``hook(event)`` called for every event of this process, until ``close()``.
+    """Call ``hook(event)`` for every event of this process, until ``close()``.
 
     The hook runs on a daemon thread of its own, one event after the other, in the order in which
-    they happened on each thread. It holds up nothing but its own events, whatever it does: at most
-    ``most`` of them wait, and more are dropped and counted (``dropped``). An exception in it is
-    logged, at most once a minute. Events that still wait when the process ends are not told: call
-    ``flush()`` before. A forked child goes on with the same hooks, on threads of its own, with the
-    events of the child.
+    they happened on each thread. A slow hook delays only its own events: at most ``most`` of them
+    wait, and more are dropped and counted (``dropped``). An exception in it is logged, at most once
+    a minute. Events that still wait when the process ends are not delivered: call ``flush()``
+    before. A forked child keeps the same hooks, on its own threads, for its own events.
 
     Raises ``TypeError`` for what cannot be called, and for a coroutine function; ``ZkLockError``
     if no thread can be started.
 
-    *Not guaranteed:* that every event is told. An interrupt (``KeyboardInterrupt``) at that very
-    moment may lose one.
+    *Not guaranteed:* that every event is delivered. An interrupt (``KeyboardInterrupt``) at that
+    very moment may lose one.
     """
     check_callback(False, "a telemetry hook", hook)
     check_int("most", most, 1)
@@ -86,6 +85,6 @@ def subscribe(hook: Hook, *, most: int = 10_000) -> Subscription:
         return _telemetry.subscribe(hook, most)
     except RuntimeError as error:
         raise ZkLockError(
-            f"no telemetry, as its thread cannot be started ({error}): raise the limit of "
-            "processes or memory, or subscribe before the interpreter shuts down"
+            f"no telemetry: its thread cannot be started ({error}): raise the limit of processes "
+            "or memory, or subscribe before the interpreter shuts down"
         ) from error

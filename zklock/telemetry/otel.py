@@ -52,7 +52,7 @@ class LockInstrumentor:
     Make it before the first lock. docs/telemetry.md lists the names. A token is an attribute of
     spans, and never of metrics.
 
-    *Not guaranteed:* a parent. Spans are made when they have ended, on a thread of zklock's own:
+    *Not guaranteed:* a parent. Spans are made when they have ended, on one of zklock's own threads:
     each is a trace of its own.
     """
 

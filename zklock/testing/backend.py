@@ -13,7 +13,7 @@ from zklock.testing.settings import Settings
 
 
 class Capability(Enum):
-    """What tests may ask of a server; a call without its capability raises ``NotSupported``."""
+    """A capability of a server; a call without its capability raises ``NotSupported``."""
 
     CONTROL = "start, stop, kill, restart, pause and resume"
     CONFIGURE = "settings such as tick_time take effect"

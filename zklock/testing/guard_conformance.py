@@ -1,4 +1,4 @@
-"""What a guard must do, as checks that can run on any guard, also on a user's own.
+"""The duties of a guard, as checks that can run on any guard, even a user's own.
 
 Describe the guard and its store with a ``Subject``, then run every check that applies::
 

@@ -1,8 +1,8 @@
 """Histories of locks: what happened, as noted by those who took part.
 
 There is one file of JSON lines for each process. The times are from the clock since boot, which is
-the same for all processes of a machine. Each line reaches the kernel in one write. So a process
-that is killed loses nothing that it has noted; at most, its last line is torn.
+the same for all processes of a machine. Each line reaches the kernel in one write. A killed process
+loses nothing that it has noted; at most, its last line is torn.
 
 **The lease interval** of a grant is the time in which its holder demonstrably believed in it:
 
@@ -15,9 +15,9 @@ that is killed loses nothing that it has noted; at most, its last line is torn.
 - If somebody else deletes the holder's node, the interval ends at that moment. Nothing that the
   holder does can protect it from that; only the fencing token can.
 
-So an interval never includes a moment that the holder could dispute, however long it was paused
-between a look and its note. A grant has no interval if its lease was over before the holder was
-told of the grant.
+An interval therefore never includes a moment that the holder could dispute, however long it was
+paused between a look and its note. A grant has no interval if its lease was over before the holder
+was told of the grant.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ There are two kinds of faults. *Standing* faults (`~FaultProxy.cut`, `~FaultProx
 connection, present and new. *One-shot* faults (``drop_…``, ``hold_before_…``) wait for the n-th
 matching frame and strike once. The call returns a `Fault`.
 
-These rules say what counts, so that faults can be enumerated and are the same in every run:
+These rules say what counts, to enumerate faults, and to repeat them in every run:
 
 - a *request* is a frame from the client after its handshake. Not requests: pings, and the frames
   that carry no work (``auth``, ``sasl``, ``setWatches``). ``closeSession`` is a request.
@@ -18,8 +18,8 @@ These rules say what counts, so that faults can be enumerated and are the same i
 The proxy passes TLS on without reading it. It does the same with anything else that does not begin
 with ZooKeeper's handshake (``srvr`` and the other four-letter words). All this is recorded as
 opaque chunks and counts as nothing. Standing faults and `~FaultProxy.drop` work on such
-connections; one-shot faults never match. What a proxy delays, holds, or cannot write yet, it
-buffers without limit.
+connections; one-shot faults never match. A proxy buffers without limit whatever it delays, holds,
+or cannot write yet.
 """
 
 from __future__ import annotations
@@ -386,7 +386,7 @@ class FaultProxy:
     def wait_for_frame(self, where: _Match, timeout: float, *, since: int = 0) -> Frame:
         """Return the first recorded frame after number ``since`` for which ``where`` is true.
 
-        Frames from before the call count, too. So take a `mark` before the action whose frame you
+        Frames from before the call count, too. Take a `mark` before the action whose frame you
         await. `TimeoutError` after ``timeout`` seconds.
         """
         seen = since

@@ -1,7 +1,7 @@
 """pytest fixtures for a real ZooKeeper, real faults and real session losses, and a simulated one.
 
-This module imports what needs kazoo only inside fixtures. So a test run that uses none of them
-does not pay for the import. See ``docs/testing.md``.
+This module imports what needs kazoo only inside fixtures. A test run that uses none of them does
+not pay for the import. See ``docs/testing.md``.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def zklock_connect(
 ) -> Iterator[Connect]:
     """Return ``connect(hosts=None, **options)``: calls `zklock.connect`, stops it after the test.
 
-    ``hosts`` defaults to the shared server; the session timeout defaults to 4 s. What is below
+    ``hosts`` defaults to the shared server; the session timeout defaults to 4 s. Everything below
     ``zklock_path`` is deleted when these clients are stopped: until then they may write.
     """
     from zklock import connect  # noqa: PLC0415
@@ -182,8 +182,8 @@ def zklock_path(
 ) -> Iterator[str]:
     """Return a path that no other test has; not created. Delete what is below it after the test.
 
-    It is deleted with the digests of all clients of ``zklock_connect``. What ACLs forbid to these
-    fails the test.
+    It is deleted with the digests of all clients of ``zklock_connect``. A deletion that ACLs forbid
+    to these fails the test.
     """
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
     path = f"/zklock-test-{name}-{uuid.uuid4().hex[:12]}"

@@ -124,7 +124,7 @@ class ZooKeeperServer:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What this server can be asked to do."""
+        """The capabilities of this server."""
         return self._backend.capabilities
 
     @property
@@ -343,7 +343,7 @@ class Ensemble:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What these servers can be asked to do."""
+        """The capabilities of these servers."""
         return self._backend.capabilities
 
     def start(self, timeout: float = START_SECONDS) -> None:

@@ -395,7 +395,7 @@ def test_a_task_that_has_lost_its_lock_fails(
     assert isinstance(task.apply([False]).result, LockLost)
     own = task.apply([True]).result
     assert isinstance(own, OSError)
-    assert any("lost meanwhile" in each for each in own.__notes__)
+    assert any("was also lost" in each for each in own.__notes__)
     granted(lock).release()
 
 

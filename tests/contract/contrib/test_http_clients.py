@@ -196,7 +196,7 @@ def test_a_refusal_of_what_was_sent_twice_does_not_say_that_nothing_has_changed(
         thread.start()
         with requests.Session() as session:
             session.mount(url, FencedAdapter(grant, max_retries=1))
-            with pytest.raises(OutcomeUnknown, match="sent first may have happened") as told:
+            with pytest.raises(OutcomeUnknown, match="first one may have taken effect") as told:
                 session.put(f"{url}/report", timeout=SOON)
         thread.join()
         assert told.value.token == grant.token

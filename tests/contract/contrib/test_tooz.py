@@ -93,7 +93,7 @@ def kazoo_of(coordinator: Any, scheme: str) -> Any:
 def test_after_an_expiry_one_leads_and_nothing_counts_as_acquired(
     start: Start, scheme: str
 ) -> None:
-    """With tooz's own driver, two lead. If they do not any more, docs/contrib.md says too much."""
+    """With tooz's own driver, two lead. If this fails, docs/contrib/tooz.md is out of date."""
     first, second = start(b"first", scheme), start(b"second", scheme)
     elected: list[str] = []
     first.create_group(b"all").get()

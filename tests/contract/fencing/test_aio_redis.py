@@ -188,7 +188,7 @@ def test_clients_that_would_not_be_awaited_are_refused(single: AsyncRedisStore) 
             for pipeline in (client.pipeline(), client.pipeline(transaction=False)):
                 with pytest.raises(TypeError, match="not a pipeline"):
                     RedisGuard(pipeline, "a")
-            with pytest.raises(ValueError, match="without braces"):
+            with pytest.raises(ValueError, match="must not contain braces"):
                 RedisGuard(client, "{a}")
 
     played(play)

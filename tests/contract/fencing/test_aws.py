@@ -462,14 +462,14 @@ def test_a_service_that_is_not_there_or_refuses(aws: str, monkeypatch: pytest.Mo
         ]
 
     for guard, write in guards(f"http://127.0.0.1:{nothing}", "reports"):
-        with pytest.raises(NoAnswer, match="cannot be asked") as caught:
+        with pytest.raises(NoAnswer, match="is unreachable") as caught:
             write(guard)  # which looks first
         assert isinstance(caught.value.__cause__, EndpointConnectionError)
         with pytest.raises(OutcomeUnknown):
             guard.create()
     for guard, write in guards(aws, "nowhere"):
         for refused in (type(guard).create, type(guard).highest, write):
-            with pytest.raises(GuardUnusable, match="mend what it says") as unusable:
+            with pytest.raises(GuardUnusable, match="fix what it reports") as unusable:
                 refused(guard)
             assert isinstance(unusable.value.__cause__, ClientError)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -486,7 +486,7 @@ def test_an_object_that_was_read_in_part_is_not_written_back(aws: str, served: A
     guard.write(b"x" * 1000, A)
     for call in (guard.read, lambda: guard.claim(B)):
         served.faults.append("cut")
-        with pytest.raises(NoAnswer, match="cannot be asked"):
+        with pytest.raises(NoAnswer, match="is unreachable"):
             call()
         assert not served.faults
     assert guard.read() == b"x" * 1000
@@ -552,7 +552,7 @@ def test_expressions_of_dynamodb(aws: str) -> None:
     for wrong in ({"#zklock_x": "a"}, {":zklock_x": "a"}):
         with pytest.raises(ValueError, match="uses these names itself"):
             guard.update("REMOVE a", A, names=wrong)
-    with pytest.raises(ValueError, match="is the mark: give another attribute="):
+    with pytest.raises(ValueError, match="is the mark's name: pass another attribute="):
         guard.write({"zklock_fence": 1}, A)
     with pytest.raises(TypeError, match="values must be a mapping"):
         guard.write(b"bytes", A)  # type: ignore[arg-type]

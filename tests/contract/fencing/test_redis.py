@@ -144,7 +144,7 @@ def test_keys_of_other_slots_are_refused_by_a_cluster(guard: RedisGuard, client:
 @pytest.mark.parametrize("store", ["redis"], indirect=True)
 def test_a_resource_is_a_hash_tag(client: Any) -> None:
     for name in ("{a}", "a}", "a{b"):
-        with pytest.raises(ValueError, match="without braces"):
+        with pytest.raises(ValueError, match="must not contain braces"):
             RedisGuard(client, name)
 
 

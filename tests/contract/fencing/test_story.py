@@ -187,7 +187,7 @@ def test_inside_zookeeper_a_grant_leaves_no_window(tell: Any) -> None:
     story.resume()
     held, outcome, message = story.late_write(b"A, late")
     assert (held, outcome) == (False, "refused")
-    assert f"the grant of token {story.token} is over, its node {story.path}/_c_" in message
+    assert f"the grant of token {story.token} is over, because its node {story.path}/_c_" in message
     assert story.handle.read() == b"A, in time"
     story.handle.write(b"B", grant)
     assert story.handle.read() == b"B"

@@ -199,8 +199,8 @@ def test_a_grant_is_fenced_by_its_own_node_before_anybody_claims(
     with pytest.raises(StaleToken) as caught:
         guard.transaction(grant).set_data(f"{path}/data", b"late").commit()
     assert str(caught.value) == (
-        f"{path}/mark: the grant of token {grant.token} is over, its node {grant.path} is gone: "
-        "stop its work and acquire the lock again"
+        f"{path}/mark: the grant of token {grant.token} is over, because its node "
+        f"{grant.path} is gone: stop its work and acquire the lock again"
     )
     assert caught.value.highest == grant.token
     with pytest.raises(StaleToken):

@@ -79,10 +79,10 @@ CASES: list[tuple[dict[str, Any], Level, str, str]] = [
      "zk3:1 is silent"),
     ({"servers": [Server("zk1:1", "read-only", "3.8.4")]}, Level.PROBLEM, "server", "no quorum"),
     ({"servers": [Server("zk1:1", "leader", "3.8.4", outstanding=900)]}, Level.WARNING, "server",
-     "900 requests"),
+     "900 outstanding requests"),
     ({"servers": [Server("zk1:1", "leader", "3.4.14")]}, Level.WARNING, "version", "3.4.14"),
     ({"asked": 60.0, "granted": 40.0, "limits": Limits("x", 2.0, 4.0, 40.0)}, Level.WARNING,
-     "session", "60 s was asked for, and 40 s granted (it grants 4 to 40 s)"),
+     "session", "60 s, and ZooKeeper granted 40 s (it grants 4 to 40 s)"),
     ({"asked": 4.0, "granted": 4.0}, Level.PROBLEM, "lease", "before its holder knows"),
     ({"asked": 5.0, "granted": 5.0}, Level.WARNING, "lease", "only 0.17 s before"),
     ({"asked": 0.5, "granted": 0.5, "limits": Limits("x", 0.13, 0.26, 2.6, 5, 3)}, Level.WARNING,
@@ -92,17 +92,17 @@ CASES: list[tuple[dict[str, Any], Level, str, str]] = [
      "connections", "49 of the 60 connections"),
     ({"local": True}, Level.WARNING, "sessions", "local to a server"),
     ({"own": Rights("/", False, None, True, refusal="its quota is used up")}, Level.PROBLEM,
-     "refused", "no lock can be had at /locks"),
+     "refused", "no lock can be acquired at /locks"),
     ({"writes": [0.004, 1.1]}, Level.WARNING, "speed", "a write took 1100.0 ms"),
     ({"writes": [0.004, 3.4]}, Level.PROBLEM, "speed", "costs the connection"),
     ({"boottime": False}, Level.WARNING, "clock", "CLOCK_BOOTTIME"),
     ({"chroot": "/apps", "chroot_exists": False}, Level.PROBLEM, "chroot", "/apps does not exist"),
     ({"own": Rights("/locks", True, False, False)}, Level.WARNING, "acl",
-     "it has no delete and read permission on /locks"),
+     "there is no delete and read permission on /locks"),
     ({"own": Rights("/locks", False, None, True)}, Level.WARNING, "acl",
-     "it has no create permission on /locks"),
+     "there is no create permission on /locks"),
     ({"own": Rights("/", False, None, True), "exists": False}, Level.WARNING,
-     "acl", "it has no create permission on /"),
+     "acl", "there is no create permission on /"),
     ({"facts": Facts(denied={"/locks/x"})}, Level.WARNING, "acl", "such as /locks/x"),
 ]  # fmt: skip
 
@@ -120,12 +120,12 @@ def test_what_hurts(changes: dict[str, Any], level: Level, about: str, what: str
 
 
 NOTES: list[tuple[dict[str, Any], str, str]] = [
-    ({"servers": [Server("zk1:1", "standalone", "3.8.4")]}, "ensemble", "one server only"),
+    ({"servers": [Server("zk1:1", "standalone", "3.8.4")]}, "ensemble", "only one server"),
     ({"servers": VOTERS[:2], "limits": Limits("x", 2.0, 4.0, 40.0, 5)}, "ensemble",
-     "names 2 voters: if these are all, they bear no more failures than 1"),
+     "names 2 voters: if these are all, they tolerate no more failures than 1"),
     ({"limits": Limits("x", 2.0, 4.0, 40.0, 5, 4)}, "ensemble",
-     "4 voters bear no more failures than 3"),
-    ({"servers": VOTERS[:1]}, "ensemble", "has 3 voters, and --hosts names 1 of its servers"),
+     "4 voters tolerate no more failures than 3"),
+    ({"servers": VOTERS[:1]}, "ensemble", "has 3 voters, but --hosts names only 1 of its servers"),
     ({"servers": [replace(VOTERS[0], ahead=(7.2, 9.2))]}, "clocks",
      "the clock of zk0:2181 is 7 s ahead of this machine's"),
     ({"servers": [replace(VOTERS[0], ahead=(-70.0, -68.0))]}, "clocks",
@@ -150,13 +150,13 @@ MUTE = [replace(one, ahead=None) for one in VOTERS]
 
 UNKNOWN: list[tuple[dict[str, Any], str, str]] = [
     ({"servers": [*VOTERS[:2], Server("zk3:1", ahead=(0.0, 2.0))]}, "server",
-     "zk3:1 serves, but does not say its version"),
+     "zk3:1 serves, but does not report its version"),
     ({"limits": None}, "lease", "tickTime is not known"),
     ({"limits": Limits("x", 2.0, 4.0, 40.0)}, "cut off", "syncLimit is not known"),
     ({"servers": VOTERS[:1], "limits": Limits("x", 2.0, 4.0, 40.0, voters=3)}, "cut off",
      "syncLimit is not known"),
-    ({"servers": MUTE}, "clocks", "agrees with the servers' is not known"),
-    ({"rights": None}, "acl", "the ACL of /locks may not be read"),
+    ({"servers": MUTE}, "clocks", "clock agrees with the servers'"),
+    ({"rights": None}, "acl", "may not read the ACL of /locks"),
 ]  # fmt: skip
 
 
@@ -181,12 +181,12 @@ def test_of_a_server_that_stands_alone_there_is_no_sync_limit_to_learn() -> None
 def test_one_voter_is_one_server() -> None:
     it = examined(servers=VOTERS[:1], limits=Limits("x", 2.0, 4.0, 40.0, 5, 1))
     (one,) = (finding for finding in findings(it) if finding.about == "ensemble")
-    assert "one server only" in one.what
+    assert "only one server" in one.what
 
 
 def test_who_may_take_locks() -> None:
     fine = [finding.what for finding in findings(examined()) if finding.about == "acl"]
-    assert fine == ["nobody without credentials can take locks on /locks, and this command can"]
+    assert fine == ["only clients with credentials can take locks on /locks, and this command can"]
     silent = examined(own=None, rights=None)
     assert "acl" not in {finding.about for finding in findings(silent)}
 

@@ -207,7 +207,7 @@ def test_into_a_queue_and_back() -> None:
         await desk.shows(seen(world))
         assert desk.column(0) == ["-", "1", "2", "3"]
         await desk.shows(seen(world, connected=False))
-        assert desk.head().startswith("NOT CONNECTED, this is how it was: /locks/report: lock")
+        assert desk.head().startswith("NOT CONNECTED; last known state: /locks/report: lock")
         await desk.shows(Look())
         assert desk.head() == "/locks/report: nobody holds or waits"
         assert desk.column() == []
@@ -238,7 +238,7 @@ def test_a_narrow_terminal_shows_whole_columns_and_what_is_out_of_date() -> None
         await desk.shows(seen(world, connected=False))
 
     lines = text_of(play(acts, "NOT CONNECTED", size=(80, 12)))
-    assert any("NOT CONNECTED, this is how it was: /locks: 5 locks" in line for line in lines)
+    assert any("NOT CONNECTED; last known state: /locks: 5 locks" in line for line in lines)
     (long,) = (line for line in lines if "/end" in line)
     path, kind, holder = long.split()[:3]
     assert re.fullmatch(r"/locks/?\w*\.\.\.\w*/end", path)

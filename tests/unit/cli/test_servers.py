@@ -206,7 +206,7 @@ def test_all_sessions_are_read_however_many_they_are() -> None:
 def test_what_a_server_does_not_tell_of_its_sessions() -> None:
     assert Words(b"dump is not executed because it is not in the whitelist.\n").sessions() is None
     for silent in (b"", b"This ZooKeeper instance is not currently serving requests\n"):
-        with pytest.raises(OSError, match="does not tell of its sessions now"):
+        with pytest.raises(OSError, match="does not report its sessions now"):
             Words(silent).sessions()
 
 

@@ -71,9 +71,9 @@ def test_without_create_everything_is_refused(path: Path) -> None:
         with pytest.raises(GuardUnusable) as caught:
             call()
         assert str(caught.value) == (
-            f"{path}: no mark at {path}.fence, every write is refused: call create() once when "
-            "the resource is made; if that was done, find out who removed the mark before making "
-            "it anew"
+            f"{path}: no mark at {path}.fence, and every write is refused: call create() once "
+            "when the resource is made; if that was done, find out why the mark is gone before "
+            "you recreate it"
         )
     assert not path.exists()
 

@@ -68,7 +68,7 @@ def test_admit() -> None:
         admit("report", A, B)
     assert str(caught.value) == (
         "report: token 0000000000000007-0000000033 is stale, 0000000000000007-0000000034 has "
-        "been seen: this grant is over, stop its work and acquire the lock again"
+        "been seen: this grant is over; stop its work and acquire the lock again"
     )
     assert (caught.value.resource, caught.value.token, caught.value.highest) == ("report", A, B)
 

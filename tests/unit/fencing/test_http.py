@@ -119,7 +119,7 @@ def test_tokens_are_checked(kind: Any) -> None:
         assert ask(method, ("Fencing-Token", str(B))) == (200, "done")
         assert ask(method, ("Fencing-Token", str(A))) == (
             412,
-            f"a: token {A} is stale, {B} has been seen: this grant is over, stop its work and "
+            f"a: token {A} is stale, {B} has been seen: this grant is over; stop its work and "
             "acquire the lock again\n",
         )
     assert ask.seen == [B] * 4
@@ -199,7 +199,7 @@ def test_an_error_of_first_is_not_the_applications(
     ask = kind(guards)
     status, message = ask("PUT", ("Fencing-Token", str(A)))
     assert status == 503
-    assert message.startswith("a: it could not be found out whether the token holds the lock")
+    assert message.startswith("a: zklock could not check whether the token holds the lock")
     assert "secret details" not in message
     assert "secret details" in caplog.text
     assert ask.seen == []

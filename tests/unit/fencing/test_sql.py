@@ -248,7 +248,7 @@ def test_parameter_styles() -> None:
     assert render(statement, values, "numeric") == ("SET a = :1 WHERE b = :2", (1, 2))
     assert render(statement, values, "pyformat") == ("SET a = %(aa)s WHERE b = %(b)s", values)
     assert render(statement, values, "named") == (statement, values)
-    with pytest.raises(ValueError, match="no parameter style of PEP 249: 'other'"):
+    with pytest.raises(ValueError, match="not a parameter style of PEP 249: 'other'"):
         render(statement, values, "other")
 
 

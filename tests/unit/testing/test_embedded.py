@@ -501,7 +501,7 @@ def test_the_command_names_a_port_that_is_taken(
     server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dev", "--port", str(server.port)]) == 71
-    assert "name another --port" in capsys.readouterr().err
+    assert "use another --port" in capsys.readouterr().err
 
 
 def test_cons_tells_where_sessions_come_from(server: EmbeddedServer, join: Join) -> None:

@@ -532,7 +532,7 @@ def test_a_client_that_gets_its_timeout_hears_no_warning(
     sim.client(TIMEOUT)
     assert "grants a session timeout" not in caplog.text
     sim.client(1000.0)
-    assert "grants a session timeout of 60 s, not 1000 s" in caplog.text
+    assert "grants a session timeout of 60 s instead of 1000 s" in caplog.text
 
 
 class TestPool:

@@ -188,8 +188,8 @@ def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
             yield Finding(
                 Level.PROBLEM,
                 about,
-                f"{server.name} has no quorum, and serves reads only: nobody gets a lock there",
-                "start the other servers of the ensemble, or mend the network between them",
+                f"{server.name} has no quorum and serves only reads: it grants no lock",
+                "start the other servers of the ensemble, or repair the network between them",
             )
         elif server.mode == "observer":
             yield Finding(
@@ -202,14 +202,14 @@ def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING,
                 about,
-                f"{server.name} has {server.outstanding} requests that wait",
-                "look at its disk: a slow transaction log delays all writes",
+                f"{server.name} has {server.outstanding} outstanding requests",
+                "check its disk: a slow transaction log delays all writes",
             )
         elif server.mode is None:
             yield Finding(
                 Level.UNKNOWN,
                 about,
-                f"{server.name} serves, but does not say its version, nor whether it leads, "
+                f"{server.name} serves, but does not report its version, nor whether it leads, "
                 "follows or observes",
                 "put 'srvr' on its whitelist of four-letter words, or see --admin-port",
             )
@@ -234,7 +234,7 @@ def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING,
                 "version",
-                f"ZooKeeper {version} is not maintained any more",
+                f"ZooKeeper {version} is no longer maintained",
                 "upgrade to 3.8 or later",
             )
 
@@ -257,8 +257,8 @@ def _local(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "sessions",
-            "new sessions are local to a server until they get a lock: what zklock guarantees "
-            "assumes that sessions are global",
+            "new sessions are local to a server until they get a lock, but zklock's guarantees "
+            "assume global sessions",
             "set localSessionsEnabled=false on all servers",
         )
 
@@ -271,7 +271,7 @@ def _ensemble(servers: Sequence[Server], known: int | None) -> Iterator[Finding]
         yield Finding(
             Level.NOTE,
             about,
-            "there is one server only: while it is down, nobody gets a lock, and leases lapse",
+            "there is only one server: while it is down, no lock is granted, and leases lapse",
             "run three servers where that matters",
         )
     elif known:
@@ -279,22 +279,22 @@ def _ensemble(servers: Sequence[Server], known: int | None) -> Iterator[Finding]
             yield Finding(
                 Level.NOTE,
                 about,
-                f"the ensemble has {known} voters, and --hosts names {len(servers)} of its "
-                "servers: a client that knows no more cannot go to the others",
+                f"the ensemble has {known} voters, but --hosts names only {len(servers)} of its "
+                "servers: a client with these hosts cannot use the others",
                 "name all servers in --hosts, and in the hosts of the programs",
             )
         if known % 2 == 0:
             yield Finding(
                 Level.NOTE,
                 about,
-                f"{known} voters bear no more failures than {known - 1} would",
+                f"{known} voters tolerate no more failures than {known - 1} would",
                 "use an odd number of voters",
             )
     elif named and named == len(servers) and named % 2 == 0:
         yield Finding(
             Level.NOTE,
             about,
-            f"--hosts names {named} voters: if these are all, they bear no more failures than "
+            f"--hosts names {named} voters: if these are all, they tolerate no more failures than "
             f"{named - 1} would",
             "name all servers in --hosts; use an odd number of voters",
         )
@@ -314,8 +314,9 @@ def _session(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "session",
-            f"a session timeout of {it.asked:g} s was asked for, and {timeout:g} s granted{bounds}",
-            "ask for what is granted, or change minSessionTimeout or maxSessionTimeout",
+            f"the command asked for a session timeout of {it.asked:g} s, and ZooKeeper granted "
+            f"{timeout:g} s{bounds}",
+            "ask for that timeout, or change minSessionTimeout or maxSessionTimeout",
         )
     else:
         yield Finding(Level.OK, "session", f"the session timeout is {timeout:g} s, as asked")
@@ -323,10 +324,9 @@ def _session(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.UNKNOWN,
             "lease",
-            "the servers' tickTime is not known, so the room between a lost lease and the next "
-            f"grant is not known either{_granting(limits)}: with a session timeout of "
-            f"{timeout:g} s, tickTime has to be less than "
-            f"{2 * (1 - HEARTBEAT - LEASE) * timeout:.1f} s",
+            "the servers' tickTime is not known, and neither is the time between a lost lease "
+            f"and the next grant{_granting(limits)}: with a session timeout of {timeout:g} s, "
+            f"tickTime must be less than {2 * (1 - HEARTBEAT - LEASE) * timeout:.1f} s",
             "put 'conf' on the servers' whitelist of four-letter words, or see --admin-port",
         )
         return
@@ -337,7 +337,8 @@ def _session(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.PROBLEM,
             "lease",
-            f"another may be granted a lock before its holder knows that it lost it: {arithmetic}",
+            "ZooKeeper may grant a lock to the next contender before its holder knows of the "
+            f"loss: {arithmetic}",
             f"ask for a session timeout of {4 * tick:g} s or more, or lower tickTime",
         )
     elif room < max(HEARTBEAT * timeout, SOON):
@@ -359,8 +360,8 @@ def _session(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.UNKNOWN,
             "cut off",
-            "syncLimit is not known, so for how long a server that is cut off from its leader "
-            "answers reads is not known either",
+            "syncLimit is not known: nobody knows for how long a server that is cut off from its "
+            "leader answers reads",
             "put 'conf' on the servers' whitelist of four-letter words",
         )
     else:
@@ -369,8 +370,8 @@ def _session(it: Examined) -> Iterator[Finding]:
             Level.NOTE,
             "cut off",
             f"a server that is cut off from its leader answers reads for up to {cut_off:g} s "
-            f"(syncLimit {limits.sync_ticks}): what it says may be that old",
-            "decide by grant.check(), and by tokens, not by what a look at ZooKeeper shows",
+            f"(syncLimit {limits.sync_ticks}): its answers may be that old",
+            "decide by grant.check() and by tokens, not by a read of ZooKeeper",
         )
 
 
@@ -458,8 +459,9 @@ def _clocks(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.UNKNOWN,
             "clocks",
-            "whether this machine's clock agrees with the servers' is not known: ages may be wrong",
-            "an admin server would tell: see --admin-port",
+            "zklock does not know whether this machine's clock agrees with the servers': ages "
+            "may be wrong",
+            "let zklock ask the admin servers: see --admin-port",
         )
 
 
@@ -483,8 +485,8 @@ def _access(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "acl",
-            f"ACLs forbid to look at {many(len(it.facts.denied), 'node')}, such as {some}",
-            "ask from where the permission is",
+            f"ACLs forbid reading {many(len(it.facts.denied), 'node')}, such as {some}",
+            "use credentials that may read them",
         )
 
 
@@ -494,7 +496,7 @@ def _rights(it: Examined) -> Iterator[Finding]:
         yield Finding(
             Level.PROBLEM,
             "refused",
-            f"as this command connects, no lock can be had at {it.path}",
+            f"with this command's connection, no lock can be acquired at {it.path}",
             own.refusal,
         )
     elif own is not None:
@@ -507,8 +509,8 @@ def _rights(it: Examined) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING,
                 "acl",
-                f"as this command connects, it has no {' and '.join(lacking)} permission on "
-                f"{own.path}: a lock there needs create, delete and read",
+                f"with this command's connection, there is no {' and '.join(lacking)} permission "
+                f"on {own.path}: a lock there needs create, delete and read",
                 "give it the credentials of the programs (see 'TLS, SASL, ACLs' in the docs), or "
                 "set the ACL",
             )
@@ -516,21 +518,22 @@ def _rights(it: Examined) -> Iterator[Finding]:
             yield Finding(
                 Level.OK,
                 "acl",
-                f"nobody without credentials can take locks on {own.path}, and this command can",
+                f"only clients with credentials can take locks on {own.path}, and this command can",
             )
     if rights is not None and rights.delete:
         yield Finding(
             Level.NOTE,
             "acl",
-            f"whoever reaches ZooKeeper may delete contenders on {rights.path}, and so take locks",
-            "set an ACL, if not everybody who reaches ZooKeeper is trusted",
+            f"anyone who reaches ZooKeeper may delete contenders on {rights.path}, and so take "
+            "locks",
+            "set an ACL, unless everyone who reaches ZooKeeper is trusted",
         )
     elif rights is None and own is not None:
         yield Finding(
             Level.UNKNOWN,
             "acl",
-            f"the ACL of {own.path} may not be read, so what others may do there is not known",
-            "look with credentials that have read or admin permission",
+            f"this command may not read the ACL of {own.path}: the rights of others are not known",
+            "use credentials that have read or admin permission",
         )
 
 
@@ -547,9 +550,9 @@ def _contenders(picture: Picture) -> Iterator[Finding]:
                 yield Finding(
                     Level.PROBLEM,
                     "orphan",
-                    f"{place.contender.path} belongs to no session: no end of a process removes "
-                    "it, and whoever comes later waits for ever",
-                    "if it is nobody's, delete it: "
+                    f"{place.contender.path} belongs to no session: it stays when its process "
+                    "ends, and later contenders wait for ever",
+                    "if nobody needs it, delete it: "
                     + (
                         f"zklock break {lock.path} {place.contender.token}"
                         if place.contender.holds and place.contender.token
@@ -585,14 +588,15 @@ def _numbers(facts: Facts) -> Iterator[Finding]:
                 Level.PROBLEM,
                 "numbers",
                 f"{path}: its sequence numbers are used up: no new contender is granted",
-                "let its queue drain; zklock then renews it. Contenders of others have to be ended",
+                "let its queue drain; zklock then renews it. End the contenders of other libraries",
             )
         elif number >= names.RENEW_AT:
             yield Finding(
                 Level.WARNING,
                 "numbers",
                 f"{path}: more than half of its sequence numbers are used up",
-                "see that nobody holds or waits for a moment: zklock's release then renews it",
+                "leave it without holders and waiters for a moment: zklock's release then renews "
+                "it",
             )
 
 

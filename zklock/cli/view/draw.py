@@ -124,7 +124,7 @@ class _Tree:
                 yield _name(owner)
                 yield from self._locks(owner)
         for queue in self._headless:
-            yield f"{plain(queue[0].lock.path)}  held by nobody that is known"
+            yield f"{plain(queue[0].lock.path)}  its holder is not known"
             yield from self._below([(self._waiter(stand), _owner(stand)) for stand in queue])
 
     def _locks(self, owner: Owner) -> Iterator[str]:

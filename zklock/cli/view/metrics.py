@@ -24,7 +24,7 @@ def metrics(look: Look) -> Iterator[Metric]:
 
     Without a connection nothing but that is told: old numbers would look like new ones.
     """
-    up = "Whether ZooKeeper is connected, so that the other metrics are there and up to date."
+    up = "Whether ZooKeeper is connected: then the other metrics are present and up to date."
     yield Metric("zklock_up", up, samples=[((), float(look.connected))])
     if not look.connected:
         return

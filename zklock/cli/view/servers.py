@@ -127,7 +127,8 @@ def server(host: str, port: int, admin: Admin, tls: SSLContext | None = None) ->
     except OSError as error:
         trouble = Refusal(
             f"cannot be reached: {error.strerror or error}",
-            "see that it runs, and what is between; if it left for good, take it out of --hosts",
+            "check that it runs, and check the network; if it is gone for good, remove it from "
+            "--hosts",
         )
     told = admin.ask("server_stats")
     with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -227,7 +228,7 @@ def sessions(host: str, port: int, tls: SSLContext | None = None) -> set[int] | 
     if "not in the whitelist" in text:
         return None
     if not text.startswith(_SESSIONS):
-        raise ConnectionError(f"{host}:{port} does not tell of its sessions now")
+        raise ConnectionError(f"{host}:{port} does not report its sessions now")
     return {signed(int(found, 16)) for found in re.findall("0x([0-9a-f]+)", text)}
 
 

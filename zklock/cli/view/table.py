@@ -140,7 +140,7 @@ def summary(look: Look) -> str:
     if look.missing:
         parts.append("the path does not exist")
     if rough(look.behind):
-        parts.append(f"ages are rough: this clock is {short(look.behind)} behind")
+        parts.append(f"ages are approximate: this clock is {short(look.behind)} behind")
     return ", ".join(parts)
 
 

@@ -51,13 +51,14 @@ class LeaderScheduler(Scheduler):
 
     Every tick asks for the lease. When each entry was sent last is kept in ZooKeeper, below
     ``<zklock_path>-runs``: the next leader goes on from there. It is written before an entry is
-    sent, in one transaction that needs the leader's own znode. So a beat that was paused or cut off
-    sends nothing after another one leads, and no run is sent twice. What the broker did not take is
-    not recorded any more: this beat, or the next leader, sends it once the broker takes it.
+    sent, in one transaction that needs the leader's own znode. A beat that was paused or cut off
+    therefore sends nothing after another one leads, and no run is sent twice. A run that the broker
+    refused is not recorded any more: this beat, or the next leader, sends it once the broker
+    accepts it.
 
     *Not guaranteed:* that every run is sent. If the leader dies between the two steps, the entry is
-    sent at its next time only. What was recorded by a leader that was then paused may arrive late.
-    A run whose message the broker took without an answer is sent again.
+    sent at its next time only. A run that a leader recorded before a pause may arrive late. A run
+    whose message the broker took without an answer is sent again.
     """
 
     def __init__(self, app: Any, *args: Any, lazy: bool = False, **kwargs: Any) -> None:
@@ -105,7 +106,7 @@ class LeaderScheduler(Scheduler):
         except _Trouble as error:
             self._loaded = None  # look what is recorded before anything else is sent
             log.warning(
-                "%s: not sent, as it is not recorded: %s: %r",
+                "%s: not sent: ZooKeeper did not record %s (%r)",
                 self._runs,
                 entry.name,
                 error,
@@ -161,8 +162,8 @@ class LeaderScheduler(Scheduler):
         if self._refusals >= self._patience:
             # It stands again after a pause, which grows with each such term in a row.
             raise zklock.ZkLockError(
-                f"{leadership.lock_path}: the broker takes nothing from this beat "
-                f"({self._refused!r}): another one may lead, look at the broker",
+                f"{leadership.lock_path}: the broker refuses this beat ({self._refused!r}): "
+                "another beat may lead; check the broker",
                 path=leadership.lock_path,
             )
 
@@ -190,7 +191,7 @@ class LeaderScheduler(Scheduler):
                 self._load(term)
         except _Trouble as error:
             log.warning(
-                "%s: nothing is sent, the last runs are not known: %r",
+                "%s: nothing is sent: the last runs are not known (%r)",
                 self._runs,
                 error,
                 extra=log_fields(term),

@@ -46,7 +46,7 @@ _clients = ProcessClients()
 def singleton(
     *, lock: str | Callable[..., str], busy: Busy = "retry", wait: float = 0.0
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a task: it runs under a lock, so that one runs at a time among all workers.
+    """Decorate a task: it runs under a lock, and one runs at a time among all workers.
 
     ::
 
@@ -120,7 +120,7 @@ def current_grant() -> zklock.Grant:
     """
     grant = getattr(current_task.request, "zklock", None) if current_task else None
     if grant is None:
-        raise RuntimeError("no grant: no task runs here that is decorated by @singleton")
+        raise RuntimeError("no grant: no task with @singleton runs here")
     found: zklock.Grant = grant
     return found
 
@@ -169,7 +169,7 @@ class _Tenure:
         if self._granted:
             lost = _take(self._ended)
             if isinstance(lost, LockLost):
-                error.add_note(f"moreover the lock was lost meanwhile: {lost}")
+                error.add_note(f"the lock was also lost: {lost}")
             return
         while self._lock is not None and self._through.empty():
             self._lock.cancel()
@@ -201,7 +201,7 @@ class _Tenure:
                         raise
                     if time.monotonic() >= until or not self.over.empty():
                         raise NoAnswer(
-                            f"{self._path}: ZooKeeper did not tell within {wanted.timeout:g} s "
+                            f"{self._path}: ZooKeeper did not say within {wanted.timeout:g} s "
                             "whether the lock is free: send the task again later",
                             path=self._path,
                         ) from error
@@ -230,8 +230,8 @@ def _running(function: Callable[..., Any], args: Any) -> Any:
         return args[0]
     if not current_task:
         raise RuntimeError(
-            f"{function.__qualname__} runs outside of a task: call the task that @app.task has "
-            "made, and put @app.task above @singleton"
+            f"{function.__qualname__} runs outside of a task: call the task made by @app.task, "
+            "and put @app.task above @singleton"
         )
     return current_task._get_current_object()
 

@@ -85,7 +85,7 @@ class SqlMark(ABC):
     def ddl(dialect: Dialect, *, table: str = TABLE) -> str:
         """Return the statement that makes the table of the marks, for a migration."""
         if dialect not in statements.DDL:
-            raise ValueError(f"no dialect {dialect!r}: one of {', '.join(statements.DDL)}")
+            raise ValueError(f"unknown dialect {dialect!r}: one of {', '.join(statements.DDL)}")
         return statements.DDL[dialect].format(table=statements.table_name(table))
 
     @property
@@ -219,9 +219,9 @@ class SqlMark(ABC):
         # databases refuse to lock a row that is newer than the transaction's snapshot.
         if session.dialect == "mysql" and self._seen(session) != stamp:
             raise SnapshotTooOld(
-                f"{self._resource}: the transaction had read before another one changed what the "
-                "guard protects, and would go on reading from the past: roll back, call advance "
-                "before anything else, and read after it",
+                f"{self._resource}: the transaction read before another one changed the guarded "
+                "data, and would read stale data: roll back, call advance before anything else, "
+                "and read after it",
                 resource=self._resource,
                 token=token,
             )
@@ -277,7 +277,7 @@ class SqlMark(ABC):
                 raise
             raise GuardUnusable(
                 f"{self._resource}: the database has no table {self._table} with the columns "
-                "resource, epoch, sequence and stamp, every write is refused: call "
+                "resource, epoch, sequence and stamp; every write is refused: call "
                 "create_table() once for the database, or put the text of "
                 f"SqlGuard.ddl({session.dialect!r}) into a migration",
                 resource=self._resource,

@@ -349,7 +349,7 @@ def render(
         return statement, parameters
     if style == "pyformat":
         return _PARAMETER.sub(r"%(\1)s", statement), parameters
-    raise ValueError(f"no parameter style of PEP 249: {style!r}")
+    raise ValueError(f"not a parameter style of PEP 249: {style!r}")
 
 
 def _as_tuple(row: Any, names: Sequence[str]) -> tuple[Any, ...]:

@@ -29,11 +29,9 @@ def told(resource: str, *, commit: bool = False) -> Iterator[None]:
 def ended(resource: str) -> TransactionEnded:
     """Return the error for a transaction that is not the one of ``advance`` any more."""
     return TransactionEnded(
-        f"{resource}: the transaction in which advance() was called is over or has failed; what "
-        "came after it is rolled back, or, if the connection commits each statement by itself "
-        "(autocommit, or psycopg2 after a COMMIT sent as text), committed without the check: look "
-        "for an error that was caught and ignored (a deadlock rolls everything back), for a "
-        "commit or rollback, and for a statement that commits by itself, such as DDL",
+        f"{resource}: the transaction of advance() has ended or failed: later statements were "
+        "rolled back, or committed without the check; look for an ignored error, a commit or "
+        "rollback, or DDL",
         resource=resource,
     )
 
@@ -44,8 +42,8 @@ def _known(resource: str, error: Exception, commit: bool) -> ZkLockError | None:
         return None
     if codes.lost_race(error):
         return SnapshotTooOld(
-            f"{resource}: the database has ended the transaction in favour of another one, or the "
-            "mark stayed locked: roll back, and repeat the whole transaction, with advance first",
+            f"{resource}: the database ended this transaction in favour of another one, or the "
+            "mark stayed locked: roll back, and repeat the whole transaction with advance first",
             resource=resource,
         )
     if codes.failed_transaction(error) or codes.no_savepoint(error):

@@ -20,8 +20,7 @@ class RedisGuard(RedisMark):
     """Fences the keys of one resource in Redis, as ``zklock.fencing.RedisGuard`` does.
 
     ``client`` is a ``redis.asyncio.Redis`` or ``redis.asyncio.cluster.RedisCluster``. The mark is
-    the same key: guards of both kinds may fence one resource. What that class does not guarantee,
-    this one does not guarantee either.
+    the same key: guards of both kinds may fence one resource. It has the same limits as that class.
 
     Tasks may share one guard. A call that is cancelled has happened, or not, or may still happen,
     unless the token has become stale by then. Call ``claim`` of a later token to be sure.

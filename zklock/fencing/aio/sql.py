@@ -64,12 +64,11 @@ class SqlGuard(SqlMark):
     async def advance(self, connection: Any, token: Fenced) -> SqlFence:
         """Advance the mark inside the open transaction of ``connection``.
 
-        ``connection`` is an ``AsyncConnection`` or an ``AsyncSession``. Use the result in
-        ``async with``, as ``async with await guard.advance(connection, grant):``, if the end of
-        the block shall check that the transaction is still the same; the commit checks the mark
-        in any case. What it raises, and what holds after an error, is as in
-        ``zklock.fencing.SqlGuard.advance``. After a cancellation the transaction can only be rolled
-        back, too.
+        ``connection`` is an ``AsyncConnection`` or an ``AsyncSession``. Use the result in ``async
+        with``, as ``async with await guard.advance(connection, grant):``, if the end of the block
+        shall check that the transaction is still the same; the commit checks the mark in any case.
+        Errors, and the rules after an error, are as in ``zklock.fencing.SqlGuard.advance``. After a
+        cancellation the transaction can only be rolled back, too.
         """
         given = token_of(token)
         fence = await _alchemy(connection).run_sync(lambda inner: self._advance_on(inner, given))
@@ -88,10 +87,10 @@ class SqlGuard(SqlMark):
     ) -> Result:
         """Await ``change(connection)`` after ``advance`` in a transaction; commit.
 
-        Returns the result of ``change``, which gets what ``connect`` made. ``change`` may be
-        called up to ``attempts`` times. What ``run`` raises is as in
-        ``zklock.fencing.SqlGuard.run``. A cancellation rolls back, except when it comes during
-        the commit: then the change has happened, or not.
+        Returns the result of ``change``, which gets what ``connect`` made. ``change`` may be called
+        up to ``attempts`` times. The errors are as in ``zklock.fencing.SqlGuard.run``. A
+        cancellation rolls back, except when it comes during the commit: then the change has
+        happened, or not.
         """
 
         def work(session: Session, connection: Any) -> Result:
@@ -153,8 +152,8 @@ class SqlFence:
 def _awaitable(made: Awaitable[Result]) -> Awaitable[Result]:
     if not inspect.isawaitable(made):
         raise TypeError(
-            f"change must be a coroutine function, and has returned {type(made).__name__}: for a "
-            "function that does not await, call it by connection.run_sync()"
+            f"change must be a coroutine function, but it returned {type(made).__name__}: call a "
+            "function that does not await by connection.run_sync()"
         )
     return made
 

@@ -65,14 +65,14 @@ class Simulation:
 
     The clients are real ones, and so are their threads. The clock is not: it stands still unless
     `advance` or `run` moves it. The sessions on the server, the leases, the heartbeats, and all
-    timeouts and pauses of zklock's go by it. What Python waits for goes by the real clock:
+    timeouts and pauses of zklock's go by it. Python's own waits use the real clock:
     ``time.sleep()``, ``grant.lost.wait(5.0)``, ``asyncio.timeout()``.
 
-    A method that changes something returns when all that follows has been told: to the clients,
-    to their callbacks, and to those who wait in a call of zklock's. It does not wait for what your
-    threads and tasks do then. If something does not come to rest in 20 real seconds, for example
-    because a callback does not return, the method raises ``RuntimeError``. No such method may
-    be called in a callback.
+    A method that changes something returns when all effects have been reported: to the clients, to
+    their callbacks, and to the waiters in zklock's calls. It does not wait for what your threads
+    and tasks do then. If something does not come to rest in 20 real seconds, for example because a
+    callback does not return, the method raises ``RuntimeError``. No such method may be called in a
+    callback.
 
     *Not simulated*: what only several servers do, such as elections, and followers that lag. Delays
     of a network: what is not cut arrives at once.
@@ -160,8 +160,8 @@ class Simulation:
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass, with all that is due in them, in order.
 
-        What is due at the same time happens in the order in which the clients were made; then
-        sessions end on the server.
+        Events that are due at the same time happen in the order in which the clients were made;
+        then sessions end on the server.
         """
         with self._alone():
             until = self._end_of(seconds)
@@ -235,7 +235,7 @@ class Simulation:
         self._change(client, partitioned=True)
 
     def heal(self, client: AnyClient) -> None:
-        """Undo `partition`. What was sent meanwhile arrives, unless the connection was given up."""
+        """Undo `partition`. Requests sent meanwhile arrive, unless the connection was given up."""
         self._change(client, partitioned=False)
 
     def pause(self, client: AnyClient) -> None:
