@@ -53,6 +53,7 @@ STAGES = {
         {"ZKLOCK_TEST_REAL": "1"},
         timed=True,
     ),
+    "nightly": Stage("the nightly run", (), 8, timed=True),
 }
 
 OUTCOMES = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected)\b")
