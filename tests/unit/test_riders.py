@@ -69,14 +69,16 @@ def split(data: bytes) -> list[bytes]:
 class Kazoo:
     """What kazoo's connection thread does in its main loop, over one connection after the other."""
 
-    def __init__(self, handler: RidingHandler | None = None) -> None:
-        self.handler = handler or RidingHandler()
+    HANDLER: type[Any] = RidingHandler
+
+    def __init__(self, handler: Any = None) -> None:
+        self.handler = handler or self.HANDLER()
         self.reader, self.writer = self.handler.create_socket_pair()
         self.queue: deque[bytes] = deque()
         self.received: list[bytes] = []
         self.dropped: OSError | None = None
         self.ends: list[socket.socket] = []
-        self.connection: RidingSocket
+        self.connection: Any
         self.far: socket.socket
         self.connect()
 
@@ -85,7 +87,7 @@ class Kazoo:
         near = self.pair()
         if near_buffer is not None:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, near_buffer)
-        self.connection = RidingSocket(near, self.handler)
+        self.connection = self.handler._connection(near, self.handler)
         self.dropped = None
         self.connection.send(CONNECT)
         self.far.sendall(connected)
@@ -392,7 +394,7 @@ class TestTheLine:
     def test_is_no_other_connection_of_kazoo(self, kazoo: Kazoo) -> None:
         """kazoo opens more of them, for words of four letters."""
         far, near = socket.socketpair()
-        word = RidingSocket(near, kazoo.handler)
+        word = kazoo.handler._connection(near, kazoo.handler)
         word.sendall(b"srvr")
         assert far.recv(10) == b"srvr"
         far.sendall(b"answer")
@@ -806,7 +808,7 @@ class TestWhatHasBeenSeen:
 
     def handshake(self, kazoo: Kazoo, zxid: int, session: int) -> int:
         kazoo.connection.close()
-        kazoo.connection = RidingSocket(kazoo.pair(), kazoo.handler)
+        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
         kazoo.connection.send(
             frame(struct.pack(">iqiqi16s?", 0, zxid, 4000, session, 16, b"p" * 16, False))
         )
@@ -873,7 +875,7 @@ class TestGoingBack:
 
         def connect(session: int) -> None:
             kazoo.connection.close()
-            kazoo.connection = RidingSocket(kazoo.pair(), kazoo.handler)
+            kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
             asked = struct.pack(">iqiqi16s?", 0, 0, 4000, session, 16, b"p" * 16, False)
             kazoo.connection.send(frame(asked))
 
@@ -894,9 +896,9 @@ class TestServersThatTurnItAway:
     def asks(self, kazoo: Kazoo, serves: bool = True) -> int | None:
         """Connect, be turned away, and return the zxid that was named; ``None``: not asked."""
         kazoo.connection.close()
-        kazoo.connection = RidingSocket(kazoo.pair(), kazoo.handler)
+        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
         if not serves:
-            kazoo.connection._serves = lambda: False  # type: ignore[method-assign]
+            kazoo.connection._serves = lambda: False
         asked = frame(struct.pack(">iqiqi16s?", 0, 75, 4000, 5, 16, b"p" * 16, False))
         try:
             kazoo.connection.send(asked)

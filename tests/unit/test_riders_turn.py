@@ -538,7 +538,10 @@ class Gone:
         return self
 
     def listen(self, seconds: float = SOON) -> bool:
-        return self._kazoo.handler.listen(self.deletion, self.deletion.path.encode(), seconds)
+        heard: bool = self._kazoo.handler.listen(
+            self.deletion, self.deletion.path.encode(), seconds
+        )
+        return heard
 
 
 def listening(kazoo: Kazoo, gone: Gone) -> threading.Thread:

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 import zklock
 from zklock._engine.runtime import Runtime
 from zklock._kazoo.connect import new_client
+from zklock._kazoo.gateway import GatewayHandler
 from zklock._kazoo.riding import RidingHandler, RidingStore
 from zklock._kazoo.store import Store
 
@@ -42,6 +43,13 @@ def test_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(client.handler) is zklock.Handler
     monkeypatch.setenv("ZKLOCK_RIDER", "on")
     assert type(store_of(client)) is Store
+
+
+def test_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKLOCK_RIDER", "gateway")
+    client = new_client("localhost:1", 1.0)
+    assert type(client.handler) is GatewayHandler
+    assert type(store_of(client)) is RidingStore
 
 
 def test_on_is_for_the_clients_that_connect_makes(monkeypatch: pytest.MonkeyPatch) -> None:

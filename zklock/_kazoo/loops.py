@@ -28,4 +28,5 @@ _checked = threading.local()
 _KAZOO_LOOPS = {
     ("kazoo.protocol.connection", "zk_loop"),
     ("kazoo.handlers.threading", "_thread_worker"),
+    ("zklock._kazoo.gateway", "_read_on"),
 }

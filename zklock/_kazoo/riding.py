@@ -806,7 +806,7 @@ class RidingStore(Store):
         # One for all watches: a set of callables is kept for each path. So waiters that gave up
         # leave nothing behind.
         self._told = shielded(on_event)
-        if READS:
+        if READS and isinstance(handler, RidingHandler):
             self.reader = Reader(self, handler)
 
     def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:

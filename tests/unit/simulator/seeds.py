@@ -45,7 +45,11 @@ def entries() -> Iterator[Entry]:
             seeds, riders, interrupts, *text = words
             first, _, last = seeds.partition("-")
             end = int(last or first) + 1
-            if riders not in {"on", "off"} or interrupts not in _INTERRUPTS or end <= int(first):
+            if (
+                riders not in {"on", "off", "gateway"}
+                or interrupts not in _INTERRUPTS
+                or end <= int(first)
+            ):
                 raise ValueError(line)
             for plan in text:
                 Plan.parse(plan)

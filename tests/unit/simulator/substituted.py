@@ -118,4 +118,5 @@ def substituted(system: System, network: Network, *more: str) -> Iterator[Put]:
 
 for _name in zklock.__all__:
     getattr(zklock, _name)  # what is imported later would have the real modules
-importlib.import_module("zklock._kazoo.riding")  # a client imports it if it has riders
+for _name in ("gateway", "riding"):
+    importlib.import_module(f"zklock._kazoo.{_name}")  # a client imports it if it has riders
