@@ -187,7 +187,7 @@ def test_ddl(dialect: Any) -> None:
 
 
 def test_bad_arguments(database: Database) -> None:
-    with pytest.raises(ValueError, match="unknown dialect 'oracle': one of sqlite, postgresql, mysql"):
+    with pytest.raises(ValueError, match="unknown dialect 'oracle': one of sqlite, "):
         SqlGuard.ddl("oracle")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="table must be name"):
         SqlGuard(database.connect, "report", table="a; DROP TABLE b")
