@@ -108,7 +108,7 @@ SIMULATION_LACKS = (
         r"test_pool\.py::test_(processes|a_killed_process_is_replaced)"
         r"|test_pool_names\.py::test_a_process_knows_the_name"
         r"|test_pool_stuck\.py::test_a_process_is_ended"
-        r"|test_pool_processes\.py::test_(?!nothing_outlives_an_owner)",
+        r"|test_pool_processes\.py::test_(?!a_late_write_that_is_refused_is_no_failure\[threads)",
         (ValueError,),
     ),
 )
@@ -139,7 +139,7 @@ NOT_SIMULATED = {
         r"test_examples\.py",
         r"test_handled\.py",
         r"test_jobs\.py",
-        r"test_pool_processes\.py::test_nothing_outlives_an_owner",
+        r"test_pool_processes\.py::test_(nothing_outlives_an_owner|a_script_that|a_process_ends)",
         r"test_struck\.py",
         r"test_telemetry_docs\.py",
         r"test_without_riders\.py::test_an_interrupt",

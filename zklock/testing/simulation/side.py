@@ -509,8 +509,13 @@ class SimulatedHandler(Handler):
         if self._side.cut:
             self.drop()
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> _Socket:
-        """Connect to the server; wait as long as it cannot be reached."""
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect to the server; wait as long as it cannot be reached.
+
+        kazoo names no timeout where it only asks a four-letter word.
+        """
+        if kwargs.get("timeout") is None:
+            return self._ask()
         self._wanted = kwargs["timeout"]
         self._rests = False
         self._pass()
