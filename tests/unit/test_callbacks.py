@@ -91,9 +91,9 @@ def test_the_arguments_have_to_fit(awaits: bool) -> None:
     stop = threading.Event()
     with pytest.raises(TypeError, match=r"calls on_lost with one argument, which .*Event\.set"):
         callbacks.check_callbacks(awaits, on_lost=stop.set)
-    with pytest.raises(TypeError, match="on_assigned is called with 2 arguments"):
+    with pytest.raises(TypeError, match="calls on_assigned with 2 arguments"):
         callbacks.check_callbacks(awaits, 2, on_assigned=[].append)
-    with pytest.raises(TypeError, match="put it into a function that does"):
+    with pytest.raises(TypeError, match="wrap it in a function that does"):
         callbacks.check_callbacks(awaits, on_lost=stop.set)
     callbacks.check_callbacks(awaits, on_lost=lambda loss, more=1: more)
     callbacks.check_callbacks(awaits, on_lost=for_any_event(stop.set))
