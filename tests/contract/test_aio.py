@@ -97,7 +97,7 @@ class TestConnect:
     async def test_awaited(self, zklock_hosts: str, zklock_path: str) -> None:
         connecting = aio.connect(zklock_hosts, timeout=20.0)
         client = await connecting
-        with pytest.raises(RuntimeError, match="once"):
+        with pytest.raises(RuntimeError, match="makes one client"):
             await connecting
         async with aio.Lock(client, zklock_path) as grant:
             assert grant.held
@@ -116,7 +116,7 @@ class TestConnect:
                 assert grant.held
             await aside(client.stop)
             client.close()
-        with pytest.raises(RuntimeError, match="once"):
+        with pytest.raises(RuntimeError, match="makes one client"):
             await connecting
         unused = aio.connect(zklock_hosts)
         unused.close()

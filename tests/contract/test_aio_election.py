@@ -396,7 +396,7 @@ class TestTransferring:
             b = Member(other, zklock_path, "b")
             await aside(queued, other, zklock_path, 2)
             await aside(zklock_proxy.hold)
-            with pytest.raises(zklock.NoAnswer, match="has not begun, and 'a' leads on"):
+            with pytest.raises(zklock.NoAnswer, match="has not begun, and 'a' still leads"):
                 await a.election.transfer("b", timeout=0.2)
             await aside(zklock_proxy.release)
             assert not leadership.should_stop.is_set()

@@ -1570,7 +1570,7 @@ class TestEveryKind:
     ) -> None:
         make = getattr(z, kind)
         if kind == "Semaphore":
-            with pytest.raises(ValueError, match="names"):
+            with pytest.raises(ValueError, match="does not work with this one"):
                 make(client, zklock_path, limit=1, naming="kazoo")
             return
         lock = make(client, zklock_path, naming="kazoo")

@@ -188,7 +188,7 @@ class World:
                     if not self.comes_back(member):
                         break
                 except ZkLockError as error:
-                    if not self.may_fail(error, begin, "threads that watch over"):
+                    if not self.may_fail(error, begin, "to watch the grant"):
                         raise
                     simulated.sleep(0.5)
         self.left -= 1
