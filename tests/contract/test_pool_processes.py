@@ -67,7 +67,7 @@ def test_a_killed_handler_is_alone_in_it(
     assert len(set(pids.values())) == SHARDS
     os.kill(pids[0], signal.SIGKILL)
     wait_for(
-        said(caplog, f"process {pids[0]} was killed by SIGKILL, before its handler had returned"),
+        said(caplog, f"process {pids[0]} was killed by SIGKILL; its handler had neither returned"),
         SOON,
         "the death is logged",
     )
@@ -187,8 +187,8 @@ def test_a_process_that_heeds_nothing_is_ended_once_its_shard_is_lost(
     wait_for(lambda: noted(tmp_path, "lost") == {0: {pid}}, SOON, "it is told at its next look")
     wait_for(lambda: not alive(pid), SOON, "it is ended")
     assert noted(tmp_path, "termed") == {0: {pid}}
-    assert f"process {pid} still runs its handler: it gets SIGTERM" in caplog.text
-    assert f"process {pid} still runs its handler: it gets SIGKILL" in caplog.text
+    assert f"process {pid} still runs its handler: sending it SIGTERM" in caplog.text
+    assert f"process {pid} still runs its handler: sending it SIGKILL" in caplog.text
     wait_for(lambda: len(noted(tmp_path, "began")[0]) == 2, SOON, "handled anew")
     early, late = tokens(tmp_path, "began", 0)
     assert early < late
@@ -273,7 +273,7 @@ def test_an_executor_that_breaks_keeps_no_shard(
     assert alive(pids[1])
     assert 1 in one.owned()
     assert 1 not in noted(second, "began")
-    assert "a gives its shards up" in caplog.text
+    assert "a gives up its shards" in caplog.text
     (first / "finish").touch()
     wait_for(lambda: len(two.owned()) == SHARDS, SOON, "all are given up")
     assert not alive(pids[1])
@@ -324,7 +324,7 @@ def test_an_executor_that_takes_nothing_keeps_no_shard(
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     join("a", handler=Handle(str(tmp_path)), executor=executor, on_error=on_error)
-    wait_for(said(caplog, "a gives its shards up"), SOON, "it says so")
+    wait_for(said(caplog, "a gives up its shards"), SOON, "it says so")
     wait_for(lambda: len(two.owned()) == SHARDS, SOON, "all are given up")
 
 

@@ -518,7 +518,7 @@ def test_options_of_s3(aws: str) -> None:
     assert client.head_object(Bucket="reports", Key=key)["ContentType"] == "application/json"
     with pytest.raises(TypeError, match="data must be bytes, not str"):
         guard.write("text", B)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="set by the guard itself: IfMatch"):
+    with pytest.raises(ValueError, match="put_options itself: IfMatch"):
         S3Guard(client, "reports", "key", put_options={"IfMatch": "x"})
     with pytest.raises(TypeError, match=r"takes boto3\.client\('s3'\)"):
         S3Guard(boto3.client("dynamodb", endpoint_url=aws), "reports", "key")
