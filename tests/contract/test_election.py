@@ -880,12 +880,12 @@ class TestLosing:
         b.stop()
 
     def test_a_pause_is_none_of_the_grace(self, zklock_hosts: str, zklock_path: str) -> None:
-        with Child("elect", hosts=zklock_hosts, path=zklock_path, grace=2.0, last=1.0) as child:
+        with Child("elect", hosts=zklock_hosts, path=zklock_path, grace=6.0, last=1.0) as child:
             assert child.hears()["leads"]
             child.tell("resign")
             assert child.hears() == "told"
             freeze(child.process.pid)
-            threading.Event().wait(3.0)
+            threading.Event().wait(7.0)  # longer than the grace
             os.kill(child.process.pid, signal.SIGCONT)
             assert child.hears() == "ended"
             assert child.hears()["leads"]
