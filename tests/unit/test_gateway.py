@@ -10,7 +10,7 @@ import contextlib
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -68,20 +68,7 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Kazoo, "HANDLER", SteppedHandler)
 
 
-@pytest.fixture
-def kazoo(stepped: None) -> Iterator[Kazoo]:
-    kazoo = Kazoo()
-    kazoo.run()
-    yield kazoo
-    kazoo.close()
-
-
-@pytest.fixture
-def rides(kazoo: Kazoo) -> Rides:
-    return Rides(kazoo)
-
-
-now = riders.now
+kazoo, now, rides = riders.kazoo, riders.now, riders.rides
 
 
 class TestTheOrderOfRequests(riders.TestTheOrderOfRequests):

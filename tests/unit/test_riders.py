@@ -1017,7 +1017,7 @@ def wakes_up(kazoo: Kazoo) -> bool:
         return False
 
 
-OURS = tuple(f"_kazoo/{name}.py" for name in ("handler", "riding", "riders", "wake"))
+OURS = tuple(f"_kazoo/{name}.py" for name in ("handler", "riding", "carrying", "riders", "wake"))
 
 
 class TestAnInterruptAtEveryMoment:

@@ -17,7 +17,7 @@ from zklock._kazoo.gateway import GatewayHandler
 from zklock._kazoo.riding import RidingHandler, RidingStore
 from zklock._kazoo.store import Store
 
-RIDING = {"frames", "riders", "riding", "wake", "watches", "wire"}
+RIDING = {"carrying", "frames", "riders", "riding", "wake", "watches", "wire"}
 
 
 def store_of(client: Any) -> Any:

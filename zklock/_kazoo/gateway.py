@@ -36,7 +36,6 @@ import math
 import select
 import socket
 import ssl
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -48,27 +47,20 @@ from zklock._ground.events import Event
 from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import of_the_call
-from zklock._kazoo.frames import AUTH_XID, Frames
-from zklock._kazoo.handler import Handler
+from zklock._kazoo.carrying import CarryingHandler, CarryingSocket
 from zklock._kazoo.riders import Rider
-from zklock._kazoo.socket import (
-    _CHUNK,
-    _CLOSE,
-    _HEAD,
-    _NUMBER,
-    _PING,
-    _Socket,
-    _WakeWriter,
-)
-from zklock._kazoo.wake import WakeReader
+from zklock._kazoo.socket import _CHUNK, _WakeWriter
+from zklock._kazoo.wake import Order
 
 log = logging.getLogger("zklock")
 
 _LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class GatewaySocket(_Socket):
-    """What kazoo takes for its socket. ``rides``: whether zklock's requests may go out."""
+class GatewaySocket(CarryingSocket):
+    """What kazoo takes for its socket."""
+
+    _carrier: GatewayHandler
 
     def __init__(
         self,
@@ -78,14 +70,8 @@ class GatewaySocket(_Socket):
         another: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(sock, handler, server, another)
-        self.rides = False
         self.torn = False
-        self._may_ride = False
-        self._gateway = handler
-        self.saw, self.goes_back = handler.seen, handler.goes_back
-        self._sorted = Frames(self)
         self._inbox: deque[bytes] = deque()
-        self._end: OSError | bool = False
         self._closed = False
         self._ear: tuple[socket.socket, socket.socket] | None = None  # once a thread reads
 
@@ -101,21 +87,20 @@ class GatewaySocket(_Socket):
         """Send a frame, or hold it back until kazoo has sent all that it has queued."""
         frame = bytes(data)
         if self._asked is None:
-            frame = self._shake_hands(frame)
-            self._sorted.zxid = self._gateway.seen(0)
+            frame = self._request(frame)
             self._begin_to_read()
-            with self._gateway.mutex:
+            with self._carrier.mutex:
                 self._held += frame
                 self._write()
             return len(data)
-        with self._gateway.mutex:
+        with self._carrier.mutex:
             self._held += self._request(frame)
-            if self._proving or self._gateway.waiting < 2 or len(self._held) > _CHUNK:
+            if self._proving or self._carrier.waiting < 2 or len(self._held) > _CHUNK:
                 self._write()
         return len(data)
 
     def flush(self) -> None:
-        with self._gateway.mutex:
+        with self._carrier.mutex:
             self._write()
 
     def recv(self, size: int) -> bytes:
@@ -140,42 +125,17 @@ class GatewaySocket(_Socket):
     def close(self) -> None:
         """Close; the reader drops what is under way."""
         self.rides = self._may_ride = False
-        with self._gateway.mutex:
+        with self._carrier.mutex:
             self._closed = True
             self._sock.close()
         self._wake_reader()
 
     # Under the mutex.
 
-    def _request(self, frame: bytes) -> bytes:
-        """Inspect a request of kazoo's; return it with a number of this connection."""
-        if self._fresh:
-            self._look_for_proof(frame)
-        length, xid, opcode = _HEAD.unpack_from(frame)
-        if length == 8 and opcode == _PING:
-            self._pinged = clock()
-            return frame
-        if length == 8 and opcode == _CLOSE:
-            self.rides = self._may_ride = False
-            self._gateway.closing()
-        self._gateway.sent()
-        if xid == AUTH_XID:
-            self._sorted.due.append((AUTH_XID, AUTH_XID, None, None))
-        if xid <= 0:
-            return frame
-        number = self._gateway.next_xid()
-        watch = self._sorted.watches.of_kazoo(opcode, frame[_HEAD.size :])
-        self._sorted.due.append((number, xid, None, watch))
-        return _NUMBER.pack(length, number) + frame[_NUMBER.size :]
-
     def _take(self, dropped: list[Rider], rider: Rider) -> bool:
         """Put a request of ours behind what is to be sent, unless it is over, or cannot go."""
-        if not rider.hear or rider.line is not self or not self.rides:
+        if not self._put(rider):
             dropped.append(rider)
-        else:
-            body, number = rider.body, self._gateway.next_xid()
-            self._sorted.due.append((number, 0, rider, rider.watch))
-            self._held += _NUMBER.pack(len(body) + 4, number) + body
         return True
 
     def _write(self) -> None:
@@ -194,10 +154,10 @@ class GatewaySocket(_Socket):
 
     # For any thread that is not under the mutex.
 
-    def write(self, wake: WakeReader) -> bool:
+    def write(self, wake: Order) -> bool:
         """Send our requests that stand first in line; return whether none is left there."""
         dropped: list[Rider] = []
-        with self._gateway.mutex:
+        with self._carrier.mutex:
             try:
                 self.torn = True
                 over = wake.hand_over(partial(self._take, dropped))
@@ -210,15 +170,11 @@ class GatewaySocket(_Socket):
             rider.drop()
         return over
 
-    def shut_down(self) -> None:
-        self.rides = False
-        super().shut_down()
-
     def _stop(self, end: OSError | bool) -> None:
         """Let nothing more out; kazoo still gets what has arrived before."""
         self.rides = self._may_ride = False
         self._end = self._end or end
-        self._gateway.wake_kazoo()
+        self._carrier.wake_kazoo()
 
     # For the reader, which has a thread of its own.
 
@@ -264,7 +220,7 @@ class GatewaySocket(_Socket):
         """Drop what is under way: nothing is read any more."""
         for rider in self._sorted.left():
             rider.drop()
-        self._gateway.ended(self)
+        self._carrier.ended(self)
         self._close_ear()
 
     def _read(self) -> None:
@@ -280,7 +236,7 @@ class GatewaySocket(_Socket):
                 with contextlib.suppress(BlockingIOError):
                     ear.recv(_CHUNK)
             self._receive()
-            with self._gateway.mutex:
+            with self._carrier.mutex:
                 if self._closed:
                     return
                 self._write()
@@ -302,7 +258,7 @@ class GatewaySocket(_Socket):
         """Take what has arrived."""
         try:
             while not self._end:
-                with self._gateway.mutex:
+                with self._carrier.mutex:
                     if self._closed:
                         return
                     chunk = self._sock.recv(_CHUNK)
@@ -332,32 +288,30 @@ class GatewaySocket(_Socket):
             self._closed_early()
             self._stop(True)
         elif len(self._inbox) > before:
-            self._gateway.wake_kazoo()
+            self._carrier.wake_kazoo()
 
     # For Frames.
 
     def connected(self, milliseconds: int, read_only: bool) -> None:
-        """Note the answer to the handshake; 0 milliseconds: the session has expired."""
         self._may_ride = milliseconds > 0 and not read_only
         self._connected(milliseconds)
 
-    def pinged_back(self) -> None:
-        """Note the answer to a ping."""
-        self._pinged_back()
 
-
-class _Wakes(WakeReader):
+class _Wakes(Order):
     """The wake-ups of kazoo's connection thread, which waits in ``GatewayHandler.select``."""
 
-    def __init__(self, write: Callable[[WakeReader], object], ring: Callable[[], None]) -> None:
+    def __init__(self, write: Callable[[Order], object], ring: Callable[[], None]) -> None:
         super().__init__(write)
-        self.rouse = ring  # type: ignore[method-assign]
+        self._ring = ring
 
-    def flush(self) -> None:
-        """Do nothing: whoever rings, rings."""
+    def rouse(self) -> None:
+        self._ring()
+
+    def close(self) -> None:
+        """Do nothing: it has no sockets."""
 
 
-class GatewayHandler(Handler):
+class GatewayHandler(CarryingHandler):
     """zklock's handler, whose connections carry zklock's requests beside kazoo's."""
 
     _connection = GatewaySocket
@@ -366,8 +320,6 @@ class GatewayHandler(Handler):
         super().__init__()
         self.mutex = ReentrantMutex()
         self.interrupted: Callable[[], bool] = owned_by_me(self.mutex)
-        self._riders: _Wakes | None = None
-        self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
         self._bell = Event()
 
     @property
@@ -377,18 +329,10 @@ class GatewayHandler(Handler):
         rides = isinstance(connection, GatewaySocket) and connection.rides and not self.forked
         return connection if rides else None  # type: ignore[return-value]
 
-    def board(self, rider: Rider) -> None:
-        """Put a request in line, behind what was asked of kazoo before; ``rouse()`` must follow."""
-        riders = self._riders
-        if riders is not None:
-            riders.board(rider)
-        if riders is None or not rider.line.rides:
-            rider.drop()
-
     def rouse(self) -> None:
         """Have sent what was put in line: on this thread, unless kazoo may have a queue."""
         line, wake = self.line, self._riders
-        if wake is None or (not wake.pending()):
+        if wake is None or not wake.pending():
             return
         queued = self.interrupted() or (self._open and self._is_asked())
         if line is None or queued or not line.write(wake):
@@ -398,44 +342,12 @@ class GatewayHandler(Handler):
         """Have kazoo's connection thread look whether there is something for it."""
         self._bell.set()
 
-    def async_result(self) -> Any:
-        """Return an asynchronous result (``IAsyncResult``), and note it until it is there."""
-        result = super().async_result()
-        self._open.add(weakref.ref(result, self._open.discard))
-        return result
-
-    def _is_asked(self) -> bool:
-        """Whether kazoo may have a request in its queue."""
-        try:
-            while self._open:
-                each = next(iter(self._open))
-                result = each()
-                if result is not None and not result.ready():
-                    return True
-                self._open.discard(each)
-        except (RuntimeError, StopIteration):  # another thread asks
-            return True
-        return False
-
-    def sent(self) -> None:
-        """Note that kazoo has sent a request of its queue."""
-        if self._riders is not None:
-            self._riders.sent()
-
     def ended(self, connection: GatewaySocket) -> None:
         """Drop the requests of a closed connection that are still in line."""
         if self._riders is not None:
             self._riders.strand(connection)
 
-    def _write(self, wake: WakeReader) -> None:
-        """Write the requests that stand first in line; on the connection thread."""
-        connection = self._socket
-        if isinstance(connection, GatewaySocket):
-            connection.write(wake)
-        else:
-            wake.hand_over(_drop)
-
-    def create_socket_pair(self) -> tuple[WakeReader, _WakeWriter]:
+    def create_socket_pair(self) -> tuple[_Wakes, _WakeWriter]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""
         self._wake = self._riders = _Wakes(self._write, self.wake_kazoo)
         return self._riders, _WakeWriter(self._riders)
@@ -467,8 +379,3 @@ class GatewayHandler(Handler):
         if len(rlist) == 1 and not ready:
             connection.waited()
         return ready, [], []
-
-
-def _drop(rider: Rider) -> bool:
-    rider.drop()
-    return True

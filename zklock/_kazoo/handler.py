@@ -50,7 +50,7 @@ from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo.handshake import unanswered
 from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
-from zklock._kazoo.socket import _SILENT, _Socket, _WakeReader, _WakeWriter, is_closed
+from zklock._kazoo.socket import _SILENT, Wakes, _Socket, _WakeReader, _WakeWriter, is_closed
 from zklock.errors import ClientUnusable
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             )
         self._poller = select.poll()
         self._process = os.getpid()
-        self._wake: _WakeReader | None = None
+        self._wake: Wakes | None = None
 
     @property
     def server(self) -> str:
@@ -499,10 +499,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 raise TimeoutError("the time to connect is over")
         return seconds
 
-    def create_socket_pair(self) -> tuple[_WakeReader, _WakeWriter]:
+    def create_socket_pair(self) -> tuple[Wakes, _WakeWriter]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""
-        self._wake = _WakeReader()
-        return self._wake, _WakeWriter(self._wake)
+        self._wake = reader = _WakeReader()
+        return reader, _WakeWriter(reader)
 
     def nudge(self) -> None:
         """Wake the connection thread once more, for a wake-up that may have been missed.

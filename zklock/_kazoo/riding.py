@@ -7,7 +7,6 @@ import logging
 import math
 import ssl
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,23 +18,13 @@ from kazoo import exceptions
 from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
-from zklock._kazoo import wire
+from zklock._kazoo import carrying, wire
+from zklock._kazoo.carrying import CarryingHandler, CarryingSocket
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.deletion import Deletion
-from zklock._kazoo.frames import AUTH_XID, Frames
-from zklock._kazoo.handler import _UNPOLLED, Handler
+from zklock._kazoo.handler import _UNPOLLED
 from zklock._kazoo.riders import Awaited, Rider
-from zklock._kazoo.socket import (
-    _CHUNK,
-    _CLOSE,
-    _HEAD,
-    _NUMBER,
-    _PING,
-    Hears,
-    _Socket,
-    _WakeWriter,
-    is_closed,
-)
+from zklock._kazoo.socket import _CHUNK, _WakeWriter, is_closed
 from zklock._kazoo.spin import milliseconds
 from zklock._kazoo.store import (
     _CREATING,
@@ -50,7 +39,7 @@ from zklock._kazoo.store import (
     shielded,
 )
 from zklock._kazoo.turn import READS, TRY, Bell, Turn
-from zklock._kazoo.wake import WakeReader
+from zklock._kazoo.wake import Order, WakeReader
 from zklock._kazoo.watches import Watch as SetWatch
 from zklock._recipes.effects import (
     Create,
@@ -80,11 +69,8 @@ besides its path and its data, and 48 are on the wire.
 """
 
 
-class Carries(Hears, Protocol):
+class Carries(carrying.Carries, Protocol):
     """What a socket that carries riders needs from its handler."""
-
-    def sent(self) -> None:
-        """Note that kazoo has sent a request of its queue."""
 
     def ended(self, connection: RidingSocket) -> None:
         """Note that a connection is closed."""
@@ -107,12 +93,10 @@ class Listener:
         self.deletion.missed()
 
 
-class RidingSocket(_Socket):
-    """A socket that carries riders, and passes the frames that are kazoo's to kazoo.
+class RidingSocket(CarryingSocket):
+    """Only who has the turn calls it, except ``rides``, ``turn`` and ``shut_down()``."""
 
-    ``rides``: whether it takes riders. Only who has the turn calls it, except ``rides``, ``turn``
-    and ``shut_down()``.
-    """
+    _carrier: Carries
 
     def __init__(
         self,
@@ -122,13 +106,7 @@ class RidingSocket(_Socket):
         another: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(sock, handler, server, another)
-        self.rides = False
-        self._may_ride = False
         self.turn = Turn()
-        self._carrier = handler
-        self.saw, self.goes_back = handler.seen, handler.goes_back
-        self._sorted = Frames(self)
-        self._end: OSError | bool = False  # of what is received
         self._arrived_at = -math.inf
 
     def in_main_loop(self, wake: WakeReader) -> None:
@@ -138,8 +116,7 @@ class RidingSocket(_Socket):
             self._may_ride = False
             self.rides = True
 
-    def write(self, wake: WakeReader) -> None:
-        """Send the riders that stand first in line; on the connection thread."""
+    def write(self, wake: Order) -> None:
         wake.hand_over(self._take)
         try:
             self.flush()
@@ -148,12 +125,8 @@ class RidingSocket(_Socket):
 
     def _take(self, rider: Rider) -> bool:
         """Put a rider behind what is to be sent, with a number; drop it if it cannot go."""
-        if not rider.hear or rider.line is not self or not self.rides:
+        if not self._put(rider):
             rider.drop()
-        else:
-            body, number = rider.body, self._carrier.next_xid()
-            self._sorted.due.append((number, 0, rider, rider.watch))
-            self._held += _NUMBER.pack(len(body) + 4, number) + body
         return True
 
     def _take_here(self, rider: Rider) -> bool:
@@ -350,34 +323,6 @@ class RidingSocket(_Socket):
         if clock() >= self.stalls_at():
             self._stop(TimeoutError("the server stopped in the middle of a reply"))
 
-    def _request(self, frame: bytes) -> bytes:
-        if self._asked is None:
-            frame = self._shake_hands(frame)
-            self._sorted.zxid = self._carrier.seen(0)
-            return frame
-        if self._fresh:
-            self._look_for_proof(frame)
-        length, xid, opcode = _HEAD.unpack_from(frame)
-        if length == 8 and opcode == _PING:
-            self._pinged = clock()
-            return frame
-        if length == 8 and opcode == _CLOSE:
-            self.rides = self._may_ride = False
-            self._carrier.closing()
-        self._carrier.sent()
-        if xid == AUTH_XID:
-            self._sorted.due.append((AUTH_XID, AUTH_XID, None, None))
-        if xid <= 0:
-            return frame
-        number = self._carrier.next_xid()
-        watch = self._sorted.watches.of_kazoo(opcode, bytes(frame[_HEAD.size :]))
-        self._sorted.due.append((number, xid, None, watch))
-        return _NUMBER.pack(length, number) + frame[_NUMBER.size :]
-
-    def shut_down(self) -> None:
-        self.rides = False
-        super().shut_down()
-
     def close(self) -> None:
         """Close, and drop the riders that are under way: nothing is read any more."""
         self.rides = self._may_ride = False
@@ -440,16 +385,8 @@ class RidingSocket(_Socket):
             self._may_ride = self.eager and not read_only
         self._connected(milliseconds)
 
-    def pinged_back(self) -> None:
-        self._pinged_back()
 
-
-def _drop(rider: Rider) -> bool:
-    rider.drop()
-    return True
-
-
-class RidingHandler(Handler):
+class RidingHandler(CarryingHandler):
     """zklock's handler, with sockets that carry riders.
 
     ``callers``: the threads, by their idents, that have the turn of a connection or are about to
@@ -457,11 +394,10 @@ class RidingHandler(Handler):
     """
 
     _connection = RidingSocket
+    _riders: WakeReader | None
 
     def __init__(self) -> None:
         super().__init__()
-        self._riders: WakeReader | None = None
-        self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
         self._orphans: deque[Awaited] = deque()
         self.callers: set[tuple[int, Any]] = set()
 
@@ -470,18 +406,6 @@ class RidingHandler(Handler):
         """The connection that takes riders now; ``None``: requests must go through kazoo."""
         connection = self._socket
         return connection if isinstance(connection, RidingSocket) and connection.rides else None
-
-    def board(self, rider: Rider) -> None:
-        """Put a rider in line, behind what was asked of kazoo before; ``rouse()`` must follow.
-
-        The line may have been closed since the caller looked. Then whoever closed it may not have
-        seen this rider.
-        """
-        riders = self._riders
-        if riders is not None:
-            riders.board(rider)
-        if riders is None or not rider.line.rides:
-            rider.drop()
 
     def rouse(self) -> None:
         """Have the riders that were put in line sent: on this thread, if it can have the turn."""
@@ -634,25 +558,6 @@ class RidingHandler(Handler):
         """Whether this is a signal handler that has interrupted a caller in its turn."""
         return (threading.get_ident(), self._socket) in self.callers
 
-    def async_result(self) -> Any:
-        """Return an asynchronous result (``IAsyncResult``), and note it until it is there."""
-        result = super().async_result()
-        self._open.add(weakref.ref(result, self._open.discard))
-        return result
-
-    def _is_asked(self) -> bool:
-        """Whether kazoo may have a request in its queue."""
-        try:
-            while self._open:
-                each = next(iter(self._open))
-                result = each()
-                if result is not None and not result.ready():
-                    return True
-                self._open.discard(each)
-        except (RuntimeError, StopIteration):  # another thread asks
-            return True
-        return False
-
     def after_fork(self) -> None:
         """Leave the connection to the parent of this process."""
         if isinstance(self._socket, RidingSocket):
@@ -669,18 +574,6 @@ class RidingHandler(Handler):
         """Complete what callers have taken replies to, and were struck before they were heard."""
         while self._orphans:
             self._orphans.popleft().complete()
-
-    def sent(self) -> None:
-        """Note that kazoo has sent a request of its queue."""
-        if self._riders is not None:
-            self._riders.sent()
-
-    def _write(self, wake: WakeReader) -> None:
-        """Write the riders that stand first in line; on the connection thread."""
-        if isinstance(self._socket, RidingSocket):
-            self._socket.write(wake)
-        else:
-            wake.hand_over(_drop)
 
     def create_socket_pair(self) -> tuple[WakeReader, _WakeWriter]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""

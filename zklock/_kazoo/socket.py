@@ -467,6 +467,22 @@ def is_closed(error: OSError) -> bool:
     return error.errno == errno.EBADF
 
 
+class Wakes(Protocol):
+    """What kazoo takes for the reading end of a socket pair."""
+
+    def pending(self) -> int:
+        """Return how many wake-ups were not taken yet."""
+
+    def recv(self, size: int) -> bytes:
+        """Take one wake-up; return something."""
+
+    def wake(self) -> None:
+        """Wake kazoo's connection thread for one request of its queue."""
+
+    def close(self) -> None:
+        """Close what it has open."""
+
+
 class _WakeReader:
     """The reading end of a wake-up counter; readable while the count is not zero.
 
@@ -526,7 +542,7 @@ def _close(*sockets: socket.socket) -> None:
 class _WakeWriter:
     """The writing end: never blocks; kazoo's own would block after some 280 unsent requests."""
 
-    def __init__(self, reader: _WakeReader) -> None:
+    def __init__(self, reader: Wakes) -> None:
         self._reader = reader
 
     def send(self, data: bytes) -> int:

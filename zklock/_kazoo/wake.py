@@ -36,6 +36,7 @@ and no wake-up is surplus any more.
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
@@ -53,45 +54,27 @@ So at most one more than that go before it, of those that were queued later.
 _CHUNK = 65536
 
 
-class WakeReader(_WakeReader):
-    """The reading end, for kazoo; readable while there are wake-ups or riders.
+class Order(ABC):
+    """The line of wake-ups and riders, which kazoo's connection thread takes one by one.
 
     No lock is taken: a wake-up may come from a signal handler that has interrupted another wake-up.
-
-    While the connection thread does not wait, no byte is sent. It says that it is about to wait
-    (``flush``), and then looks once more whether there is something (``pending``). Whoever brings
-    something first puts it into the deque, and then looks whether the thread waits. So one of the
-    two sees the other.
     """
 
-    def __init__(self, write: Callable[[WakeReader], object]) -> None:
+    def __init__(self, write: Callable[[Order], object]) -> None:
         super().__init__()
         self._ready: deque[Rider | None] = deque()  # None: a wake-up of kazoo's
-        self._waits = False
         self._sent = False  # by kazoo, since it received the last wake-up
         self._asked = 0
         self._surplus = 0
         self._write_riders = write
-        self.bell = Bell()
+
+    @abstractmethod
+    def rouse(self) -> None:
+        """Wake the connection thread if it waits, for what was put in line before."""
 
     def pending(self) -> int:
+        """Return how many wake-ups and riders stand in line."""
         return len(self._ready)
-
-    def flush(self) -> None:
-        """Note that the connection thread is about to wait."""
-        self._waits = True
-
-    def arrived(self) -> None:
-        """Receive the bytes that make the socket readable; the deque tells what is to be done."""
-        try:
-            while len(self._read.recv(_CHUNK)) == _CHUNK:
-                pass
-        except BlockingIOError:
-            return
-
-    def awake(self) -> None:
-        """Note that the connection thread waits no longer."""
-        self._waits = False
 
     def sent(self) -> None:
         """Note that kazoo has sent a request."""
@@ -141,6 +124,43 @@ class WakeReader(_WakeReader):
         self._ready.append(None)
         self.rouse()
 
+    def strand(self, line: Line) -> None:
+        """Drop the riders of a closed connection; they leave the deque when they are first."""
+        for each in self._ready.copy():
+            if each is not None and each.line is line:
+                each.drop()
+
+
+class WakeReader(Order, _WakeReader):
+    """The reading end, for kazoo; readable while there are wake-ups or riders.
+
+    While the connection thread does not wait, no byte is sent. It says that it is about to wait
+    (``flush``), and then looks once more whether there is something (``pending``). Whoever brings
+    something first puts it into the deque, and then looks whether the thread waits. So one of the
+    two sees the other.
+    """
+
+    def __init__(self, write: Callable[[Order], object]) -> None:
+        super().__init__(write)
+        self._waits = False
+        self.bell = Bell()
+
+    def flush(self) -> None:
+        """Note that the connection thread is about to wait."""
+        self._waits = True
+
+    def arrived(self) -> None:
+        """Receive the bytes that make the socket readable; the deque tells what is to be done."""
+        try:
+            while len(self._read.recv(_CHUNK)) == _CHUNK:
+                pass
+        except BlockingIOError:
+            return
+
+    def awake(self) -> None:
+        """Note that the connection thread waits no longer."""
+        self._waits = False
+
     def rouse(self) -> None:
         """Wake the connection thread if it waits, for what was put in line before."""
         if self._waits:
@@ -150,12 +170,6 @@ class WakeReader(_WakeReader):
                 if not of_the_call(error):
                     raise
                 return  # full: it is readable already
-
-    def strand(self, line: Line) -> None:
-        """Drop the riders of a closed connection; they leave the deque when they are first."""
-        for each in self._ready.copy():
-            if each is not None and each.line is line:
-                each.drop()
 
     def close(self) -> None:
         """Close its sockets, and those of the bell."""

@@ -23,7 +23,7 @@ from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.handler import Handler, WireObserver
-from zklock._kazoo.socket import _Socket
+from zklock._kazoo.socket import _Socket, _WakeReader
 from zklock._kazoo.store import After, Results
 from zklock._kazoo.switch import open_store
 from zklock._recipes.effects import Flight
@@ -473,6 +473,8 @@ class SimulatedHandler(Handler):
     Its connections lead to the server of the simulation, without a network. It reports the times of
     its side's clock. kazoo's own limits, which go by the real clock, have no effect.
     """
+
+    _wake: _WakeReader | None
 
     def __init__(self, side: Side) -> None:
         super().__init__()
