@@ -20,7 +20,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ import zklock
 from zklock._ground.clock import clock
 from zklock.cli import supervisor
 from zklock.cli.happenings import Ends, Exited, Happenings, Stopped
-from zklock.cli.supervisor import Message
+from zklock.cli.supervisor import Message, hand_terminal
 
 _LOOK_SECONDS = 0.05
 _PARTING_SECONDS = 2.0
@@ -110,8 +110,9 @@ class Child:
         self._watcher = watcher
         argv = [os.fsencode(argument) for argument in command]
         encoded = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+        lender = None if _in_pipeline() else os.getpgrp()  # else as soon as the command uses it
         with contextlib.suppress(ConnectionError):  # then the thread finds that it is gone
-            self._wire.send(supervisor.RUN, argv, encoded, first.term_at, first.kill_at)
+            self._wire.send(supervisor.RUN, argv, encoded, first.term_at, first.kill_at, lender)
         self._socket.setblocking(False)
         self._begun = True
         born = self._born.get()
@@ -119,7 +120,6 @@ class Child:
             raise born
         if born is None:
             raise zklock.ZkLockError("the command's supervisor was killed: run it again")
-        self.pid = born
 
     def signal(self, number: int) -> None:
         """Send a signal to the command's group."""
@@ -213,6 +213,7 @@ class Child:
     def _hear(self, message: Message) -> None:
         match message:
             case (supervisor.BEGAN, pid):
+                self.pid = pid
                 self._born.put(pid)
             case (supervisor.FAILED, number):
                 self._born.put(OSError(number, os.strerror(number)))
@@ -232,8 +233,9 @@ class Child:
         A child that was stopped by its id, and has no terminal, stays so: whoever did it ends it.
         """
         asks = number in {signal.SIGTTIN, signal.SIGTTOU}
-        if asks and self.lend_terminal():
-            return  # this process has not lent it before
+        if asks and self._lend_terminal():  # in a pipeline, this process has not lent it before
+            self.signal(signal.SIGCONT)
+            return
         if not self._take_terminal() and number == signal.SIGSTOP:
             return
         # The system drops SIGTSTP where no shell could let this process go on. To this thread, so
@@ -241,30 +243,19 @@ class Child:
         stop = signal.SIGSTOP if asks else signal.SIGTSTP
         signal.pthread_kill(threading.get_ident(), stop)
         if go_on():
-            self.lend_terminal()
+            self._lend_terminal()
             self.signal(signal.SIGCONT)
 
-    def lend_terminal(self) -> bool:
-        """Give the group the foreground if this process has it; return whether it had."""
-        lent = False
-        with _terminal() as terminal:
-            lent = terminal is not None and os.tcgetpgrp(terminal) in {os.getpgrp(), self.pid}
-            if terminal is not None and lent:
-                os.tcsetpgrp(terminal, self.pid)
-                self.signal(signal.SIGCONT)
-        return lent
+    def _lend_terminal(self) -> bool:
+        """Give the group the foreground if this process has it; return whether the group has it."""
+        return any(hand_terminal(giver, self.pid) for giver in (os.getpgrp(), self.pid))
 
     def _take_terminal(self) -> bool:
         """Take the foreground back if the group has it; return whether it had."""
-        had = False
-        with _terminal() as terminal:
-            had = terminal is not None and os.tcgetpgrp(terminal) == self.pid
-            if terminal is not None and had:
-                os.tcsetpgrp(terminal, os.getpgrp())
-        return had
+        return bool(self.pid) and hand_terminal(self.pid, os.getpgrp())
 
 
-def in_pipeline() -> bool:
+def _in_pipeline() -> bool:
     """Whether standard input or output is a pipe: its other end may need the terminal, too."""
     for standard in (0, 1):
         with contextlib.suppress(OSError):  # it is closed
@@ -279,27 +270,6 @@ def _program() -> list[str]:
     if Path(file).is_file():
         return [file]
     return ["-c", "".join(linecache.getlines(file, vars(supervisor)))]
-
-
-@contextlib.contextmanager
-def _terminal() -> Iterator[int | None]:
-    """Open the controlling terminal, if there is one; works for a background process too.
-
-    If the terminal fails, the rest of the body is skipped: it may be gone at any moment.
-    """
-    try:
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        yield None
-        return
-    # Blocked, not ignored: the child would inherit an ignored signal.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-    try:
-        with contextlib.suppress(OSError):
-            yield terminal
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        os.close(terminal)
 
 
 def check_proc() -> None:

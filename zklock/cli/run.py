@@ -20,7 +20,7 @@ import zklock
 from zklock._ground.clock import clock
 from zklock._recipes import names
 from zklock.cli import connection, settings
-from zklock.cli.child import Child, Limits, check_proc, expect_children, in_pipeline
+from zklock.cli.child import Child, Limits, check_proc, expect_children
 from zklock.cli.ending import Ending, ends_on_signals
 from zklock.cli.happenings import (
     PARTING_SECONDS,
@@ -503,8 +503,6 @@ def run_command(
         return Outcome(Status.NOT_FOUND if missing else Status.NOT_EXECUTABLE, ran=False)
     leave = False
     try:
-        if not in_pipeline():  # else as soon as the command uses it
-            child.lend_terminal()
         term.grant.add_lost_callback(happened.put)
         ended = _attend(child, happened, term)
         leave = term.grant.held and not ended

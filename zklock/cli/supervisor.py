@@ -17,7 +17,8 @@ A message is a length and a marshalled tuple. Both ends run the same Python.
 
 =====================  ===========================================================================
 from the runner
-``RUN``                argv, environment, and as ``LEASE``: start the command
+``RUN``                argv, environment, as ``LEASE``, and a process group: start the command; if
+                       that group has the terminal's foreground, the command takes it over
 ``LEASE``              when to send SIGTERM, when SIGKILL, by ``clock``, if nothing more is heard
 ``END``                when to send SIGKILL; SIGTERM now
 ``SIGNAL``             send this signal to the command's process group
@@ -330,7 +331,12 @@ class Supervisor:
             self._over = True  # all have ended
 
     def _start(
-        self, argv: list[bytes], environ: dict[bytes, bytes], term_at: float, kill_at: float
+        self,
+        argv: list[bytes],
+        environ: dict[bytes, bytes],
+        term_at: float,
+        kill_at: float,
+        foreground: int | None,
     ) -> None:
         self._term_at, self._kill_at = term_at, kill_at
         self._begun = True
@@ -344,7 +350,7 @@ class Supervisor:
             return
         if not self._command:
             try:
-                self._become(argv, environ, me)
+                self._become(argv, environ, me, foreground)
             except Exception as error:
                 number = getattr(error, "errno", None) or errno.EINVAL
                 os.write(failed, str(number).encode())
@@ -352,7 +358,13 @@ class Supervisor:
                 os._exit(127)
         os.close(failed)
 
-    def _become(self, argv: list[bytes], environ: dict[bytes, bytes], parent: int) -> None:
+    def _become(
+        self,
+        argv: list[bytes],
+        environ: dict[bytes, bytes],
+        parent: int,
+        foreground: int | None,
+    ) -> None:
         """Become the command, in a process that was forked."""
         os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -360,8 +372,15 @@ class Supervisor:
             os._exit(127)  # too late for that signal
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)  # Python ignores them
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        _exec(argv, environ)
+        # A command that began in the background and read at once would be stopped. The signal that
+        # lets it go on could come so late that it undoes a later Ctrl-Z.
+        lent = foreground is not None and hand_terminal(foreground, os.getpid())
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            _exec(argv, environ)
+        finally:
+            if foreground is not None and lent:
+                hand_terminal(os.getpid(), foreground)
 
     def _look_at_start(self) -> None:
         assert self._starting is not None
@@ -461,6 +480,29 @@ def _exec(argv: list[bytes], environ: dict[bytes, bytes]) -> None:
                 raise
             os.execve("/bin/sh", [b"sh", file, *argv[1:]], environ)
     raise denied or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def hand_terminal(giver: int, taker: int) -> bool:
+    """If this group has the foreground of the controlling terminal, give it to that one.
+
+    Works for a background process, too. The terminal may be gone at any moment: ``False``.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    # Blocked, not ignored: the child would inherit an ignored signal.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        had = os.tcgetpgrp(terminal) == giver
+        if had:
+            os.tcsetpgrp(terminal, taker)
+        return had
+    except OSError:
+        return False
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(terminal)
 
 
 def _fill_standard() -> None:

@@ -6,6 +6,7 @@ import ast
 import errno
 import math
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from zklock._ground import clock
 from zklock.cli import supervisor
 
 SOURCE = Path(supervisor.__file__)
+SESSION = ["setsid", "--ctty", "sh", "-c", '"$@"; exec sleep 60', "sh"]
+"""Runs a program in a session with a terminal, which outlives the program."""
 
 
 def test_it_needs_nothing_but_python() -> None:
@@ -200,9 +203,42 @@ def test_a_process_that_cannot_be_started_is_told_of() -> None:
         )
         wire = supervisor.Wire(ours.fileno())
         try:
-            wire.send(supervisor.RUN, [b"true"], {}, math.inf, math.inf)
+            wire.send(supervisor.RUN, [b"true"], {}, math.inf, math.inf, None)
             assert process.communicate(timeout=20)[1] == b""
             assert wire.receive() == [(supervisor.FAILED, errno.EAGAIN)]
         finally:
             process.kill()
             process.wait()
+
+
+def test_a_command_has_the_terminal_before_it_begins_and_a_missing_one_gives_it_back() -> None:
+    # The system's record of this process: its group, and the terminal's foreground group.
+    look = b"read _ _ _ _ own _ _ front _ < /proc/self/stat; exit $((own != front))"
+    for argv, lent, told in (
+        ([b"sh", b"-c", look], True, (supervisor.EXITED, 0)),
+        ([b"sh", b"-c", look], False, (supervisor.EXITED, 1)),
+        ([b"./missing"], True, (supervisor.FAILED, errno.ENOENT)),
+    ):
+        terminal, theirs = pty.openpty()
+        ours, wired = socket.socketpair()
+        with ours, wired, os.fdopen(terminal, "rb"), os.fdopen(theirs, "rb") as stdin:
+            process = subprocess.Popen(
+                [*SESSION, sys.executable, "-I", "-S", str(SOURCE), str(wired.fileno())],
+                pass_fds=[wired.fileno()],
+                stdin=stdin,
+            )
+            wire = supervisor.Wire(ours.fileno())
+            environ = {b"PATH": os.environb[b"PATH"]}
+            try:
+                lender = process.pid if lent else None
+                wire.send(supervisor.RUN, argv, environ, math.inf, math.inf, lender)
+                received: list[supervisor.Message] = []
+                while told not in received:
+                    messages = wire.receive()
+                    assert messages is not None, received
+                    received += messages
+                if told[0] == supervisor.FAILED:
+                    assert os.tcgetpgrp(terminal) == process.pid
+            finally:
+                process.kill()
+                process.wait()
