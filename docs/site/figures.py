@@ -49,14 +49,11 @@ def table(
 LOCKS = (
     ("kazoo's `Lock`", "3 + 1", "kazoo"),
     ("zklock's `Lock`", "1 + 1", "zklock"),
-    ("zklock's `Lock`, without [riders](#riders)", "1 + 1", "without riders"),
     ("`zklock.aio`'s `Lock`", "1 + 1", "asyncio"),
-    ("`zklock.aio`'s `Lock`, without riders", "1 + 1", "asyncio, without riders"),
     ("Curator's `InterProcessMutex`, warm JVM", "2 + 1", "curator"),
     ("the floor", "1 + 1", "floor"),
 )
 """Who takes a lock: its title, its round trips, and its name in the file."""
-BY_DEFAULT = tuple(each for each in LOCKS if "without riders" not in each[2])
 """The same without the rows of what a user has to turn off: one table of these is enough."""
 ELSEWHERE = (
     ("redis-py's `Lock`", "Redis"),
@@ -115,7 +112,7 @@ def disk_table(name: str, place: str) -> str:
     places = [result["figures"][place], result["figures"][f"{place}, disk"]]
     rows = [
         [title, over(places[0], who, "kazoo"), *(spread(found, who) for found in places)]
-        for title, who in (*((title, who) for title, _, who in BY_DEFAULT), *ELSEWHERE)
+        for title, who in (*((title, who) for title, _, who in LOCKS), *ELSEWHERE)
         if any(who in found for found in places)
     ]
     ran = BACKENDS.get(conditions["backend"], conditions["backend"])

@@ -4,9 +4,9 @@ Uncontended: acquire + release of a free lock by one thread or one task, in bloc
 between all, so that they see the same machine; once as the machine is, and once with a network in
 between, that is, a proxy that delivers everything with a delay. The peers are kazoo's ``Lock``,
 Curator's ``InterProcessMutex`` in a warm JVM, and the floor: a bare socket that sends what has to
-be sent. zklock's runs a second time without riders (``ZKLOCK_RIDER=off``, docs/design.md). A peer
-that is missing is named. So far no server forces its log to disk. Once more, on a server that does.
-For orientation, redis-py's lock on a Redis and etcd3gw's on an etcd run beside them (elsewhere.py).
+be sent. A peer that is missing is named. So far no server forces its log to disk. Once more, on a
+server that does. For orientation, redis-py's lock on a Redis and etcd3gw's on an etcd run beside
+them (elsewhere.py).
 
 Contended: processes that take one lock in turns, each releasing it at once; the hand-offs of all of
 them in a second. Curator's are clients in one JVM. Redis and etcd have no part in it: these locks
@@ -45,7 +45,6 @@ from tests.bench.peers import (
     with_kazoo,
     with_wire,
     with_zklock,
-    without_riders,
 )
 from tests.bench.results import measured_with, quantiles, write
 from zklock.testing import Ensemble, FaultProxy, ZooKeeperServer
@@ -58,14 +57,12 @@ FORCED = {"zookeeper.forceSync": "yes", "zookeeper.preAllocSize": "65536"}
 
 CONTENDING: dict[str, Maker] = {
     "zklock": with_zklock,
-    "without riders": without_riders(with_zklock),
     "kazoo": with_kazoo,
     "floor": with_wire,
 }
 MAKERS: dict[str, Maker] = {
     **CONTENDING,
     "asyncio": with_asyncio,
-    "asyncio, without riders": without_riders(with_asyncio),
 }
 PEERS = ("kazoo", "curator", "floor")
 

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
-from unittest import mock
 
 from kazoo.client import KazooClient
 
@@ -108,16 +107,6 @@ def with_asyncio(hosts: str, path: str, stack: ExitStack) -> Block:
         return times, (time.process_time() - busy) / size
 
     return block
-
-
-def without_riders(maker: Maker) -> Maker:
-    """Return what makes the same on a client without riders (docs/design.md)."""
-
-    def make(hosts: str, path: str, stack: ExitStack) -> Block:
-        with mock.patch.dict(os.environ, {"ZKLOCK_RIDER": "off"}):
-            return maker(hosts, path, stack)
-
-    return make
 
 
 def with_kazoo(hosts: str, path: str, stack: ExitStack) -> Block:

@@ -38,9 +38,6 @@ log = logging.getLogger("chaos")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT_SECONDS = 15.0
-RIDING = {1, 2}
-"""The workers whose requests ride, if ``ZKLOCK_RIDER`` is not set: one of tasks, behind proxies,
-and one of threads, without."""
 SPARING = {2, 3}
 """The workers whose holders write as seldom as they may: one of threads, and one of tasks."""
 QUICK_ELECTIONS = {
@@ -107,7 +104,6 @@ class Workers:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "tests.chaos.worker", told.to_json()],
                     cwd=REPOSITORY,
-                    env={"ZKLOCK_RIDER": "on" if number in RIDING else "off", **os.environ},
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,

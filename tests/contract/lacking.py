@@ -142,7 +142,6 @@ NOT_SIMULATED = {
         r"test_pool_processes\.py::test_(nothing_outlives_an_owner|a_script_that|a_process_ends)",
         r"test_struck\.py",
         r"test_telemetry_docs\.py",
-        r"test_without_riders\.py::test_an_interrupt",
     ),
     "their clients are connected to servers of their own, or to a proxy": (
         r"test_negotiation\.py",
@@ -176,7 +175,6 @@ NOT_PLAYED = {
         r"test_struck(_\w+)?\.py",
         r"test_telemetry_docs\.py",
         r"test_connecting\.py::.*with_the_command",
-        r"test_without_riders\.py::test_(an_interrupt|grants_come)",
         r"::test_\w*(process_is_killed|_fork_|fork(ed)?_|interrupts?_leave|interrupted_acquire)",
         r"test_aio_election\.py::.*by_a_signal_handler",
         r"test_election\.py::.*(pause_is_none|leave_no_member|sigterm)",

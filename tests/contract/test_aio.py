@@ -33,10 +33,8 @@ from tests.contract.support import (
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
-from zklock._engine.sessions import session_of
 from zklock._ground import news
 from zklock._locks.base import check_identity
-from zklock.aio import waiting
 from zklock.testing import FaultProxy, wait_for
 
 VARIABLE = ContextVar("VARIABLE", default="of nobody")
@@ -763,11 +761,9 @@ class TestBurst:
         assert [loop() for loop in loops] == [None]
 
 
-class TestGlances:
-    """A task reads replies that come at once (``_kazoo/spin.py``)."""
-
+class TestOtherTasks:
     @on_loop
-    async def test_lets_others_have_their_turn(self, make: Make) -> None:
+    async def test_have_their_turn_while_one_acquires_and_releases(self, make: Make) -> None:
         counted = 0
 
         async def turns() -> None:
@@ -785,16 +781,6 @@ class TestGlances:
                 before = counted
             assert counted > before, done
         task.cancel()
-
-    @on_loop
-    async def test_one_task_does_in_an_iteration_of_the_loop(self) -> None:
-        starter = waiting.starter()
-        for _ in range(3):
-            assert [starter.may_look() for _ in range(3)] == [True, False, False]
-            await asyncio.sleep(0)
-
-    def test_nobody_does_without_a_loop(self, client: Any) -> None:
-        assert not waiting.AWAITING.reads(session_of(client))
 
 
 class TestCancelledRelease:

@@ -361,12 +361,10 @@ def test_silent_addresses_of_one_name_cost_no_lock(
     assert not losses.losses
 
 
-@pytest.mark.parametrize("rider", ["on", "off"])
 def test_credentials_may_be_added_while_requests_are_under_way(
-    zklock_connect: Any, zklock_path: str, monkeypatch: Any, rider: str
+    zklock_connect: Any, zklock_path: str
 ) -> None:
     """The server answers credentials before older requests; kazoo alone ends by that."""
-    monkeypatch.setenv("ZKLOCK_RIDER", rider)
     client = zklock_connect()
     session, losses = client.client_id, Losses()
     with zklock.Lock(client, zklock_path, on_lost=losses) as grant:

@@ -20,7 +20,6 @@ from kazoo.security import make_digest_acl
 import zklock
 from tests import fakes
 from tests.contract.support import SOON
-from zklock._engine.timed_thread import TimedThread
 from zklock._kazoo.store import Store
 from zklock._recipes.effects import (
     Check,
@@ -86,7 +85,6 @@ class Real:
             self._happened,
             lambda owner: owner == self.id,
             threading.RLock(),
-            TimedThread("zklock-test", lambda: None).after,
         )
 
     def _happened(self, kind: str, path: str | None) -> None:

@@ -62,7 +62,6 @@ def handed_on(client: Any, other: Any, path: str, refuse: Callable[[], object]) 
     gone(other, path)
 
 
-@pytest.mark.parametrize("riders", ["off", "on"])
 @pytest.mark.parametrize("code", [THROTTLED, OPERATION_TIMEOUT])
 def test_a_deletion_that_is_refused_hands_nothing_on(
     refusing: Refusing,
@@ -70,16 +69,13 @@ def test_a_deletion_that_is_refused_hands_nothing_on(
     other: Any,
     zklock_path: str,
     code: int,
-    riders: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", riders)
     client = zklock_connect(refusing.hosts)
     handed_on(client, other, zklock_path, lambda: refusing.refuse(code, 4, DELETE))
     assert refusing.refused[DELETE] == 4
 
 
-@pytest.mark.parametrize("riders", ["off", "on"])
 @pytest.mark.parametrize(
     "fault", ["drop_before_request", "drop_after_request", "drop_before_reply", "drop_after_reply"]
 )
@@ -89,10 +85,8 @@ def test_a_deletion_that_is_lost_hands_on_what_was_deleted(
     other: Any,
     zklock_path: str,
     fault: str,
-    riders: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", riders)
     client = zklock_connect(zklock_proxy.hosts)
     armed: list[Any] = []
     handed_on(

@@ -44,11 +44,6 @@ class Rewinding(Refusing):
         return frame
 
 
-@pytest.fixture(params=["on", "off"])
-def riders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", request.param)
-
-
 @pytest.fixture
 def relay(zklock_server: ZooKeeperServer) -> Iterator[Rewinding]:
     relay = Rewinding(zklock_server)
@@ -56,7 +51,6 @@ def relay(zklock_server: ZooKeeperServer) -> Iterator[Rewinding]:
         yield relay
 
 
-@pytest.mark.usefixtures("riders")
 def test_an_older_answer_ends_the_lease_before_it_is_passed_on(
     relay: Rewinding, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
@@ -71,7 +65,6 @@ def test_an_older_answer_ends_the_lease_before_it_is_passed_on(
 
 
 @pytest.mark.slow("a session of 1 s is waited for")
-@pytest.mark.usefixtures("riders")
 def test_nothing_is_granted_on_a_session_that_has_seen_more(
     relay: Rewinding, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
@@ -85,7 +78,6 @@ def test_nothing_is_granted_on_a_session_that_has_seen_more(
 
 
 @pytest.mark.slow("a session of 1 s is waited for, and two servers")
-@pytest.mark.usefixtures("riders")
 def test_servers_with_less_data_are_used_again(caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as stack:
         full, empty = (stack.enter_context(ZooKeeperServer()) for _ in range(2))
@@ -155,7 +147,6 @@ def restoring() -> Iterator[Restoring]:
 
 
 @pytest.mark.thorough("it needs ZooKeeper 3.9.5, and Jetty")
-@pytest.mark.usefixtures("riders")
 def test_a_backup_that_is_restored_is_noticed_by_the_first_answer(restoring: Restoring) -> None:
     with zklock.connect(restoring.server.hosts, 4.0) as client:
         client.ensure_path("/lock")
@@ -169,7 +160,6 @@ def test_a_backup_that_is_restored_is_noticed_by_the_first_answer(restoring: Res
 
 
 @pytest.mark.thorough("it needs ZooKeeper 3.9.5, and Jetty")
-@pytest.mark.usefixtures("riders")
 def test_a_backup_that_is_restored_ends_what_is_held_and_gives_numbers_again(
     restoring: Restoring,
 ) -> None:

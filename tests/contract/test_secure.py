@@ -239,7 +239,6 @@ class TestCutInTheMiddleOfSasl:
     """kazoo takes it for a refusal, and gives the client up for good."""
 
     @ONCE_ON_THE_WAY
-    @pytest.mark.parametrize("riders", ["off", "on"])
     @pytest.mark.parametrize("n", [1, 2])
     def test_it_starts_nevertheless(
         self,
@@ -247,10 +246,8 @@ class TestCutInTheMiddleOfSasl:
         secure: dict[str, Any],
         monkeypatch: pytest.MonkeyPatch,
         fault: str,
-        riders: str,
         n: int,
     ) -> None:
-        monkeypatch.setenv("ZKLOCK_RIDER", riders)
         with FaultProxy(secured) as proxy:
             armed = getattr(proxy, fault)(n, op="sasl")
             with zklock.connect(proxy.hosts, start_timeout=SOON, **secure) as client:
@@ -274,7 +271,6 @@ class TestCutInTheMiddleOfSasl:
                     asyncio.run(connect(proxy.hosts))
 
     @ONCE_ON_THE_WAY
-    @pytest.mark.parametrize("riders", ["off", "on"])
     def test_a_session_is_taken_up_again(
         self,
         secured: ZooKeeperServer,
@@ -282,9 +278,7 @@ class TestCutInTheMiddleOfSasl:
         path: str,
         monkeypatch: pytest.MonkeyPatch,
         fault: str,
-        riders: str,
     ) -> None:
-        monkeypatch.setenv("ZKLOCK_RIDER", riders)
         losses = Losses()
         with (
             FaultProxy(secured) as proxy,

@@ -26,7 +26,6 @@ from zklock._engine.lease import LeaseSettings
 from zklock._engine.runtime import Runtime
 from zklock._engine.session import Session
 from zklock._kazoo import states
-from zklock._kazoo.deletion import Deletion
 from zklock._kazoo.store import Results
 from zklock._recipes import lock as lock_recipe, names
 from zklock._recipes.candidate import Candidacy
@@ -69,7 +68,7 @@ class FakeClient:
 class World:
     """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds.
 
-    ``reads``: whether callers may read the replies to what they wait for. ``proofs``: how many
+    ``proofs``: how many
     heartbeats of a session timeout are proofs, if not all.
     """
 
@@ -80,10 +79,8 @@ class World:
         settings: LeaseSettings | None = None,
         wired: bool = True,
         default_acl: object = None,
-        reads: bool = False,
         proofs: int | None = None,
     ) -> None:
-        self.reads = reads
         self.now = 1000.0
         self.latency = 0.0
         self.timeout = timeout
@@ -106,7 +103,7 @@ class World:
     def begin(self, settings: LeaseSettings) -> None:
         """Begin to look after the client's session, as its first lock does."""
         self.client.listeners.clear()
-        runtime = Runtime(lambda: self.now, self._thread, self._callers, self._store)
+        runtime = Runtime(lambda: self.now, self._thread, self._callers, self._open_store)
         self.session = Session(self.client, settings, runtime)
 
     def check_free(self) -> None:
@@ -157,9 +154,10 @@ class World:
     def _callers(self) -> FakeCallers:
         return FakeCallers(self)
 
-    def _store(self, client: Any, on_event: Any, is_mine: Any, *_: Any) -> FakeStore:
+    def _open_store(self, client: Any, on_event: Any, is_mine: Any, *_: Any) -> FakeStore:
         self.on_event, self.is_mine = on_event, is_mine
-        return FakeStore(self)
+        self.store = FakeStore(self)
+        return self.store
 
     # The client and the server.
 
@@ -310,50 +308,19 @@ class FakeCallers:
         """They end in the background."""
 
 
-class FakeReader:
-    """Sends for callers that read, as the store does, and notes what; ``inside``: in its turn."""
-
-    def __init__(self, store: FakeStore) -> None:
-        self._store = store
-        self.flown: list[Flight] = []
-        self.listening: list[tuple[Deletion, float]] = []
-        self.callers = ["somebody"]
-        self.inside = False
-        self.forked = False
-
-    def interrupted(self) -> bool:
-        return self.inside
-
-    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        self.flown.append(flight)
-        self._store.fly(flight, done)
-
-    def reads(self, flight: object, seconds: float | None) -> bool:
-        return False
-
-    def listen(self, deletion: Deletion, seconds: float) -> bool:
-        self.listening.append((deletion, seconds))
-        return False
-
-    def glances(self) -> bool:
-        return False
-
-    def read_no_more(self, flight: object) -> None:
-        """Nobody reads."""
-
-    def ring(self) -> None:
-        """Nobody reads."""
-
-    def after_fork(self) -> None:
-        self.forked = True
-
-
 class FakeStore:
     """Sends to the world's server."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.reader = FakeReader(self) if world.reads else None
+        self.awaited: list[Flight] = []
+
+    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        self.awaited.append(flight)
+        self.fly(flight, done)
+
+    def hear(self, flight: Flight, seconds: float) -> bool:
+        return False
 
     def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
         self._world.check_free()

@@ -76,10 +76,11 @@ class Host:
     def leave(self, attempt: Attempt[Any]) -> None:
         self.entered.discard(attempt)
 
-    reader = None
-
     def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        raise AssertionError("nobody can read here")
+        raise AssertionError("nobody waits here")
+
+    def hear(self, flight: Flight, seconds: float) -> bool:
+        raise AssertionError("nobody waits here")
 
     def park(self, attempt: Attempt[Any]) -> None:
         self._called()
@@ -87,9 +88,6 @@ class Host:
     def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
         self.flights.append(Call(done))
         self._called()
-
-    def listen(self, attempt: Attempt[Any], blocker: str, seconds: float) -> bool:
-        return False
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         call = Call(done)

@@ -28,7 +28,6 @@ HARMLESS = {
     "_engine/session.py _on_event": "kazoo's thread brings the event",
     "_engine/watches.py _go_on": "as in the two above",
     "_engine/watches.py _next": "as in the two above",
-    "_kazoo/socket.py recv": "nothing but an error is suppressed",
     "_pool/nodes.py attend": "a recipe: its attempt cleans up after one that was torn apart",
     "_pool/processes.py run": "a thread of the pool runs it",
     "_pool/rebalancer.py run": "the leader's own thread runs it",

@@ -1,34 +1,76 @@
 """kazoo on zklock's connection, over a pair of sockets; kazoo's loop and the reader are stepped.
 
-``zklock/_kazoo/gateway.py`` says what must hold, and why it does. What holds of riders holds here,
-too: their tests are run again.
+``zklock/_kazoo/gateway.py`` says what must hold, and why it does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
+import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+from kazoo.exceptions import SessionExpiredError
 
-from tests.unit import test_riders as riders
-from tests.unit.test_riders import SOON, Kazoo, Rides, answers, asks, names, numbers, split
-from tests.unit.testing.wire import event
+from tests.contract.struck import Moments
+from tests.unit.testing.wire import (
+    AUTH,
+    CONNECT,
+    CONNECTED,
+    OPS,
+    auth,
+    event,
+    frame,
+    ping,
+    text,
+)
 from zklock._ground import threads
-from zklock._kazoo.gateway import GatewayHandler, GatewaySocket
+from zklock._ground.clock import clock
+from zklock._kazoo import gateway, handler as handler_module, wake
+from zklock._kazoo.gateway import GatewaySocket
+from zklock._kazoo.handler import Handler, WireObserver
 from zklock._kazoo.riders import Rider
+from zklock._kazoo.watches import Watch
+from zklock._recipes.effects import Sync
 from zklock.testing import wait_for
+
+SOON = 60.0
+NO_NODE = -101
+EXISTS, GET_DATA, GET_CHILDREN = 3, 4, 8
+CREATED, DELETED, CHANGED, CHILD = 1, 2, 3, 4
+CLOSE = frame(struct.pack(">ii", 9, OPS["closeSession"]))
+
+
+def asks(xid: int, path: str = "/kazoo", *, watch: bool = False) -> bytes:
+    return frame(struct.pack(">ii", xid, EXISTS) + text(path) + bytes([watch]))
+
+
+def answers(xid: int, error: int = 0, zxid: int = 7, rest: bytes = b"") -> bytes:
+    return frame(struct.pack(">iqi", xid, zxid, error) + rest)
+
+
+def split(data: bytes) -> list[bytes]:
+    """Return the frames in it."""
+    frames = []
+    while data:
+        end = 4 + struct.unpack_from(">i", data)[0]
+        frames.append(data[:end])
+        data = data[end:]
+    return frames
 
 
 class Stepped(GatewaySocket):
     """Read by the thread that waits for it."""
 
     def _begin_to_read(self) -> None:
-        self._ear = socket.socketpair()
+        self._ear = gateway._pair()
 
     def step(self, seconds: float) -> None:
         """Receive what has come, or comes in so many seconds."""
@@ -47,7 +89,7 @@ class Stepped(GatewaySocket):
             self._end_reading()
 
 
-class SteppedHandler(GatewayHandler):
+class SteppedHandler(Handler):
     _connection = Stepped
 
     def select(
@@ -63,36 +105,396 @@ class SteppedHandler(GatewayHandler):
         return super().select(rlist, wlist, xlist, 0.0)
 
 
-@pytest.fixture(autouse=True)
-def stepped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Kazoo, "HANDLER", SteppedHandler)
+class Kazoo:
+    """What kazoo's connection thread does in its main loop, over one connection after the other."""
+
+    HANDLER: type[Any] = SteppedHandler
+
+    def __init__(self, handler: Any = None) -> None:
+        self.handler = handler or self.HANDLER()
+        self.reader, self.writer = self.handler.create_socket_pair()
+        self.queue: deque[bytes] = deque()
+        self.received: list[bytes] = []
+        self.dropped: OSError | None = None
+        self.ends: list[socket.socket] = []
+        self.connection: Any
+        self.far: socket.socket
+        self.connect()
+
+    def connect(self, near_buffer: int | None = None, connected: bytes = CONNECTED) -> None:
+        """Shake hands, which kazoo does before its main loop."""
+        near = self.pair()
+        if near_buffer is not None:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, near_buffer)
+        self.connection = self.handler._connection(near, self.handler)
+        self.dropped = None
+        self.connection.send(CONNECT)
+        self.far.sendall(connected)
+        assert self.handler.select([self.connection], [], [], SOON)[0]
+        assert self.read() == connected
+        self.far.recv(65536)
+
+    def pair(self) -> socket.socket:
+        """Make a pair of sockets: the server's end is ``far``, the other is returned."""
+        self.far, near = socket.socketpair()
+        self.ends.append(self.far)
+        self.far.settimeout(SOON)
+        near.setblocking(False)
+        return near
+
+    def ask(self, data: bytes, *, wakes: bool = True) -> None:
+        """Queue a request, as a thread of the user does."""
+        self.queue.append(data)
+        if wakes:
+            self.writer.send(b"\0")
+
+    def read(self) -> bytes:
+        length = b""
+        while len(length) < 4:
+            length += self.connection.recv(4 - len(length)) or self._broken()
+        rest = b""
+        while len(rest) < struct.unpack(">i", length)[0]:
+            assert self.connection.pending()  # only whole frames are passed on
+            rest += self.connection.recv(7)
+        return length + rest
+
+    def _broken(self) -> bytes:
+        raise ConnectionResetError
+
+    def step(self, timeout: float = 0.0) -> bool:
+        """Go through the loop once; return whether there was something to do."""
+        ready = self.handler.select([self.connection, self.reader], [], [], timeout)[0]
+        if self.connection in ready:
+            self.received.append(self.read())
+        if self.reader in ready:
+            if self.queue:
+                data = self.queue.popleft()
+                assert self.handler.select([], [self.connection], [], 1.0)[1]
+                assert self.connection.send(data) == len(data)
+            self.reader.recv(1)
+        return bool(ready)
+
+    def run(self) -> None:
+        """Go through the loop while there is something to do."""
+        try:
+            while self.step():
+                pass
+        except OSError as error:
+            self.dropped = error
+            self.connection.close()
+
+    def sent(self) -> list[bytes]:
+        """Return what the server has received by now."""
+        self.run()
+        data = b""
+        self.far.setblocking(False)
+        try:
+            while chunk := self.far.recv(65536):
+                data += chunk
+        except BlockingIOError:
+            pass
+        return split(data)
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.close()
+        self.connection.close()
+        self.reader.close()
 
 
-kazoo, now, rides = riders.kazoo, riders.now, riders.rides
+class Rides:
+    """Riders, and what they hear."""
+
+    def __init__(self, kazoo: Kazoo) -> None:
+        self.kazoo = kazoo
+        self.heard: list[Any] = []
+        self.then: Callable[[], object] = lambda: None
+
+    def rider(self, name: str, watch: Watch | None = None) -> Rider:
+        def hear(error: int | None, body: bytes) -> None:
+            self.heard.append((name, error, body))
+            self.then()
+
+        line = self.kazoo.handler.line or self.kazoo.connection
+        return Rider(line, struct.pack(">i", GET_DATA) + text(name) + b"\1", hear, watch)
+
+    def ride(self, name: str, watch: Watch | None = None) -> None:
+        self.kazoo.handler.board(self.rider(name, watch))
+        self.kazoo.handler.rouse()
+
+    def watch(self, path: str, opcode: int = GET_DATA) -> Watch:
+        def told(kind: str, known: str) -> None:
+            self.heard.append((kind, known))
+
+        return Watch(opcode, path.encode(), (told, path))
 
 
-class TestTheOrderOfRequests(riders.TestTheOrderOfRequests):
-    # While kazoo has no queue, a request of ours goes out at once.
-    test_what_is_under_way_goes_out_together = None  # type: ignore[assignment]
-    test_a_user_who_never_stops_asking_does_not_keep_riders_from_being_sent = None  # type: ignore[assignment]
+@pytest.fixture
+def kazoo() -> Iterator[Kazoo]:
+    kazoo = Kazoo()
+    kazoo.run()
+    yield kazoo
+    kazoo.close()
+
+
+@pytest.fixture
+def rides(kazoo: Kazoo) -> Rides:
+    return Rides(kazoo)
+
+
+def names(frames: list[bytes]) -> list[str]:
+    """Return the paths of requests, in order."""
+    return [each[16 : 16 + struct.unpack_from(">i", each, 12)[0]].decode() for each in frames]
+
+
+def numbers(frames: list[bytes]) -> list[int]:
+    return [struct.unpack_from(">i", each, 4)[0] for each in frames]
+
+
+class TestTheOrderOfRequests:
+    def test_riders_and_kazoo_are_numbered_together(self, kazoo: Kazoo, rides: Rides) -> None:
+        kazoo.ask(asks(1, "/a"))
+        rides.ride("/b")
+        rides.ride("/c")
+        kazoo.ask(asks(2, "/d"))
+        rides.ride("/e")
+        sent = kazoo.sent()
+        assert sorted(names(sent)) == ["/a", "/b", "/c", "/d", "/e"]
+        assert numbers(sent) == [1, 2, 3, 4, 5]
+
+    def test_what_was_queued_before_goes_first(self, kazoo: Kazoo, rides: Rides) -> None:
+        before = [f"/{number}" for number in range(5)]
+        for xid, path in enumerate(before, 1):
+            kazoo.ask(asks(xid, path))
+        rides.ride("/rider")
+        assert names(kazoo.sent()) == [*before, "/rider"]
+
+    @pytest.mark.parametrize("others", [1, 3])
+    def test_also_where_other_threads_have_queued_and_not_woken_kazoo_yet(
+        self, kazoo: Kazoo, rides: Rides, others: int
+    ) -> None:
+        """Their requests are sent for the wake-ups of this one."""
+        theirs = [f"/theirs-{number}" for number in range(others)]
+        for xid, path in enumerate(theirs, 1):
+            kazoo.ask(asks(xid, path), wakes=False)
+        kazoo.ask(asks(others + 1, "/mine"))
+        rides.ride("/rider")
+        assert names(kazoo.sent()) == [*theirs, "/mine", "/rider"]
+        for _ in theirs:
+            kazoo.writer.send(b"\0")  # they go on
+        rides.ride("/another")
+        assert names(kazoo.sent()) == ["/another"]
+
+    def test_wake_ups_for_nothing_are_harmless(self, kazoo: Kazoo, rides: Rides) -> None:
+        kazoo.handler.nudge()
+        kazoo.ask(asks(1, "/a"))
+        kazoo.handler.nudge()
+        rides.ride("/rider")
+        assert names(kazoo.sent()) == ["/a", "/rider"]
+
+    def test_riders_keep_their_order(self, kazoo: Kazoo, rides: Rides) -> None:
+        wanted = []
+        for number in range(20):
+            wanted.append(f"/{number}")
+            rides.ride(wanted[-1])
+            if number % 3 == 0:
+                kazoo.ask(asks(number + 1, "/kazoo"))
+        assert [name for name in names(kazoo.sent()) if name != "/kazoo"] == wanted
+
+    def test_a_user_who_never_stops_asking_keeps_no_rider_longer_than_the_first(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At most so many requests that were queued later go before each of them."""
+        monkeypatch.setattr(wake, "ASKED", 10)
+        queued = 0
+        later: list[int] = []
+        for _ in range(20):
+            while len(kazoo.queue) < 30:
+                kazoo.ask(asks(queued := queued + 1))
+            rides.ride("/rider")
+            before, sent = queued, list[str]()
+            while "/rider" not in sent:
+                kazoo.ask(asks(queued := queued + 1))
+                assert kazoo.step()
+                with contextlib.suppress(BlockingIOError):
+                    kazoo.far.setblocking(False)
+                    sent += names(split(kazoo.far.recv(65536)))
+            later.append(queued - len(kazoo.queue) - before)
+        assert max(later) <= 10 + 1
+
+    @pytest.mark.parametrize("unwoken", [0, 1, 3])
+    def test_a_user_who_never_stops_asking_has_all_requests_sent_in_the_end(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch, unwoken: int
+    ) -> None:
+        monkeypatch.setattr(wake, "ASKED", 3)
+        for xid in range(1, 40):
+            kazoo.ask(asks(xid, f"/{xid}"), wakes=xid > unwoken)  # threads that were interrupted
+            if xid % 4 == 0:
+                rides.ride(f"/rider-{xid}")
+        sent = names(kazoo.sent())
+        assert [name for name in sent if "rider" not in name] == [f"/{xid}" for xid in range(1, 40)]
+        assert not kazoo.queue
+        assert not kazoo.step()
+        riders = [name for name in sent if "rider" in name]
+        assert riders == [f"/rider-{xid}" for xid in range(4, 40, 4)]
+        assert all(sent.index(f"/rider-{xid}") > sent.index(f"/{xid}") for xid in range(4, 40, 4))
 
     def test_ours_go_out_at_once_while_kazoo_has_no_queue(self, kazoo: Kazoo, rides: Rides) -> None:
         rides.ride("/a")
         assert names(split(kazoo.far.recv(65536))) == ["/a"]
 
 
-class TestTheLine(riders.TestTheLine):
-    test_stays_closed_over_tls = None  # type: ignore[assignment]
+class TestTheLine:
+    """When riders are taken."""
+
+    def test_opens_in_the_main_loop(self) -> None:
+        kazoo = Kazoo()
+        lines = [kazoo.handler.line]  # kazoo still authenticates
+        kazoo.run()
+        lines.append(kazoo.handler.line)
+        kazoo.close()
+        lines.append(kazoo.handler.line)
+        assert lines == [None, kazoo.connection, None]
+
+    def test_closes_with_the_request_to_end_the_session(self, kazoo: Kazoo, rides: Rides) -> None:
+        rides.ride("/before")
+        kazoo.run()
+        kazoo.ask(CLOSE)
+        late = rides.rider("/after")
+        kazoo.run()
+        assert kazoo.handler.line is None
+        kazoo.handler.board(late)
+        assert rides.heard == [("/after", None, b"")]
+        kazoo.far.sendall(answers(1, rest=b"!"))  # what went before is still answered
+        assert len(kazoo.sent()) == 2
+        assert rides.heard[1:] == [("/before", 0, b"!")]
+
+    def test_the_end_of_the_session_is_told_before_it_is_sent(self, kazoo: Kazoo) -> None:
+        class Noted(WireObserver):
+            def on_close(self) -> None:
+                kazoo.far.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    kazoo.far.recv(1)
+                told.append(self)
+
+        told: list[Noted] = []
+        kazoo.handler.observe(Noted())
+        kazoo.ask(CLOSE)
+        assert len(kazoo.sent()) == len(told) == 1
+
+    def test_closes_when_the_connection_is_dropped(self, kazoo: Kazoo) -> None:
+        kazoo.handler.drop()
+        assert kazoo.handler.line is None
+
+    @pytest.mark.parametrize("flag", [b"\1", b"\0", b""])
+    def test_stays_closed_at_a_server_that_only_reads(self, flag: bytes) -> None:
+        kazoo = Kazoo()
+        kazoo.connection.close()
+        kazoo.connect(connected=frame(CONNECTED[4:-1] + flag))
+        kazoo.run()
+        assert (kazoo.handler.line is None) == (flag == b"\1")
+        kazoo.close()
+
+    def test_stays_closed_for_a_session_that_is_over(self) -> None:
+        kazoo = Kazoo()
+        kazoo.connection.close()
+        over = struct.pack(">iiqi16s?", 0, 0, 0, 16, bytes(16), False)
+        kazoo.connect(connected=frame(over))
+        kazoo.run()
+        assert kazoo.handler.line is None
+        kazoo.close()
+
+    def test_is_no_other_connection_of_kazoo(self, kazoo: Kazoo) -> None:
+        """kazoo opens more of them, for words of four letters."""
+        far, near = socket.socketpair()
+        word = kazoo.handler._connection(near, kazoo.handler)
+        word.sendall(b"srvr")
+        assert far.recv(10) == b"srvr"
+        far.sendall(b"answer")
+        assert word.recv(10) == b"answer"
+        word.close()
+        far.close()
+        assert kazoo.handler.line is kazoo.connection
 
 
-class TestReplies(riders.TestReplies):
-    # kazoo's frames wait for kazoo, and keep no reply of ours from being heard.
-    test_come_in_the_order_of_the_stream_however_they_arrive = None  # type: ignore[assignment]
-    test_do_not_keep_requests_from_being_sent = None  # type: ignore[assignment]
-    test_that_wait_for_kazoo_are_not_in_the_middle_of_anything = None  # type: ignore[assignment]
-    # A server that stops for good is noticed by a heartbeat that is not answered.
-    test_that_stop_in_the_middle_end_the_connection = None  # type: ignore[assignment]
-    test_may_lead_to_more_riders = None  # type: ignore[assignment]
+class TestReplies:
+    def test_are_taken_before_kazoo_sees_them(self, kazoo: Kazoo, rides: Rides) -> None:
+        rides.ride("/a")
+        rides.ride("/b")
+        (first, second) = numbers(kazoo.sent())
+        kazoo.far.sendall(answers(first, rest=b"one") + answers(second, error=NO_NODE))
+        kazoo.run()
+        assert rides.heard == [("/a", 0, b"one"), ("/b", NO_NODE, b"")]
+        assert kazoo.received == []
+
+    @pytest.mark.parametrize("size", [1, 7, 20, 33, 1000])
+    def test_to_credentials_come_when_it_is_their_turn(
+        self, kazoo: Kazoo, rides: Rides, size: int
+    ) -> None:
+        kazoo.ask(asks(1))
+        kazoo.ask(auth())
+        kazoo.ask(asks(2))
+        sent = numbers(kazoo.sent())
+        rides.ride("/a")
+        (rider,) = numbers(kazoo.sent())
+        kazoo.ask(auth())
+        kazoo.sent()
+        # The server answers them at once, and what was asked before them when it is done.
+        stream = answers(AUTH) + answers(AUTH, zxid=8)
+        stream += answers(sent[0]) + answers(sent[2]) + answers(rider, rest=b"r")
+        for at in range(0, len(stream), size):
+            kazoo.far.sendall(stream[at : at + size])
+            kazoo.run()
+        wanted = [answers(1), answers(AUTH), answers(2), answers(AUTH, zxid=8)]
+        assert kazoo.received == wanted
+        assert rides.heard == [("/a", 0, b"r")]
+        assert kazoo.dropped is None
+
+    def test_that_refuse_credentials_come_at_once(self, kazoo: Kazoo) -> None:
+        kazoo.ask(asks(1))
+        kazoo.ask(auth())
+        kazoo.sent()
+        kazoo.far.sendall(answers(AUTH, error=-115))
+        kazoo.run()
+        assert kazoo.received == [answers(AUTH, error=-115)]
+
+    @pytest.mark.parametrize("stray", [1, 3, 7])
+    def test_out_of_turn_end_the_connection(
+        self, kazoo: Kazoo, rides: Rides, stray: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for name in "abc":
+            rides.ride(f"/{name}")
+        kazoo.run()
+        kazoo.far.sendall(answers(1) + answers(stray) + answers(2))
+        kazoo.run()
+        assert kazoo.dropped is not None
+        assert [(name, error) for name, error, _ in rides.heard] == [
+            ("/a", 0),
+            ("/b", None),
+            ("/c", None),
+        ]
+        assert f"server answered request {stray} instead of 2: connection dropped" in caplog.text
+
+    @pytest.mark.parametrize("bad", [b"\xff\xff\xff\xff", b"\0\0\0\3abc", b"\0\0\0\0" * 5])
+    def test_that_cannot_be_replies_end_the_connection(
+        self, kazoo: Kazoo, rides: Rides, bad: bytes
+    ) -> None:
+        rides.ride("/a")
+        kazoo.run()
+        kazoo.far.sendall(bad)
+        kazoo.run()
+        assert kazoo.dropped is not None
+        assert rides.heard == [("/a", None, b"")]
+
+    def test_of_an_unknown_error_are_errors(
+        self, kazoo: Kazoo, rides: Rides, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rides.ride("/a")
+        kazoo.run()
+        kazoo.far.sendall(answers(1, error=-4321))
+        kazoo.run()
+        assert rides.heard == [("/a", -100, b"")]
+        assert "unknown error code -4321" in caplog.text
 
     @pytest.mark.parametrize("size", [1, 7, 20, 33, 1000])
     def test_are_heard_in_order_however_they_arrive(
@@ -103,8 +505,8 @@ class TestReplies(riders.TestReplies):
         kazoo.ask(asks(1))
         rides.ride("/c")
         kazoo.sent()
-        stream = answers(1) + answers(2) + event(riders.DELETED, "/b")
-        stream += answers(3) + answers(4, riders.NO_NODE)
+        stream = answers(1) + answers(2) + event(DELETED, "/b")
+        stream += answers(3) + answers(4, NO_NODE)
         for at in range(0, len(stream), size):
             kazoo.far.sendall(stream[at : at + size])
             kazoo.run()
@@ -112,7 +514,7 @@ class TestReplies(riders.TestReplies):
             ("/a", 0, b""),
             ("/b", 0, b""),
             ("DELETED", "/b"),
-            ("/c", riders.NO_NODE, b""),
+            ("/c", NO_NODE, b""),
         ]
         assert kazoo.received == [answers(1)]
 
@@ -129,17 +531,316 @@ class TestReplies(riders.TestReplies):
         kazoo.far.sendall(answers(1))
         assert names(kazoo.sent()) == ["/second"]
 
+    def test_whose_hearer_fails_end_no_thread(
+        self, kazoo: Kazoo, rides: Rides, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def then() -> None:
+            rides.then = lambda: None
+            raise RuntimeError("ours")
 
-class TestEvents(riders.TestEvents):
-    pass
+        rides.then = then
+        rides.ride("/a")
+        rides.ride("/b")
+        kazoo.run()
+        kazoo.far.sendall(answers(1) + answers(2))
+        connection = threading.Thread(target=kazoo.run)
+        connection.start()
+        connection.join(SOON)
+        assert [name for name, *_ in rides.heard] == ["/a", "/b"]
+        assert "continues after an error in zklock" in caplog.text
+
+    def test_whose_hearer_is_struck_on_the_main_thread_let_the_exception_go_on(
+        self, kazoo: Kazoo, rides: Rides
+    ) -> None:
+        """A signal handler raised it there. It is a caller's rider, which is dropped at once."""
+
+        def then() -> None:
+            raise TimeoutError("of a signal handler")
+
+        late = rides.rider("/late")
+        kazoo.connection.close()
+        rides.then = then
+        with pytest.raises(TimeoutError, match="of a signal handler"):
+            kazoo.handler.board(late)
 
 
-class TestTheEnd(riders.TestTheEnd):
-    test_when_the_server_takes_no_more = None  # type: ignore[assignment]
+class TestEvents:
+    def test_that_only_riders_watch_for_are_kept_from_kazoo(
+        self, kazoo: Kazoo, rides: Rides
+    ) -> None:
+        rides.ride("/a", rides.watch("/a"))
+        kazoo.run()
+        kazoo.far.sendall(answers(1) + event(DELETED, "/a") + event(CREATED, "/a"))
+        kazoo.run()
+        assert rides.heard[1:] == [("DELETED", "/a")]
+        assert kazoo.received == [event(CREATED, "/a")]  # used up: it is not for us
+
+    @pytest.mark.parametrize(
+        ("opcode", "kind", "sees"),
+        [
+            (EXISTS, DELETED, True),
+            (GET_DATA, CHANGED, True),
+            (GET_CHILDREN, DELETED, True),
+            (GET_CHILDREN, CHANGED, False),
+            (106, CHANGED, True),  # a request that this kazoo does not have
+        ],
+    )
+    def test_that_kazoo_watches_for_are_passed_on(
+        self, kazoo: Kazoo, rides: Rides, opcode: int, kind: int, sees: bool
+    ) -> None:
+        rides.ride("/a", rides.watch("/a"))
+        kazoo.ask(frame(struct.pack(">ii", 1, opcode) + text("/a") + b"\1"))
+        kazoo.run()
+        kazoo.far.sendall(answers(1) + answers(2) + event(kind, "/a"))
+        kazoo.run()
+        assert len(rides.heard) == 2
+        assert kazoo.received == [answers(1), *([event(kind, "/a")] if sees else [])]
+
+    @pytest.mark.parametrize(
+        ("opcode", "error", "watches"),
+        [(GET_DATA, NO_NODE, False), (EXISTS, NO_NODE, True), (EXISTS, -102, False)],
+    )
+    def test_a_refused_request_leaves_no_watch(
+        self, kazoo: Kazoo, rides: Rides, opcode: int, error: int, watches: bool
+    ) -> None:
+        rides.ride("/a", rides.watch("/a", opcode))
+        kazoo.run()
+        kazoo.far.sendall(answers(1, error) + event(CREATED, "/a"))
+        kazoo.run()
+        assert rides.heard[1:] == ([("CREATED", "/a")] if watches else [])
+
+    def test_of_children_and_of_data_are_told_apart(self, kazoo: Kazoo, rides: Rides) -> None:
+        rides.ride("/data", rides.watch("/a"))
+        rides.ride("/children", rides.watch("/a", GET_CHILDREN))
+        kazoo.run()
+        kazoo.far.sendall(answers(1) + answers(2) + event(CHILD, "/a") + event(CHANGED, "/a"))
+        kazoo.run()
+        assert rides.heard[2:] == [("CHILD", "/a"), ("CHANGED", "/a")]
 
 
-class TestWhatHasBeenSeen(riders.TestWhatHasBeenSeen):
-    pass
+class TestTheEnd:
+    """Of a connection: what is under way is dropped, once."""
+
+    @pytest.mark.parametrize("how", ["end", "reset", "cut"])
+    def test_drops_what_awaits_a_reply_and_what_is_in_line(
+        self, kazoo: Kazoo, rides: Rides, how: str
+    ) -> None:
+        rides.ride("/answered")
+        rides.ride("/sent")
+        kazoo.run()
+        if how != "reset":
+            kazoo.far.recv(65536)  # else unread data makes the end a reset
+        kazoo.far.sendall(answers(1) + (answers(2)[:9] if how == "cut" else b""))
+        kazoo.run()
+        rides.ride("/in-line")
+        kazoo.far.close()
+        assert len(rides.heard) == 1
+        kazoo.run()
+        assert kazoo.dropped is not None
+        wanted = [("/answered", 0), ("/sent", None), ("/in-line", None)]
+        assert [(name, error) for name, error, _ in rides.heard] == wanted
+        kazoo.connection.close()
+        assert len(rides.heard) == 3
+
+    def test_comes_after_the_last_reply_is_read(self, kazoo: Kazoo, rides: Rides) -> None:
+        count = 50
+        for number in range(count):
+            rides.ride(f"/{number}")
+        kazoo.run()
+        kazoo.far.recv(65536)
+        kazoo.far.sendall(b"".join(answers(number + 1) for number in range(count)))
+        kazoo.far.close()
+        kazoo.run()
+        assert [error for _, error, _ in rides.heard] == [0] * count
+
+    def test_drops_riders_that_come_late(self, kazoo: Kazoo, rides: Rides) -> None:
+        late = rides.rider("/late")
+        kazoo.connection.close()
+        kazoo.handler.board(late)
+        assert rides.heard == [("/late", None, b"")]
+        kazoo.connect()
+        rides.ride("/next")
+        assert names(kazoo.sent()) == []  # the line was not open yet
+        rides.ride("/now")
+        assert names(kazoo.sent()) == ["/now"]
+        assert rides.heard == [("/late", None, b""), ("/next", None, b"")]
+
+    def test_finds_a_rider_that_was_in_time_for_the_deque_only(
+        self, kazoo: Kazoo, rides: Rides
+    ) -> None:
+        """Its caller is not heard of again: it was interrupted."""
+        old = rides.rider("/old")
+        kazoo.connection.close()
+        kazoo.reader.board(old)
+        kazoo.connect()
+        kazoo.run()
+        rides.ride("/new")
+        assert names(kazoo.sent()) == ["/new"]
+        assert rides.heard == [("/old", None, b"")]
+
+    def test_when_sending_fails(self, kazoo: Kazoo, rides: Rides) -> None:
+        kazoo.far.close()
+        rides.ride("/a")
+        kazoo.run()
+        assert kazoo.dropped is not None
+        assert rides.heard == [("/a", None, b"")]
+
+    def test_of_the_session_is_no_end_of_numbers(self, kazoo: Kazoo, rides: Rides) -> None:
+        rides.ride("/a")
+        first = numbers(kazoo.sent())
+        kazoo.connection.close()
+        kazoo.connect()
+        kazoo.run()
+        rides.ride("/b")
+        assert numbers(kazoo.sent()) > first
+
+
+class TestWhatHasBeenSeen:
+    """The handshake of a later connection says it."""
+
+    def handshake(self, kazoo: Kazoo, zxid: int, session: int) -> int:
+        kazoo.connection.close()
+        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
+        kazoo.connection.send(
+            frame(struct.pack(">iqiqi16s?", 0, zxid, 4000, session, 16, b"p" * 16, False))
+        )
+        asked = kazoo.far.recv(65536)
+        said: int = struct.unpack_from(">q", asked, 8)[0]
+        wanted = frame(struct.pack(">iqiqi16s?", 0, said, 4000, session, 16, b"p" * 16, False))
+        assert asked == wanted
+        return said
+
+    def test_is_the_most_that_riders_and_kazoo_have_seen(self, kazoo: Kazoo, rides: Rides) -> None:
+        for zxid in (70, 90, -1, 0, 90):
+            rides.ride("/a")
+            (sent,) = numbers(kazoo.sent())
+            kazoo.far.sendall(answers(sent, zxid=zxid))
+            kazoo.run()
+        assert self.handshake(kazoo, 75, session=5) == 90
+        assert self.handshake(kazoo, 95, session=5) == 95
+        assert self.handshake(kazoo, 0, session=0) == 0  # a new session has seen nothing
+        assert self.handshake(kazoo, 3, session=6) == 3
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time by which the handler goes."""
+    now = [clock()]
+    monkeypatch.setattr(handler_module, "clock", lambda: now[0])
+    return now
+
+
+class TestGoingBack:
+    """An answer with a lower zxid than an earlier reply ends the connection, and the session."""
+
+    @pytest.mark.parametrize("answer", ["rider", "kazoo", "ping"])
+    def test_is_not_passed_on(self, kazoo: Kazoo, rides: Rides, answer: str) -> None:
+        rides.ride("/a")
+        (sent,) = numbers(kazoo.sent())
+        kazoo.far.sendall(answers(sent, zxid=90))
+        kazoo.run()
+        kazoo.received.clear()
+        if answer == "rider":
+            rides.ride("/b")
+        elif answer == "kazoo":
+            kazoo.ask(asks(1, "/c"))
+        kazoo.run()
+        if answer == "ping":
+            kazoo.connection.send(ping())
+            kazoo.far.recv(65536)
+            back = frame(struct.pack(">iqi", -2, 80, 0))
+        else:
+            back = answers(numbers(kazoo.sent())[0], zxid=80)
+        kazoo.far.sendall(event(DELETED, "/d") + back)
+        kazoo.run()
+        assert kazoo.dropped is not None
+        assert len(kazoo.received) == 1  # the event: it names no transaction
+        assert kazoo.handler.gives_up
+
+    def test_another_session_is_begun_after_a_timeout(self, kazoo: Kazoo, now: list[float]) -> None:
+        kazoo.handler.seen(90)
+        assert not kazoo.handler.goes_back(90)
+        assert not kazoo.handler.goes_back(0)
+        assert kazoo.handler.goes_back(80)
+        timeout = kazoo.handler.session_timeout
+        assert timeout is not None
+
+        def connect(session: int) -> None:
+            kazoo.connection.close()
+            kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
+            asked = struct.pack(">iqiqi16s?", 0, 0, 4000, session, 16, b"p" * 16, False)
+            kazoo.connection.send(frame(asked))
+
+        with pytest.raises(SessionExpiredError):
+            connect(5)
+        now[0] += 0.9 * timeout
+        with pytest.raises(ConnectionRefusedError):
+            connect(0)
+        now[0] += 0.2 * timeout
+        connect(0)
+        assert not kazoo.handler.gives_up
+        assert not kazoo.handler.goes_back(80)
+
+
+class TestServersThatTurnItAway:
+    """They close the connection, and do not answer the handshake."""
+
+    def asks(self, kazoo: Kazoo, serves: bool = True) -> int | None:
+        """Connect, be turned away, and return the zxid that was named; ``None``: not asked."""
+        kazoo.connection.close()
+        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
+        if not serves:
+            kazoo.connection._serves = lambda: False
+        asked = frame(struct.pack(">iqiqi16s?", 0, 75, 4000, 5, 16, b"p" * 16, False))
+        try:
+            kazoo.connection.send(asked)
+        except ConnectionRefusedError:
+            return None
+        said: int = struct.unpack_from(">q", kazoo.far.recv(65536), 8)[0]
+        kazoo.far.close()
+        kazoo.connection.arrived()
+        return said
+
+    def test_are_asked_anew_when_the_session_must_be_dead(
+        self, kazoo: Kazoo, now: list[float], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        timeout = kazoo.handler.session_timeout
+        assert timeout is not None
+        assert self.asks(kazoo) == 75
+        now[0] += 1.4 * timeout
+        assert self.asks(kazoo) == 75
+        now[0] += 0.2 * timeout
+        assert self.asks(kazoo, serves=False) is None  # no quorum, perhaps
+        assert self.asks(kazoo) == 75
+        assert "have refused this client" not in caplog.text
+        assert self.asks(kazoo) == 0
+        assert "have refused this client" in caplog.text
+
+    def test_are_asked_as_before_once_one_has_answered(
+        self, kazoo: Kazoo, now: list[float]
+    ) -> None:
+        timeout = kazoo.handler.session_timeout
+        assert timeout is not None
+        assert self.asks(kazoo) == 75
+        now[0] += 2 * timeout
+        assert [self.asks(kazoo) for _ in range(2)] == [75, 0]
+        kazoo.handler.connected(now[0], timeout, True)
+        assert [self.asks(kazoo) for _ in range(2)] == [75, 75]
+
+
+def test_a_forked_child_sends_nothing(kazoo: Kazoo, rides: Rides) -> None:
+    kazoo.run()
+    child = os.fork()
+    if not child:
+        try:
+            rides.ride("/child")
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    kazoo.step()
+    assert kazoo.sent() == []
+    rides.ride("/parent")
+    assert names(kazoo.sent()) == ["/parent"]
 
 
 def taken(kazoo: Kazoo, wanted: int) -> bytes:
@@ -152,7 +853,7 @@ def taken(kazoo: Kazoo, wanted: int) -> bytes:
 
 def begun() -> Kazoo:
     """Return a connection that has a reader."""
-    handler = GatewayHandler()
+    handler = Handler()
     handler._wanted = SOON
     return Kazoo(handler)
 
@@ -232,6 +933,189 @@ class Strike(Exception):
     """What a signal handler raises."""
 
 
+FLIGHT = (Sync("/"),)
+
+
+class Landing:
+    """What a caller waits for: the replies to its riders, or their end."""
+
+    def __init__(self, rides: Rides, *names: str) -> None:
+        self.flight = FLIGHT
+        self.heard: list[tuple[str, int | None]] = []
+        self.threads: set[int] = set()
+        self.names = names
+        self.done = threading.Event()
+        self.riders = [self.rider(rides, name) for name in names]
+
+    def rider(self, rides: Rides, name: str) -> Rider:
+        def hear(error: int | None, body: bytes) -> None:
+            self.heard.append((name, error))
+            self.threads.add(threading.get_ident())
+            if len(self.heard) == len(self.names):
+                self.done.set()
+
+        rider = rides.rider(name)
+        return Rider(rider.line, rider.body, hear, None, self)
+
+    def complete(self) -> None:
+        for name in {*self.names} - {name for name, _ in self.heard}:
+            self.heard.append((name, None))
+        self.done.set()
+
+
+@pytest.mark.skipif(not gateway.READS, reason="callers read on Linux alone")
+class TestACallerThatReads:
+    @pytest.fixture
+    def kazoo(self) -> Iterator[Kazoo]:
+        kazoo = begun()
+        kazoo.run()
+        yield kazoo
+        kazoo.close()
+
+    def departed(self, kazoo: Kazoo, rides: Rides, *names: str) -> tuple[Landing, list[int]]:
+        landing = Landing(rides, *names)
+        kazoo.handler.depart(landing.riders, landing)
+        return landing, numbers(split(kazoo.far.recv(65536)))
+
+    def test_takes_its_replies_itself(self, kazoo: Kazoo, rides: Rides) -> None:
+        for _ in range(3):
+            landing, sent = self.departed(kazoo, rides, "/a", "/b")
+            kazoo.far.sendall(answers(sent[0]) + answers(sent[1], NO_NODE))
+            assert kazoo.handler.hear(FLIGHT, SOON)
+            assert landing.heard == [("/a", 0), ("/b", NO_NODE)]
+            assert landing.threads == {threading.get_ident()}
+            assert kazoo.connection.reading is None
+
+    @pytest.mark.parametrize("size", [1, 7, 23])
+    def test_also_if_they_come_in_pieces(self, kazoo: Kazoo, rides: Rides, size: int) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a", "/b")
+        stream = answers(sent[0]) + answers(sent[1])
+        for at in range(0, len(stream), size):
+            assert not landing.done.is_set()
+            kazoo.far.sendall(stream[at : at + size])
+            assert kazoo.handler.hear(FLIGHT, SOON)
+        assert not kazoo.handler.hear(FLIGHT, SOON)
+        assert landing.threads == {threading.get_ident()}
+
+    def test_leaves_all_else_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a", "/b")
+        kazoo.far.sendall(answers(sent[0]) + event(CHILD, "/of-kazoo") + answers(sent[1]))
+        assert kazoo.handler.hear(FLIGHT, SOON)
+        assert landing.done.wait(SOON)
+        assert landing.heard == [("/a", 0), ("/b", 0)]
+        assert len(landing.threads) == 2
+        assert kazoo.step(SOON)
+        assert kazoo.received == [event(CHILD, "/of-kazoo")]
+
+    @pytest.mark.parametrize("who", ["rider", "kazoo"])
+    def test_goes_when_another_writes(self, kazoo: Kazoo, rides: Rides, who: str) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a")
+        over = threading.Event()
+
+        def hear() -> None:
+            while kazoo.handler.hear(FLIGHT, SOON):
+                pass
+            over.set()
+
+        caller = threading.Thread(target=hear)
+        caller.start()
+        if who == "rider":
+            rides.ride("/other")
+        else:
+            kazoo.ask(asks(1))
+            kazoo.step()
+        assert over.wait(SOON)
+        caller.join()
+        assert kazoo.connection.reading is None
+        kazoo.far.sendall(answers(sent[0]))
+        assert landing.done.wait(SOON)
+        assert threading.get_ident() not in landing.threads
+
+    def test_that_does_not_come_leaves_it_to_the_reader_when_another_writes(
+        self, kazoo: Kazoo, rides: Rides
+    ) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a")
+        kazoo.far.sendall(answers(sent[0]))
+        rides.ride("/other")
+        assert landing.done.wait(SOON)
+        assert not kazoo.handler.hear(FLIGHT, SOON)
+
+    def test_whose_time_is_over_leaves_it_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a")
+        assert kazoo.handler.hear(FLIGHT, 2 * gateway.LONGEST)
+        assert kazoo.connection.reading is not None
+        assert kazoo.handler.hear(FLIGHT, 0.0)
+        assert not kazoo.handler.hear(FLIGHT, SOON)
+        kazoo.far.sendall(answers(sent[0]))
+        assert landing.done.wait(SOON)
+
+    def test_does_not_read_while_something_is_under_way(self, kazoo: Kazoo, rides: Rides) -> None:
+        rides.ride("/before")
+        landing, sent = self.departed(kazoo, rides, "/a")
+        assert not kazoo.handler.hear(FLIGHT, SOON)
+        kazoo.far.sendall(answers(sent[0]) + answers(sent[1]))
+        assert landing.done.wait(SOON)
+        assert threading.get_ident() not in landing.threads
+
+    def test_reads_for_no_other_flight(self, kazoo: Kazoo, rides: Rides) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a")
+        assert not kazoo.handler.hear((Sync("/"),), SOON)
+        kazoo.far.sendall(answers(sent[0]))
+        assert kazoo.handler.hear(FLIGHT, SOON)
+        assert landing.threads == {threading.get_ident()}
+
+    @pytest.mark.parametrize("how", ["end", "close"])
+    def test_hears_of_the_end_of_the_connection(self, kazoo: Kazoo, rides: Rides, how: str) -> None:
+        landing, _ = self.departed(kazoo, rides, "/a")
+        (kazoo.connection if how == "close" else kazoo.far).close()
+        while kazoo.handler.hear(FLIGHT, SOON):
+            pass
+        if how == "end":
+            with pytest.raises(ConnectionResetError):
+                kazoo.step(SOON)
+            kazoo.connection.close()
+        assert landing.done.wait(SOON)
+        assert landing.heard == [("/a", None)]
+
+    @pytest.mark.parametrize("what", ["depart", "hear"])
+    def test_an_interrupt_at_every_moment_loses_nothing(self, what: str) -> None:
+        """What was sent is heard, by whichever thread, or the connection ends and drops it."""
+        moments, at, ended, kept = Moments(), 0, 0, 0
+        while not at or moments.where:
+            at += 1
+            kazoo = begun()
+            kazoo.run()
+            rides = Rides(kazoo)
+            landing = Landing(rides, "/a", "/b")
+            depart = partial(kazoo.handler.depart, landing.riders, landing)
+            if what == "depart":
+                moments.run(depart, at)
+            else:
+                depart()
+                kazoo.far.sendall(answers(1) + answers(2))
+                moments.run(lambda: kazoo.handler.hear(FLIGHT, SOON), at)  # noqa: B023
+            assert not kazoo.handler.interrupted()
+            kazoo.handler.nudge()  # as ``RidingStore`` does
+            rides.ride("/next")  # as a heartbeat does
+            sent = [each for each in kazoo.sent() if what == "depart"]
+            if kazoo.handler.line is None:
+                ended += 1
+                kazoo.connection.close()
+            elif "/a" in names(sent) or what == "hear":
+                kept += 1
+                kazoo.far.sendall(b"".join(map(answers, numbers(sent))))
+            if what == "depart" and "/a" not in names(sent):  # the exception has told its caller
+                kazoo.connection.close()
+                wait_for(lambda: kazoo.connection._ear is None, SOON)  # noqa: B023
+                landing.complete()
+            assert landing.done.wait(SOON), at
+            assert sorted(name for name, _ in landing.heard) == ["/a", "/b"], at
+            kazoo.close()
+        assert at > 20
+        assert ended
+        assert kept
+
+
 class TestAnInterrupt:
     """What strikes the main thread while it has the mutex."""
 
@@ -253,6 +1137,27 @@ class TestAnInterrupt:
         kazoo.run()
         assert (kazoo.dropped is not None) == torn
         assert rides.heard == ([("/a", None, b"")] if torn else [])
+
+    def test_by_a_handler_that_does_not_return_keeps_no_other_thread(
+        self, kazoo: Kazoo, rides: Rides
+    ) -> None:
+        has, goes = threading.Event(), threading.Event()
+
+        def stays() -> None:
+            with kazoo.handler.mutex:
+                has.set()
+                assert goes.wait(SOON)
+
+        other = threading.Thread(target=stays)
+        other.start()
+        assert has.wait(SOON)
+        rides.ride("/a")
+        landing = Landing(rides, "/b")
+        kazoo.handler.depart(landing.riders, landing)
+        assert not kazoo.handler.hear(FLIGHT, SOON)
+        goes.set()
+        other.join()
+        assert names(kazoo.sent()) == ["/a", "/b"]
 
     def test_by_a_handler_that_asks_leaves_its_request_to_kazoo(
         self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
@@ -282,11 +1187,3 @@ def test_a_forked_child_has_no_line(kazoo: Kazoo, monkeypatch: pytest.MonkeyPatc
     kazoo.far.setblocking(False)
     with pytest.raises(BlockingIOError):
         kazoo.far.recv(1)
-
-
-class TestGoingBack(riders.TestGoingBack):
-    pass
-
-
-class TestServersThatTurnItAway(riders.TestServersThatTurnItAway):
-    pass

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.struck import Moments
-from zklock._kazoo.store import LOOKS, _Follower, _Landing, _Makings
+from zklock._kazoo.store import _Follower, _Landing, _Makings
 from zklock._recipes.effects import Create, Failed, Failure, List, MakePath
 from zklock.errors import AccessDenied
 
@@ -25,8 +24,7 @@ class Wire:
         self.sent: list[int] = []
         self.landed: dict[int, Any] = {}
         self.interrupt: int | None = None
-        self.due: list[Callable[[], object]] = []
-        self.makings = _Makings(self.ask, threading.RLock(), lambda _, job: self.due.append(job))
+        self.makings = _Makings(self.ask, threading.RLock())
 
     def ask(self, request: MakePath, put: Callable[[Any], None]) -> None:
         assert request.path == PATH
@@ -53,16 +51,6 @@ class Wire:
     def follows(self, number: int, path: str = PATH) -> None:
         """Ask, not knowing whether the node is there."""
         self.makings.follow(self.follower(number, makes=False, path=path))
-
-    def sends(self, number: int, meanwhile: Callable[[], object], path: str = PATH) -> None:
-        """Ask; something happens on another thread when this one has looked."""
-
-        def send() -> None:
-            assert not self.makings.under_way
-            elsewhere(meanwhile)
-            self.sent.append(number)
-
-        self.makings.heed(Create(f"{path}/x-", b"", number), send)
 
 
 def elsewhere(call: Callable[[], object]) -> None:
@@ -171,122 +159,3 @@ def test_those_who_wait_for_a_request_that_was_interrupted_ask_themselves(wire: 
     assert wire.sent == [2, 3]
     wire.follows(4)
     assert wire.sent == [2, 3, 4]
-
-
-def test_a_making_waits_for_one_that_has_looked_and_not_sent(wire: Wire) -> None:
-    def meanwhile() -> None:
-        wire.makes(1)
-        wire.follows(3)
-        for _ in range(2):
-            wire.due.pop()()
-        assert (wire.asked, wire.sent) == ([], [])
-
-    wire.sends(2, meanwhile)
-    wire.due.pop()()
-    wire.asked.pop()(None)
-    assert wire.sent == [2, 1, 3]
-    assert (wire.due, wire.makings.sending, wire.makings.under_way) == ([], set(), {})
-
-
-def test_a_making_waits_for_nobody_who_sends_elsewhere(wire: Wire) -> None:
-    wire.sends(2, partial(wire.makes, 1), "/locks/other")
-    assert (len(wire.asked), wire.due) == (1, [])
-
-
-def test_a_making_waits_for_no_later_sender(wire: Wire) -> None:
-    def meanwhile() -> None:
-        wire.makes(1)
-
-    wire.sends(2, meanwhile)
-    (look,) = wire.due
-    wire.makings.heed(Create(f"{PATH}/x-", b"", 3), look)
-    assert len(wire.asked) == 1
-
-
-def test_a_making_does_not_wait_for_its_own_thread(wire: Wire) -> None:
-    wire.makings.heed(Create(f"{PATH}/x-", b"", 2), partial(wire.makes, 1))
-    assert (len(wire.asked), wire.due) == (1, [])
-
-
-def test_a_handler_does_not_wait_for_the_sender_that_it_has_interrupted(wire: Wire) -> None:
-    def handler() -> None:
-        elsewhere(partial(wire.makes, 1))
-        wire.due.pop()()
-        assert wire.asked == []
-        wire.makings.heed(Create(f"{PATH}/x-", b"", 3), wire.due.pop())
-        assert len(wire.asked) == 1
-
-    wire.makings.heed(Create(f"{PATH}/x-", b"", 2), handler)
-
-
-def test_a_making_does_not_wait_for_ever(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("zklock._kazoo.store.clock", lambda: now[0])
-
-    def meanwhile() -> None:
-        wire.makes(1)
-        now[0] += LOOKS - 0.001
-        wire.due.pop()()
-        assert wire.asked == []
-        now[0] += 0.001
-        wire.due.pop()()
-        wire.asked.pop()(None)
-        wire.makes(4)  # the same sender is not waited for again
-        assert len(wire.asked) == 1
-
-    wire.sends(2, meanwhile)
-    assert wire.sent == [1, 2]
-
-
-def test_a_sender_that_is_struck_is_not_waited_for(wire: Wire) -> None:
-    def strike() -> None:
-        elsewhere(partial(wire.makes, 1))
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        wire.makings.heed(Create(f"{PATH}/x-", b"", 2), strike)
-    wire.due.pop()()
-    assert len(wire.asked) == 1
-
-
-def test_a_maker_that_is_struck_while_it_waits_holds_up_nobody(wire: Wire) -> None:
-    def after(_: float, job: Callable[[], object]) -> None:
-        wire.due.append(job)
-        wire.follows(3)
-        raise KeyboardInterrupt
-
-    def meanwhile() -> None:
-        wire.makings._after = after
-        with pytest.raises(KeyboardInterrupt):
-            wire.makes(1)
-
-    wire.sends(2, meanwhile)
-    wire.due.pop()()
-    assert (wire.asked, wire.sent, wire.makings.under_way) == ([], [3, 2], {})
-
-
-def test_a_request_that_fails_as_it_is_sent_late_holds_up_nobody(wire: Wire) -> None:
-    def fail(request: MakePath, put: Callable[[Any], None]) -> None:
-        raise MemoryError
-
-    def meanwhile() -> None:
-        wire.makes(1)
-        wire.follows(3)
-
-    wire.sends(2, meanwhile)
-    wire.makings._ask = fail
-    with pytest.raises(MemoryError):
-        wire.due.pop()()
-    assert (wire.sent, wire.makings.under_way) == ([2, 1, 3], {})
-
-
-@pytest.mark.hazard("H9")
-def test_a_sender_that_is_struck_at_any_moment_leaves_no_note(wire: Wire) -> None:
-    create = Create(f"{PATH}/x-", b"", 2)
-    moments = Moments()
-    moments.run(lambda: wire.makings.heed(create, wire.asked.copy))
-    total = moments.count
-    assert total > 4
-    for at in range(1, total + 1):
-        moments.run(lambda: wire.makings.heed(create, wire.asked.copy), at)
-        assert not wire.makings.sending, at

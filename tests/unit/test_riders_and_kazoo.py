@@ -11,11 +11,11 @@ import pytest
 
 from tests.contract.struck import Moments
 from tests.unit.testing.wire import CONNECTED, OPS, SESSION_ID, Peer, Server, frame, reply, text
-from zklock._engine.timed_thread import TimedThread
 from zklock._kazoo.connect import new_client
-from zklock._kazoo.riding import RidingHandler, RidingStore
+from zklock._kazoo.handler import Handler
+from zklock._kazoo.riding import RidingStore
 from zklock._kazoo.wire import GET_CHILDREN_2
-from zklock._recipes.effects import Create, CreateAll, Delete, Failed, Failure, List, MakePath
+from zklock._recipes.effects import Create, Delete, Failed, Failure, List, MakePath
 from zklock.testing import wait_for
 
 SOON = 60.0
@@ -70,7 +70,7 @@ def book() -> Iterator[Book]:
         yield book
 
 
-class Late(RidingHandler):
+class Late(Handler):
     """Threads named ``late`` are held between queueing a request and waking kazoo."""
 
     def __init__(self) -> None:
@@ -95,8 +95,8 @@ class Late(RidingHandler):
 class Client:
     """A started client, and a store on it."""
 
-    def __init__(self, book: Book, handler: RidingHandler | None = None) -> None:
-        self.handler = handler or RidingHandler()
+    def __init__(self, book: Book, handler: Handler | None = None) -> None:
+        self.handler = handler or Handler()
         self.kazoo = new_client(book.hosts, 30.0, handler=self.handler)
         self.kazoo.start(SOON)
         self.store = RidingStore(
@@ -104,7 +104,6 @@ class Client:
             lambda *_: None,
             lambda owner: True,
             threading.RLock(),
-            TimedThread("zklock-test", lambda: None).after,
             handler=self.handler,
         )
         wait_for(lambda: self.handler.line is not None, SOON, "the line")
@@ -241,7 +240,7 @@ def test_nothing_rides_before_kazoo_has_authenticated(book: Book) -> None:
         return answer(body)
 
     book.answer = slowly
-    handler = RidingHandler()
+    handler = Handler()
     kazoo = new_client(book.hosts, 30.0, auth_data=[("digest", "me:secret")], handler=handler)
     kazoo.start_async()
     assert asked.wait(SOON)
@@ -315,21 +314,3 @@ def test_a_version_of_kazoo_that_wakes_differently_would_be_noticed() -> None:
         wait_for(lambda: not wake.pending(), SOON, "the wake-ups to be received")
         assert [xid for xid in book.xids if xid > 0] == []
         client.close()
-
-
-@pytest.mark.parametrize("awaited", [False, True])
-@pytest.mark.parametrize("first", [Create("/a/x-", b""), CreateAll((Create("/a/x-", b""),))])
-def test_who_sends_a_create_is_noted_until_it_is_sent(
-    client: Client, monkeypatch: pytest.MonkeyPatch, first: Any, awaited: bool
-) -> None:
-    noted: list[list[tuple[str, ...]]] = []
-
-    def note(*_: Any) -> None:
-        noted.append([each.parents for each in client.store._makings.sending])
-
-    monkeypatch.setattr(client.handler, "depart", note)
-    monkeypatch.setattr(client.handler, "board", note)
-    send = client.store.fly_awaited if awaited else client.store.fly
-    send((first,), note)
-    assert noted == [[("/a",)]]
-    assert not client.store._makings.sending

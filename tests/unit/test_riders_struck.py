@@ -1,7 +1,6 @@
 """Locks whose requests ride, struck wherever it can happen to a caller in the riders' modules.
 
-A caller is struck before every bytecode of the modules that take no turn (``_kazoo/turn.py``). In
-all of them it is struck at every moment at which CPython looks for signals.
+A caller is struck at every moment at which CPython looks for signals.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ import zklock
 from tests.contract.struck import LIBRARY, Moments
 from tests.contract.support import SOON, gone, granted, run
 from tests.modes import repeated
-from tests.unit.bytecodes import Bytecodes
 from zklock.testing import EmbeddedServer, embedded, wait_for
 
 pytestmark = [
     pytest.mark.hazard("H9"),
-    pytest.mark.lengthy("every bytecode of the riders' modules: for changes of them"),
+    pytest.mark.lengthy("every moment in the riders' modules: for changes of them"),
 ]
 
-BYTECODES = Bytecodes(*(f"_kazoo/{name}.py" for name in ("riders", "wake", "wire")))
 MOMENTS = Moments(folder=str(Path(LIBRARY, "_kazoo")))
 
 
@@ -36,10 +33,9 @@ def server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def connect(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer,
 ) -> Iterator[Callable[[], zklock.Client]]:
     """Return what makes a client with riders, and waits until they ride."""
-    monkeypatch.setenv("ZKLOCK_RIDER", "on")
     clients: list[zklock.Client] = []
 
     def connect() -> zklock.Client:
@@ -103,34 +99,32 @@ def waited_for(client: zklock.Client, other: zklock.Client) -> Callable[[], None
     return use
 
 
-def counted(strikes: Bytecodes | Moments, call: Callable[[], None]) -> int:
+def counted(call: Callable[[], None]) -> int:
     """Return how many places there are in a call that reads its own answers.
 
-    There are fewer where the connection thread has the turn, as it may have on a busy machine.
+    There are fewer where the reader hears them, as it may on a busy machine.
     """
 
     def reads() -> bool:
-        return not strikes.run(call) and strikes.count > 150
+        return not MOMENTS.run(call) and MOMENTS.count > 150
 
-    wait_for(reads, SOON, lambda: f"{strikes.count} places only")
-    return strikes.count
+    wait_for(reads, SOON, lambda: f"{MOMENTS.count} places only")
+    return MOMENTS.count
 
 
 @pytest.mark.parametrize("use", [released_and_got, given_up, waited_for])
-@pytest.mark.parametrize("strikes", [BYTECODES, MOMENTS], ids=["bytecodes", "moments"])
 def test_leaves_no_node_behind(
     connect: Callable[[], zklock.Client],
     use: Callable[[zklock.Client, zklock.Client], Callable[[], None]],
-    strikes: Bytecodes | Moments,
 ) -> None:
     client, other = connect(), connect()
     held = granted(zklock.Lock(other, "/struck")) if use is given_up else None
     ours = set() if held is None else {held.path.rpartition("/")[2]}
     call = use(client, other)
     call()
-    total = counted(strikes, call)
+    total = counted(call)
     for at in range(1, total + 1, repeated(1, 5)):
-        strikes.run(call, at)
+        MOMENTS.run(call, at)
         wait_for(
             lambda: set(other.get_children("/struck")) == ours,
             SOON,

@@ -286,13 +286,13 @@ class TestSeeds:
 
     def test_ranges_and_single_ones(self, file: Path) -> None:
         plan = str(plan_of(6))
-        file.write_text(f"# a comment\n\n7-28 on none # more\n5 off twice\n6 off once {plan}\n")
+        file.write_text(f"# a comment\n\n7-28 none # more\n5 twice\n6 once {plan}\n")
         assert [str(entry) for entry in seeds.entries()] == [
-            "7-16 on none",
-            "17-26 on none",
-            "27-28 on none",
-            "5-5 off twice",
-            "6-6 off once",
+            "7-16 none",
+            "17-26 none",
+            "27-28 none",
+            "5-5 twice",
+            "6-6 once",
         ]
         *_, last = seeds.entries()
         assert last.text == plan
@@ -301,23 +301,21 @@ class TestSeeds:
         "line",
         [
             "7",
-            "7 on",
-            "7 none on",
-            "7 On none",
-            "7 on never",
-            "seven on none",
-            "9-7 on none",
-            "-7 on none",
-            "7-8-9 on none",
-            "7.5 on none",
-            "7 on none no plan",
-            "7 on none {}",
-            '7 on none {"faults": [], "colour": "red"}',
+            "7 None",
+            "7 never",
+            "seven none",
+            "9-7 none",
+            "-7 none",
+            "7-8-9 none",
+            "7.5 none",
+            "7 none no plan",
+            "7 none {}",
+            '7 none {"faults": [], "colour": "red"}',
         ],
     )
     def test_a_malformed_line_is_refused_with_its_number(self, file: Path, line: str) -> None:
         file.write_text(f"# a comment\n{line}\n")
-        with pytest.raises(ValueError, match=r"^seeds\.txt:2: SEEDS RIDERS INTERRUPTS \[PLAN\]$"):
+        with pytest.raises(ValueError, match=r"^seeds\.txt:2: SEEDS INTERRUPTS \[PLAN\]$"):
             list(seeds.entries())
 
 

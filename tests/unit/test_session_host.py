@@ -13,7 +13,7 @@ import pytest
 from kazoo.protocol.states import KazooState, KeeperState
 
 from tests.fakes import Counted, Written, failure
-from tests.unit.sessions import PATH, TIMEOUT, FakeReader, World
+from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import AccessDenied, ClientClosed, Grant, Loss, LossReason, WouldDeadlock, ZkLockError
 from zklock._engine import session as session_module
 from zklock._engine.attempt import Attempt
@@ -21,8 +21,7 @@ from zklock._engine.grant import GrantOptions
 from zklock._engine.lease import LeaseSettings
 from zklock._engine.session import LATE_TIMEOUTS, LATENESS, Session
 from zklock._kazoo import states
-from zklock._kazoo.deletion import Deletion
-from zklock._recipes import lock as lock_recipe, names, semaphore, steps, together
+from zklock._recipes import lock as lock_recipe, names, semaphore, together
 from zklock._recipes.effects import (
     Check,
     Claim,
@@ -30,7 +29,6 @@ from zklock._recipes.effects import (
     CreateAll,
     Delete,
     DeleteAll,
-    Event,
     Exists,
     Failure,
     List,
@@ -931,128 +929,32 @@ def test_a_timeout_that_is_not_negotiated_is_given_or_taken_for_four_seconds(
 # Callers that wait, and those who are told.
 
 
-@pytest.fixture
-def reading() -> World:
-    """A world where callers may read the replies to what they wait for."""
-    world = World(reads=True)
-    world.connect()
-    return world
-
-
-def reader_of(world: World) -> FakeReader:
-    reader = world.session.reader
-    assert isinstance(reader, FakeReader)
-    return reader
-
-
 @pytest.mark.parametrize("awaited", [False, True])
-def test_who_waits_for_a_release_reads_the_reply_and_nobody_else(
-    reading: World, awaited: bool
-) -> None:
-    grant = reading.acquire()
-    assert reader_of(reading).flown == []
-    reading.session.let_go(grant, **({"awaited": True} if awaited else {}))
-    assert reader_of(reading).flown == [(Delete(grant.path),)] * awaited
-    reading.run()
-    assert nodes(reading) == []
-
-
-def test_a_release_that_is_put_off_is_read_by_nobody(reading: World) -> None:
-    grant = reading.acquire()
-    reading.free = False
-    with reading.session.guard:
-        reading.session.let_go(grant, awaited=True)
-        reading.run()
-    assert nodes(reading) == []
-    assert reader_of(reading).flown == []
-
-
-def behind(world: World, count: int = 1) -> tuple[Attempt[Any], str]:
-    """Return one who waits behind contenders of another session, and the nearest one's node."""
-    other = world.server.open_session()
-    world.server.make_path(PATH)
-    for _ in range(count):
-        blocker = world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", other)
-    assert isinstance(blocker, str)
-    attempt = world.ask_for()
+def test_who_waits_for_a_release_may_hear_the_answer(world: World, awaited: bool) -> None:
+    grant = world.acquire()
+    assert world.store.awaited == []
+    world.session.let_go(grant, **({"awaited": True} if awaited else {}))
+    assert world.store.awaited == [(Delete(grant.path),)] * awaited
     world.run()
-    return attempt, blocker
+    assert nodes(world) == []
 
 
-def listens(world: World, attempt: Attempt[Any], blocker: str) -> Deletion:
-    """Have it listen; return what it listens for."""
-    assert not world.session.listen(attempt, blocker, 2.0)
-    deletion, seconds = reader_of(world).listening[-1]
-    assert (deletion.path, seconds) == (blocker, 2.0)
-    return deletion
+def test_a_release_that_is_put_off_is_heard_by_nobody_who_waits(world: World) -> None:
+    grant = world.acquire()
+    world.free = False
+    with world.session.guard:
+        world.session.let_go(grant, awaited=True)
+        world.run()
+    assert nodes(world) == []
+    assert world.store.awaited == []
 
 
-def test_who_waits_alone_hears_the_end_of_its_blocker(reading: World) -> None:
-    attempt, blocker = behind(reading)
-    deletion = listens(reading, attempt, blocker)
-    assert deletion.due()
-    deletion.come()
-    assert not deletion.due()
-    reading.run()
-    assert attempt.result().held
-
-
-def test_who_hears_it_at_rest_has_the_sessions_thread_prove(reading: World) -> None:
-    """Whoever is struck between taking a heartbeat and sending it would leave it unanswered."""
-    attempt, blocker = behind(reading, 2)
-    reading.run(3 * BEAT)  # its turn is far: it rests
-    deletion = listens(reading, attempt, blocker)
-    proofs = len(reading.requests(Check))
-    reading.server.delete(blocker)
-    deletion.come()
-    assert len(reading.requests(Check)) == proofs
-    reading.run()
-    assert len(reading.requests(Check)) == proofs + 1
-
-
-def test_who_may_have_missed_it_looks_again(reading: World) -> None:
-    attempt, blocker = behind(reading)
-    deletion = listens(reading, attempt, blocker)
-    deletion.missed()
-    reading.run()
-    assert attempt.waits_behind(blocker)
-    assert deletion.due()
-
-
-def test_who_waits_with_others_hears_nothing_itself(reading: World) -> None:
-    attempt, blocker = behind(reading)
-    deletion = listens(reading, attempt, blocker)
-    other = Attempt(reading.session, steps.given(Event.UNWATCHED))
-    reading.session.watch(other, [blocker])
-    assert not deletion.due()
-    reading.session.leave(other)
-    assert deletion.due()
-
-
-def test_who_waits_behind_its_own_client_hears_nothing_itself(reading: World) -> None:
-    grant = reading.acquire()
-    attempt = reading.ask_for()
-    reading.run()
-    deletion = listens(reading, attempt, grant.path)
-    assert attempt.waits_behind(grant.path)
-    assert not deletion.due()
-
-
-def test_it_is_interrupted_where_its_reader_is(reading: World) -> None:
-    """The reader is asked only while somebody sends or reads."""
-    reader, seen = reader_of(reading), list[bool]()
-    seen.append(reading.session.interrupted)
-    reader.inside = True
-    seen.append(reading.session.interrupted)
-    reader.callers.clear()
-    seen.append(reading.session.interrupted)
-    assert seen == [False, True, False]
-
-
-def test_a_forked_child_leaves_the_connection_to_its_parent(reading: World) -> None:
-    assert not reader_of(reading).forked
-    reading.session.after_fork()
-    assert reader_of(reading).forked
+def test_it_is_interrupted_where_its_handler_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not world.session.interrupted
+    monkeypatch.setattr(world.client.handler, "interrupted", lambda: True)
+    assert world.session.interrupted
 
 
 def test_all_nodes_that_a_flight_finds_are_its_own(world: World) -> None:

@@ -116,8 +116,8 @@ def test_errors_of_kazoo_itself(error: Exception, why: Failure) -> None:
 LONG = "/" + "x" * (MAX_REQUEST // 2)
 
 
-def opened(client: Any, after: Any = None) -> Store:
-    return Store(client, lambda *_: None, lambda owner: True, threading.RLock(), after)
+def opened(client: Any) -> Store:
+    return Store(client, lambda *_: None, lambda owner: True, threading.RLock())
 
 
 @pytest.mark.hazard("H32")
@@ -146,20 +146,6 @@ def test_a_request_that_is_too_large_is_not_sent(request_: Request) -> None:
     assert isinstance(failed, Failed)
     assert failed.why is Failure.OTHER
     assert "was not sent" in str(failed.error)
-
-
-@pytest.mark.parametrize("first", [Create("/a/x-", b""), CreateAll((Create("/a/x-", b""),))])
-def test_who_sends_a_create_is_noted_until_it_is_sent(
-    first: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = opened(KazooClient())
-    noted: list[list[tuple[str, ...]]] = []
-    monkeypatch.setattr(
-        store, "_ask", lambda *_: noted.append([each.parents for each in store._makings.sending])
-    )
-    store.fly((first,), print)
-    assert noted == [[("/a",)]]
-    assert not store._makings.sending
 
 
 def test_the_longest_path_fits_into_every_request() -> None:

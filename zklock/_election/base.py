@@ -352,7 +352,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
             attempt = self._pending = self._attempt(candidacy, self._on_lost)
             if self._stopped:  # a stop() that comes later finds the attempt
                 self._call_off(_STOPPED)
-            self._FRONT.begin(attempt, reads=self._session)
+            self._FRONT.begin(attempt)
             leadership = await outcome(
                 self._FRONT, attempt, limit if patient else self._session.moment
             )

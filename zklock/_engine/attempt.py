@@ -23,7 +23,6 @@ from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.machine import IllegalStep
 from zklock._engine.mailbox import Mailbox, MailHost
 from zklock._engine.outcome import Outcome
-from zklock._engine.runtime import Reader
 from zklock._engine.stages import News, Stage
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import (
@@ -124,21 +123,14 @@ class Host(MailHost, Protocol):
     def park(self, attempt: Attempt[Any]) -> None:
         """Call ``attempt.resume()`` when the client is connected."""
 
-    @property
-    def reader(self) -> Reader | None:
-        """What has threads read the replies to what they wait for; ``None``: they cannot."""
-
     def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
         """Send the flight; ``done(results)`` is called."""
 
     def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        """Do as ``fly``, for a thread that waits and may read the replies (see ``reader``)."""
+        """Do as ``fly``, for a thread that waits, and may ``hear`` the answers itself."""
 
-    def listen(self, attempt: Attempt[Any], blocker: str, seconds: float) -> bool:
-        """Wait on this thread until the blocker is gone, and call ``attempt.watched`` then.
-
-        Return whether it was called. This may end before: others call it, then.
-        """
+    def hear(self, flight: Flight, seconds: float) -> bool:
+        """Wait for answers to a flight, at most so long; ``False`` at once if others hear them."""
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
@@ -186,7 +178,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
     told = False
     made: tuple[GrantBase, ...] = ()  # grants that the host has made for it
     _tries = 0
-    _awaited = 0  # by the thread with this ident, which may read replies
+    _awaited = 0  # by the thread with this ident, which may read the answers
     # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
     _decided: _Decision | None = None
     # Only the thread that handles news uses the following.
@@ -221,7 +213,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
 
         ``awaited``: this thread is about to ``wait()``.
         """
-        if awaited and self._host.reader is not None:
+        if awaited:
             self._awaited = threading.get_ident()
         try:
             self._host.enter(self)
@@ -237,66 +229,22 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         """Wait for the outcome, at most ``timeout`` seconds; return whether there is one."""
         if self._awaited and not self._outcome:
             end = math.inf if timeout is None else time.monotonic() + timeout
-            self._read(end)
-            if timeout is not None:
+            if self._hear(end) and timeout is not None:
                 timeout = max(0.0, end - time.monotonic())
+            self._awaited = 0
         return bool(self._outcome) or super().wait(timeout)
 
-    def look(self) -> bool:
-        """Read the replies to its flights, if they come at once; return whether it is over.
-
-        This does not sleep. What comes later is left to other threads.
-        """
-        if self._awaited and not self._outcome:
-            reader = self._host.reader
-            assert reader is not None
-            try:
-                self._read_on(reader)
-            finally:
-                self._read_no_more()
-        return bool(self._outcome)
-
-    def _read(self, end: float) -> None:
-        """Read the replies to its flights, as long as they are read on this thread."""
-        me, reader = self._awaited, self._host.reader
-        assert reader is not None
-        self.when_done(lambda: None if threading.get_ident() == me else reader.ring())
-        try:
-            self._read_on(reader, end)
-        finally:
-            self._read_no_more()
-
-    def _read_on(self, reader: Reader, end: float | None = None) -> None:
-        """Read until then; without an end, do not sleep."""
-        left: float | None = None
-        while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
+    def _hear(self, end: float) -> bool:
+        """Hear the answers to its flights until then, if this thread can; return whether it has."""
+        heard = False
+        while not self._outcome and (left := end - time.monotonic()) > 0:
             stay = self._stay
-            if stay is None:
-                return
-            if not reader.reads(stay.asked, left) and not self._listens(stay.asked, left):
-                return
-
-    def _listens(self, asked: Asked, seconds: float | None) -> bool:
-        """Hear that the contender before it is gone, if it waits for that; return whether it is."""
-        if seconds is None or not isinstance(asked, Wait) or asked.own is None:
-            return False
-        behind = asked.blocker.rpartition("/")[0] == asked.own.rpartition("/")[0]
-        return behind and self._host.listen(self, asked.blocker, seconds)
-
-    def waits_behind(self, blocker: str) -> bool:
-        """Whether it waits until this node is gone. Who changes that rings, or sends a flight."""
-        stay = self._stay
-        asked = None if stay is None else stay.asked
-        return isinstance(asked, Wait) and asked.blocker == blocker and not self._outcome
-
-    def _read_no_more(self) -> None:
-        """Leave replies to other threads. Repeatable."""
-        if not self._awaited:
-            return
-        reader, stay = self._host.reader, self._stay
-        if reader is not None and stay is not None:
-            reader.read_no_more(stay.asked)
-        self._awaited = 0
+            if stay is None or not isinstance(stay.asked, tuple):
+                break
+            if not self._host.hear(stay.asked, left):
+                break
+            heard = True
+        return heard
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
@@ -312,9 +260,9 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         decision: _Decision = self.__dict__.setdefault("_decided", mine)
         if decision.fate is _Fate.ACCEPTED:
             return False
+        self._awaited = 0
         self._resolve(None, decision.error)
         self._tell(self._withdraw)
-        self._read_no_more()
         return decision is mine
 
     def accept(self) -> bool:
@@ -456,6 +404,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                         self._host.sweep(path)
         elif [result for result in results if isinstance(result, Failed) and result.busy]:
             self._stage = stages.TABLE[self._stage, News.BUSY]
+            stay.answered = True
             stay.call_off = self._host.pause(
                 backoff(self._rests), partial(self._tell, self._elapsed, stay, results)
             )

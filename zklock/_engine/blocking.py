@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from zklock._engine.script import A, Front, Outcome, Sending
+from zklock._engine.script import A, Front, Outcome
 
 T = TypeVar("T")
 
@@ -26,13 +26,11 @@ def run(script: Callable[[], Coroutine[Any, Any, T]]) -> T:
 class Blocking(Front):
     """A thread waits by blocking."""
 
-    def reads(self, session: Sending) -> bool:
-        """Whether this thread may read replies: it does so until they are there."""
-        return True
+    BLOCKS = True
 
-    def begin(self, attempt: Outcome, *, reads: Sending | None = None) -> None:
+    def begin(self, attempt: Outcome) -> None:
         """Start an attempt."""
-        attempt.start(awaited=reads is not None)
+        attempt.start(awaited=True)
 
     async def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None

@@ -12,7 +12,6 @@ from zklock._engine import lifecycle
 from zklock._engine.bodies import Bodied, Left, Uses
 from zklock._engine.callbacks import check_callback
 from zklock._engine.lifecycle import State, Step
-from zklock._engine.runtime import Reader
 from zklock._engine.script import Answer, Asked, Front
 from zklock._ground.clock import check_timeout
 from zklock._ground.kept import kept
@@ -67,10 +66,6 @@ class Keeper(Asked, Protocol):
     @property
     def moment(self) -> float:
         """How long a call that should be short may wait for an answer, in seconds."""
-
-    @property
-    def reader(self) -> Reader | None:
-        """What has threads read the replies to what they wait for; ``None``: they cannot."""
 
     @property
     def interrupted(self) -> bool:
@@ -244,7 +239,7 @@ class GrantBase(Bodied):
 
     async def _release(self) -> None:
         check_thread("release()")
-        await self._answered(self._end(awaited=self._FRONT.reads(self._keeper)))
+        await self._answered(self._end(awaited=self._FRONT.BLOCKS))
 
     async def _answered(self, answer: Answer) -> None:
         """Wait for ZooKeeper's answer to the end of the grant, for a short, bounded time."""
@@ -390,7 +385,7 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
         _set_ends(ends)
         mine = _ended_by(ends)
         keeper, front = grants[0]._keeper, grants[0]._FRONT
-        answer = keeper.let_go(*mine, awaited=front.reads(keeper)) if mine else None
+        answer = keeper.let_go(*mine, awaited=front.BLOCKS) if mine else None
     except BaseException:
         try:
             _let_go_later(ends)

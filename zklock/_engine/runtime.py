@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -11,9 +11,8 @@ from zklock._engine.callers import Callers, Calls
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock as real_clock
 from zklock._kazoo.client import Kazoo
-from zklock._kazoo.deletion import Deletion
-from zklock._kazoo.store import After, Results
-from zklock._kazoo.switch import open_store
+from zklock._kazoo.riding import open_store
+from zklock._kazoo.store import Results
 from zklock._recipes.effects import Flight
 
 
@@ -46,61 +45,20 @@ class Calling(Protocol):
         """Let the threads end when they have run all callbacks."""
 
 
-class Reader(Protocol):
-    """Has callers read the replies to what they wait for, where they can.
-
-    ``callers`` has those who send or read at this moment: empty, ``interrupted()`` is false.
-    """
-
-    @property
-    def callers(self) -> Collection[object]: ...
-
-    def interrupted(self) -> bool:
-        """Whether this is a signal handler that has interrupted the sending or the reading."""
-
-    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        """Send the requests for a caller that waits, and call ``done`` as ``Sends.fly`` does.
-
-        If the caller is interrupted as it reads, ``done`` may be called twice, with the same
-        results.
-        """
-
-    def reads(self, flight: object, seconds: float | None) -> bool:
-        """Wait for replies to the flight, and hear them; return whether to call again.
-
-        With ``None``, do not sleep, and wait for a fraction of a millisecond at most. Anything but
-        a flight that is read here is not waited for.
-        """
-
-    def listen(self, deletion: Deletion, seconds: float) -> bool:
-        """Wait for the deletion of a node that is watched, and tell if this hears of it.
-
-        Return whether it was told. Nobody else is told of this deletion then. It waits for at most
-        ``seconds``, and may end before: then the deletion is told as all others are.
-        """
-
-    def glances(self) -> bool:
-        """Whether a caller that must not sleep should read the replies to what it sends next."""
-
-    def read_no_more(self, flight: object) -> None:
-        """Leave the replies to the flight to another thread, if they are read here."""
-
-    def ring(self) -> None:
-        """Wake a thread in ``reads``."""
-
-    def after_fork(self) -> None:
-        """Leave the connection to the parent of this process."""
-
-
 class Sends(Protocol):
     """Sends flights (see ``Store``)."""
 
     def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
         """Send the requests; call ``done(results)`` when all are answered."""
 
-    @property
-    def reader(self) -> Reader | None:
-        """What has callers read replies; ``None``: replies are heard on other threads."""
+    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        """Do as ``fly``, for a thread that waits, and may ``hear`` the answers itself.
+
+        If it is interrupted meanwhile, ``done`` may be called twice, with the same results.
+        """
+
+    def hear(self, flight: Flight, seconds: float) -> bool:
+        """Wait for answers to a flight, at most so long; ``False`` at once if others hear them."""
 
 
 Limit: TypeAlias = Callable[[float | None, Callable[[], object]], float | None]
@@ -119,7 +77,6 @@ OpenStore: TypeAlias = Callable[
         Callable[[str, str | None], None],
         Callable[[int], bool],
         AbstractContextManager[object],
-        After,
     ],
     Sends,
 ]

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from zklock._engine.runtime import Reader
 from zklock._recipes import queries
 from zklock._recipes.effects import Recipe
 from zklock.errors import NoAnswer
@@ -24,9 +23,6 @@ class Answer(Protocol):
 
     def when_done(self, call: Callable[[], object]) -> None:
         """Call when the answer comes, on the thread that brings it; at once if it is there."""
-
-    def look(self) -> bool:
-        """Return whether the answer is there, or comes at once; do not sleep."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for at most ``timeout`` seconds; return whether the answer has come."""
@@ -52,14 +48,6 @@ class Outcome(Answer, Protocol):
 
     def give_up(self) -> bool:
         """Withdraw, unless it is too late; return whether this call did it."""
-
-
-class Sending(Protocol):
-    """A session that a thread is about to send on."""
-
-    @property
-    def reader(self) -> Reader | None:
-        """What has threads read the replies to what they wait for; ``None``: they cannot."""
 
 
 class Asked(Protocol):
@@ -100,25 +88,17 @@ class Turn(Protocol):
 
 
 class Front(ABC):
-    """How a front waits."""
+    """How a front waits. ``BLOCKS``: the thread that has sent something waits for the answer."""
+
+    BLOCKS: bool
 
     def turn(self) -> Turn | None:
         """Return a turn to wait for before a start; ``None``: start now."""
         return None
 
     @abstractmethod
-    def reads(self, session: Sending) -> bool:
-        """Whether this thread may read the replies to what it sends next.
-
-        If so, what follows is ``finished()``.
-        """
-
-    @abstractmethod
-    def begin(self, attempt: Outcome, *, reads: Sending | None = None) -> None:
-        """Start an attempt, now or soon.
-
-        ``reads``: its session, if what follows is ``finished(attempt)``: see ``reads()``.
-        """
+    def begin(self, attempt: Outcome) -> None:
+        """Start an attempt, now or soon; what follows is ``finished(attempt)``."""
 
     @abstractmethod
     def finished(

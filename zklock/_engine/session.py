@@ -60,7 +60,6 @@ from zklock._ground.strikes import may_strike
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo import states
 from zklock._kazoo.client import Kazoo, closed_error, forked_error
-from zklock._kazoo.deletion import Deletion
 from zklock._kazoo.handler import Handler, WireObserver
 from zklock._kazoo.states import Change
 from zklock._kazoo.store import Results, shielded
@@ -135,9 +134,7 @@ class Session(Uncopied, WireObserver):
             self._on_event,
             lambda owner: owner == self._id,
             self.guard,
-            self._worker.after,
         )
-        self.reader = self._store.reader
         self._handler = client.handler if isinstance(client.handler, Handler) else None
         self._wire: tuple[float, float] | None = None  # handshake sent at, negotiated timeout
         self._id: int | None = None
@@ -339,8 +336,7 @@ class Session(Uncopied, WireObserver):
         """Whether this is a signal handler that has interrupted a change on its own thread."""
         if self._has_guard():
             return True
-        reader = self.reader
-        return reader is not None and bool(reader.callers) and reader.interrupted()
+        return self._handler is not None and self._handler.interrupted()
 
     @property
     def connected(self) -> bool:
@@ -402,25 +398,12 @@ class Session(Uncopied, WireObserver):
         self._send(flight, done, self._store.fly)
 
     def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        """Do as ``fly``, for a thread that waits and may read the replies (see ``reader``)."""
-        assert self.reader is not None
-        self._send(flight, done, self.reader.fly)
+        """Do as ``fly``, for a thread that waits, and may ``hear`` the answers itself."""
+        self._send(flight, done, self._store.fly_awaited)
 
-    def listen(self, attempt: Attempt[Any], blocker: str, seconds: float) -> bool:
-        """Wait on this thread until a node is gone, if the attempt alone is to be told of it."""
-        assert self.reader is not None
-        deletion = Deletion(
-            blocker,
-            come=partial(self._on_event, states.DELETED, blocker, attempt),
-            missed=partial(attempt.watched, None, deleted=False),
-            due=partial(self._waits_alone, attempt, blocker),
-        )
-        return self.reader.listen(deletion, seconds)
-
-    def _waits_alone(self, attempt: Attempt[Any], blocker: str) -> bool:
-        with self.guard:
-            alone = self._watchers.of(blocker) == [attempt] and self._nodes.get(blocker) is None
-        return alone and attempt.waits_behind(blocker)
+    def hear(self, flight: Flight, seconds: float) -> bool:
+        """Wait for answers to a flight, at most so long; ``False`` at once if others hear them."""
+        return self._store.hear(flight, seconds)
 
     def _send(
         self,
@@ -714,8 +697,7 @@ class Session(Uncopied, WireObserver):
             now = self._clock()
             telemetry.emit(SessionEnded(at=now, session_id=session_id, reason=reason))
 
-    def _on_event(self, kind: str, path: str | None, heard_by: Attempt[Any] | None = None) -> None:
-        """Take an event; ``heard_by``: who has heard of it itself, and is told alone."""
+    def _on_event(self, kind: str, path: str | None) -> None:
         if path is None:
             return  # the connection is lost; the state reports this too
         deleted = kind == states.DELETED
@@ -723,7 +705,7 @@ class Session(Uncopied, WireObserver):
         with self.guard:
             self._lapse()  # the session may have expired meanwhile, with its nodes
             own = self._nodes.get(path)
-            attempts = self._watchers.of(path) if heard_by is None else [heard_by]
+            attempts = self._watchers.of(path)
             held = deleted and self._nodes.was_granted(path)
             taken = deleted and own is not None  # what this client deletes, it has forgotten
             awake = False
@@ -731,10 +713,7 @@ class Session(Uncopied, WireObserver):
             missing = deleted and [each for each in attempts if self._rouse(each, now)]
             if missing:
                 self._heartbeat.soon()
-                if heard_by is None:
-                    beat = self._take_heartbeat(now, sends=self.connected, proves=True)
-                else:
-                    awake = True  # a heartbeat that is taken is sent: who has heard may be struck
+                beat = self._take_heartbeat(now, sends=self.connected, proves=True)
             if own is not None:
                 self._nodes.fire(path, own)
                 if deleted:
@@ -1097,8 +1076,6 @@ class Session(Uncopied, WireObserver):
     def after_fork(self) -> None:
         """Start over in a forked child: its threads do not run there, and any lock may be taken."""
         self._forked = True
-        if self.reader is not None:
-            self.reader.after_fork()
         self._make_guard()
         self._callers = self._runtime.callers()
         self._outbox = Outbox()

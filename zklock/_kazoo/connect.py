@@ -31,7 +31,6 @@ from zklock._kazoo.client import check_handler, serve
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.refusals import Refusal
 from zklock._kazoo.store import translate
-from zklock._kazoo.switch import new_handler
 from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
 
 LONGEST_TIMEOUT = (2**31 - 1) // 1000
@@ -179,7 +178,7 @@ def new_client(
     check_number("timeout", timeout, "seconds", lambda it: int(it * 1000) > 0, least)
     if proofs is not None:
         proofs = check_int("proofs", proofs, *PROOFS)
-    handler = kazoo_options.setdefault("handler", new_handler())
+    handler = kazoo_options.setdefault("handler", Handler())
     if not isinstance(handler, Handler):
         raise ClientUnusable("connect() needs a zklock.Handler; make other clients with kazoo")
     kazoo_options.setdefault(

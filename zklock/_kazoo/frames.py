@@ -25,9 +25,6 @@ from zklock._kazoo.watches import Watch, Watches
 
 log = logging.getLogger("zklock")
 
-RUN = 16
-"""The most replies to riders that are taken in one go: requests must not wait long behind them."""
-
 _EVENT_XID, _PING_XID, AUTH_XID = -1, -2, -4
 _LENGTH = struct.Struct(">i")
 _REPLY = struct.Struct(">iiqi")  # length; xid, zxid, error
@@ -69,7 +66,6 @@ class Frames:
 
     def __init__(self, hears: Hears) -> None:
         self.broken = False
-        self.more = False  # ``sort`` has stopped early: there may be whole frames left
         self.watches = Watches()
         self._hears = hears
         self._first = True
@@ -95,16 +91,10 @@ class Frames:
         self._at = 0
         data += chunk
 
-    @property
-    def partial(self) -> bool:
-        """Whether a frame has begun, and is not whole yet."""
-        return self._at < len(self._data) and not self.more
-
     def sort(self) -> bytes:
-        """Take frames, and return the next one for kazoo; nothing if there is none, or not yet."""
-        self.more = False
+        """Take frames, and return the next one for kazoo; nothing if there is none yet."""
         data, size = self._data, len(self._data)
-        for _ in range(RUN):
+        while True:
             at = self._at
             early = self._early.popleft() if self._early and self._authenticated() else b""
             if early or self.broken or size - at < _LENGTH.size:
@@ -123,8 +113,6 @@ class Frames:
             frame = (self._answer if xid > 0 else self._told)(data, at, end)
             if frame:
                 return frame
-        self.more = True
-        return b""
 
     def _told(self, data: bytes | bytearray, at: int, end: int) -> bytes:
         """Take what answers no request with a number; return it if it is kazoo's."""
@@ -183,24 +171,6 @@ class Frames:
             self._seen(zxid)
             taken.append((rider, self._heard(error, watch), body))
         return taken, self._at < size
-
-    def take_deletion(self, path: bytes) -> bool:
-        """Take what comes next if it tells one rider alone that this node was deleted.
-
-        Return whether it does. Nobody was told of it then. Nothing else is taken, or looked at.
-        """
-        data, at = self._data, self._at
-        event = at + _REPLY.size
-        if len(data) - event < _EVENT.size:
-            return False
-        length, xid = _head(data, at)
-        kind, _, size = _EVENT.unpack_from(data, event)
-        name, end = event + _EVENT.size, at + _LENGTH.size + length
-        whole = xid == _EVENT_XID and name + size == end <= len(data)
-        if not whole or data[name:end] != path or not self.watches.take_deletion(kind, path):
-            return False
-        self._at = end
-        return True
 
     def _heard(self, error: int, watch: Watch | None) -> int:
         """Note what the head of a reply says; return the error code to pass on."""

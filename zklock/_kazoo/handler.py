@@ -3,14 +3,15 @@
 ``Handler`` implements kazoo's public handler interface (``kazoo.interfaces.IHandler``). To kazoo's
 threading handler it adds:
 
-- The socket that it gives to kazoo reads ahead. It reports the handshake of each connection, the
-  negotiated session timeout (in the first frame of every connection), and the client's pings.
-  Sockets that kazoo opens for other things (four-letter words) are left alone.
+- What it gives to kazoo for a socket is a ``GatewaySocket``: zklock's requests go past kazoo (see
+  ``gateway``). It reports the handshake of each connection, the negotiated session timeout (in the
+  first frame of every connection), and the client's pings. Sockets that kazoo opens for other
+  things (four-letter words) are left alone.
 - If a server accepts a connection and says nothing, it is given up after a share of the lease. Then
   the next server is tried. kazoo alone waits for a whole session timeout.
 - ``drop()`` breaks the connection, so that kazoo tries the next server.
 - Completions and watches that are marked for it run in place, on the connection thread.
-- A wake-up socket pair that never blocks the sender.
+- Its wake-ups are no sockets, and never block the sender.
 - A server whose data is older than what the client has seen is noticed: see ``Handler.goes_back``
   and ``Handler.not_resumed``.
 - Request numbers that are not used twice in a session. kazoo starts from 1 on every connection. A
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 import socket
@@ -36,7 +38,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
@@ -45,16 +47,17 @@ from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
-from zklock._ground.mutexes import Mutex
+from zklock._ground.mutexes import Mutex, ReentrantMutex, owned_by_me
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
+from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.handshake import unanswered
 from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
-from zklock._kazoo.socket import _SILENT, Wakes, _Socket, _WakeReader, _WakeWriter, is_closed
+from zklock._kazoo.riders import Awaited, Rider
+from zklock._kazoo.socket import _SILENT
+from zklock._kazoo.wake import Wakes, WakeWriter
+from zklock._recipes.effects import Flight
 from zklock.errors import ClientUnusable
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("zklock")
 T = TypeVar("T")
@@ -109,7 +112,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     the client. ``proofs`` is how many of its heartbeats are writes: see :func:`zklock.connect`.
     """
 
-    _connection: type[_Socket] = _Socket
+    _connection: type[GatewaySocket] = GatewaySocket
+    _riders: Wakes | None = None
     completion_queue: Any
     callback_queue: Any
 
@@ -129,24 +133,24 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._pings: list[tuple[float, float]] = []
         self._observer = WireObserver()
         self._observing = Mutex()
-        self._socket: _Socket | None = None
+        self._socket: GatewaySocket | None = None
         self._xid = 0
         self._seen = 0  # the highest zxid of this session's replies
         self._back_at: float | None = None  # the session is given up; until another is asked for
         self._not_resumed_at: float | None = None  # since the last answer
         self._refused = False  # by a server that serves, when the session must be dead
         self._inline = threading.local()
-        self._unpolled = 0
-        self._polled: tuple[Any, ...] = ()
         if not hasattr(select, "poll"):
             raise ClientUnusable(
                 "zklock needs select.poll() and system threads: eventlet's monkey_patch() "
                 "removes them (run zklock in an unpatched process), and Windows has no "
                 "select.poll()"
             )
-        self._poller = select.poll()
         self._process = os.getpid()
-        self._wake: Wakes | None = None
+        self.mutex = ReentrantMutex()
+        self._has_mutex: Callable[[], bool] = owned_by_me(self.mutex)
+        self._bell = Event()
+        self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
 
     @property
     def server(self) -> str:
@@ -275,7 +279,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Whether anything is held on the session; used by its socket."""
         return self._observer.at_stake()
 
-    def asking(self, connection: _Socket, sent: float, resumes: bool) -> float:
+    def asking(self, connection: GatewaySocket, sent: float, resumes: bool) -> float:
         """Note a handshake that is about to be sent; return until when to wait for its answer."""
         self._socket = connection
         if resumes:
@@ -434,7 +438,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     @property
     def waiting(self) -> int:
         """How many requests wait to be sent, with the one that is being sent."""
-        return self._wake.pending() if self._wake is not None else 0
+        return self._riders.pending() if self._riders is not None else 0
 
     def closing(self) -> None:
         """Note that the client is about to end the session; called by the socket."""
@@ -449,12 +453,6 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         finally:
             self._inline.on = before
 
-    def async_result(self) -> Any:
-        """Return an asynchronous result (``IAsyncResult``)."""
-        if getattr(self._inline, "on", False):
-            return _InlineResult()
-        return _Result(self)
-
     def dispatch_callback(self, callback: Any) -> None:
         """Run a watch callback: in place if it is ``Inline``, else on the callback thread."""
         if isinstance(callback.func, Inline):
@@ -462,7 +460,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         else:
             super().dispatch_callback(callback)
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> _Socket:
+    def create_connection(self, *args: Any, **kwargs: Any) -> GatewaySocket:
         """Connect to a server; watch the connection if a session uses it."""
         address = kwargs["address"] if "address" in kwargs else args[0]
         host = str(kwargs.get("hostname") or address[0])
@@ -499,24 +497,105 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 raise TimeoutError("the time to connect is over")
         return seconds
 
-    def create_socket_pair(self) -> tuple[Wakes, _WakeWriter]:
-        """Return the (reader, writer) with which kazoo wakes its connection thread."""
-        self._wake = reader = _WakeReader()
-        return reader, _WakeWriter(reader)
+    @property
+    def line(self) -> GatewaySocket | None:
+        """The connection that takes our requests now; ``None``: they go through kazoo."""
+        connection = self._socket
+        rides = connection is not None and connection.rides and not self.forked
+        return connection if rides else None
 
-    def nudge(self) -> None:
-        """Wake the connection thread once more, for a wake-up that may have been missed.
+    def interrupted(self) -> bool:
+        """Whether this is a signal handler that has interrupted its own thread in here."""
+        connection = self._socket
+        return self._has_mutex() or (
+            connection is not None and connection.taking == threading.get_ident()
+        )
 
-        kazoo sends one request for each wake-up. An interrupt may strike after it has queued a
-        request and before it wakes the thread. Then every later request would wait until the next
-        one comes.
+    def board(self, rider: Rider) -> None:
+        """Put a rider in line, behind what was asked of kazoo before; ``rouse()`` must follow.
+
+        The line may have been closed since the caller looked. Then whoever closed it may not have
+        seen this rider.
         """
-        if self._wake is not None:
-            try:
-                self._wake.wake()
-            except OSError as error:
-                if not is_closed(error) and may_strike():
-                    raise  # a signal handler's
+        riders = self._riders
+        if riders is not None:
+            riders.board(rider)
+        if riders is None or not rider.line.rides:
+            rider.drop()
+
+    def rouse(self) -> None:
+        """Have sent what was put in line: on this thread, unless kazoo may have a queue."""
+        wake = self._riders
+        if wake is not None and wake.pending() and not self._sent(wake):
+            self.wake_kazoo()
+
+    def depart(self, riders: Sequence[Rider], landing: Awaited) -> None:
+        """Send requests whose replies the caller waits for; it may ``hear`` them itself."""
+        if self._riders is None or not self._sent(self._riders, riders, landing):
+            for rider in riders:
+                self.board(rider)
+            self.wake_kazoo()
+
+    def _sent(
+        self, wake: Wakes, riders: Sequence[Rider] = (), landing: Awaited | None = None
+    ) -> bool:
+        """Send what stands in line and these, and return ``True``, unless kazoo goes first."""
+        line = self.line
+        queued = self.interrupted() or (self._open and self._is_asked())
+        return line is not None and not queued and line.write(wake, riders, landing)
+
+    def hear(self, flight: Flight, seconds: float) -> bool:
+        """Wait for replies to a flight, at most so long; ``False`` at once if the reader hears."""
+        connection = self._socket
+        awaited = None if connection is None else connection.reading
+        if connection is None or awaited is None or awaited.flight is not flight:
+            return False
+        return connection.hear(awaited, seconds)
+
+    def wake_kazoo(self) -> None:
+        """Have kazoo's connection thread look whether there is something for it."""
+        self._bell.set()
+
+    def ended(self, connection: GatewaySocket) -> None:
+        """Drop the requests of a closed connection that are still in line."""
+        if self._riders is not None:
+            self._riders.strand(connection)
+
+    def sent(self) -> None:
+        """Note that kazoo has sent a request of its queue."""
+        if self._riders is not None:
+            self._riders.sent()
+
+    def async_result(self) -> Any:
+        """Return an asynchronous result (``IAsyncResult``), and note it until it is there."""
+        result = _InlineResult() if getattr(self._inline, "on", False) else _Result(self)
+        self._open.add(weakref.ref(result, self._open.discard))
+        return result
+
+    def _is_asked(self) -> bool:
+        """Whether kazoo may have a request in its queue."""
+        try:
+            while self._open:
+                each = next(iter(self._open))
+                result = each()
+                if result is not None and not result.ready():
+                    return True
+                self._open.discard(each)
+        except (RuntimeError, StopIteration):  # another thread asks
+            return True
+        return False
+
+    def create_socket_pair(self) -> tuple[Wakes, WakeWriter]:
+        """Return the (reader, writer) with which kazoo wakes its connection thread."""
+        self._riders = Wakes(self._write, self.wake_kazoo)
+        return self._riders, WakeWriter(self._riders)
+
+    def _write(self, wake: Wakes) -> None:
+        """Write the riders that stand first in line; on the connection thread."""
+        if self._socket is not None:
+            self._socket.write(wake)
+        else:
+            wake.hand_over(_drop)
 
     def select(
         self,
@@ -525,56 +604,41 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         xlist: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Do ``select.select`` for this handler's sockets, without its limit on descriptors.
+        """Wait until one of these has something for kazoo. Sending never waits."""
+        if wlist:
+            return [], list(wlist), []
+        connection = rlist[0]
+        if len(rlist) == 2:
+            connection.in_main_loop()
+        else:
+            timeout = connection.patience(timeout)
+        until = math.inf if timeout is None else clock() + timeout
+        connection.flush()
+        while True:
+            self._bell.clear()
+            ready = [each for each in rlist if each.pending()]
+            left = until - clock()
+            if ready or left <= 0:
+                break
+            self._bell.wait(left)
+        if len(rlist) == 1 and not ready:
+            connection.waited()
+        return ready, [], []
 
-        Buffered data counts as readable. Exceptional conditions are not watched for.
+    def nudge(self) -> None:
+        """Wake the connection thread once more, for a wake-up that may have been missed.
+
+        kazoo sends one request for each wake-up. An interrupt may strike after it has queued a
+        request and before it wakes the thread. Then every later request would wait until the next
+        one comes.
         """
-        if wlist and all(each.eager for each in wlist):
-            return [], list(wlist), []  # their send() waits by itself, if it must
-        ready, enough = self._buffered(rlist, wlist)
-        if enough:
-            return ready, [], []
-        for each in rlist:
-            each.flush()
-        alone = len(rlist) + len(wlist) == 1
-        if alone:
-            timeout = (*rlist, *wlist)[0].patience(timeout)
-        milliseconds = 0.0 if ready else None if timeout is None else max(0.0, timeout * 1000)
-        happened = [descriptor for descriptor, _ in self._poll(rlist, wlist).poll(milliseconds)]
-        if alone and not happened:
-            (*rlist, *wlist)[0].waited()
-        for each in rlist:
-            if each.fileno() in happened:
-                each.arrived()
-        return (
-            [each for each in rlist if each.pending()],
-            [each for each in wlist if each.fileno() in happened],
-            [],
-        )
+        if self._riders is not None:
+            self._riders.wake()
 
-    def _buffered(self, rlist: Sequence[Any], wlist: Sequence[Any]) -> tuple[list[Any], bool]:
-        """Return the sockets with buffered data, and whether to go on with these alone.
 
-        Buffered data is known without asking the system. New data on a socket is not known, but it
-        can wait until a few requests are sent.
-        """
-        ready = [each for each in rlist if each.pending()]
-        if not ready or wlist:
-            return ready, False
-        self._unpolled = (self._unpolled + 1) % _UNPOLLED
-        return ready, self._unpolled != 0
-
-    def _poll(self, rlist: Sequence[Any], wlist: Sequence[Any]) -> Any:
-        """Return a poll object for these sockets; the same one while the sockets are the same."""
-        wanted = (*rlist, None, *wlist)
-        if wanted != self._polled:
-            self._poller = select.poll()
-            for each in rlist:
-                self._poller.register(each, select.POLLIN)
-            for each in wlist:
-                self._poller.register(each, select.POLLOUT)
-            self._polled = wanted
-        return self._poller
+def _drop(rider: Rider) -> bool:
+    rider.drop()
+    return True
 
 
 class _End(BaseException):
@@ -611,8 +675,6 @@ def _mistaken() -> BaseException | None:
         return None
     caught = error.__traceback__.tb_frame
     if (caught.f_globals.get("__name__"), caught.f_code.co_name) != ("kazoo.client", "_call"):
-        return None
-    if isinstance(error, OSError) and is_closed(error):
         return None
     if isinstance(error, AttributeError) and error.obj is None:  # kazoo has no socket any more
         return None

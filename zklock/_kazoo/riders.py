@@ -1,59 +1,9 @@
-"""Riders: zklock's own requests, on kazoo's connection and past kazoo's queue.
+"""Riders: zklock's own requests, past kazoo's queue.
 
-kazoo keeps the connection: it opens it, shakes hands, authenticates, pings, reconnects, and carries
-whatever the client's user asks for. A rider is a request of zklock's that is serialised by zklock
-(``wire``), written to kazoo's socket, and whose reply is taken out of the stream before kazoo reads
-it. kazoo's way through its queue stays for everything else, and for every rider while the line is
-closed: TLS, read-only servers, a client with another handler, a connection that is being made or
-ended.
-
-**One thread at a time uses the connection**: whoever has the turn (``turn``). It numbers, writes,
-reads, completes and fails riders. That is the connection thread, or for a moment a caller. A caller
-that cannot have the turn at once puts its rider into the deque of kazoo's wake-ups, which is one
-step, and wakes the connection thread. A forked child touches nothing of the connection.
-
-Why it is right, and the tests (``tests/unit/test_riders.py`` and ``test_riders_turn.py`` where no
-other file is named):
-
-1. *No rider overtakes what the user has queued in kazoo before it.* A caller writes while no result
-   of kazoo's is open (``turn``). A rider in the deque is written when kazoo, asked after the rider
-   was put there, has nothing queued (``wake``).
-2. *Nothing rides before or after the session.* The line opens when kazoo waits for replies and for
-   wake-ups at once, which it does after handshake and authentication only, and not on a connection
-   to a server that only reads. It closes with the request to end the session, and at the first sign
-   of the connection's end.
-3. *A later server has seen what riders have seen.* kazoo does not see the replies to riders. The
-   handshake therefore carries the highest zxid that a rider's reply carried, if it is higher than
-   kazoo's (``handler.seen``).
-4. *What is under way at the end of a connection is dropped, exactly once.* The connection thread
-   closes the socket, and then drops what awaits a reply and what is still in the deque. A caller
-   that was late looks at the line after it has put its rider there, and drops it itself. Each rider
-   is claimed by one of them (``Rider``). Only who has the turn uses the socket, so it is not closed
-   under anybody.
-5. *Order.* Frames are taken one by one. A frame for kazoo is read by kazoo before the next frame
-   is looked at (``frames``). A caller takes the replies to its own riders, and leaves the rest. So
-   every event is told before every later reply, whoever asked for either. One event is told by a
-   caller, that for which it alone waits (``turn``). A later event may then be told before it, by
-   the connection thread. The contender that waits is none the worse: it learns of a change of its
-   own node, or of the end of its session, earlier. It has asked nothing that could be answered.
-6. *kazoo sees whole frames only*, however they arrive; what is sent in part is sent to its end.
-7. *A reply out of turn ends the connection.* Numbers are given when the bytes are appended to what
-   is to be written, in one turn.
-8. *Who waits is woken.* The outcome of an attempt wakes whoever waits for it (``outcome``), also at
-   a timeout, a cancel or a loss; a bell wakes a caller that reads (``turn.Bell``). A completion on
-   the connection thread may only put more riders into the deque: the turn is taken.
-   ``tests/contract/test_aio.py``.
-9. *An interrupt* leaves neither the turn taken, nor a rider unanswered: ``turn`` says how. If it
-   has kept a wake-up from being sent, ``Store.fly`` sends it; and every later wake-up serves, too.
-   What a handler raises goes on to the caller: nothing here catches it.
-   ``tests/unit/test_riders_struck.py`` and ``tests/contract/test_struck.py``.
-10. *A shared listing is joined after one's own create was put there* (``store``), in the one order.
-    Who reads its own replies shares none. ``tests/unit/test_riders_and_kazoo.py``.
-11. *Connections that kazoo opens for other things*, such as four-letter words, shake no hands: none
-    of them becomes the line, or what ``drop()`` breaks. ``tests/contract/test_connecting.py``.
-
-All of it together runs on the simulated system of ``tests/unit/simulator``, with every fault that
-this has, and in ``tests/contract``, on real servers.
+A rider is serialised by zklock (``wire``) and written to the connection (``gateway``), which takes
+its reply out of the stream. kazoo's way through its queue stays for everything else, and for all
+requests while the line is closed: on a read-only server, a client with another handler, a
+connection that is being made or ended.
 """
 
 from __future__ import annotations
@@ -82,13 +32,10 @@ class Line(Protocol):
 
 
 class Awaited(Protocol):
-    """What a caller waits for, and may read itself: the replies to a flight, or an event.
-
-    ``flight`` is ``None`` for an event.
-    """
+    """What a caller waits for, and may read itself: the replies to a flight."""
 
     @property
-    def flight(self) -> Flight | None: ...
+    def flight(self) -> Flight: ...
 
     def complete(self) -> None:
         """Complete it: what was not heard counts as dropped. Repeatable."""
@@ -99,7 +46,7 @@ class Rider:
 
     ``body`` is the opcode and the request. ``watch`` is set when the reply says so (see
     ``watches``). ``line`` is the connection that it is meant for: it is written to no other.
-    ``landing`` is that of its flight, if a caller waits for it (see ``turn``). ``hear`` has who
+    ``landing`` is that of its flight, if a caller waits for it (see ``gateway``). ``hear`` has who
     hears the reply. It is empty once the rider is completed, which need not be sent any more then.
     """
 

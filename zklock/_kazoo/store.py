@@ -12,9 +12,9 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from kazoo import exceptions
 
-from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
+from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.handler import Handler, Inline
 from zklock._kazoo.paths import make_path
@@ -53,8 +53,6 @@ log = logging.getLogger("zklock")
 P = ParamSpec("P")
 T = TypeVar("T")
 Results: TypeAlias = tuple[Any, ...]
-After: TypeAlias = Callable[[float, Callable[[], object]], object]
-"""``after(seconds, job)`` runs the job on another thread, when so many seconds have passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +125,6 @@ NO_CHROOT = "the chroot in the client's address does not exist: create it, or co
 
 _DROPPED: tuple[type[Exception], ...] = (exceptions.ConnectionDropped,)
 """Errors of kazoo's own, without a code; the outcome of the request is unknown after them."""
-
-LOOK = 0.001
-LOOKS = 1.0
-"""Seconds. How often a making looks whether those before it have sent, and for how long at most.
-
-A thread that is kept from sending for longer may overtake: it must not stop all others.
-"""
 
 _CREATING = (Create, CreateAll)  # made once: `A | B` makes an object at each evaluation
 
@@ -212,11 +203,8 @@ class _Asking(threading.local):
 class Store:
     """Sends flights over one client. ``on_event(kind, path)`` is called when a watch fires.
 
-    ``lock``: may be taken in a signal handler. ``after``: runs what has to wait for a while.
+    ``lock``: may be taken in a signal handler.
     """
-
-    reader: Any = None
-    """What has callers read replies (see ``riding.Reader``)."""
 
     def __init__(
         self,
@@ -224,8 +212,8 @@ class Store:
         on_event: Callable[[str, str | None], None],
         is_mine: Callable[[int], bool],
         lock: AbstractContextManager[object],
-        after: After,
     ) -> None:
+        self._client = client
         self._asking = _Asking()
         self._handler = client.handler if isinstance(client.handler, Handler) else None
         # One callable for all watches: kazoo keeps a set of callables for each path. So waiters
@@ -233,8 +221,7 @@ class Store:
         self._watcher = Inline(shielded(lambda event: on_event(event.type, event.path)))
         self._is_mine = is_mine
         self._listings = _Listings(self._ask, lock)
-        self._makings = _Makings(self._ask, lock, after)
-        self._chroot = len(client.chroot.encode())
+        self._makings = _Makings(self._ask, lock)
         self._calls: dict[type[Request], Callable[[Any], Any]] = {
             Create: lambda it: client.create_async(
                 it.prefix, it.data, ephemeral=True, sequence=True, include_data=True
@@ -288,9 +275,17 @@ class Store:
         if isinstance(first, MakePath) and any(isinstance(each, Create) for each in flight):
             self._makings.make(first, _Follower(flight, landing, partial(self._send, flight, 1)))
         elif isinstance(first, _CREATING):
-            self._makings.heed(first, partial(self._create, first, flight, landing))
+            self._create(first, flight, landing)
         else:
             self._send(flight, 0, landing)
+
+    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        """Do as ``fly``, for a thread that waits, and may ``hear`` the answers itself."""
+        self.fly(flight, done)
+
+    def hear(self, flight: Flight, seconds: float) -> bool:
+        """Wait for answers to a flight, at most so long; ``False`` at once if others hear them."""
+        return False
 
     def _create(self, first: Create | CreateAll, flight: Flight, landing: _Landing) -> None:
         """Send a flight that begins with a create, heeding what is being made."""
@@ -318,7 +313,8 @@ class Store:
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
         kind = type(request)
         call, value = self._calls[kind], self._values.get(kind)
-        size = self._size(request)
+        encode = wire.ENCODERS.get(kind)
+        size = len(encode(request, self._client.chroot, self._client.default_acl)) if encode else 0
         if size > MAX_REQUEST:
             put(_too_large(request, size))
             return
@@ -346,10 +342,6 @@ class Store:
             result.rawlink(answered)
         else:
             call(request).rawlink(answered)
-
-    def _size(self, request: Request) -> int:
-        """Return at least the number of bytes of a request."""
-        return _HEADERS + self._chroot * _operations(request) + _size(request)
 
     def _created(self, request: Create, value: Any) -> Node:
         path, stat = value
@@ -510,46 +502,21 @@ class _Makings:
     An attempt that asked before the node existed found it missing, and hears so before the node is
     made. Later attempts are held until the node is made; otherwise they would overtake.
 
-    Whoever creates below a node looks whether it is being made, and then sends. Another thread may
-    begin to make it between the two. So each thread notes first that it is about to send. A making
-    is noted, too, and waits for those who noted themselves before. So either the thread sees the
-    making, and follows; or the making is sent after its create, which finds the node missing.
-
-    ``under_way``: the nodes that are being made, by their paths. ``sending``: those who are about
-    to send.
+    ``under_way``: the nodes that are being made, by their paths.
     """
 
     def __init__(
         self,
         ask: Callable[[MakePath, Callable[[Any], None]], None],
         lock: AbstractContextManager[object],
-        after: After,
     ) -> None:
         self._ask = ask
         self._lock = lock
-        self._after = after
         self.under_way: dict[str, _Making] = {}
-        self.sending: set[_Sending] = set()
-
-    def heed(self, create: Create | CreateAll, send: Callable[[], T]) -> T:
-        """Call ``send()``, which looks whether a parent is being made, and then may send."""
-        thread = threading.get_ident()
-        me = _Sending(_parents(create), thread)
-        if self.sending:
-            # In a signal handler, which must not wait for what it has interrupted.
-            self.sending.difference_update(
-                [each for each in self.sending.copy() if each.thread == thread]
-            )
-        try:
-            self.sending.add(me)
-            return send()
-        finally:
-            self.sending.discard(me)
 
     def make(self, request: MakePath, follower: _Follower) -> None:
         """Make the node, and let the follower go."""
-        thread = threading.get_ident()
-        mine = _Making(thread, [follower])
+        mine = _Making(threading.get_ident(), [follower])
         try:
             with self._lock:
                 making = self.under_way.get(request.path)
@@ -557,11 +524,7 @@ class _Makings:
                     making.followers.append(follower)
                     return
                 self.under_way[request.path] = mine
-            before = self._before(request.path, thread)
-            if before:
-                self._after(LOOK, partial(self._look, request, mine, before, clock() + LOOKS))
-            else:
-                self._ask(request, partial(self._made, request.path, mine))
+            self._ask(request, partial(self._made, request.path, mine))
             mine.sent = True
         except BaseException:
             mine.struck = True
@@ -569,29 +532,6 @@ class _Makings:
                 if follower in mine.followers:
                     mine.followers.remove(follower)
             self._made(request.path, mine, None)  # who followed meanwhile asks again
-            raise
-
-    def _before(self, path: str, thread: int) -> set[_Sending]:
-        """Return the other threads that are about to create below the path."""
-        return {
-            each for each in self.sending.copy() if path in each.parents and each.thread != thread
-        }
-
-    def _look(
-        self, request: MakePath, making: _Making, before: set[_Sending], until: float
-    ) -> None:
-        """Ask for the node when those before have sent; on the thread of ``after``."""
-        if making.struck:
-            return
-        try:
-            before &= self.sending.copy()
-            if before and clock() < until:
-                self._after(LOOK, partial(self._look, request, making, before, until))
-                return
-            self.sending.difference_update(before)
-            self._ask(request, partial(self._made, request.path, making))
-        except Exception:
-            self._made(request.path, making, None)
             raise
 
     def follow(self, follower: _Follower) -> None:
@@ -605,8 +545,6 @@ class _Makings:
 
     def any_of(self, request: CreateAll) -> str | None:
         """Return a parent of the request's nodes that is being made, if there is one."""
-        if not self.under_way:
-            return None
         with self._lock:
             return next((path for path in _parents(request) if path in self.under_way), None)
 
@@ -630,16 +568,6 @@ class _Makings:
 def _let_go(some: list[_Follower], result: Any) -> None:
     while some:
         some.pop().go(result)
-
-
-class _Sending:
-    """A thread that is about to create below some nodes."""
-
-    __slots__ = ("parents", "thread")
-
-    def __init__(self, parents: tuple[str, ...], thread: int) -> None:
-        self.parents = parents
-        self.thread = thread
 
 
 class _Making:
@@ -776,54 +704,6 @@ def _writes(request: Request) -> list[Write]:
         case Depart(path, data):
             return [Write(path.rpartition("/")[0], data)]
     return []
-
-
-_HEADERS = 256
-"""The most bytes of a request besides its paths and its data."""
-
-
-def _size(request: Request) -> int:
-    """Return at least the number of bytes of the paths and the data of a request."""
-    match request:
-        case Create(path, data) | Write(path, data):
-            return _bytes(path) + len(data)
-        case CreateAll(creates):
-            return sum(_HEADERS + _size(each) for each in creates)
-        case WriteAll(path, writes):
-            parts = (_EACH + _bytes(each) + len(data) for each, data, _ in writes)
-            return _bytes(path) + sum(parts)
-        case DeleteAll() | HandOver():
-            return sum(_EACH + _bytes(each) for each in _nodes(request))
-        case Mark(path, data) | Depart(path, data):
-            return 2 * (_EACH + _bytes(path)) + len(data)
-        case _:
-            return _bytes(request.path)
-
-
-def _nodes(request: DeleteAll | HandOver) -> tuple[str, ...]:
-    if isinstance(request, DeleteAll):
-        return request.paths
-    return request.path, *request.others, request.successor
-
-
-def _operations(request: Request) -> int:
-    """Return how many paths a request names, at most."""
-    match request:
-        case CreateAll(creates):
-            return len(creates)
-        case WriteAll(_, writes):
-            return 1 + len(writes)
-        case DeleteAll() | HandOver():
-            return len(_nodes(request))
-    return 2
-
-
-_EACH = 64
-"""The most bytes of an operation in a transaction besides its path and its data."""
-
-
-def _bytes(path: str) -> int:
-    return len(path) if path.isascii() else len(path.encode())
 
 
 def _too_large(request: Request, size: int) -> Failed:

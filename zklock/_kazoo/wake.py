@@ -36,14 +36,10 @@ and no wake-up is surplus any more.
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from zklock._ground.strikes import of_the_call
 from zklock._kazoo.riders import Line, Rider
-from zklock._kazoo.socket import _WakeReader
-from zklock._kazoo.turn import Bell
 
 ASKED = 256
 """How often kazoo is asked for older requests before a rider is written.
@@ -51,26 +47,27 @@ ASKED = 256
 So at most one more than that go before it, of those that were queued later.
 """
 
-_CHUNK = 65536
 
-
-class Order(ABC):
+class Wakes:
     """The line of wake-ups and riders, which kazoo's connection thread takes one by one.
+
+    ``rouse`` wakes the connection thread if it waits, for what was put in line before.
 
     No lock is taken: a wake-up may come from a signal handler that has interrupted another wake-up.
     """
 
-    def __init__(self, write: Callable[[Order], object]) -> None:
-        super().__init__()
+    def __init__(self, write: Callable[[Wakes], object], rouse: Callable[[], object]) -> None:
+        self.rouse = rouse
+        self.closed = False
         self._ready: deque[Rider | None] = deque()  # None: a wake-up of kazoo's
         self._sent = False  # by kazoo, since it received the last wake-up
         self._asked = 0
         self._surplus = 0
         self._write_riders = write
 
-    @abstractmethod
-    def rouse(self) -> None:
-        """Wake the connection thread if it waits, for what was put in line before."""
+    def close(self) -> None:
+        """Note that the client is closed."""
+        self.closed = True
 
     def pending(self) -> int:
         """Return how many wake-ups and riders stand in line."""
@@ -131,47 +128,15 @@ class Order(ABC):
                 each.drop()
 
 
-class WakeReader(Order, _WakeReader):
-    """The reading end, for kazoo; readable while there are wake-ups or riders.
+class WakeWriter:
+    """The writing end: never blocks; kazoo's own would block after some 280 unsent requests."""
 
-    While the connection thread does not wait, no byte is sent. It says that it is about to wait
-    (``flush``), and then looks once more whether there is something (``pending``). Whoever brings
-    something first puts it into the deque, and then looks whether the thread waits. So one of the
-    two sees the other.
-    """
+    def __init__(self, reader: Wakes) -> None:
+        self._reader = reader
 
-    def __init__(self, write: Callable[[Order], object]) -> None:
-        super().__init__(write)
-        self._waits = False
-        self.bell = Bell()
-
-    def flush(self) -> None:
-        """Note that the connection thread is about to wait."""
-        self._waits = True
-
-    def arrived(self) -> None:
-        """Receive the bytes that make the socket readable; the deque tells what is to be done."""
-        try:
-            while len(self._read.recv(_CHUNK)) == _CHUNK:
-                pass
-        except BlockingIOError:
-            return
-
-    def awake(self) -> None:
-        """Note that the connection thread waits no longer."""
-        self._waits = False
-
-    def rouse(self) -> None:
-        """Wake the connection thread if it waits, for what was put in line before."""
-        if self._waits:
-            try:
-                self._write.send(b"\0")
-            except BlockingIOError as error:
-                if not of_the_call(error):
-                    raise
-                return  # full: it is readable already
+    def send(self, data: bytes) -> int:
+        self._reader.wake()
+        return len(data)
 
     def close(self) -> None:
-        """Close its sockets, and those of the bell."""
-        super().close()
-        self.bell.close()
+        self._reader.close()

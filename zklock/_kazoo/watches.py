@@ -92,15 +92,3 @@ class Watches:
                 tell, known = who
                 tell(_KINDS[kind], known)
         return not told or KAZOO in told or self._kazoo_sees_all
-
-    def take_deletion(self, kind: int, path: bytes) -> bool:
-        """Use up the watch for an event if it is a deletion that one rider alone watches for.
-
-        Return whether it is one. It was told to nobody then.
-        """
-        watching = self._data.get(path, {})
-        alone = len(watching) == 1 and KAZOO not in watching and path not in self._children
-        if kind != _DELETED or not alone or self._kazoo_sees_all:
-            return False
-        del self._data[path]
-        return True

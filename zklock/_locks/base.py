@@ -199,7 +199,7 @@ class LockBase(Uncopied, Locking[G]):
                 turn = None
             if check is not None:
                 check()
-            attempt.start(awaited=self._FRONT.reads(self._session))
+            attempt.start(awaited=self._FRONT.BLOCKS)
             come = await self._FRONT.finished(attempt, limit, abandon_result)
             grant = await taken(self._FRONT, attempt, come)
             if grant is not None:

@@ -430,7 +430,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             for lock in locks:
                 lock._users[attempt] = None
             self._check_cancelled(cancels)
-            front.begin(attempt, reads=session)
+            front.begin(attempt)
             ticket = await outcome(front, attempt, session.moment if limit == 0 else limit)
             if ticket is None:
                 return False

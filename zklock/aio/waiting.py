@@ -11,7 +11,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from zklock._engine.script import A, Beginner, Front, Outcome, Sending
+from zklock._engine.script import A, Beginner, Front, Outcome
 from zklock._ground import threads
 from zklock._ground.news import settle
 from zklock._ground.records import log_fields
@@ -87,14 +87,13 @@ class Starter:
         self._loop = weakref.ref(loop)
         self._queue: deque[Callable[[], object]] = deque()
         self._started = 0  # in this iteration of the loop
-        self._looked = False
 
-    def start(self, later: Callable[[], object], now: Callable[[], object]) -> None:
+    def start(self, begin: Callable[[], object]) -> None:
         """Begin now, or in one of the next iterations."""
         if self._crowded():
-            self._queue.append(later)
+            self._queue.append(begin)
         else:
-            now()
+            begin()
 
     def turn(self) -> Turn | None:
         """Return a turn to wait for; ``None``: begin now."""
@@ -104,18 +103,6 @@ class Starter:
         turn = Turn(loop)
         self._queue.append(turn.come)
         return turn
-
-    def may_look(self) -> bool:
-        """Whether a task may look for a reply now: one may, in an iteration of the loop."""
-        loop = self._loop()
-        if self._looked or loop is None:
-            return False
-        self._looked = True
-        loop.call_soon(self._look_again)
-        return True
-
-    def _look_again(self) -> None:
-        self._looked = False
 
     def _crowded(self) -> bool:
         """Whether another one has to wait; if not, it begins."""
@@ -173,23 +160,11 @@ class Awaiting(Front):
         except RuntimeError:
             return None  # in a forked child, it is said what is wrong
 
-    def reads(self, session: Sending) -> bool:
-        """Whether this task may look for the replies, for a fraction of a millisecond.
+    BLOCKS = False
 
-        The loop stands still meanwhile. So this is done where they come in time, and once in an
-        iteration of the loop.
-        """
-        reader = session.reader
-        try:
-            return reader is not None and starter().may_look() and reader.glances()
-        except RuntimeError:
-            return False  # no loop runs
-
-    def begin(self, attempt: Outcome, *, reads: Sending | None = None) -> None:
+    def begin(self, attempt: Outcome) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
-        looks = reads is not None and self.reads(reads)
-        # Who begins later looks for nothing: finished() is called before.
-        starter().start(attempt.start, partial(attempt.start, awaited=looks))
+        starter().start(attempt.start)
 
     def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
@@ -200,9 +175,6 @@ class Awaiting(Front):
         """
         loop = asyncio.get_running_loop()
         come: asyncio.Future[bool] = loop.create_future()
-        if answer.look():
-            loop.call_soon(settle, come, True)  # not at once: others have their turn, too
-            return come
         answer.when_done(_Wake(loop, come, answer, unheard))
         limit = answer.limit(timeout, partial(call_soon, loop, partial(settle, come, False)))
         return come if limit is None else _in_time(loop, come, limit)

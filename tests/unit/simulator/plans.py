@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -138,9 +137,7 @@ class Member:
 
 def command(seed: int, plan: Plan) -> str:
     """Return what plays a seed again, as it is played here."""
-    riders = os.environ.get("ZKLOCK_RIDER")
-    setting = f"ZKLOCK_RIDER={riders} " if riders else ""
-    return f"{setting}python -m tests.unit.simulator {seed} '{plan}'"
+    return f"python -m tests.unit.simulator {seed} '{plan}'"
 
 
 def plan_of(seed: int, kinds: tuple[str, ...] = KINDS) -> Plan:

@@ -21,7 +21,6 @@ class Entry:
     """Some seeds of a line."""
 
     seeds: range
-    riders: str
     interrupts: str
     text: str
 
@@ -32,28 +31,24 @@ class Entry:
         return plan if kind is None else with_interrupts(plan, kind)
 
     def __str__(self) -> str:
-        return f"{self.seeds.start}-{self.seeds.stop - 1} {self.riders} {self.interrupts}"
+        return f"{self.seeds.start}-{self.seeds.stop - 1} {self.interrupts}"
 
 
 def entries() -> Iterator[Entry]:
     """Return what is in the file, each line in parts of ``AT_ONCE`` seeds."""
     for number, line in enumerate(FILE.read_text().splitlines(), 1):
-        words = line.partition("#")[0].split(maxsplit=3)
+        words = line.partition("#")[0].split(maxsplit=2)
         if not words:
             continue
         try:
-            seeds, riders, interrupts, *text = words
+            seeds, interrupts, *text = words
             first, _, last = seeds.partition("-")
             end = int(last or first) + 1
-            if (
-                riders not in {"on", "off", "gateway"}
-                or interrupts not in _INTERRUPTS
-                or end <= int(first)
-            ):
+            if interrupts not in _INTERRUPTS or end <= int(first):
                 raise ValueError(line)
             for plan in text:
                 Plan.parse(plan)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{FILE.name}:{number}: SEEDS RIDERS INTERRUPTS [PLAN]") from error
+            raise ValueError(f"{FILE.name}:{number}: SEEDS INTERRUPTS [PLAN]") from error
         for begin in range(int(first), end, AT_ONCE):
-            yield Entry(range(begin, min(begin + AT_ONCE, end)), riders, interrupts, "".join(text))
+            yield Entry(range(begin, min(begin + AT_ONCE, end)), interrupts, "".join(text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib
 import os
 import queue
 import random
@@ -31,13 +30,9 @@ from zklock._election.base import pause_after
 from zklock._engine import runtime, sessions
 from zklock._ground import mutexes, strikes
 from zklock._ground.clock import clock
-from zklock._kazoo import spin
 
 HOUSES = ("zklock", "kazoo", "concurrent.futures")
 """What runs on the simulated system: the beginnings of the names of its modules."""
-
-A_LOOK = spin.LIMIT / 4
-"""Seconds between two looks of a thread that spins."""
 
 Put = Callable[[Any, str, object], None]
 
@@ -103,12 +98,9 @@ def substituted(system: System, network: Network, *more: str) -> Iterator[Put]:
             KazooRetry.__init__,
             pause_after,
             selector_select,
-            spin.Glance.__init__,
-            spin.Spin.__init__,
         ):
             defaults = tuple(by_id.get(id(each), each) for each in function.__defaults__ or ())
             put(function, "__defaults__", defaults)
-        put(spin, "_let_others_run", lambda: simulated.sleep(A_LOOK))
         put(sys.modules["kazoo.handlers.threading"], "atexit", mock.Mock())
         opening = simulated.RLock()
         put(sessions, "_opening", opening)
@@ -118,5 +110,3 @@ def substituted(system: System, network: Network, *more: str) -> Iterator[Put]:
 
 for _name in zklock.__all__:
     getattr(zklock, _name)  # what is imported later would have the real modules
-for _name in ("gateway", "riding"):
-    importlib.import_module(f"zklock._kazoo.{_name}")  # a client imports it if it has riders

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -42,9 +41,8 @@ from tests.unit.simulator.plans import (
 from tests.unit.simulator.seeds import Entry, entries
 from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
+from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.riders import Awaited, Rider
-from zklock._kazoo.riding import Listener, RidingSocket
-from zklock._kazoo.turn import Bell
 
 ROOT = Path(__file__).parents[3]
 
@@ -76,53 +74,32 @@ SLOW = pytest.mark.thorough(
 FIRSTS = [pytest.param(first, marks=[SLOW] * (first >= FEW)) for first in range(0, SEEDS, EACH)]
 
 
-@pytest.mark.parametrize("first", range(0, FEW, EACH))
-def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", "off")
-    for seed in range(first, first + EACH):
-        play(seed)
-
-
 @pytest.mark.parametrize("first", FIRSTS)
-def test_it_holds_with_riders(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", "on")
+def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rode: list[Rider] = []
-    take = RidingSocket._take
+    take = GatewaySocket._take
 
-    def counted(self: RidingSocket, rider: Rider) -> bool:
+    def counted(self: GatewaySocket, dropped: list[Rider], rider: Rider) -> bool:
         rode.append(rider)
-        return take(self, rider)
+        return take(self, dropped, rider)
 
-    read: list[Awaited] = []
-    read_here = RidingSocket.read_here
+    heard: list[bool] = []
+    hear = GatewaySocket.hear
 
-    def noted(self: RidingSocket, bell: Bell, awaited: Awaited, taking: list[Awaited]) -> Any:
-        read.append(awaited)
-        return read_here(self, bell, awaited, taking)
-
-    heard: list[Any] = []
-    hear_here = RidingSocket.hear_here
-
-    def hears(self: RidingSocket, awaited: Listener, taking: list[Awaited]) -> Any:
-        heard.append(hear_here(self, awaited, taking))
+    def noted(self: GatewaySocket, awaited: Awaited, seconds: float) -> bool:
+        heard.append(hear(self, awaited, seconds))
         return heard[-1]
 
-    monkeypatch.setattr(RidingSocket, "_take", counted)
-    monkeypatch.setattr(RidingSocket, "read_here", noted)
-    monkeypatch.setattr(RidingSocket, "hear_here", hears)
+    monkeypatch.setattr(GatewaySocket, "_take", counted)
+    monkeypatch.setattr(GatewaySocket, "hear", noted)
     for seed in range(first, first + EACH):
         play(seed)
     assert len(rode) > 100 * EACH
-    assert len(read) > 5 * EACH
-    if first == 0:
-        assert len(heard) > EACH
-        assert [each for each in heard if each is not None and each[0]]
+    assert len(heard) > 5 * EACH
 
 
-@pytest.mark.parametrize("riders", ["off", "on"])
 @pytest.mark.parametrize("first", FIRSTS)
-def test_interrupts_leave_nothing(first: int, riders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", riders)
+def test_interrupts_leave_nothing(first: int) -> None:
     struck = 0
     for seed in range(first, first + EACH):
         struck += play(seed, with_interrupts(plan_of(seed))).system.struck
@@ -130,10 +107,9 @@ def test_interrupts_leave_nothing(first: int, riders: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("first", FIRSTS)
-def test_second_interrupts_leave_nothing(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_interrupts_leave_nothing(first: int) -> None:
     struck = 0
     for seed in range(first, first + EACH):
-        monkeypatch.setenv("ZKLOCK_RIDER", "on" if seed % 2 else "off")
         struck += play(seed, with_interrupts(plan_of(seed), AGAIN)).system.struck_again
     assert struck > EACH / 2
 
@@ -142,8 +118,7 @@ def test_second_interrupts_leave_nothing(first: int, monkeypatch: pytest.MonkeyP
     "name",
     [pytest.param(name, marks=[SLOW] * (not each.quick)) for name, each in MUTATIONS.items()],
 )
-def test_a_seeded_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", "off")  # other requests, other moments, another violation
+def test_a_seeded_fault_is_found(name: str) -> None:
     mutation = MUTATIONS[name]
     detected = detect(mutation, MOST)
     assert detected is not None, f"not found in {MOST} plans"
@@ -153,16 +128,14 @@ def test_a_seeded_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.lengthy("the seeds of seeds.txt: a minute of a processor")
 @pytest.mark.slow("ten seeds, each a tenth of a second")
 @pytest.mark.parametrize("entry", list(entries()), ids=str)
-def test_seeds(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds(entry: Entry) -> None:
     """Some seeds of ``tests/seeds.txt``, or one that has found a fault."""
-    monkeypatch.setenv("ZKLOCK_RIDER", entry.riders)
     for seed in entry.seeds:
         play(seed, entry.plan(seed))
 
 
 @pytest.mark.thorough("a failure of the simulator cut down: it changes with the simulator alone")
-def test_a_failure_is_cut_down_and_replays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", "off")
+def test_a_failure_is_cut_down_and_replays() -> None:
     plan = Plan("semaphore", 6.0, 3, 2, ("cancel", "freeze", "stall"), 2, 0.1)
     with MUTATIONS["a semaphore counts one permit too many"].put_in():
         found = fails(0, plan)
@@ -179,10 +152,7 @@ def test_a_failure_is_cut_down_and_replays(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @SLOW
-def test_it_holds_and_states_meet_events(
-    monkeypatch: pytest.MonkeyPatch, told_in_the_end: list[str]
-) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", "off")
+def test_it_holds_and_states_meet_events(told_in_the_end: list[str]) -> None:
     seen = Seen()
     for seed in range(SEEDS + MORE):
         with seen.watching():
@@ -205,9 +175,7 @@ def test_the_docs_count_the_pairs_and_the_seeded_faults() -> None:
     assert f"holds {len(MUTATIONS)} seeded faults" in page
 
 
-@pytest.mark.parametrize("riders", ["off", "on"])
-def test_it_holds_in_wider_plans(riders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_RIDER", riders)
+def test_it_holds_in_wider_plans() -> None:
     for seed in range(repeated(2 * FEW, FEW)):
         play(seed, wider_plan_of(seed))
 
@@ -243,7 +211,7 @@ def test_a_seeded_fault_is_found_alike_whatever_the_hashes() -> None:
         subprocess.run(
             [sys.executable, "-c", program],
             cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hashes, "ZKLOCK_RIDER": "off"},
+            env={**os.environ, "PYTHONHASHSEED": hashes},
             capture_output=True,
             text=True,
             check=True,

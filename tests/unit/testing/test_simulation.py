@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,7 +19,6 @@ import zklock
 from tests.at_once import at_once
 from zklock import aio, telemetry
 from zklock._ground.clock import clock as monotonic_clock
-from zklock._kazoo.store import _Sending
 from zklock.testing import ServerError, Simulation, simulated, wait_for
 from zklock.testing.simulation import world
 from zklock.testing.simulation.side import Side, _Thread
@@ -861,22 +859,6 @@ def test_a_client_that_is_stopped_after_its_session_leaves_no_thread(
     assert not expired.connected
     sim.advance(3 * TIMEOUT)
     wait_for(lambda: threads() <= before, SOON, lambda: f"left: {threads() - before}")
-
-
-def test_a_path_is_made_when_another_thread_has_sent_and_not_when_time_has_passed(
-    client: Any,
-) -> None:
-    """A thread of this client is about to send a create below the path."""
-    lock = zklock.Lock(client, PATH)
-    makings = lock._session._store._inner._makings  # type: ignore[attr-defined]
-    sender = _Sending((PATH,), threading.get_ident())
-    makings.sending.add(sender)
-    with ThreadPoolExecutor() as pool:
-        other = pool.submit(acquired, lock)
-        wait_for(lambda: makings.under_way, SOON, "the making")
-        makings.sending.discard(sender)
-        assert other.result(SOON).held
-    assert not makings.under_way
 
 
 def test_a_wake_up_that_comes_as_a_turn_is_taken_is_over_after_the_next_one() -> None:

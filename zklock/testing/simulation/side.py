@@ -6,7 +6,6 @@ import asyncio
 import heapq
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,14 +17,14 @@ from typing import Any
 from kazoo.protocol.states import KeeperState
 
 from zklock._engine.callers import Callers, Calls
-from zklock._engine.runtime import Reader, Runtime, Sends
+from zklock._engine.runtime import Runtime, Sends
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock
 from zklock._kazoo.client import Kazoo
+from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.handler import Handler, WireObserver
-from zklock._kazoo.socket import _Socket, _WakeReader
-from zklock._kazoo.store import After, Results
-from zklock._kazoo.switch import open_store
+from zklock._kazoo.riding import open_store
+from zklock._kazoo.store import Results
 from zklock._recipes.effects import Flight
 from zklock.errors import ZkLockError
 from zklock.testing.simulation.server import Link, SimulatedServer, linked
@@ -317,15 +316,8 @@ class Side:
         on_event: Callable[[str, str | None], None],
         is_mine: Callable[[int], bool],
         lock: AbstractContextManager[object],
-        _: After,
     ) -> _Store:
-        thread = self._threads[-1]  # the session's
-
-        def after(seconds: float, job: Job) -> None:
-            # What it waits for is another thread. The clock does not move while a request is out.
-            thread.later(partial(_in_real_time, seconds, job))
-
-        return _Store(self, open_store(client, on_event, is_mine, lock, after))
+        return _Store(self, open_store(client, on_event, is_mine, lock))
 
     def _callers(self) -> _Callers:
         return _Callers(self)
@@ -358,11 +350,6 @@ class Side:
             return self.local.held()
         what = self.local.held() or (None if self.cut else self.flights.held())
         return what or self.handler.unrest(self.cut)
-
-
-def _in_real_time(seconds: float, job: Job) -> None:
-    time.sleep(seconds)
-    job()
 
 
 class _Thread:
@@ -462,9 +449,23 @@ class _Store:
             back()
             raise
 
-    @property
-    def reader(self) -> Reader | None:
-        return None  # a simulated network has no socket to read
+    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
+        self.fly(flight, done)
+
+    def hear(self, flight: Flight, seconds: float) -> bool:
+        return False  # a simulated network has no socket to read
+
+
+class _SimulatedSocket(GatewaySocket):
+    """What a simulated client has for its connection. ``rests``: nothing has come."""
+
+    rests = False
+
+    def _await_wake(self) -> None:
+        self.rests = True
+        self._handler.side.stirs()  # type: ignore[attr-defined]
+        super()._await_wake()
+        self.rests = False
 
 
 class SimulatedHandler(Handler):
@@ -474,13 +475,13 @@ class SimulatedHandler(Handler):
     its side's clock. kazoo's own limits, which go by the real clock, have no effect.
     """
 
-    _wake: _WakeReader | None
+    _connection = _SimulatedSocket
 
     def __init__(self, side: Side) -> None:
         super().__init__()
         self._side = side
         self._link: tuple[Link, Link] | None = None
-        self._current: _Socket | None = None
+        self._current: _SimulatedSocket | None = None
         self._asked_at = 0.0
         self._rests = False  # the connection thread waits, and nothing has come
         self._drops = False  # the connection is about to be given up
@@ -492,7 +493,7 @@ class SimulatedHandler(Handler):
     @property
     def closed(self) -> bool:
         """Whether the client is closed: kazoo has closed what wakes its connection thread."""
-        return self._wake is not None and self._wake.fileno() < 0
+        return self._riders is not None and self._riders.closed
 
     # For kazoo.
 
@@ -559,8 +560,7 @@ class SimulatedHandler(Handler):
         """Wait; in kazoo's main loop without a limit."""
         if len(rlist) < 2:
             return super().select(rlist, wlist, xlist, timeout)
-        for each in rlist:
-            each.flush()
+        rlist[0].flush()
         self._rests = not any(each.pending() for each in rlist)
         if self._rests:
             self._side.stirs()
@@ -585,7 +585,7 @@ class SimulatedHandler(Handler):
         """Return how long to wait for the server: it answers, unless this process is stalled."""
         return _PATIENCE
 
-    def asking(self, connection: _Socket, sent: float, resumes: bool) -> float:
+    def asking(self, connection: GatewaySocket, sent: float, resumes: bool) -> float:
         """Note a handshake; return until when to wait for its answer."""
         self._asked_at = self._side.now()
         return super().asking(connection, sent, resumes)
@@ -645,8 +645,9 @@ class SimulatedHandler(Handler):
                 return "bytes under way"
         if not self._outside and self.waiting:
             return "requests to be sent"
-        if not self._rests or (self._drops and not self._outside):
-            return "the connection's thread"
+        reads = self._current is not None and not self._current.rests
+        if not self._rests or ((self._drops or reads) and not self._outside):
+            return "the connection's threads"
         return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_attempt_steps import OWN, PATH, Asking, Noting, node
+from tests.unit.test_attempt_steps import BUSY, OWN, PATH, Asking, Noting, node
 from zklock._engine import attempt as engine
 from zklock._recipes.effects import (
     Create,
@@ -27,45 +27,27 @@ pytestmark = pytest.mark.timeout(60)  # a wait without its limit never ends
 
 ME = 5
 FIRST, SECOND = (Sync("/first"),), (Sync("/second"),)
-BEFORE, OTHER = f"{PATH}/b-0", f"{PATH}/a-0"
+BEFORE = f"{PATH}/b-0"
 BEGIN = 100.0
 
 
 class Reading(Noting):
-    """A host whose callers may read: each ``reads()`` does what comes next in ``happens``."""
+    """A host whose callers may read: each ``hear()`` does what comes next in ``happens``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.reader: Any = self
         self.awaited: list[Flight] = []
         self.happens: list[Callable[[], bool]] = []
-        self.seen: list[tuple[Flight, float | None]] = []
-        self.left: list[Flight] = []
-        self.listened: list[tuple[str, float]] = []
-        self.rings = 0
+        self.seen: list[tuple[Flight, float]] = []
 
     def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
         self.awaited.append(flight)
         super().fly(flight, done)
         self.sent.pop()
 
-    def reads(self, flight: object, seconds: float | None) -> bool:
-        if not isinstance(flight, tuple):
-            return False
+    def hear(self, flight: Flight, seconds: float) -> bool:
         self.seen.append((flight, seconds))
         return self.happens.pop(0)()
-
-    def listen(self, attempt: engine.Attempt[Any], blocker: str, seconds: float) -> bool:
-        self.listened.append((blocker, seconds))
-        assert attempt.waits_behind(blocker)
-        return self.happens.pop(0)()
-
-    def read_no_more(self, flight: object) -> None:
-        if isinstance(flight, tuple):
-            self.left.append(flight)
-
-    def ring(self) -> None:
-        self.rings += 1
 
 
 class Moment:
@@ -108,7 +90,7 @@ def test_who_waits_reads_the_replies(host: Reading) -> None:
     assert attempt.result() == "the end"
     assert host.awaited == [FIRST, SECOND]
     assert host.seen == [(FIRST, math.inf), (SECOND, math.inf)]
-    assert (host.sent, host.left, host.rings) == ([], [], 0)
+    assert host.sent == []
 
 
 def test_who_has_begun_and_does_not_wait_reads_nothing(host: Reading) -> None:
@@ -117,14 +99,6 @@ def test_who_has_begun_and_does_not_wait_reads_nothing(host: Reading) -> None:
     assert not attempt.wait(3.0)
     assert host.seen == []
     assert host.limits == [3.0]
-
-
-def test_where_nobody_can_read_the_connection_thread_does(host: Reading) -> None:
-    host.reader = None
-    attempt = begun(host, FIRST).attempt
-    assert (host.sent, host.awaited) == ([FIRST], [])
-    host.answer(None)
-    assert attempt.wait()
 
 
 def test_what_was_answered_before_is_not_waited_for(host: Reading) -> None:
@@ -143,7 +117,6 @@ def test_it_reads_until_the_time_is_over(host: Reading, moment: Moment) -> None:
     host.happens += [lambda: passes(2.0), lambda: passes(1.0)]
     assert not attempt.wait(3.0)
     assert host.seen == [(FIRST, 3.0), (FIRST, 1.0)]
-    assert host.left == [FIRST]
     assert host.limits == [0.0]
 
 
@@ -158,96 +131,26 @@ def test_no_time_is_left_for_less_than_none(host: Reading, moment: Moment) -> No
     assert host.limits == [0.0]
 
 
-@pytest.mark.parametrize(("timeout", "left"), [(0.5, 0.25), (None, None)])
-def test_who_may_not_read_any_more_waits_for_what_is_left(
-    host: Reading, moment: Moment, timeout: float | None, left: float | None
-) -> None:
+def test_who_may_not_read_waits_as_long_as_it_wanted(host: Reading, moment: Moment) -> None:
     def not_here() -> bool:
-        moment.now += 0.25
+        moment.now += 0.25  # by another clock than the session's
         return False
 
     attempt = begun(host, FIRST).attempt
     host.happens.append(not_here)
-    assert not attempt.wait(timeout)
+    assert not attempt.wait(0.5)
     assert len(host.seen) == 1
-    assert host.left == [FIRST]
-    assert host.limits == [left]
-    assert not attempt.wait(timeout)
-    assert len(host.seen) == 1, "it reads again"
-
-
-def test_who_waits_behind_another_listens_and_reads_what_it_then_asks(host: Reading) -> None:
-    attempt = begun(host, FIRST, Wait(BEFORE, OWN), SECOND).attempt
-
-    def gone() -> bool:
-        attempt.watched(BEFORE, deleted=True)
-        return True
-
-    host.happens += [lambda: answered(host), gone, lambda: answered(host)]
-    assert attempt.wait(3.0)
-    assert attempt.result() == "the end"
-    assert host.listened == [(BEFORE, 3.0)]
-    assert host.seen == [(FIRST, 3.0), (SECOND, 3.0)]
-    assert (host.awaited, host.sent, host.limits) == ([FIRST, SECOND], [], [])
+    assert host.limits == [0.5]
 
 
 def test_who_hears_nothing_more_waits_for_other_threads(host: Reading) -> None:
     attempt = begun(host, FIRST, Wait(BEFORE, OWN), SECOND).attempt
-    host.happens += [lambda: answered(host), lambda: False]
+    host.happens.append(lambda: answered(host))
     assert not attempt.wait(3.0)
     assert host.seen == [(FIRST, 3.0)]
-    assert host.left == []
     assert host.limits == [3.0]
     attempt.watched(BEFORE, deleted=True)
     assert (host.awaited, host.sent) == ([FIRST], [SECOND])
-
-
-@pytest.mark.parametrize(
-    "wait",
-    [Wait(BEFORE, None), Wait(f"{PATH}/b/0", OWN), Wait(PATH, OWN)],
-    ids=["no queue", "elsewhere", "a listing"],
-)
-def test_who_waits_for_anything_else_does_not_listen(host: Reading, wait: Wait) -> None:
-    attempt = begun(host, FIRST, wait, SECOND).attempt
-    host.happens.append(lambda: answered(host))
-    assert not attempt.wait(3.0)
-    assert host.listened == []
-
-
-def test_who_must_not_sleep_does_not_listen(host: Reading) -> None:
-    attempt = begun(host, FIRST, Wait(BEFORE, OWN), SECOND).attempt
-    host.happens.append(lambda: answered(host))
-    assert not attempt.look()
-    assert (host.seen, host.listened) == ([(FIRST, None)], [])
-
-
-def test_it_waits_behind_one_until_that_is_gone_or_it_gives_up(host: Reading) -> None:
-    attempt = begun(host, FIRST, Wait(BEFORE, OWN), Wait(OTHER, OWN)).attempt
-    assert not attempt.waits_behind(BEFORE)
-    host.answer(None)
-    assert attempt.waits_behind(BEFORE)
-    assert not attempt.waits_behind(OTHER)
-    attempt.watched(BEFORE, deleted=True)
-    assert not attempt.waits_behind(BEFORE)
-    assert attempt.waits_behind(OTHER)
-    attempt.give_up()
-    assert not attempt.waits_behind(OTHER)
-
-
-@pytest.mark.parametrize("other", [ME - 1, ME + 1])
-def test_it_is_woken_by_an_outcome_that_another_thread_brings(
-    host: Reading, moment: Moment, other: int
-) -> None:
-    def elsewhere() -> bool:
-        moment.thread = other
-        host.answer(None)
-        moment.thread = ME
-        return True
-
-    attempt = begun(host, FIRST).attempt
-    host.happens.append(elsewhere)
-    assert attempt.wait()
-    assert host.rings == 1
 
 
 @pytest.mark.parametrize("other", [ME - 1, ME + 1])
@@ -260,14 +163,6 @@ def test_what_another_thread_sends_is_not_for_the_reader(
     assert (host.awaited, host.sent) == ([FIRST], [SECOND])
 
 
-def test_who_gives_up_leaves_the_replies_to_others(host: Reading) -> None:
-    attempt = begun(host, FIRST).attempt
-    assert attempt.give_up()
-    assert host.left == [FIRST]
-    assert attempt.wait()
-    assert host.seen == []
-
-
 def test_replies_that_are_told_twice_are_heard_once(host: Reading) -> None:
     """Whoever was struck as it read has them told again, by the connection thread."""
     asking = begun(host, (Create(f"{PATH}/c-", b""),), SECOND)
@@ -276,6 +171,16 @@ def test_replies_that_are_told_twice_are_heard_once(host: Reading) -> None:
     again((node(OWN),))
     assert asking.answers == [(node(OWN),)]
     assert host.swept == []
+
+
+def test_a_busy_answer_that_is_told_twice_is_rested_after_once(host: Reading) -> None:
+    asking = begun(host, FIRST, SECOND)
+    again = host.flights[0].done
+    host.answer(BUSY)
+    again((BUSY,))
+    (rest,) = host.pauses
+    rest.done()
+    assert asking.answers == [(BUSY,)]
 
 
 # What else the recipe asks for, and hears.
@@ -354,41 +259,3 @@ def test_what_somebody_gets_is_not_given_back(host: Reading) -> None:
         host.answer(None)
     assert asking.attempt.result() == "the end"
     assert made.given_back == 0
-
-
-def test_who_must_not_sleep_looks_and_leaves_the_rest_to_others(host: Reading) -> None:
-    attempt = begun(host, FIRST, SECOND).attempt
-    host.happens += [lambda: answered(host), lambda: False]
-    assert not attempt.look()
-    assert host.seen == [(FIRST, None), (SECOND, None)]
-    assert (host.awaited, host.left) == ([FIRST, SECOND], [SECOND])
-    assert not attempt.look()
-    assert len(host.seen) == 2, "it reads again"
-    host.answer(None)
-    assert attempt.look()
-    assert host.rings == 0
-
-
-def test_it_sees_an_outcome_that_comes_at_once(host: Reading) -> None:
-    attempt = begun(host, FIRST).attempt
-    host.happens.append(lambda: answered(host))
-    assert attempt.look()
-    assert attempt.result() == "the end"
-    assert host.left == []
-
-
-def test_who_has_not_said_so_does_not_look(host: Reading) -> None:
-    attempt = Asking(host, FIRST).start().attempt
-    assert not attempt.look()
-    assert (host.seen, host.left) == ([], [])
-
-
-def test_an_interrupt_as_it_looks_leaves_the_rest_to_others(host: Reading) -> None:
-    def struck() -> bool:
-        raise KeyboardInterrupt
-
-    attempt = begun(host, FIRST).attempt
-    host.happens.append(struck)
-    with pytest.raises(KeyboardInterrupt):
-        attempt.look()
-    assert host.left == [FIRST]
