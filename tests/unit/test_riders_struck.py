@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.lengthy("every bytecode of the riders' modules: for changes of them"),
 ]
 
-BYTECODES = Bytecodes(*(f"_kazoo/{name}.py" for name in ("riders", "wake", "wire")))
+BYTECODES = Bytecodes("_kazoo/riders.py", "_kazoo/wake.py", "_kazoo/wire.py", "_wire/codec.py")
 MOMENTS = Moments(folder=str(Path(LIBRARY, "_kazoo")))
 
 
