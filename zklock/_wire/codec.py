@@ -174,19 +174,19 @@ class Record:
 
     def __init__(self, *fields: Field) -> None:
         self.fields = fields
+        self._writes = [field.write for field in fields]
+        self._reads = [field.read for field in fields]
 
     def pack(self, values: Iterable[Any]) -> bytes:
         """Return the bytes of these values; those behind the last field are left out."""
-        return b"".join(
-            [field.write(value) for field, value in zip(self.fields, values, strict=False)]
-        )
+        return b"".join([write(one) for write, one in zip(self._writes, values, strict=False)])
 
     def unpack(self, body: bytes, at: int = 0) -> tuple[tuple[Any, ...], int]:
         """Return the values at an offset, and the offset behind them; `Malformed` if they end."""
         values = []
         try:
-            for field in self.fields:
-                value, at = field.read(body, at)
+            for read in self._reads:
+                value, at = read(body, at)
                 values.append(value)
         except (struct.error, UnicodeDecodeError) as error:
             raise Malformed(str(error)) from error
