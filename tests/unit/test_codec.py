@@ -59,7 +59,7 @@ from zklock.testing.zookeeper.messages import (
     Unreadable,
 )
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)  # kazoo's null is ""
 names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1)
 paths = st.lists(names, min_size=2, max_size=4).map(lambda parts: "/" + "/".join(parts))
 chroots = st.one_of(st.just(""), paths)
@@ -253,6 +253,16 @@ def test_what_is_written_is_read(record: Record, chosen: st.DataObject) -> None:
                 record.unpack(short)
 
 
+def test_an_empty_text_is_not_null() -> None:
+    record = Record(codec.TEXTS)
+    assert record.unpack(record.pack((["", "a"],))) == ((["", "a"],), 13)
+    assert record.unpack(b"\xff" * 4) == (([],), 4)
+    with pytest.raises(Malformed):
+        Record(codec.TEXT).unpack(b"\xff" * 4)
+    with pytest.raises(Malformed):
+        Record(codec.BUFFER).unpack(b"\xff\xff\xff\xfe")
+
+
 KAZOOS: dict[int, Any] = {
     kind.type: kind  # type: ignore[attr-defined]
     for kind in vars(kazoo).values()
@@ -285,6 +295,7 @@ def test_kazoo_writes_and_reads_the_same(op: int, chosen: st.DataObject) -> None
         assert (list(got) if len(values) > 1 else [got]) == to_kazoo(record, values)
 
 
+@some
 @given(parts=parts(REPLIES))
 def test_kazoo_reads_the_same_results_of_a_transaction(parts: Any) -> None:
     known = [(op, values) for op, values in parts if op in {1, 2, 5, 13, -1}]
@@ -292,6 +303,21 @@ def test_kazoo_reads_the_same_results_of_a_transaction(parts: Any) -> None:
     got = list(map(repr, wire.DECODERS[Check](body)))
     wanted = list(map(repr, kazoo.Transaction.deserialize(body, 0)))
     assert got == [each.replace("ZnodeStat", "Stat") for each in wanted]
+
+
+@some
+@given(parts=parts(REQUESTS))
+def test_kazoo_asks_for_the_same_transaction(parts: Any) -> None:
+    known = [(op, values) for op, values in parts if op in KAZOOS]
+    kazoos = [KAZOOS[op](*to_kazoo(REQUESTS[op], values)) for op, values in known]
+    assert kazoo.Transaction(kazoos).serialize() == REQUESTS[Op.MULTI].pack((known,))
+
+
+def test_a_failed_part_has_its_error_twice() -> None:
+    body = REPLIES[Op.MULTI].pack(([(Op.ERROR, (-101,)), (Op.DELETE, ())],))
+    assert body == struct.pack(
+        ">i?ii" + "i?i" * 2, -1, False, -101, -101, 2, False, 0, -1, True, -1
+    )
 
 
 REPLIED: dict[type, Op] = {
@@ -350,9 +376,12 @@ def test_a_server_knows_every_request(op: int, chosen: st.DataObject) -> None:
 @pytest.mark.parametrize("op", [Op.ERROR, Op.SASL, Op.MULTI_READ, 12345])
 def test_a_server_knows_no_other_request(op: int) -> None:
     assert messages.read_request(codec.ASKED.pack((7, op))) == (7, Unknown(op))
-    part = struct.pack(">i?i", op, False, -1)
-    head = codec.ASKED.pack((7, Op.MULTI))
-    assert messages.read_request(head + part + bytes(100)) == (7, Unreadable(Op.MULTI))
+
+
+@pytest.mark.parametrize("op", [Op.ERROR, Op.EXISTS, Op.MULTI, 12345])
+def test_a_transaction_has_no_other_part(op: int) -> None:
+    asked = codec.ASKED.pack((7, Op.MULTI)) + struct.pack(">i?i", op, False, -1) + bytes(100)
+    assert messages.read_request(asked) == (7, Unreadable(Op.MULTI))
 
 
 def test_what_a_server_says() -> None:
@@ -382,15 +411,25 @@ def test_handshakes(
         assert (got, end) == ((0, 0, timeout, session, password, bool(flag)), len(frame))
 
 
-def test_names_are_zookeepers() -> None:
-    assert [kind.title for kind in EventKind] == [
-        "NodeCreated",
-        "NodeDeleted",
-        "NodeDataChanged",
-        "NodeChildrenChanged",
+OPERATIONS = """
+    create 1 delete 2 exists 3 getData 4 setData 5 getACL 6 setACL 7 getChildren 8 sync 9 ping 11
+    getChildren2 12 check 13 multi 14 create2 15 reconfig 16 checkWatches 17 removeWatches 18
+    createContainer 19 deleteContainer 20 createTTL 21 multiRead 22 auth 100 setWatches 101 sasl 102
+    getEphemerals 103 getAllChildrenNumber 104 setWatches2 105 addWatch 106 whoAmI 107
+    closeSession -11 error -1
+"""
+
+
+def test_names_and_numbers_are_zookeepers() -> None:
+    assert " ".join(f"{op.title} {op.value}" for op in Op) == " ".join(OPERATIONS.split())
+    assert [(kind.value, kind.title) for kind in EventKind] == [
+        (1, "NodeCreated"),
+        (2, "NodeDeleted"),
+        (3, "NodeDataChanged"),
+        (4, "NodeChildrenChanged"),
     ]
-    titles = {op.title for op in Op}
-    assert {"getACL", "createTTL", "getChildren2", "whoAmI", "closeSession", "sasl"} < titles
+    assert (codec.EVENT_XID, codec.PING_XID) == (-1, -2)
+    assert (codec.EPHEMERAL, codec.SEQUENTIAL) == (1, 2)
 
 
 CONNECT = codec.framed(codec.CONNECT.pack((0, 0, 4000, 0, bytes(16), False)))
@@ -431,10 +470,20 @@ def test_what_does_not_begin_with_a_handshake_is_opaque(start: bytes) -> None:
     assert splitter.feed(CONNECT) == ([], CONNECT)
 
 
-@pytest.mark.parametrize("length", [-1, 1001])
-def test_a_length_that_cannot_be_makes_the_rest_opaque(length: int) -> None:
-    rest = struct.pack(">i", length) + b"x"
-    assert Splitter(1000).feed(CONNECT + rest) == ([CONNECT[4:]], rest)
+@pytest.mark.parametrize(
+    ("longest", "first", "later"), [(2**31 - 1, 4096, 2**31 - 1), (5000, 4096, 5000), (40, 40, 40)]
+)
+def test_a_length_that_cannot_be_makes_the_rest_opaque(
+    longest: int, first: int, later: int
+) -> None:
+    for size in (1, first):
+        splitter, whole = Splitter(longest), codec.framed(bytes(size))
+        assert splitter.feed(whole + struct.pack(">i", later)) == ([whole[4:]], b"")
+    for start in (0, first + 1):
+        assert Splitter(longest).feed(struct.pack(">i", start))[1] == struct.pack(">i", start)
+    for length in {-1, min(later + 1, 2**31 - 1)} - {later}:
+        rest = struct.pack(">i", length) + b"x"
+        assert Splitter(longest).feed(codec.framed(b"a") + rest) == ([b"a"], rest)
 
 
 def test_an_incomplete_frame_is_left_over_at_the_end() -> None:

@@ -132,7 +132,7 @@ def _buffer_at(body: bytes, at: int) -> tuple[bytes | None, int]:
         return None, start
     end = start + size
     if not start <= end <= len(body):
-        raise _outside(start, end, body)
+        raise Malformed("a length is negative, or leads beyond the end")
     return body[start:end], end
 
 
@@ -140,12 +140,8 @@ def _text_at(body: bytes, at: int) -> tuple[str, int]:
     start = at + _WORD
     end = start + _int_at(body, at)[0]
     if not start <= end <= len(body):
-        raise _outside(start, end, body)
+        raise Malformed("a length is negative, or leads beyond the end")
     return body[start:end].decode(), end
-
-
-def _outside(start: int, end: int, body: bytes) -> Malformed:
-    return Malformed(f"a length of {end - start} with {len(body) - start} bytes left")
 
 
 def stat_at(body: bytes, at: int) -> Stat:
@@ -157,8 +153,6 @@ def stat_at(body: bytes, at: int) -> Stat:
 def _vector(field: Field) -> Field:
     def read(body: bytes, at: int) -> tuple[list[Any], int]:
         count, at = _int_at(body, at)[0], at + _WORD
-        if count > len(body):
-            raise Malformed(f"{count} entries in {len(body)} bytes")
         values = []
         for _ in range(count):
             value, at = read_one(body, at)
@@ -182,7 +176,7 @@ class Record:
         return b"".join([write(one) for write, one in zip(self._writes, values, strict=False)])
 
     def unpack(self, body: bytes, at: int = 0) -> tuple[tuple[Any, ...], int]:
-        """Return the values at an offset, and the offset behind them; `Malformed` if they end."""
+        """Return the values at an offset, and the offset behind them; or `Malformed`."""
         values = []
         try:
             for read in self._reads:
