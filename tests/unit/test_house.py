@@ -14,7 +14,7 @@ import zklock
 from zklock import aio
 
 ROOT = Path(zklock.__file__).parent
-ROOMS = ["_ground", "_recipes", "_kazoo", "_engine", "_locks", "_election", "_pool"]
+ROOMS = ["_ground", "_recipes", "_wire", "_kazoo", "_engine", "_locks", "_election", "_pool"]
 """From the ground up: a room imports those before it, and no other."""
 GROUND = {"_version", "token", "errors"}
 """Public modules beside the rooms: they import each other and the ground."""
@@ -37,7 +37,7 @@ PLANS_ON_A_THREAD = {
 FRONTS = {"__main__", "aio", "cli", "contrib", "fencing", "telemetry", "testing"}
 PUBLIC = {"aio", "errors", "fencing", "telemetry", "token"}
 """The modules that hold the public names, beside ``zklock`` itself."""
-NOT_IN_RECIPES = {
+IMPURE = {
     "asyncio",
     "concurrent",
     "kazoo",
@@ -134,9 +134,9 @@ def test_rooms_stand_on_those_before_them(module: str) -> None:
     assert {room(name) for name in ours(module)} <= below
 
 
-@pytest.mark.parametrize("module", [name for name in ALL if room(name) == "_recipes"])
-def test_recipes_know_no_thread_clock_loop_or_kazoo(module: str) -> None:
-    assert not {name.split(".")[0] for name in imported(module)} & NOT_IN_RECIPES
+@pytest.mark.parametrize("module", [name for name in ALL if room(name) in {"_recipes", "_wire"}])
+def test_what_is_pure_knows_no_thread_clock_loop_or_kazoo(module: str) -> None:
+    assert not {name.split(".")[0] for name in imported(module)} & IMPURE
     assert "_ground.clock" not in ours(module)
 
 
@@ -283,8 +283,7 @@ def test_public_names_are_documented() -> None:
 
 def test_the_table_of_modules_is_complete() -> None:
     page = (ROOT.parent / "docs" / "design.md").read_text()
-    rooms = ("_ground", "_recipes", "_kazoo", "_engine", "_locks", "_election", "_pool")
-    found = {path.stem for room in rooms for path in (ROOT / room).glob("*.py")} - {"__init__"}
+    found = {path.stem for room in ROOMS for path in (ROOT / room).glob("*.py")} - {"__init__"}
     assert sorted(name for name in found if f"`{name}`" not in page) == []
 
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from zklock.testing.frames import Dialogue, Direction, FrameKind, Header, Splitter
+from zklock._wire.codec import Splitter, framed
+from zklock.testing.frames import Dialogue, Direction, FrameKind, Header
 from zklock.testing.ports import shut
 
 TO_SERVER, TO_CLIENT = Direction.TO_SERVER, Direction.TO_CLIENT
@@ -146,10 +147,10 @@ class Link:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the source."""
-        frames, opaque = ([], b"") if self.muted else self.splitter.feed(data)
-        for frame in frames:
+        bodies, opaque = ([], b"") if self.muted else self.splitter.feed(data)
+        for body in bodies:
             if not self.muted:
-                self._pair.arrived(self._direction, frame)
+                self._pair.arrived(self._direction, body)
         if opaque and not self.muted:
             self._pair.arrived_opaque(self._direction, opaque)
 
@@ -304,10 +305,10 @@ class Pair:
         self._hub.saw(self, direction, _OPAQUE, len(data))
         self._links[direction].put(data)
 
-    def arrived(self, direction: Direction, chunk: bytes) -> None:
+    def arrived(self, direction: Direction, body: bytes) -> None:
         """Take a frame: record it, then queue it or let a fault strike."""
-        header = self.dialogue.read(direction, chunk)
-        strike = self._hub.saw(self, direction, header, len(chunk) - 4)
+        header, chunk = self.dialogue.read(direction, body), framed(body)
+        strike = self._hub.saw(self, direction, header, len(body))
         if strike is not None:
             strike.act(self, chunk, header)
         elif not self._is_last_answer(direction, header, chunk):

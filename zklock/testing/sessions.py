@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from typing import Protocol
 
+from zklock._wire.codec import ASKED, CONNECT, CONNECTED, INT, Malformed, Op, framed
 from zklock.testing.addresses import one_server
 from zklock.testing.errors import ServerError
 
-_CONNECT = struct.Struct(">iqiqi16s?")
-_CONNECTED = struct.Struct(">iiq")
-_CLOSE = struct.pack(">iii", 8, 1, -11)
+CLOSE = framed(ASKED.pack((1, Op.CLOSE_SESSION)))
 _TIMEOUT_MS = 10_000
+_LONGEST_ANSWER = 2**26  # bytes
 
 
 class HasSession(Protocol):
@@ -80,7 +79,7 @@ def serves_sessions(hosts: str, timeout: float = 3.0) -> bool:
     """
     try:
         return _take_and_close(0, bytes(16), hosts, timeout)[1]
-    except OSError:
+    except (OSError, Malformed):
         return False
 
 
@@ -92,20 +91,25 @@ def _take_and_close(
     Return its id (0: the server does not know it), and whether the server confirmed the close. The
     server may close the connection before: another connection may take the session at any moment.
     """
-    connect = _CONNECT.pack(0, 0, _TIMEOUT_MS, session_id, 16, password, False)
     with socket.create_connection(one_server(hosts)[:2], timeout) as link:
-        link.sendall(struct.pack(">i", len(connect)) + connect + _CLOSE)
+        link.sendall(connecting(session_id, password, _TIMEOUT_MS) + CLOSE)
         granted = session_id
         try:
-            granted = _CONNECTED.unpack_from(_frame(link))[2]
-            return granted, bool(granted and _frame(link))
+            granted = CONNECTED.unpack(received(link))[0][2]
+            return granted, bool(granted and received(link))
         except ConnectionError:
             return granted, False
 
 
-def _frame(link: socket.socket) -> bytes:
-    (length,) = struct.unpack(">i", _exactly(link, 4))
-    return _exactly(link, length)
+def connecting(session_id: int, password: bytes, milliseconds: int) -> bytes:
+    """Return the first frame of a connection to this session (0: a new one)."""
+    return framed(CONNECT.pack((0, 0, milliseconds, session_id, password, False)))
+
+
+def received(link: socket.socket) -> bytes:
+    """Receive the body of a frame."""
+    length, _ = INT.read(_exactly(link, 4), 0)
+    return _exactly(link, min(length, _LONGEST_ANSWER))
 
 
 def _exactly(link: socket.socket, size: int) -> bytes:

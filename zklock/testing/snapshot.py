@@ -24,6 +24,8 @@ import struct
 import zlib
 from collections.abc import Iterable
 
+from zklock._wire.codec import ACLS, BUFFER, INT, Malformed
+
 _MAGIC = b"ZKSN"
 _STAT = struct.Struct(">qqqqiiiqq")
 _CVERSION_AT = struct.calcsize(">qqqqi")
@@ -49,7 +51,7 @@ def set_child_counter(content: bytes, path: str, value: int) -> bytes:
         raise ValueError(f"a child counter is a signed 32-bit number, not {value}")
     try:
         stat_at, end = _locate(content, "" if path == "/" else path)
-    except (struct.error, IndexError) as error:
+    except (struct.error, Malformed) as error:
         raise ValueError("the snapshot ends too early") from error
     body = bytearray(content[:end])
     if stat_at is None:
@@ -62,51 +64,23 @@ def _locate(content: bytes, path: str) -> tuple[int | None, int]:
     """Return the offset of the znode's Stat, and that of the first seal."""
     if content[:4] != _MAGIC:
         raise ValueError("not a ZooKeeper snapshot")
-    cursor = _Cursor(content, struct.calcsize(">4siq"))
-    for _ in range(cursor.number()):
-        cursor.skip(12)
-    for _ in range(cursor.number()):
-        cursor.skip(8)
-        for _ in range(cursor.number()):
-            cursor.skip(4)
-            cursor.buffer()
-            cursor.buffer()
+    sessions, at = INT.read(content, struct.calcsize(">4siq"))
+    lists, at = INT.read(content, at + 12 * sessions)
+    for _ in range(lists):
+        _, at = ACLS.read(content, at + 8)
     wanted, stat_at = path.encode(), None
-    while (name := cursor.buffer()) != b"/":
-        cursor.buffer()
-        cursor.skip(8)
-        if name == wanted:
-            stat_at = cursor.at
-        cursor.skip(_STAT.size)
-    seal = _seal(content[: cursor.at])
-    if content[cursor.at : cursor.at + len(seal)] != seal:
+    while (found := BUFFER.read(content, at))[0] != b"/":
+        _, at = BUFFER.read(content, found[1])
+        at += 8
+        if found[0] == wanted:
+            stat_at = at
+        at += _STAT.size
+    at = found[1]
+    seal = _seal(content[:at])
+    if content[at : at + len(seal)] != seal:
         raise ValueError("the snapshot's checksum is wrong")
-    return stat_at, cursor.at
+    return stat_at, at
 
 
 def _seal(body: bytes | bytearray) -> bytes:
     return struct.pack(">qi", zlib.adler32(body), 1) + b"/"
-
-
-class _Cursor:
-    """Reads the jute encoding; a negative length means null."""
-
-    def __init__(self, content: bytes, at: int) -> None:
-        self._content = content
-        self.at = at
-
-    def number(self) -> int:
-        (value,) = struct.unpack_from(">i", self._content, self.at)
-        self.at += 4
-        return int(value)
-
-    def skip(self, count: int) -> None:
-        self.at += count
-
-    def buffer(self) -> bytes:
-        length = max(0, self.number())
-        value = self._content[self.at : self.at + length]
-        if len(value) < length:
-            raise IndexError(self.at)
-        self.at += length
-        return value

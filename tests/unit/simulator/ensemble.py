@@ -27,22 +27,23 @@ from typing import Any, Protocol
 
 from tests.unit.simulator.network import Link, Network
 from tests.unit.simulator.system import System
-from zklock.testing.zookeeper import jute, words
-from zklock.testing.zookeeper.machine import Machine, Rules, Write, writes
-from zklock.testing.zookeeper.messages import (
+from zklock._wire.codec import (
     Acl,
+    Op,
+    Splitter,
+)
+from zklock.testing.zookeeper import messages, words
+from zklock.testing.zookeeper.machine import Body, Machine, Rules, Write, writes
+from zklock.testing.zookeeper.messages import (
     Answer,
-    Body,
     Close,
     Code,
     EventKind,
     HangUp,
     Message,
     Multi,
-    NotDone,
     Ping,
     Request,
-    Results,
 )
 from zklock.testing.zookeeper.sessions import Session, Sessions
 from zklock.testing.zookeeper.tree import Refused, Transaction
@@ -103,17 +104,16 @@ class Leader(Machine[Link]):
             if self.rights is not None and refused.code is Code.NO_AUTH:
                 self.rights.refused(request, request)
             raise
-        parts = body.parts if isinstance(body, Results) else ()
-        if self.rights is not None and NotDone(Code.NO_AUTH) in parts:
-            assert isinstance(request, Multi)
-            self.rights.refused(request, request.parts[parts.index(NotDone(Code.NO_AUTH))])
+        denied = (Op.ERROR, (Code.NO_AUTH,))
+        if self.rights is not None and isinstance(request, Multi) and denied in body[0]:
+            self.rights.refused(request, request.parts[body[0].index(denied)])
         hears = self.hears
         if hears is None:
             return body
         for kind, path, _ in txn.changes:
             if kind is EventKind.DELETED:
                 hears.gone(path, asked=True)
-            elif kind is EventKind.CHANGED:
+            elif kind is EventKind.DATA_CHANGED:
                 self._ends |= hears.written(path, link.session.id)
         return body
 
@@ -150,7 +150,7 @@ class Follower:
         self.touched: dict[int, int] = {}
         self.waiting: list[Callable[[], object]] = []  # what it does when it hears of the leader
         self._unread: list[tuple[Link, bytes | None]] = []  # while it is mute
-        self._inboxes: dict[Link, bytearray] = {}
+        self._splitters: dict[Link, Splitter] = {}
         self.known: dict[Link, int] = {}  # the session of each connection
 
     @property
@@ -171,22 +171,15 @@ class Follower:
         if data is None:
             self.end(link)
             return
-        inbox = self._inboxes.setdefault(link, bytearray())
-        inbox += data
-        while len(inbox) >= 4 and not link.over:
-            if link not in self.known and words.is_word(bytes(inbox[:4])):
-                view = words.View(self._ensemble.machine, 2181, len(self.known), 0, 0)
-                answer = words.answer(bytes(inbox[:4]), view)
-                link.down.send(b"not currently serving\n" if self.given_up else answer)
-                link.down.send(None)
-                del inbox[:]
-                return
-            length = int.from_bytes(inbox[:4], "big")
-            if len(inbox) < 4 + length:
-                return
-            frame = bytes(inbox[4 : 4 + length])
-            del inbox[: 4 + length]
-            self._take(link, frame)
+        frames, opaque = self._splitters.setdefault(link, Splitter()).feed(data)
+        for frame in frames:
+            if not link.over:
+                self._take(link, frame)
+        if opaque and words.is_word(opaque[:4]):
+            view = words.View(self._ensemble.machine, 2181, len(self.known), 0, 0)
+            answer = words.answer(opaque[:4], view)
+            link.down.send(b"not currently serving\n" if self.given_up else answer)
+            link.down.send(None)
 
     def _take(self, link: Link, frame: bytes) -> None:
         if link not in self.known:
@@ -194,10 +187,10 @@ class Follower:
             self._ensemble.race(self, frame)
             self._ask(partial(self._ensemble.connect, self, link, frame))
             return
-        xid, request = jute.read_request(frame)
+        xid, request = messages.read_request(frame)
         if isinstance(request, Ping) and self.known[link] and self.isolated is not None:
             self.touched[self.known[link]] = self._ensemble.timeout_of(link)
-            link.down.send(jute.frame(Answer(-2, self._ensemble.machine.zxid, 0, None)))
+            link.down.send(messages.frame(Answer(-2, self._ensemble.machine.zxid, 0)))
         else:
             session = self.known[link]
             self._ask(partial(self._ensemble.request, self, link, session, xid, request))
@@ -222,7 +215,7 @@ class Follower:
     def end(self, link: Link) -> None:
         """Note that a connection has ended."""
         link.over = True
-        self._inboxes.pop(link, None)
+        self._splitters.pop(link, None)
         if self.known.pop(link, None) is not None:
             self._ensemble.lost(link)
 
@@ -231,7 +224,7 @@ class Follower:
         for link in list(self.known):
             link.down.send(None)
             self.end(link)
-        self._inboxes.clear()
+        self._splitters.clear()
         self.waiting.clear()
         self.touched.clear()
 
@@ -269,7 +262,7 @@ class Ensemble:
         self.own(follower, frame)
         if link not in follower.known:
             return
-        request = jute.read_connect(frame)
+        request = messages.read_connect(frame)
         self._home[link] = follower
         self._timeouts[link] = self.machine.rules.timeout(request.timeout)
         self.machine.connect(link, request, self._now(), "10.0.0.9")
@@ -278,7 +271,7 @@ class Ensemble:
 
     def own(self, follower: Follower, frame: bytes) -> None:
         """Make a follower the owner of the session of a handshake, if it lives."""
-        request = jute.read_connect(frame)
+        request = messages.read_connect(frame)
         session = self._sessions.find(request.session)
         if session is not None and session.password == request.password:
             self._owners[session.id] = follower
@@ -343,7 +336,7 @@ class Ensemble:
             link.down.send(None)
             follower.end(link)
         else:
-            link.down.send(jute.frame(message))
+            link.down.send(messages.frame(message))
 
     # Time.
 

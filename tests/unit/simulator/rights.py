@@ -16,9 +16,9 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from zklock._wire.codec import Acl
 from zklock.testing.zookeeper.messages import (
     OPEN,
-    Acl,
     Delete,
     Multi,
     Perms,

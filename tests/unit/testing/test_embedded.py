@@ -43,8 +43,6 @@ from zklock.testing import (
     four_letter,
     wait_for,
 )
-from zklock.testing.frames import Direction, known_ops
-from zklock.testing.zookeeper.messages import Op
 
 SOON = 60.0
 
@@ -258,9 +256,6 @@ class TestFaults:
             with pytest.raises(ValueError, match="seconds must be 0 or more, and finite"):
                 server.delay(seconds)
         join(server).create("/goes-on")
-
-    def test_operations_have_the_names_of_the_proxy(self) -> None:
-        assert {op.title for op in Op} - {"error"} <= known_ops(Direction.TO_SERVER)
 
     def test_an_operation_that_there_is_not(self, server: EmbeddedServer) -> None:
         with pytest.raises(ValueError, match=r"no operation paint: use .*getData"):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from zklock.testing import NotServing, ServerStatus, four_letter, srvr
+from zklock.testing import NotServing, ServerStatus, four_letter, serves_sessions, srvr
 
 FOLLOWER = """\
 Zookeeper version: 3.8.0-${mvngit.commit.id}, built on 2024-12-29 17:54 UTC
@@ -123,3 +123,14 @@ def test_nobody_there_is_an_os_error() -> None:
 def test_only_four_letters_are_a_word(word: str) -> None:
     with pytest.raises(ValueError, match="four small letters"):
         four_letter("127.0.0.1", 1, word)
+
+
+@pytest.mark.parametrize("answer", [b"", b"\0\0\0\1x", b"\xff\xff\xff\xff", b"+OK\r\n"])
+def test_what_answers_no_handshake_serves_no_sessions(answer: bytes) -> None:
+    def behaviour(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(answer)
+        connection.shutdown(socket.SHUT_WR)
+
+    with answering(behaviour) as port:
+        assert not serves_sessions(f"127.0.0.1:{port}", timeout=60.0)

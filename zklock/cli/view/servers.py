@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -31,21 +30,18 @@ import zklock
 from zklock._ground.clock import clock
 from zklock._kazoo.refusals import FOREIGN, NO_QUORUM, Refusal, of_tls, refusal
 from zklock._kazoo.store import MEANINGS
+from zklock._wire.codec import ANSWERED, ASKED, CONNECTED, PING_XID, Malformed, Op, framed
 from zklock.cli.view.asking import answer
 from zklock.cli.view.checkup import Limits, Rights, Server
 from zklock.cli.view.model import below, signed
 from zklock.testing.errors import NotServing
+from zklock.testing.sessions import CLOSE, connecting, received
 from zklock.testing.status import ServerStatus, connected, four_letter
 
 _SECONDS = 3.0
 _SAMPLES = 20
 
-_CONNECT = struct.Struct(">iiqiqi16s?")  # length, version, zxid, timeout, session, password, r/o
-_LENGTH = struct.Struct(">i")
-_ANSWER = struct.Struct(">ii")  # version, timeout
-_PONG = struct.Struct(">iqi")  # number of the request, zxid, error
-_PING = struct.pack(">iii", 8, -2, 11)
-_CLOSE = struct.pack(">iii", 8, 1, -11)  # length, number of the request, closeSession
+_PING = framed(ASKED.pack((PING_XID, Op.PING)))
 _SESSION = 10_000  # milliseconds
 _TRIES = 4
 _LONGEST = 2**31 - 1
@@ -185,7 +181,7 @@ def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) ->
             float(told["max_session_timeout"]) / 1000,
             voters=len(view) if isinstance(view, dict) else None,
         )
-    with contextlib.suppress(OSError, struct.error):
+    with contextlib.suppress(OSError, Malformed):
         shortest, longest = (_granted(host, port, asked, tls) for asked in (1, _LONGEST))
         usual = abs(longest - 10 * shortest) < 0.001
         return Limits(
@@ -241,7 +237,7 @@ def _granted(host: str, port: int, asked: int, tls: SSLContext | None) -> float:
     """Return the session timeout that is granted to a session that is ended at once."""
     with connected(host, port, _SECONDS, tls) as connection:
         milliseconds = _begun(connection, asked)
-        connection.sendall(_CLOSE)
+        connection.sendall(CLOSE)
         return float(milliseconds) / 1000
 
 
@@ -251,13 +247,13 @@ def sessions_are_local(host: str, port: int, tls: SSLContext | None = None) -> b
     Others may write meanwhile, so sessions that are local may be taken for global ones.
     """
     seen: list[int] = []
-    with contextlib.suppress(OSError, struct.error), ExitStack() as stack:
+    with contextlib.suppress(OSError, Malformed), ExitStack() as stack:
         for _ in range(_TRIES):
             connection = stack.enter_context(connected(host, port, _SECONDS, tls))
             _begun(connection, _SESSION)
             stack.callback(_send_close, connection)
             connection.sendall(_PING)
-            seen.append(_PONG.unpack(_frame(connection))[1])
+            seen.append(ANSWERED.unpack(received(connection))[0][1])
             if seen[-1] in seen[:-1]:
                 return True
     return False
@@ -265,30 +261,13 @@ def sessions_are_local(host: str, port: int, tls: SSLContext | None = None) -> b
 
 def _send_close(connection: socket) -> None:
     with contextlib.suppress(OSError):
-        connection.sendall(_CLOSE)
+        connection.sendall(CLOSE)
 
 
 def _begun(connection: socket, asked: int) -> int:
     """Begin a session; return the timeout that is granted, in milliseconds."""
-    size = _CONNECT.size - 4
-    connection.sendall(_CONNECT.pack(size, 0, 0, asked, 0, 16, bytes(16), False))
-    return int(_ANSWER.unpack_from(_frame(connection))[1])
-
-
-def _frame(connection: socket) -> bytes:
-    """Receive a frame without its length."""
-    (length,) = _LENGTH.unpack(_received(connection, _LENGTH.size))
-    return _received(connection, min(length, _LONGEST_ANSWER))
-
-
-def _received(connection: socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        part = connection.recv(size - len(received))
-        if not part:
-            raise ConnectionResetError
-        received += part
-    return received
+    connection.sendall(connecting(0, bytes(16), asked))
+    return int(CONNECTED.unpack(received(connection))[0][1])
 
 
 def alike(found: Mapping[int, str], session: int) -> int:

@@ -84,7 +84,7 @@ class SimulatedServer(EmbeddedServer):
         def take() -> None:
             assert self._selector is not None
             link.setblocking(False)
-            connection = Connection(link, LOOPBACK)
+            connection = Connection(link, LOOPBACK, self._max_frame)
             self._connections[connection] = None
             self._adopted[connection] = owner
             if owner not in self._cut:

@@ -12,7 +12,11 @@ import ipaddress
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from zklock.testing.zookeeper.messages import Acl, Code, Perms
+from zklock._wire.codec import Acl
+from zklock.testing.zookeeper.messages import (
+    Code,
+    Perms,
+)
 from zklock.testing.zookeeper.tree import Refused, Znode
 
 

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Collection
 
 from zklock._ground.numbers import check_int
+from zklock._wire.codec import REQUESTS, Op
 from zklock.testing.zookeeper.messages import (
     Auth,
-    Op,
     Ping,
     Request,
     SetWatches,
@@ -36,7 +36,7 @@ class ScriptedFault:
     def __init__(self, trouble: Trouble, ops: Collection[str] | str | None, n: int) -> None:
         check_int("n", n, 1)
         self._ops = None if ops is None else {ops} if isinstance(ops, str) else set(ops)
-        known = {op.title for op in Op}
+        known = {op.title for op in Op if op in REQUESTS}
         if unknown := (self._ops or set()) - known:
             raise ValueError(
                 f"no operation {', '.join(sorted(unknown))}: use {', '.join(sorted(known))}"

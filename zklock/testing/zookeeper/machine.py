@@ -18,32 +18,29 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from zklock._ground.numbers import check_int
+from zklock._wire.codec import (
+    EPHEMERAL,
+    PING_XID,
+    SEQUENTIAL,
+    Op,
+)
 from zklock.testing.zookeeper import acl
 from zklock.testing.zookeeper.acl import Identity
 from zklock.testing.zookeeper.messages import (
-    EPHEMERAL,
-    SEQUENTIAL,
-    Acls,
     AddWatch,
     Answer,
     Auth,
-    Body,
     Check,
-    Children,
-    Clients,
     Close,
     Code,
     Connect,
     Connected,
     CountBelow,
     Create,
-    Created,
-    Data,
     Delete,
-    Done,
     Event,
     EventKind,
     Exists,
@@ -54,22 +51,16 @@ from zklock.testing.zookeeper.messages import (
     HangUp,
     Message,
     Multi,
-    NotDone,
-    Number,
-    Op,
     Part,
     Perms,
     Ping,
     Reconfig,
     RemoveWatches,
     Request,
-    Results,
     SetAcl,
     SetData,
     SetWatches,
-    Stat,
     Sync,
-    Synced,
     Unknown,
     Unreadable,
     WhoAmI,
@@ -96,6 +87,7 @@ _NO_PASSWORD = bytes(16)
 _MODES = range(5)
 _TTL_MODES = range(5, 7)
 _PERSISTENT, _RECURSIVE = range(2)
+Body: TypeAlias = tuple[Any, ...]
 Write: TypeAlias = Part | SetAcl | Multi | Reconfig
 _WRITES = (Create, Delete, SetData, Check, SetAcl, Multi, Reconfig)
 _TRANSACTIONS = frozenset(
@@ -112,7 +104,6 @@ _TRANSACTIONS = frozenset(
         Op.CHECK,
     }
 )
-_PING_XID = -2
 _FIRST_SESSION = 1 << 56
 
 
@@ -196,6 +187,7 @@ class Machine(Generic[C]):
             self._hang_up(connection)
             return
         timeout = self.rules.timeout(request.timeout)
+        read_only = None if request.read_only is None else self.read_only
         if request.session == 0:
             self.zxid += 1
             session = self.sessions.open(timeout, now)
@@ -204,15 +196,14 @@ class Machine(Generic[C]):
             if found is not None:
                 self._drop(found)
             if found is None or found.password != request.password:
-                self._send(connection, Connected(0, 0, _NO_PASSWORD, self.read_only, request.old))
+                self._send(connection, Connected(0, 0, _NO_PASSWORD, read_only))
                 self._hang_up(connection)
                 return
             session = found
             self.sessions.touch(session, timeout, now)
         session.connection = connection
         self._links[connection] = _Link(session, timeout, [Identity("ip", address)])
-        answer = Connected(timeout, session.id, session.password, self.read_only, request.old)
-        self._send(connection, answer)
+        self._send(connection, Connected(timeout, session.id, session.password, read_only))
 
     def request(self, connection: C, xid: int, request: Request, now: int) -> None:
         """Take any other frame. Nothing answers a session that has ended."""
@@ -230,7 +221,7 @@ class Machine(Generic[C]):
         elif request == Unreadable(Op.AUTH):
             self._hang_up(connection)
         elif isinstance(request, Ping):
-            self._answer(connection, _PING_XID, Code.OK)
+            self._answer(connection, PING_XID, Code.OK)
         elif isinstance(request, Close):
             self._close(link.session, now)
             self._answer(connection, xid, Code.OK)
@@ -325,8 +316,10 @@ class Machine(Generic[C]):
     def _send(self, connection: C, message: Message) -> None:
         self.outbox.append((connection, message))
 
-    def _answer(self, connection: C, xid: int, code: int, body: Body = None) -> None:
-        self._send(connection, Answer(xid, self.zxid, code, body))
+    def _answer(
+        self, connection: C, xid: int, code: int, op: Op = Op.ERROR, body: Body = ()
+    ) -> None:
+        self._send(connection, Answer(xid, self.zxid, code, op, body))
 
     def _hang_up(self, connection: C) -> None:
         self.lost(connection)
@@ -350,7 +343,7 @@ class Machine(Generic[C]):
         code = Code.OK if proven or known else Code.AUTH_FAILED
         if proven is not None and proven not in link.who:
             link.who.append(proven)
-        self._send(connection, Answer(xid, 0, code, None))
+        self._send(connection, Answer(xid, 0, code))
         if code is not Code.OK:
             self._hang_up(connection)
 
@@ -358,7 +351,7 @@ class Machine(Generic[C]):
 
     def _serve(self, connection: C, link: _Link[C], xid: int, request: Request, now: int) -> None:
         code = Code.OK
-        body: Body = None
+        body: Body = ()
         try:
             if isinstance(request, _WRITES):
                 if self.read_only:
@@ -368,7 +361,7 @@ class Machine(Generic[C]):
                 body = self._read(connection, link, request)
         except Refused as refused:
             code = refused.code
-        self._answer(connection, xid, code, body)
+        self._send(connection, Answer(xid, self.zxid, code, request.op, body))
 
     def _transact(self, now: int, work: Callable[[Transaction], T]) -> T:
         """Carry out a transaction, and tell of it; one that is refused has its zxid, too."""
@@ -388,29 +381,28 @@ class Machine(Generic[C]):
     def _write(self, txn: Transaction, link: _Link[C], request: Write) -> Body:
         match request:
             case Multi(parts):
-                return self._multi(txn, link, parts)
+                return (self._multi(txn, link, parts),)
             case Reconfig():
                 raise Refused(Code.RECONFIG_DISABLED)
             case SetAcl(path, entries, version):
                 _valid(path)
                 settled = acl.settle(entries, link.who)
-                return txn.protect(self._permitted(link, path, Perms.ADMIN), settled, version)
+                return (txn.protect(self._permitted(link, path, Perms.ADMIN), settled, version),)
             case _:
                 return self._part(txn, link, request)
 
-    def _part(self, txn: Transaction, link: _Link[C], request: Part) -> Created | Stat | None:
+    def _part(self, txn: Transaction, link: _Link[C], request: Part) -> Body:
         match request:
             case Create():
                 return self._create(txn, link, request)
             case Delete():
                 self._delete(txn, link, request)
-                return None
             case SetData(path, data, version):
                 node = self._permitted(link, path, Perms.WRITE)
-                return txn.write(node, path, data, version)
+                return (txn.write(node, path, data, version),)
             case Check(path, version):
                 expect(version, self._permitted(link, path, Perms.READ).version)
-                return None
+        return ()
 
     def _permitted(self, link: _Link[C], path: str, wanted: int) -> Znode:
         _valid(path)
@@ -418,7 +410,7 @@ class Machine(Generic[C]):
         acl.check(node, wanted, link.who)
         return node
 
-    def _create(self, txn: Transaction, link: _Link[C], request: Create) -> Created:
+    def _create(self, txn: Transaction, link: _Link[C], request: Create) -> Body:
         path, mode = request.path, request.mode
         if mode in _TTL_MODES:
             raise Refused(Code.UNIMPLEMENTED)
@@ -433,7 +425,7 @@ class Machine(Generic[C]):
             owner = link.session.id
         numbered = bool(mode & SEQUENTIAL)
         path = txn.create(path, request.data, settled, owner, numbered=numbered)
-        return Created(path, None if request.op is Op.CREATE else self.tree.nodes[path].stat())
+        return path, self.tree.nodes[path].stat()
 
     def _delete(self, txn: Transaction, link: _Link[C], request: Delete) -> None:
         path = request.path
@@ -446,18 +438,19 @@ class Machine(Generic[C]):
             raise Refused(Code.NOT_EMPTY)
         txn.remove(path)
 
-    def _multi(self, txn: Transaction, link: _Link[C], parts: Sequence[Part]) -> Results:
-        done: list[Done] = []
+    def _multi(self, txn: Transaction, link: _Link[C], parts: Sequence[Part]) -> list[Any]:
+        done: list[tuple[Op, Body]] = []
         for part in parts:
             try:
-                body = self._part(txn, link, part)
+                done.append((part.op, self._part(txn, link, part)))
             except Refused as refused:
                 txn.undo()
-                before = [NotDone(Code.OK)] * len(done)
-                after = [NotDone(Code.RUNTIME_INCONSISTENCY)] * (len(parts) - len(done) - 1)
-                return Results((*before, NotDone(refused.code), *after))
-            done.append(Done(part.op, body))
-        return Results(tuple(done))
+                after = len(parts) - len(done) - 1
+                codes = (
+                    [Code.OK] * len(done) + [refused.code] + [Code.RUNTIME_INCONSISTENCY] * after
+                )
+                return [(Op.ERROR, (code,)) for code in codes]
+        return done
 
     def _read(self, connection: C, link: _Link[C], request: Request) -> Body:
         match request:
@@ -471,21 +464,20 @@ class Machine(Generic[C]):
                     self.watches.on_data(path, connection)
                 if node is None:
                     raise Refused(Code.NO_NODE)
-                return node.stat()
+                return (node.stat(),)
             case GetData(path, watch):
                 node = self._readable(link, path, Perms.READ)
                 if watch:
                     self.watches.on_data(path, connection)
-                return Data(node.data, node.stat())
-            case GetChildren(path, watch, op):
+                return node.data, node.stat()
+            case GetChildren(path, watch):
                 node = self._readable(link, path, Perms.READ)
                 if watch:
                     self.watches.on_children(path, connection)
-                stat = node.stat() if op is Op.GET_CHILDREN2 else None
-                return Children(tuple(node.children), stat)
+                return list(node.children), node.stat()
             case GetAcl(path):
                 node = self._readable(link, path, Perms.READ | Perms.ADMIN)
-                return Acls(acl.shown(node, link.who), node.stat())
+                return acl.shown(node, link.who), node.stat()
             case GetEphemerals() | CountBelow() | WhoAmI():
                 return self._counted(link, request)
         return self._other(connection, request)
@@ -494,13 +486,13 @@ class Machine(Generic[C]):
         match request:
             case GetEphemerals(prefix):
                 mine = self.tree.ephemerals.get(link.session.id, ())
-                return Children(tuple(path for path in mine if path.startswith(prefix)))
+                return ([path for path in mine if path.startswith(prefix)],)
             case CountBelow(path):
                 self._readable(link, path, Perms.READ)
                 start = f"{path.rstrip('/')}/"
-                return Number(sum(it.startswith(start) and it != "/" for it in self.tree.nodes))
+                return (sum(it.startswith(start) and it != "/" for it in self.tree.nodes),)
             case WhoAmI():
-                return Clients(tuple((one.scheme, _user(one)) for one in link.who))
+                return ([(one.scheme, _user(one)) for one in link.who],)
 
     def _readable(self, link: _Link[C], path: str, wanted: int) -> Znode:
         node = self.tree.find(path)
@@ -512,15 +504,15 @@ class Machine(Generic[C]):
             case Sync(path):
                 if self.read_only:
                     raise Refused(Code.NOT_READ_ONLY)
-                return Synced(path)
+                return (path,)
             case SetWatches():
                 self._set_watches(connection, request)
-                return None
+                return ()
             case AddWatch(path, mode):
                 if mode not in {_PERSISTENT, _RECURSIVE}:
                     raise Refused(Code.MARSHALLING_ERROR)
                 self.watches.always(path, connection, recursive=mode == _RECURSIVE)
-                return Number(0)
+                return (0,)
             case RemoveWatches(path, kind, op):
                 found = (
                     self.watches.of(path, connection, kind)
@@ -529,7 +521,7 @@ class Machine(Generic[C]):
                 )
                 if not found:
                     raise Refused(Code.NO_WATCHER)
-                return None
+                return ()
             case Unreadable(op):
                 self.zxid += op in _TRANSACTIONS
                 raise Refused(Code.MARSHALLING_ERROR)
@@ -553,12 +545,12 @@ class Machine(Generic[C]):
         def written(node: Znode | None) -> EventKind | None:
             if node is None:
                 return EventKind.DELETED
-            return EventKind.CHANGED if node.mzxid > request.zxid else None
+            return EventKind.DATA_CHANGED if node.mzxid > request.zxid else None
 
         def populated(node: Znode | None) -> EventKind | None:
             if node is None:
                 return EventKind.DELETED
-            return EventKind.CHILD if node.pzxid > request.zxid else None
+            return EventKind.CHILDREN_CHANGED if node.pzxid > request.zxid else None
 
         def made(node: Znode | None) -> EventKind | None:
             return None if node is None else EventKind.CREATED

@@ -1,13 +1,18 @@
-"""What clients ask of a ZooKeeper server and what it answers. Pure data.
+"""What clients ask of a ZooKeeper server and what it answers; their frames. Pure.
 
-Source: ``zookeeper.jute``, ``ZooDefs`` and ``KeeperException`` of Apache ZooKeeper 3.8.
+A request's fields are those of ``codec.REQUESTS``, in that order, and its operation.
+
+Source: ``KeeperException`` of Apache ZooKeeper 3.8.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
+
+from zklock._wire import codec
+from zklock._wire.codec import Acl, Malformed, Op
 
 
 class Code(enum.IntEnum):
@@ -33,53 +38,18 @@ class Code(enum.IntEnum):
     THROTTLED_OP = -127
 
 
-class Op(enum.IntEnum):
-    """The operations, by ZooKeeper's own numbers."""
-
-    CREATE = 1
-    DELETE = 2
-    EXISTS = 3
-    GET_DATA = 4
-    SET_DATA = 5
-    GET_ACL = 6
-    SET_ACL = 7
-    GET_CHILDREN = 8
-    SYNC = 9
-    PING = 11
-    GET_CHILDREN2 = 12
-    CHECK = 13
-    MULTI = 14
-    CREATE2 = 15
-    RECONFIG = 16
-    CHECK_WATCHES = 17
-    REMOVE_WATCHES = 18
-    CREATE_CONTAINER = 19
-    CREATE_TTL = 21
-    AUTH = 100
-    SET_WATCHES = 101
-    GET_EPHEMERALS = 103
-    GET_ALL_CHILDREN_NUMBER = 104
-    SET_WATCHES2 = 105
-    ADD_WATCH = 106
-    WHO_AM_I = 107
-    CLOSE_SESSION = -11
-    ERROR = -1
-
-    @property
-    def title(self) -> str:
-        """ZooKeeper's own name of it, such as ``getData`` or ``getACL``."""
-        first, *rest = self.name.lower().split("_")
-        short = {"acl", "ttl"}
-        return "".join([first, *(w.upper() if w in short else w.capitalize() for w in rest)])
-
-
 class EventKind(enum.IntEnum):
     """What a watch tells of."""
 
     CREATED = 1
     DELETED = 2
-    CHANGED = 3
-    CHILD = 4
+    DATA_CHANGED = 3
+    CHILDREN_CHANGED = 4
+
+    @property
+    def title(self) -> str:
+        """ZooKeeper's own name of it, such as ``NodeDeleted``."""
+        return f"Node{self.name.title().replace('_', '')}"
 
 
 class Perms(enum.IntFlag):
@@ -93,14 +63,6 @@ class Perms(enum.IntFlag):
     ALL = 31
 
 
-class Acl(NamedTuple):
-    """One entry of a node's ACL."""
-
-    perms: int
-    scheme: str
-    id: str
-
-
 OPEN: tuple[Acl, ...] = (Acl(Perms.ALL, "world", "anyone"),)
 """The ACL that permits everything to everybody."""
 
@@ -108,35 +70,14 @@ READ_ONLY: tuple[Acl, ...] = (Acl(Perms.READ, "world", "anyone"),)
 """The ACL that permits everybody to read."""
 
 
-class Stat(NamedTuple):
-    """What a server tells about a node, in the order of the wire."""
-
-    czxid: int
-    mzxid: int
-    ctime: int
-    mtime: int
-    version: int
-    cversion: int
-    aversion: int
-    owner: int
-    length: int
-    children: int
-    pzxid: int
-
-
-EPHEMERAL, SEQUENTIAL = 1, 2
-"""The ``mode`` of a create: a persistent node is 0, an ephemeral sequential one is 3."""
-
-
 class Connect(NamedTuple):
-    """The first frame of a connection. ``old`` clients do not know of read-only servers."""
+    """The first frame of a connection; ``read_only`` is ``None`` from clients that know of none."""
 
     last_zxid: int
     timeout: int
     session: int
     password: bytes
-    read_only: bool = False
-    old: bool = False
+    read_only: bool | None = False
 
 
 class Create(NamedTuple):
@@ -144,7 +85,7 @@ class Create(NamedTuple):
 
     path: str
     data: bytes | None
-    acl: tuple[Acl, ...] = OPEN
+    acl: Sequence[Acl] = OPEN
     mode: int = 0
     op: Op = Op.CREATE
 
@@ -193,7 +134,7 @@ class SetAcl(NamedTuple):
     """Replace a node's ACL of this version (-1: of any)."""
 
     path: str
-    acl: tuple[Acl, ...]
+    acl: Sequence[Acl]
     version: int = -1
     op: Op = Op.SET_ACL
 
@@ -323,6 +264,7 @@ class Unknown(NamedTuple):
     """An operation that this server does not have."""
 
     code: int
+    op: Op = Op.ERROR
 
 
 Request: TypeAlias = (
@@ -352,93 +294,26 @@ Request: TypeAlias = (
 )
 
 
-class Created(NamedTuple):
-    """A node's path, and its `Stat` if that was asked for."""
-
-    path: str
-    stat: Stat | None = None
-
-
-class Data(NamedTuple):
-    """A node's data."""
-
-    data: bytes | None
-    stat: Stat
-
-
-class Children(NamedTuple):
-    """The names below a node, and its `Stat` if that was asked for."""
-
-    names: tuple[str, ...]
-    stat: Stat | None = None
-
-
-class Acls(NamedTuple):
-    """A node's ACL."""
-
-    acl: tuple[Acl, ...]
-    stat: Stat
-
-
-class Synced(NamedTuple):
-    """The path that was asked for."""
-
-    path: str
-
-
-class Number(NamedTuple):
-    """A number."""
-
-    value: int
-
-
-class Clients(NamedTuple):
-    """As whom a client is known: scheme and name."""
-
-    clients: tuple[tuple[str, str], ...]
-
-
-class Done(NamedTuple):
-    """The result of one part of a transaction that was carried out."""
-
-    op: Op
-    body: Created | Stat | None = None
-
-
-class NotDone(NamedTuple):
-    """Why one part was not carried out; ``OK`` for those before the one that failed."""
-
-    code: int
-
-
-class Results(NamedTuple):
-    """The results of a transaction, one a part."""
-
-    parts: tuple[Done | NotDone, ...]
-
-
-Body: TypeAlias = (
-    Created | Stat | Data | Children | Acls | Synced | Results | Number | Clients | None
-)
-
-
 class Connected(NamedTuple):
     """The answer to `Connect`; a session of 0: the one asked for is over."""
 
     timeout: int
     session: int
     password: bytes
-    read_only: bool
-    old: bool
+    read_only: bool | None
 
 
 class Answer(NamedTuple):
-    """The answer to the request ``xid``; ``zxid`` is the last transaction of the server."""
+    """The answer to the request ``xid``; ``zxid`` is the last transaction of the server.
+
+    ``body`` has the values of ``codec.REPLIES[op]``, and perhaps more, unless there is an error.
+    """
 
     xid: int
     zxid: int
     code: int
-    body: Body
+    op: Op = Op.ERROR
+    body: tuple[Any, ...] = ()
 
 
 class Event(NamedTuple):
@@ -453,3 +328,55 @@ class HangUp(NamedTuple):
 
 
 Message: TypeAlias = Connected | Answer | Event | HangUp
+
+_SYNC_CONNECTED = 3
+_KINDS: Final[dict[Op, Any]] = {
+    **{kind._field_defaults["op"]: kind for kind in get_args(Request) if kind is not Unreadable},
+    **dict.fromkeys((Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL), Create),
+    Op.GET_CHILDREN2: GetChildren,
+    Op.CHECK_WATCHES: RemoveWatches,
+    Op.SET_WATCHES2: SetWatches,
+}
+
+
+def read_connect(frame: bytes) -> Connect:
+    """Read the first frame of a connection; `Malformed` for anything else."""
+    (_, last_zxid, timeout, session, password, read_only), _ = codec.CONNECT.unpack(frame)
+    return Connect(last_zxid, timeout, session, password or b"", read_only)
+
+
+def read_request(frame: bytes) -> tuple[int, Request]:
+    """Read any other frame: ``xid`` and request; `Malformed` if it has no header."""
+    (xid, code), at = codec.ASKED.unpack(frame)
+    record = codec.REQUESTS.get(code)
+    if record is None:
+        return xid, Unknown(code)
+    try:
+        return xid, _request(code, record.unpack(frame, at)[0])
+    except Malformed:
+        return xid, Unreadable(Op(code))
+
+
+def _request(code: int, values: tuple[Any, ...]) -> Request:
+    op = Op(code)
+    if op is Op.MULTI:
+        values = (tuple([_request(*part) for part in values[0]]),)
+    elif op is Op.AUTH:
+        values = values[1:]
+    kind = _KINDS[op]
+    request: Request = kind(*values[: len(kind._fields) - 1], op=op)
+    return request
+
+
+def frame(message: Message) -> bytes:
+    """Return the frame that says this; `HangUp` is none, and has no bytes."""
+    match message:
+        case Answer(xid, zxid, code, op, body):
+            text = codec.REPLIES[op].pack(body) if body else b""
+            return codec.framed(codec.ANSWERED.pack((xid, zxid, code)) + text)
+        case Event(kind, path):
+            head = codec.ANSWERED.pack((codec.EVENT_XID, -1, 0))
+            return codec.framed(head + codec.EVENT.pack((kind, _SYNC_CONNECTED, path)))
+        case Connected():
+            return codec.framed(codec.CONNECTED.pack((0, *message)))
+    return b""

@@ -12,7 +12,6 @@ import math
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 import weakref
@@ -25,13 +24,14 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from zklock._ground.addresses import server_name
 from zklock._ground.numbers import check_int, check_number
+from zklock._wire.codec import Malformed, Splitter
 from zklock.testing.errors import ServerError, StartFailed
 from zklock.testing.ports import LOOPBACK, free_ports, shut
 from zklock.testing.sessions import HasSession
-from zklock.testing.zookeeper import jute, words
+from zklock.testing.zookeeper import messages, words
 from zklock.testing.zookeeper.faults import ScriptedFault, Trouble
 from zklock.testing.zookeeper.machine import Machine, Rules
-from zklock.testing.zookeeper.messages import HangUp, Message, Request
+from zklock.testing.zookeeper.messages import Message, Request
 
 T = TypeVar("T")
 
@@ -46,19 +46,18 @@ MAX_FRAME = 0xFFFFF
 _CHUNK = 65536
 _ENOUGH_UNSENT = 4 * 1024 * 1024
 _CALL_SECONDS = 30.0
-_LENGTH = struct.Struct(">i")
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Connection:
     """A client's socket, with what is not yet read or written."""
 
-    __slots__ = ("address", "ends", "greeted", "inbox", "later", "mask", "outbox", "socket")
+    __slots__ = ("address", "ends", "greeted", "later", "mask", "outbox", "socket", "splitter")
 
-    def __init__(self, link: socket.socket, address: str) -> None:
+    def __init__(self, link: socket.socket, address: str, longest: int) -> None:
         self.socket = link
         self.address = address
-        self.inbox = bytearray()
+        self.splitter = Splitter(longest)
         self.outbox = bytearray()
         self.later: deque[tuple[float, bytes | None]] = deque()  # when to send what; None: the end
         self.greeted = False
@@ -466,7 +465,7 @@ class EmbeddedServer:
             return
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(link, address[0].partition("%")[0])
+        connection = Connection(link, address[0].partition("%")[0], self._max_frame)
         self._connections[connection] = None
         self._selector.register(link, _READ, connection)
 
@@ -485,46 +484,38 @@ class EmbeddedServer:
                 if not data:
                     self._lose(connection)
                     return
-                connection.inbox += data
-                self._read(connection)
+                self._read(connection, data)
         if mask & _WRITE:
             self._flush(connection)
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: Connection, data: bytes) -> None:
         """Take all frames that are complete."""
-        inbox, at = connection.inbox, 0
-        while len(inbox) - at >= _LENGTH.size and not connection.ends:
-            if not connection.greeted and words.is_word(bytes(inbox[: _LENGTH.size])):
+        frames, opaque = connection.splitter.feed(data)
+        for frame in frames:
+            if not connection.ends:
                 self._received += 1
-                view = self._view()
-                self._say(connection, words.answer(bytes(inbox[: _LENGTH.size]), view))
-                self._say(connection, None)
-                break
-            (length,) = _LENGTH.unpack_from(inbox, at)
-            if not 0 <= length <= self._max_frame:
+                try:
+                    self._take(connection, frame)
+                except Malformed:
+                    self._lose(connection)
+                    return
+        if opaque and not (connection.ends or connection.later):
+            if connection.greeted or not words.is_word(opaque[:4]):
                 self._lose(connection)
                 return
-            start, at_next = at + _LENGTH.size, at + _LENGTH.size + length
-            if len(inbox) < at_next:
-                break
-            at = at_next
             self._received += 1
-            try:
-                self._take(connection, bytes(inbox[start:at]))
-            except jute.Malformed:
-                self._lose(connection)
-                return
-        del inbox[:at]
+            self._say(connection, words.answer(opaque[:4], self._view()))
+            self._say(connection, None)
         self._deliver()
 
     def _take(self, connection: Connection, frame: bytes) -> None:
         if not connection.greeted:
             connection.greeted = True
-            request = jute.read_connect(frame)
+            request = messages.read_connect(frame)
             self._machine.connect(connection, request, self._now(), connection.address)
             self._post()
             return
-        xid, wish = jute.read_request(frame)
+        xid, wish = messages.read_request(frame)
         fault = self._fault(wish) if self._faults else None
         if fault is None:
             self._machine.request(connection, xid, wish, self._now())
@@ -668,7 +659,7 @@ def _now() -> int:
 
 
 def _bytes(message: Message) -> bytes | None:
-    return None if isinstance(message, HangUp) else jute.frame(message)
+    return messages.frame(message) or None
 
 
 _running: weakref.WeakSet[EmbeddedServer] = weakref.WeakSet()

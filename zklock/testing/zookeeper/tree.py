@@ -9,7 +9,16 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from zklock.testing.zookeeper.messages import OPEN, READ_ONLY, Acl, Code, EventKind, Stat
+from zklock._wire.codec import (
+    Acl,
+    Stat,
+)
+from zklock.testing.zookeeper.messages import (
+    OPEN,
+    READ_ONLY,
+    Code,
+    EventKind,
+)
 
 CONTAINER_OWNER = -(2**63)
 """What a container has in place of the session that owns an ephemeral node."""
@@ -214,7 +223,7 @@ class Transaction:
         self._undo.append(undo)
         self.changes += (
             Change(EventKind.CREATED, path, acl),
-            Change(EventKind.CHILD, above, parent.acl),
+            Change(EventKind.CHILDREN_CHANGED, above, parent.acl),
         )
         return path
 
@@ -233,7 +242,7 @@ class Transaction:
         self._undo.append(undo)
         self.changes += (
             Change(EventKind.DELETED, path, node.acl),
-            Change(EventKind.CHILD, above, parent.acl),
+            Change(EventKind.CHILDREN_CHANGED, above, parent.acl),
         )
 
     def write(self, node: Znode, path: str, data: bytes | None, version: int) -> Stat:
@@ -247,7 +256,7 @@ class Transaction:
             node.data, node.version, node.mzxid, node.mtime = before
 
         self._undo.append(undo)
-        self.changes.append(Change(EventKind.CHANGED, path, node.acl))
+        self.changes.append(Change(EventKind.DATA_CHANGED, path, node.acl))
         return node.stat()
 
     def protect(self, node: Znode, acl: tuple[Acl, ...], version: int) -> Stat:

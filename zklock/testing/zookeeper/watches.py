@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from zklock.testing.zookeeper.messages import Event, EventKind, WatchKind
+from zklock.testing.zookeeper.messages import (
+    Event,
+    EventKind,
+    WatchKind,
+)
 from zklock.testing.zookeeper.tree import Change, parent_of
 
 C = TypeVar("C", bound=Hashable)
@@ -91,13 +95,13 @@ class Watches(Generic[C]):
         """Use up the watches that this change fires, and name all that are told."""
         event = Event(change.kind, change.path)
         told: dict[C, None] = {}
-        if change.kind is not EventKind.CHILD:
+        if change.kind is not EventKind.CHILDREN_CHANGED:
             told = self._data.take(change.path)
-        if change.kind in (EventKind.CHILD, EventKind.DELETED):
+        if change.kind in (EventKind.CHILDREN_CHANGED, EventKind.DELETED):
             told = told | self._children.take(change.path)
         told = told | self._persistent.by_path.get(change.path, {})
         at = change.path
-        while change.kind is not EventKind.CHILD:
+        while change.kind is not EventKind.CHILDREN_CHANGED:
             told = told | self._recursive.by_path.get(at, {})
             if at == "/":
                 break

@@ -1,0 +1,492 @@
+"""The codec: its bytes are kazoo's, both sides read what the other writes, and streams are cut."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from kazoo.exceptions import APIError, BadVersionError, NoNodeError
+from kazoo.protocol import serialization as kazoo
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl, make_digest_acl
+
+from tests.modes import examples
+from zklock._kazoo import riding, store, wire
+from zklock._kazoo.store import MAX_REQUEST
+from zklock._recipes.effects import (
+    Check,
+    Create,
+    CreateAll,
+    Delete,
+    DeleteAll,
+    DeleteIf,
+    Depart,
+    Exists,
+    HandOver,
+    List,
+    MakePath,
+    Mark,
+    Read,
+    Request,
+    Sync,
+    Watch,
+    WatchExists,
+    WatchList,
+    Write,
+    WriteAll,
+)
+from zklock._wire import codec
+from zklock._wire.codec import (
+    REPLIES,
+    REQUESTS,
+    Acl,
+    Field,
+    Malformed,
+    Op,
+    Record,
+    Splitter,
+    Stat,
+)
+from zklock.testing.zookeeper import messages
+from zklock.testing.zookeeper.messages import (
+    Answer,
+    Connect,
+    Connected,
+    Event,
+    EventKind,
+    Unknown,
+    Unreadable,
+)
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)  # kazoo's null is ""
+names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1)
+paths = st.lists(names, min_size=2, max_size=4).map(lambda parts: "/" + "/".join(parts))
+chroots = st.one_of(st.just(""), paths)
+data = st.binary(max_size=300)
+versions = st.integers(-1, 2**31 - 1)
+acls = st.sampled_from(
+    [
+        None,
+        [],
+        OPEN_ACL_UNSAFE,
+        [make_digest_acl("jürgen", "pass", read=True), make_acl("auth", "", all=True)],
+    ]
+)
+requests = st.one_of(
+    st.builds(Create, paths, data),
+    *(
+        st.builds(kind, paths)
+        for kind in (List, Watch, WatchList, WatchExists, Read, Exists, Check, Sync)
+    ),
+    st.builds(Delete, paths, versions),
+    st.builds(Write, paths, data, versions),
+    st.builds(Mark, paths, data),
+    st.builds(WriteAll, paths, st.lists(st.tuples(paths, data, versions), max_size=3).map(tuple)),
+    st.builds(CreateAll, st.lists(st.builds(Create, paths, data), max_size=3).map(tuple)),
+    st.builds(DeleteAll, st.lists(paths, max_size=3).map(tuple)),
+    st.builds(Depart, paths, data),
+    st.builds(DeleteIf, paths, paths, versions),
+    st.builds(HandOver, paths, st.lists(paths, max_size=3).map(tuple), paths),
+)
+
+
+def as_kazoo(request: Request, chroot: str, acl: Any) -> Any:
+    """Return the request that kazoo's client would queue."""
+    match request:
+        case Create(prefix, value):
+            return kazoo.Create2(chroot + prefix, value, acl or OPEN_ACL_UNSAFE, 3)
+        case List(path) | WatchList(path):
+            return kazoo.GetChildren2(chroot + path, isinstance(request, WatchList))
+        case Watch(path) | Read(path):
+            return kazoo.GetData(chroot + path, isinstance(request, Watch))
+        case Exists(path) | WatchExists(path):
+            return kazoo.Exists(chroot + path, isinstance(request, WatchExists))
+        case Sync(path):
+            return kazoo.Sync(chroot + path)
+        case Delete(path, version):
+            return kazoo.Delete(chroot + path, version)
+        case Write(path, value, version):
+            return kazoo.SetData(chroot + path, value, version)
+        case CreateAll(creates):
+            made = [
+                kazoo.Create(chroot + it.prefix, it.data, acl or OPEN_ACL_UNSAFE, 3)
+                for it in creates
+            ]
+            return kazoo.Transaction(made)
+    return kazoo.Transaction(operations(request, chroot))
+
+
+def operations(request: Request, chroot: str) -> list[Any]:
+    """Return what a transaction of kazoo's would consist of."""
+
+    def check(path: str, version: int = -1) -> Any:
+        return kazoo.CheckVersion(chroot + path, version)
+
+    def delete(path: str) -> Any:
+        return kazoo.Delete(chroot + path, -1)
+
+    def write(path: str, value: bytes, version: int = -1) -> Any:
+        return kazoo.SetData(chroot + path, value, version)
+
+    match request:
+        case Check(path):
+            return [check(path)]
+        case Mark(path, value):
+            return [check(path), write(path.rpartition("/")[0], value)]
+        case WriteAll(path, writes):
+            return [check(path), *(write(*each) for each in writes)]
+        case DeleteAll(several):
+            return [delete(path) for path in several]
+        case Depart(path, value):
+            return [delete(path), write(path.rpartition("/")[0], value)]
+        case DeleteIf(path, other, version):
+            return [delete(path), check(other, version)]
+        case HandOver(path, others, successor):
+            return [check(successor), *map(delete, (*others, path))]
+    raise NotImplementedError(request)
+
+
+def encoded(request: Request, chroot: str, acl: Any) -> bytes:
+    return wire.ENCODERS[type(request)](request, chroot, acl)
+
+
+@given(request=requests, chroot=chroots, acl=acls)
+def test_a_request_is_what_kazoo_would_send(request: Request, chroot: str, acl: Any) -> None:
+    wanted = as_kazoo(request, chroot, acl)
+    whole = struct.pack(">i", wanted.type) + wanted.serialize()
+    assert encoded(request, chroot, acl) == whole
+
+
+@pytest.mark.parametrize(("chroot", "wanted"), [("", b"/"), ("/a/b", b"/a/b")])
+def test_the_root_is_that_of_the_client(chroot: str, wanted: bytes) -> None:
+    assert encoded(Sync("/"), chroot, None).endswith(struct.pack(">i", len(wanted)) + wanted)
+
+
+def test_what_takes_several_requests_is_left_to_kazoo() -> None:
+    assert MakePath not in wire.ENCODERS
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CreateAll((Create("/a", b""),) * 5000),
+        DeleteAll(("/a",) * 5000),
+        HandOver("/a", ("/b",) * 5000, "/c"),
+        WriteAll("/a", (("/b", b"", 0),) * 5000),
+        Write("/a", bytes(200_000), 0),
+        Mark("/" + 100_000 * "a", b""),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+@pytest.mark.parametrize("chroot", ["", "/c", "/" + 2_000 * "c"], ids=len)
+def test_what_is_too_large_is_not_taken_for_small(request_: Request, chroot: str) -> None:
+    """A rider that is small enough is not estimated (``riding._SMALL``)."""
+    bytes_of_chroot = len(chroot) * store._operations(request_)
+    estimated = store._HEADERS + bytes_of_chroot + store._size(request_)
+    assert estimated * riding._SMALL < MAX_REQUEST * len(encoded(request_, chroot, None))
+
+
+ints, longs = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+stats = st.builds(Stat, *[longs] * 4, *[ints] * 3, longs, ints, ints, longs).filter(
+    lambda stat: stat.czxid != -1  # kazoo's "no node"
+)
+entries = st.builds(Acl, st.integers(0, 31), st.text("ab"), st.text("xyz:"))
+buffers = st.one_of(st.none(), data)
+of_field: dict[Field, st.SearchStrategy[Any]] = {
+    codec.INT: ints,
+    codec.LONG: longs,
+    codec.FLAG: st.booleans(),
+    codec.TEXT: texts,
+    codec.BUFFER: buffers,
+    codec.STAT: stats,
+    codec.TEXTS: st.lists(texts, max_size=3),
+    codec.ACLS: st.lists(entries, max_size=3),
+    REPLIES[Op.WHO_AM_I].fields[0]: st.lists(st.tuples(texts, texts), max_size=3),
+    codec.CONNECT.fields[-1]: st.booleans(),
+}
+IN_A_TRANSACTION = [
+    Op.CREATE,
+    Op.CREATE2,
+    Op.CREATE_CONTAINER,
+    Op.CREATE_TTL,
+    Op.DELETE,
+    Op.SET_DATA,
+    Op.CHECK,
+]
+
+
+def parts(table: dict[int, Record]) -> st.SearchStrategy[Any]:
+    """Return what makes the parts of a transaction."""
+    kinds = [st.tuples(st.just(op), values_of(table[op])) for op in IN_A_TRANSACTION]
+    if table is REPLIES:
+        kinds.append(st.tuples(st.just(Op.ERROR), st.tuples(st.sampled_from([0, -2, -101, -103]))))
+    return st.lists(st.one_of(kinds), max_size=4)
+
+
+def values_of(record: Record) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.tuples(*(of_field[field] for field in record.fields))
+
+
+for table in (REQUESTS, REPLIES):
+    of_field[table[Op.MULTI].fields[0]] = parts(table)
+
+HEADS = [codec.CONNECT, codec.CONNECTED, codec.ASKED, codec.ANSWERED, codec.EVENT]
+KINDS = {each.fields: each for each in (*HEADS, *REQUESTS.values(), *REPLIES.values())}
+some = settings(max_examples=examples(40))
+
+
+@some
+@given(chosen=st.data())
+@pytest.mark.parametrize("record", KINDS.values())
+def test_what_is_written_is_read(record: Record, chosen: st.DataObject) -> None:
+    values = chosen.draw(values_of(record))
+    body = record.pack(values)
+    assert record.unpack(b"head" + body, 4) == (values, 4 + len(body))
+    if body:
+        short = body[: chosen.draw(st.integers(0, len(body) - 1))]
+        handshake = record in (codec.CONNECT, codec.CONNECTED) and len(short) == len(body) - 1
+        if handshake:  # an old client's, or server's
+            assert record.unpack(short)[0] == (*values[:-1], None)
+        else:
+            with pytest.raises(Malformed):
+                record.unpack(short)
+
+
+def test_an_empty_text_is_not_null() -> None:
+    record = Record(codec.TEXTS)
+    assert record.unpack(record.pack((["", "a"],))) == ((["", "a"],), 13)
+    assert record.unpack(b"\xff" * 4) == (([],), 4)
+    with pytest.raises(Malformed):
+        Record(codec.TEXT).unpack(b"\xff" * 4)
+    with pytest.raises(Malformed):
+        Record(codec.BUFFER).unpack(b"\xff\xff\xff\xfe")
+
+
+KAZOOS: dict[int, Any] = {
+    kind.type: kind  # type: ignore[attr-defined]
+    for kind in vars(kazoo).values()
+    if isinstance(kind, type) and isinstance(getattr(kind, "type", None), int)
+}
+COMPARED = sorted(op for op in KAZOOS if op <= Op.CREATE2 and op != Op.MULTI)
+
+
+def to_kazoo(record: Record, values: tuple[Any, ...]) -> list[Any]:
+    """Return the values with kazoo's ACLs."""
+    return [
+        [ACL(each.perms, Id(each.scheme or None, each.id or None)) for each in value]
+        if field is codec.ACLS
+        else value
+        for field, value in zip(record.fields, values, strict=True)
+    ]
+
+
+@some
+@given(chosen=st.data())
+@pytest.mark.parametrize("op", COMPARED, ids=lambda op: Op(op).title)
+def test_kazoo_writes_and_reads_the_same(op: int, chosen: st.DataObject) -> None:
+    kind, record = KAZOOS[op], REQUESTS[op]
+    values = chosen.draw(values_of(record))
+    assert kind(*to_kazoo(record, values)).serialize() == record.pack(values)
+    record = REPLIES[op]
+    if record.fields:
+        values = chosen.draw(values_of(record))
+        got = kind.deserialize(record.pack(values), 0)
+        assert (list(got) if len(values) > 1 else [got]) == to_kazoo(record, values)
+
+
+@some
+@given(parts=parts(REPLIES))
+def test_kazoo_reads_the_same_results_of_a_transaction(parts: Any) -> None:
+    known = [(op, values) for op, values in parts if op in {1, 2, 5, 13, -1}]
+    body = REPLIES[Op.MULTI].pack((known,))
+    got = list(map(repr, wire.DECODERS[Check](body)))
+    wanted = list(map(repr, kazoo.Transaction.deserialize(body, 0)))
+    assert got == [each.replace("ZnodeStat", "Stat") for each in wanted]
+
+
+@some
+@given(parts=parts(REQUESTS))
+def test_kazoo_asks_for_the_same_transaction(parts: Any) -> None:
+    known = [(op, values) for op, values in parts if op in KAZOOS]
+    kazoos = [KAZOOS[op](*to_kazoo(REQUESTS[op], values)) for op, values in known]
+    assert kazoo.Transaction(kazoos).serialize() == REQUESTS[Op.MULTI].pack((known,))
+
+
+def test_a_failed_part_has_its_error_twice() -> None:
+    body = REPLIES[Op.MULTI].pack(([(Op.ERROR, (-101,)), (Op.DELETE, ())],))
+    assert body == struct.pack(
+        ">i?ii" + "i?i" * 2, -1, False, -101, -101, 2, False, 0, -1, True, -1
+    )
+
+
+REPLIED: dict[type, Op] = {
+    Create: Op.CREATE2,
+    **dict.fromkeys((List, WatchList), Op.GET_CHILDREN2),
+    **dict.fromkeys((Watch, Read), Op.GET_DATA),
+    **dict.fromkeys((Exists, WatchExists), Op.EXISTS),
+}
+
+
+@some
+@given(chosen=st.data())
+@pytest.mark.parametrize("kind", REPLIED)
+def test_the_value_of_a_reply(kind: type, chosen: st.DataObject) -> None:
+    record = REPLIES[REPLIED[kind]]
+    values = chosen.draw(values_of(record))
+    got = wire.DECODERS[kind](record.pack(values) + b"next")
+    assert got == (values if len(values) > 1 else values[0])
+    with pytest.raises((Malformed, struct.error)):
+        wire.DECODERS[kind](record.pack(values)[:-1])
+
+
+@pytest.mark.parametrize("request_", [Sync("/a"), Delete("/a"), Write("/a", b"")])
+def test_nothing(request_: Request) -> None:
+    assert type(request_) not in wire.DECODERS
+
+
+def test_an_error_that_kazoo_does_not_know() -> None:
+    assert isinstance(wire.error_of(-101), NoNodeError)
+    assert isinstance(wire.error_of(-12345), APIError)
+    parts = [(Op.ERROR, (-103,)), (Op.ERROR, (-12345,))]
+    known, unknown = wire.DECODERS[Check](REPLIES[Op.MULTI].pack((parts,)))
+    assert isinstance(known, BadVersionError)
+    assert isinstance(unknown, APIError)
+
+
+@some
+@given(chosen=st.data())
+@pytest.mark.parametrize("op", sorted(REQUESTS), ids=lambda op: Op(op).title)
+def test_a_server_knows_every_request(op: int, chosen: st.DataObject) -> None:
+    values = chosen.draw(values_of(REQUESTS[op]))
+    body = REQUESTS[op].pack(values)
+    xid, request = messages.read_request(codec.ASKED.pack((7, op)) + body)
+    *fields, of = request
+    assert (xid, of) == (7, op)
+    if op == Op.MULTI:
+        assert [each.op for each in request.parts] == [part for part, _ in values[0]]  # type: ignore[union-attr]
+    elif op != Op.RECONFIG:
+        values = values[1:] if op == Op.AUTH else values[:4] if op == Op.CREATE_TTL else values
+        assert tuple(fields[: len(values)]) == values
+    if body:
+        short = codec.ASKED.pack((7, op)) + body[:-1]
+        assert messages.read_request(short) == (7, Unreadable(Op(op)))
+
+
+@pytest.mark.parametrize("op", [Op.ERROR, Op.SASL, Op.MULTI_READ, 12345])
+def test_a_server_knows_no_other_request(op: int) -> None:
+    assert messages.read_request(codec.ASKED.pack((7, op))) == (7, Unknown(op))
+
+
+@pytest.mark.parametrize("op", [Op.ERROR, Op.EXISTS, Op.MULTI, 12345])
+def test_a_transaction_has_no_other_part(op: int) -> None:
+    asked = codec.ASKED.pack((7, Op.MULTI)) + struct.pack(">i?i", op, False, -1) + bytes(100)
+    assert messages.read_request(asked) == (7, Unreadable(Op.MULTI))
+
+
+def test_what_a_server_says() -> None:
+    (answer, refusal, event), _ = Splitter().feed(
+        messages.frame(Answer(7, 8, 0, Op.SYNC, ("/a",)))
+        + messages.frame(Answer(7, 8, -101, Op.SYNC))
+        + messages.frame(Event(EventKind.DELETED, "/a"))
+    )
+    assert codec.ANSWERED.unpack(answer) == ((7, 8, 0), 16)
+    assert REPLIES[Op.SYNC].unpack(answer, 16) == (("/a",), len(answer))
+    assert codec.ANSWERED.unpack(refusal) == ((7, 8, -101), len(refusal))
+    assert codec.ANSWERED.unpack(event) == ((codec.EVENT_XID, -1, 0), 16)
+    assert codec.EVENT.unpack(event, 16) == ((2, 3, "/a"), len(event))
+
+
+@given(last_zxid=longs, timeout=ints, session=longs, password=data, read_only=st.booleans())
+def test_handshakes(
+    last_zxid: int, timeout: int, session: int, password: bytes, read_only: bool
+) -> None:
+    asked = kazoo.Connect(0, last_zxid, timeout, session, password, read_only).serialize()
+    wanted = Connect(last_zxid, timeout, session, password, read_only)
+    assert messages.read_connect(bytes(asked)) == wanted
+    assert messages.read_connect(bytes(asked[:-1])) == wanted._replace(read_only=None)
+    for flag in (read_only, None):
+        frame = messages.frame(Connected(timeout, session, password, flag))
+        got, end = kazoo.Connect.deserialize(frame, 4)
+        assert (got, end) == ((0, 0, timeout, session, password, bool(flag)), len(frame))
+
+
+OPERATIONS = """
+    create 1 delete 2 exists 3 getData 4 setData 5 getACL 6 setACL 7 getChildren 8 sync 9 ping 11
+    getChildren2 12 check 13 multi 14 create2 15 reconfig 16 checkWatches 17 removeWatches 18
+    createContainer 19 deleteContainer 20 createTTL 21 multiRead 22 auth 100 setWatches 101 sasl 102
+    getEphemerals 103 getAllChildrenNumber 104 setWatches2 105 addWatch 106 whoAmI 107
+    closeSession -11 error -1
+"""
+
+
+def test_names_and_numbers_are_zookeepers() -> None:
+    assert " ".join(f"{op.title} {op.value}" for op in Op) == " ".join(OPERATIONS.split())
+    assert [(kind.value, kind.title) for kind in EventKind] == [
+        (1, "NodeCreated"),
+        (2, "NodeDeleted"),
+        (3, "NodeDataChanged"),
+        (4, "NodeChildrenChanged"),
+    ]
+    assert (codec.EVENT_XID, codec.PING_XID) == (-1, -2)
+    assert (codec.EPHEMERAL, codec.SEQUENTIAL) == (1, 2)
+
+
+CONNECT = codec.framed(codec.CONNECT.pack((0, 0, 4000, 0, bytes(16), False)))
+
+
+@given(st.lists(st.binary(max_size=200), max_size=8), st.data())
+def test_frames_are_cut_alike_however_the_stream_is_chopped(
+    bodies: list[bytes], chosen: st.DataObject
+) -> None:
+    stream = CONNECT + b"".join(map(codec.framed, bodies))
+    cuts = chosen.draw(st.lists(st.integers(0, len(stream)), max_size=10).map(sorted))
+    splitter = Splitter()
+    seen: list[bytes] = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        whole, opaque = splitter.feed(stream[start:end])
+        seen += whole
+        assert not opaque
+    assert seen == [CONNECT[4:], *bodies]
+    assert splitter.rest() == b""
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50)))
+def test_no_byte_is_lost_or_invented_whatever_the_stream(pieces: list[bytes]) -> None:
+    splitter = Splitter()
+    out = b""
+    for piece in pieces:
+        whole, opaque = splitter.feed(piece)
+        out += b"".join(map(codec.framed, whole)) + opaque
+    assert out + splitter.rest() == b"".join(pieces)
+
+
+@pytest.mark.parametrize(
+    "start", [b"srvr", b"isro", b"\x16\x03\x01\x02\x00", bytes(4), b"\xff\xff\xff\xff"]
+)
+def test_what_does_not_begin_with_a_handshake_is_opaque(start: bytes) -> None:
+    splitter = Splitter()
+    assert splitter.feed(start) == ([], start)
+    assert splitter.feed(CONNECT) == ([], CONNECT)
+
+
+@pytest.mark.parametrize(
+    ("longest", "first", "later"), [(2**31 - 1, 4096, 2**31 - 1), (5000, 4096, 5000), (40, 40, 40)]
+)
+def test_a_length_that_cannot_be_makes_the_rest_opaque(
+    longest: int, first: int, later: int
+) -> None:
+    for size in (1, first):
+        splitter, whole = Splitter(longest), codec.framed(bytes(size))
+        assert splitter.feed(whole + struct.pack(">i", later)) == ([whole[4:]], b"")
+    for start in (0, first + 1):
+        assert Splitter(longest).feed(struct.pack(">i", start))[1] == struct.pack(">i", start)
+    for length in {-1, min(later + 1, 2**31 - 1)} - {later}:
+        rest = struct.pack(">i", length) + b"x"
+        assert Splitter(longest).feed(codec.framed(b"a") + rest) == ([b"a"], rest)
+
+
+def test_an_incomplete_frame_is_left_over_at_the_end() -> None:
+    splitter = Splitter()
+    assert splitter.feed(CONNECT[:10]) == ([], b"")
+    assert splitter.rest() == CONNECT[:10]
