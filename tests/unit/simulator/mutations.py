@@ -546,7 +546,7 @@ MUTATIONS = {
         quick=False,
     ),
     "a worker does not say what is to be kept for it": Mutation(
-        (Bend(Membership, "_heed", "self._place.say(bytes(place))", "pass"),),
+        (Bend(Membership, "_heed", "self._says_place.soon()", "pass"),),
         kind="pool",
         found="a shard has moved",
         quick=False,
