@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -168,8 +169,8 @@ class World:
 
     def submit(self, number: int, grant: Any) -> Task:
         future = self.call("handle", grant)
-        future.set_running_or_notify_cancel()
-        return Task(future, *(partial(self.did, act) for act in ("tell", "lose", "call off")))
+        told = {act: partial(self.did, act) for act in ("tell", "lose", "call_off")}
+        return cast(Task, SimpleNamespace(future=future, **told))
 
     def call(self, name: str, grant: Grant) -> Future[Any]:
         self.did(name)
@@ -300,10 +301,10 @@ ACTS = {
     (S.WITHDRAWING, E.GRANTED): "release",
     (S.WITHDRAWING, E.USELESS): "release",
     (S.RETRYING, E.DUE): "queue",
-    (S.OWNED, E.UNWANTED): "call off, tell, on_revoked",
+    (S.OWNED, E.UNWANTED): "call_off, tell, on_revoked",
     (S.OWNED, E.LOST): "lose, tell, on_revoked",
     (S.OWNED, E.WORK_DUE): "handle",
-    (S.ENDING, E.UNWANTED): "call off",
+    (S.ENDING, E.UNWANTED): "call_off",
     (S.ENDING, E.LOST): "lose",
     (S.ENDING, E.WORK_OVER): "release",
     (S.ENDING, E.OVERDUE): "lose, release, on_stuck",

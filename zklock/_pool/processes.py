@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -38,7 +38,7 @@ from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.records import log_fields
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import OwnThreads
-from zklock._pool.runners import CannotRun, Queued, Shard, ShardHandler, Task
+from zklock._pool.runners import CannotRun, Shard, ShardHandler, Task
 from zklock.errors import LockLost, StaleToken
 
 log = logging.getLogger("zklock")
@@ -304,12 +304,13 @@ class InProcesses(Boarded):
         handler = pickle.dumps(self._handler)
         turn = self._begin(shard, grant)
         child = _Child(self._board.descriptor, handler, turn.shard, turn.note)
+        task = Task(partial(turn.note, _STOPS), child.lose)
         try:
-            future = self._threads.submit(child.run)
+            task.run_by(self._threads, child.run)
         except Exception:
             turn.note(_LOST)
             raise
-        return Task(future, lambda: turn.note(_STOPS), child.lose)
+        return task
 
     def close(self) -> None:
         """Wait for what runs."""
@@ -567,12 +568,13 @@ class InExecutor(Boarded):
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
         turn = self._begin(shard, grant)
+        task = Task(partial(turn.note, _STOPS), partial(turn.note, _LOST))
         try:
             # A broken executor takes its lock, and keeps it until the last of its processes has
             # ended (Python 3.12.1 and later): submit() would wait for that.
             if self._broken:
                 raise BrokenExecutor(self._broken)
-            future = self._executor.submit(_call, self._handler, turn.shard)
+            queued = self._executor.submit(_call, self._handler, turn.shard)
         except Exception as error:
             turn.note(_LOST)
             raise CannotRun(f"the executor refuses work: {error!r}", for_good=True) from error
@@ -581,36 +583,26 @@ class InExecutor(Boarded):
         # that wait keep an executor that breaks from telling its processes to end.
         with contextlib.suppress(Exception):
             self._executor.submit(_nothing).cancel()
-        kept: Future[Any] = Future()
-        kept.set_running_or_notify_cancel()
-        queued = Queued(future)
-        future.add_done_callback(lambda _: self._done(turn, kept, queued.error()))
+        task.wait_for(queued, partial(self._over, turn, task))
+        return task
 
-        def tell(state: int) -> None:
-            turn.note(state)
-            queued.call_off()
-
-        return Task(kept, lambda: tell(_STOPS), lambda: tell(_LOST), call_off=queued.call_off)
-
-    def _done(self, turn: _Turn, kept: Future[Any], error: BaseException | None) -> None:
+    def _over(self, turn: _Turn, task: Task, error: BaseException | None) -> None:
         if isinstance(error, _OfHandler):
             (raised,) = error.args
             raised.__cause__ = error.__cause__  # what its process tells of it
-            _settle(kept, raised)
-            return
-        if not isinstance(error, BrokenExecutor):
-            _settle(kept, error)
-            return
-        self._broken = str(error)
-        # On another thread than the executor's, which has to wait for all of its processes.
-        look = partial(self._look, turn, kept, error)
-        try:
-            threading.Thread(target=look, name="zklock-broken", daemon=True).start()
-        except RuntimeError:
-            look()
+            error = raised
+        elif isinstance(error, CannotRun) and error.for_good:
+            self._broken = str(error)
+            # On another thread than the executor's, which has to wait for all of its processes.
+            look = partial(self._look, turn, task, error)
+            try:
+                return threading.Thread(target=look, name="zklock-broken", daemon=True).start()
+            except RuntimeError:
+                return look()
+        return task.end(error)
 
-    def _look(self, turn: _Turn, kept: Future[Any], error: BaseException) -> None:
-        """Settle the future, after a broken executor, once the handler's process is gone."""
+    def _look(self, turn: _Turn, task: Task, error: CannotRun) -> None:
+        """End the task, after a broken executor, once the handler's process is gone."""
         turn.note(_LOST)
         process, told = self._board.process(turn.place), False
         while _is_child(process):
@@ -624,18 +616,11 @@ class InExecutor(Boarded):
                 )
             told = True
             time.sleep(_LOOK)
-        _settle(kept, CannotRun(f"the executor is broken: {error!r}", for_good=True))
+        task.end(error)
 
     def close(self) -> None:
         """Note that the pool has ended."""
         self._board.close()
-
-
-def _settle(kept: Future[Any], error: BaseException | None) -> None:
-    if error is None:
-        kept.set_result(None)
-    else:
-        kept.set_exception(error)
 
 
 def _nothing() -> None:

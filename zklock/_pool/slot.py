@@ -402,21 +402,19 @@ class Slot:
         try:
             self._task = runner.submit(self.shard, self._grant)
         except Exception as error:
-            failed: Future[Any] = Future()
-            failed.set_exception(
-                error if isinstance(error, CannotRun) else CannotRun(f"not started: {error!r}")
-            )
-            self._handled(failed)
+            if not isinstance(error, CannotRun):
+                error = CannotRun(f"not started: {error!r}")
+            self._handled(error)
             return
-        self._task.future.add_done_callback(partial(self._later, self._handled))
+        self._task.future.add_done_callback(
+            lambda future: self._later(self._handled, future.exception())
+        )
 
-    def _handled(self, future: Future[Any]) -> None:
+    def _handled(self, error: BaseException | None) -> None:
         self._running.discard("handler")
         self._task = None
-        error = None if future.cancelled() else future.exception()
-        ended = (
-            isinstance(error, asyncio.CancelledError) and self._slots.stopping()
-        )  # with its loop
+        # Its loop has ended.
+        ended = isinstance(error, asyncio.CancelledError) and self._slots.stopping()
         path, shard = self._slots.path, self.shard
         if error is None or ended:
             if self._trouble.ends():
