@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from logging import ERROR, INFO, WARNING
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -36,7 +37,7 @@ from zklock._ground.clock import check_timeout
 from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.news import LOOK
 from zklock._ground.numbers import check_number
-from zklock._ground.records import Fields, log_fields
+from zklock._ground.records import Fields, Logs, log_fields
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
@@ -122,7 +123,7 @@ class StartCall:
     nodes: WorkerNodes | None = None  # what it makes in ZooKeeper before it joins
 
 
-class Membership(Uncopied, Observed, Generic[G]):
+class Membership(Uncopied, Observed, Logs, Generic[G]):
     """The part of a pool's worker that does not wait; see ``WorkerPool`` for the arguments."""
 
     _INSTEAD = "make another worker, in another process with a client of its own"
@@ -412,13 +413,12 @@ class Membership(Uncopied, Observed, Generic[G]):
                 extra=self._fields(),
             )
             return
-        log.warning(
-            "%s: the pool's shards differ from shards=: it lacks %s, and it also has %s; "
+        self._say(
+            WARNING,
+            "the pool's shards differ from shards=: it lacks %s, and it also has %s; "
             "set_shards() changes them",
-            self._path,
             encode({*self._initial} - {*kept})[:100] or "none",
             encode({*kept} - {*self._initial})[:100] or "none",
-            extra=self._fields(),
         )
 
     def _joins_no_more(self, call: StartCall) -> bool:
@@ -497,10 +497,9 @@ class Membership(Uncopied, Observed, Generic[G]):
         patience = self._session.timeout if self._session.connected else self._session.moment
         left = await self._until(lambda: self._left and self._slots.empty, self._end_of(patience))
         if not left:
-            log.info(
-                "%s: ZooKeeper has not confirmed the departure yet: it continues in the background",
-                self._path,
-                extra=self._fields(),
+            self._say(
+                INFO,
+                "ZooKeeper has not confirmed the departure yet: it continues in the background",
             )
         await self._until(lambda: self._closed, math.inf)
 
@@ -609,20 +608,11 @@ class Membership(Uncopied, Observed, Generic[G]):
                 if self._over(error):
                     return  # the pool's thread says so
                 if trouble.strikes(error):
-                    log.error(
-                        "%s: this worker cannot lead: %s", self._path, error, extra=self._fields()
-                    )
+                    self._say(ERROR, "this worker cannot lead: %s", error)
                 with contextlib.suppress(Empty):
                     self._departing.get(timeout=trouble.pause())
 
     def _lead(self, leadership: Leadership) -> None:
-        log.info(
-            "%s: %s assigns the shards, token %s",
-            self._path,
-            self._identity,
-            leadership.token,
-            extra=log_fields(leadership, path=self._path, identity=self._identity),
-        )
         Rebalancer(self._session, self._places, leadership, self._policy, self._memory).run()
 
     def _told(self, data: bytes, version: int) -> None:
@@ -690,19 +680,10 @@ class Membership(Uncopied, Observed, Generic[G]):
             attempt.result()
         except Exception as error:
             if self._over(error):
-                log.info(
-                    "%s: this worker leaves the pool for good: its client was stopped",
-                    self._path,
-                    extra=self._fields(),
-                )
+                self._say(INFO, "this worker leaves the pool for good: its client was stopped")
                 return
             if self._absent.strikes(error):
-                log.error(
-                    "%s: this worker cannot be in the pool: %s",
-                    self._path,
-                    error,
-                    extra=self._fields(),
-                )
+                self._say(ERROR, "this worker cannot be in the pool: %s", error)
             self._agenda.at(self._agenda.now() + self._absent.pause(), self._attend)
 
     def _over(self, error: Exception) -> bool:
@@ -744,7 +725,7 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     def _heed(self, node: str | None, data: bytes, version: int) -> None:
         if node is not None and self._absent.ends():
-            log.info("%s: this worker is in the pool again", self._path, extra=self._fields())
+            self._say(INFO, "this worker is in the pool again")
         if self._stopping:
             return
         seen, latest = self._seen
@@ -790,12 +771,11 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     def _unfit(self) -> None:
         if not self._desk.profile.draining and not self._stopping:
-            log.error(
-                "%s: %s gives up its shards and takes no others: its executor or event loop is "
+            self._say(
+                ERROR,
+                "%s gives up its shards and takes no others: its executor or event loop is "
                 "gone; stop this pool, and make another",
-                self._path,
                 self._identity,
-                extra=self._fields(),
             )
             self._change(draining=True)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from zklock._engine.callbacks import ran
+from zklock._ground.events import Event
 from zklock._pool.assignment import assign
 from zklock._pool.keys import Key, encode, in_order
 
@@ -97,3 +100,33 @@ def _asked(
             )
         found[names[identity]].add(shard)
     return {name: frozenset(mine) for name, mine in found.items()}
+
+
+class Asked:
+    """A call of the function, begun now: it may never return. ``done`` is set when it has ended.
+
+    Its thread is a daemon: Python ends without it. ``RuntimeError`` if it cannot be started.
+    """
+
+    def __init__(
+        self, function: Assign, shards: Iterable[Key], workers: Mapping[str, PlannedWorker]
+    ) -> None:
+        self.done = Event()
+        self.complained = False
+        self._call = partial(planned, function, shards, workers)
+        self._plan: dict[str, frozenset[Key]] | BadPlan = {}
+        threading.Thread(target=self._run, name="zklock-assign", daemon=True).start()
+
+    def result(self) -> dict[str, frozenset[Key]]:
+        """Return the shards of each worker, or raise ``BadPlan``; it must be done."""
+        if isinstance(self._plan, BadPlan):
+            raise self._plan
+        return self._plan
+
+    def _run(self) -> None:
+        try:
+            self._plan = self._call()
+        except BadPlan as bad:
+            self._plan = bad
+        finally:
+            self.done.set()

@@ -540,7 +540,7 @@ MUTATIONS = {
         found="is not told",
     ),
     "shards are not kept for who is away": Mutation(
-        (Bend(Rebalancer, "_writes", "away = self._away()", "away = []"),),
+        (Bend(Rebalancer, "_writes", "away = self._who_is_away()", "away = []"),),
         kind="pool",
         found="a shard has moved",
         quick=False,
