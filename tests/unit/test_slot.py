@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from tests.modes import examples
-from tests.unit.test_slot_states import CASES
+from tests.unit.test_pool_states import CASES
 from zklock._engine.machine import IllegalStep
 from zklock._engine.outcome import Outcome
 from zklock._pool import slot

@@ -168,7 +168,14 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
             raise ValueError(f"on_error must be 'retry' or 'stop', not {on_error!r}")
         self._make_runner = None if handler is None else self._runner_of(handler, executor)
         self._retry = check_retry(retry)
-        self._policy = Policy(_check_pause("settle", settle), assign)
+        self._policy = Policy(_check_finite("settle", settle, zero=True), assign)
+        if stuck_after is not None:
+            stuck_after = _check_finite("stuck_after", stuck_after)
+        elif on_stuck is not None:
+            raise ValueError("on_stuck needs stuck_after")
+        rejoin_delay = _check_finite("rejoin_delay", rejoin_delay, zero=True)
+        if rejoin_delay and identity is None:
+            raise ValueError("rejoin_delay= needs an identity= that is the same at every start")
         self._client = client
         self._session_options = {
             "session_timeout": session_timeout,
@@ -182,12 +189,10 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
             )
         self._places = PoolPaths(self._path)
         place = self._places.place(self._identity)
-        kin = socket.gethostname() if identity is None else ""
-        rejoin_delay = _check_delay(rejoin_delay, identity)
         said = WorkerRecord(
             self._identity,
             capacity,
-            kin=kin,
+            kin=socket.gethostname() if identity is None else "",
             payload=_coded(payload),
             rejoin_delay=rejoin_delay,
         )
@@ -199,8 +204,7 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
             self._places,
             identity=self._identity,
             retry=self._retry,
-            session_timeout=session_timeout,
-            lease_fraction=lease_fraction,
+            **self._session_options,
         )
         self._lock = ReentrantMutex()
         self._state = MemberState.NEW
@@ -231,7 +235,7 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
                 on_revoked,
                 on_error == "retry",
                 self._retry,
-                _check_patience(stuck_after, on_stuck),
+                stuck_after,
                 on_stuck,
             ),
             self._agenda,
@@ -805,34 +809,18 @@ def _coded(payload: bytes | str) -> str:
     return base64.b64encode(check_payload(payload)).decode()
 
 
-def _check_pause(name: str, value: Any) -> float:
+def _check_finite(
+    name: str, value: Any, kind: str = "a number of seconds", *, zero: bool = False
+) -> float:
+    """Return a finite number above 0, or 0 where that is allowed."""
     return check_number(
-        name, value, "a number of seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
-    )
-
-
-def _check_delay(delay: Any, identity: str | None) -> float:
-    found = _check_pause("rejoin_delay", delay)
-    if found and identity is None:
-        raise ValueError("rejoin_delay= needs an identity= that is the same at every start")
-    return found
-
-
-def _check_patience(stuck_after: Any, on_stuck: object) -> float | None:
-    if stuck_after is None:
-        if on_stuck is not None:
-            raise ValueError("on_stuck needs stuck_after")
-        return None
-    return check_number(
-        "stuck_after",
-        stuck_after,
-        "a number of seconds",
-        lambda it: 0 < it < math.inf,
-        "above 0 and finite",
+        name,
+        value,
+        kind,
+        lambda it: (it > 0 or (zero and it == 0)) and it < math.inf,
+        "0 or more, and finite" if zero else "above 0 and finite",
     )
 
 
 def _check_capacity(capacity: Any) -> float:
-    return check_number(
-        "capacity", capacity, "a number", lambda it: 0 < it < math.inf, "above 0 and finite"
-    )
+    return _check_finite("capacity", capacity, "a number")

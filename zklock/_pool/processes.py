@@ -27,7 +27,6 @@ from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +109,6 @@ class Board:
         # Others may get the same number of a descriptor, or of a process, later.
         self.mark = self._view.mark[0] = secrets.randbits(63) | 1
         self._turns = count(1)
-
-    @property
-    def descriptor(self) -> int:
-        """The open file, for a process that inherits it."""
-        return self._file
 
     def lease(self, end: float) -> None:
         """Note until when the lease runs, on the clock of leases."""
@@ -199,11 +193,6 @@ class RemoteStop:
         now = view.told[self._place]
         live = view.lease[0] > clock() and now >> 2 == self._turn >> 2
         return now - self._turn if live else _LOST
-
-    def _find(self, board: int) -> None:
-        """Take the board from a descriptor that this process has inherited."""
-        _views[self._board] = _View(board)
-        os.close(board)
 
     def _begin(self) -> bool:
         """Note that this process runs the handler now. Return whether it may."""
@@ -303,7 +292,7 @@ class InProcesses(Boarded):
         """Begin to handle a shard."""
         handler = pickle.dumps(self._handler)
         turn = self._begin(shard, grant)
-        child = _Child(self._board.descriptor, handler, turn.shard, turn.note)
+        child = _Child(handler, turn.shard, turn.note)
         task = Task(partial(turn.note, _STOPS), child.lose)
         try:
             task.run_by(self._threads, child.run)
@@ -324,10 +313,7 @@ class _Child:
     That thread must not end earlier: for Linux it is the parent whose death kills the process.
     """
 
-    def __init__(
-        self, board: int, handler: bytes, shard: RemoteShard, note: Callable[[int], None]
-    ) -> None:
-        self._board = board
+    def __init__(self, handler: bytes, shard: RemoteShard, note: Callable[[int], None]) -> None:
         self._handler = handler
         self._shard = shard
         self._note = note
@@ -378,7 +364,7 @@ class _Child:
         # server would be quicker, but leaves its socket in the file system if this one is killed.
         process = multiprocessing.get_context("spawn").Process(
             target=_serve,
-            args=(its, _Inherited(self._board), self._handler, self._shard),
+            args=(its, self._handler, self._shard),
             name=_Name(f"zklock-shard-{self._shard._shard}"),
         )
         try:
@@ -479,25 +465,10 @@ class _Name(str):
         return eval, (_DIES_WITH_PARENT.format(parent=os.getpid(), name=str(self)).strip(),)
 
 
-class _Inherited:
-    """A descriptor that a spawned process inherits. There it is a number."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-
-    def __reduce__(self) -> tuple[Callable[[Any], int], tuple[Any]]:
-        return _detached, (DupFd(self._file),)
-
-
-def _detached(duplicate: Any) -> int:
-    file: int = duplicate.detach()
-    return file
-
-
 # In the process that handles a shard.
 
 
-def _serve(its: Connection, board: int, handler: bytes, shard: RemoteShard) -> None:
+def _serve(its: Connection, handler: bytes, shard: RemoteShard) -> None:
     """Call the handler, and send what became of it."""
     try:
         # Ctrl-C strikes all processes of a terminal. The owner of the shards decides what it means.
@@ -507,7 +478,7 @@ def _serve(its: Connection, board: int, handler: bytes, shard: RemoteShard) -> N
         except RuntimeError as error:  # no thread can be started
             its.send_bytes(_SAYS_NOT_BEGUN + f"its process cannot be started: {error!r}".encode())
             return
-        shard.should_stop._find(board)
+        shard.should_stop._begin()  # the handler may become another user, who finds no board
         ran("the handler", pickle.loads(handler)(shard))
         word = _SAYS_RETURNED
     except BaseException as error:

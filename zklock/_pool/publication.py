@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from zklock._engine.outcome import Once
@@ -24,6 +25,7 @@ _LONGEST = 30.0
 """The longest such pause, after several refusals in a row, in seconds."""
 
 
+@dataclass(eq=False)
 class Publication:
     """Has a node say what it should: writes it after each change, and again after a refusal.
 
@@ -33,25 +35,15 @@ class Publication:
     that is gone is left alone. ``fields()``: for the log.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        agenda: Agenda,
-        said: Callable[[], tuple[str | None, bytes]],
-        stopping: Callable[[], bool],
-        fields: Callable[[], Fields],
-        *,
-        pause: float = 0.0,
-    ) -> None:
-        self._session = session
-        self._agenda = agenda
-        self._said = said
-        self._stopping = stopping
-        self._fields = fields
-        self._pause = pause
-        self._refusals = Trouble((REFUSED, _LONGEST))
-        self._written: tuple[str | None, bytes] | None = None
-        self._under_way = False
+    session: Session
+    agenda: Agenda
+    said: Callable[[], tuple[str | None, bytes]]
+    stopping: Callable[[], bool]
+    fields: Callable[[], Fields]
+    pause: float = 0.0
+    _refusals: Trouble = field(default_factory=lambda: Trouble((REFUSED, _LONGEST)))
+    _written: tuple[str | None, bytes] | None = None
+    _under_way: bool = False
 
     def forget(self) -> None:
         """Write the next data in any case: the node may have been made anew."""
@@ -61,31 +53,31 @@ class Publication:
         """Write soon: something has changed."""
         if not self._under_way:
             self._under_way = True
-            self._after(self._pause)
+            self._after(self.pause)
 
     def _after(self, seconds: float) -> None:
-        self._agenda.at(self._agenda.now() + seconds, self._write)
+        self.agenda.at(self.agenda.now() + seconds, self._write)
 
     def _write(self) -> None:
-        node, data = said = self._said()
-        if node is None or self._stopping() or said == self._written:
+        node, data = said = self.said()
+        if node is None or self.stopping() or said == self._written:
             self._under_way = False
             return
         self._written = said
         write = partial(nodes.write, node, data)
-        attempt = self._session.attempt(queries.retry_on_new_session(write))
+        attempt = self.session.attempt(queries.retry_on_new_session(write))
         answered = Once(lambda: self._answered(attempt.settled()[1]))
-        attempt.when_done(partial(self._agenda.later, answered))
+        attempt.when_done(partial(self.agenda.later, answered))
         attempt.start()
 
     def _answered(self, error: BaseException | None) -> None:
         """Write again: something may have changed meanwhile, or ACLs may be changed."""
         if isinstance(error, AccessDenied):
             if self._refusals.strikes(error):
-                log.error("this worker may not write its own node: %s", error, extra=self._fields())
+                log.error("this worker may not write its own node: %s", error, extra=self.fields())
             self._written = None
             self._after(self._refusals.pause())
         else:
             if self._refusals.ends():
-                log.info("this worker writes its node again", extra=self._fields())
-            self._after(self._pause)
+                log.info("this worker writes its node again", extra=self.fields())
+            self._after(self.pause)

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from logging import ERROR, INFO, WARNING
 from typing import Any
@@ -83,6 +83,7 @@ class Duties:
     on_stuck: Callable[[Any, Any], object] | None = None
 
 
+@dataclass(eq=False)
 class Slots:
     """The shards that a worker should have, and what it does with them.
 
@@ -94,42 +95,27 @@ class Slots:
     when the client is of no use any more.
     """
 
-    def __init__(
-        self,
-        path: str,
-        identity: str,
-        owned: dict[Key, Any],
-        duties: Duties,
-        agenda: Agenda,
-        *,
-        lock: Callable[[Slot], ShardLock],
-        usable: Callable[[], bool],
-        stopping: Callable[[], bool],
-        changed: Callable[[], object],
-        unfit: Callable[[], object],
-        answered: Callable[[Callable[[], object]], object],
-    ) -> None:
-        self.path = path
-        self._identity = identity
-        self.duties = duties
-        self.agenda = agenda
-        self.lock = lock
-        self.usable = usable
-        self.stopping = stopping
-        self.changed = changed
-        self.unfit = unfit
-        self.answered = answered
-        self.home: asyncio.AbstractEventLoop | None = None
-        self.runner: Runner | None = None
-        self.callbacks: Calling | None = None
-        self.taking = True
-        self.owned = owned
-        self._wanted: frozenset[Key] = frozenset()
-        self._to_begin: deque[Key] = deque()
-        self._room = AT_ONCE
-        self._asked = False  # for the answer that comes after those to what has begun
-        self._slots: dict[Key, Slot] = {}
-        self._stuck: set[Slot] = set()  # their shards were given back, and the work still runs
+    path: str
+    identity: str
+    owned: dict[Key, Any]
+    duties: Duties
+    agenda: Agenda
+    lock: Callable[[Slot], ShardLock]
+    usable: Callable[[], bool]
+    stopping: Callable[[], bool]
+    changed: Callable[[], object]
+    unfit: Callable[[], object]
+    answered: Callable[[Callable[[], object]], object]
+    home: asyncio.AbstractEventLoop | None = None
+    runner: Runner | None = None
+    callbacks: Calling | None = None
+    taking: bool = True
+    _wanted: frozenset[Key] = frozenset()
+    _to_begin: deque[Key] = field(default_factory=deque)
+    _room: int = field(default_factory=lambda: AT_ONCE)
+    _asked: bool = False  # for the answer that comes after those to what has begun
+    _slots: dict[Key, Slot] = field(default_factory=dict)
+    _stuck: set[Slot] = field(default_factory=set)  # given back, while the work still runs
 
     @property
     def empty(self) -> bool:
@@ -220,7 +206,7 @@ class Slots:
                     at=self.agenda.now(),
                     path=self.path,
                     shard=shard,
-                    identity=self._identity,
+                    identity=self.identity,
                     token=grant.token,
                     owned=owned,
                 )
