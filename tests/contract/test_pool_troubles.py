@@ -700,13 +700,13 @@ def test_a_worker_that_has_crashed_is_not_left_out_if_nobody_else_is_there(
 
 def test_a_worker_that_leaves_in_order_has_not_crashed(front: Front, join: Join) -> None:
     one = join("a", settle=0.05)
-    memory = (one if isinstance(front, Threads) else one._lock)._memory
+    planner = (one if isinstance(front, Threads) else one._lock)._planner
     for _ in range(3):
         two = join("b")
         shared(one, two)
         two.stop()
         shared(one)
-    assert memory.newcomers._records == {}
+    assert planner.newcomers._records == {}
 
 
 def refusing(call: Callable[..., Any], times: int, of: Callable[..., bool]) -> Callable[..., Any]:

@@ -59,7 +59,7 @@ from zklock._pool.own_threads import Calling
 from zklock._pool.planning import Assign
 from zklock._pool.processes import InExecutor, InProcesses, is_being_spawned
 from zklock._pool.publication import Publication
-from zklock._pool.rebalancer import Memory, Policy, PoolElection, Rebalancer
+from zklock._pool.rebalancer import Planner, PoolElection, Rebalancer
 from zklock._pool.returning import Place
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Duties, ShardLock, Slot, Slots
@@ -168,7 +168,7 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
             raise ValueError(f"on_error must be 'retry' or 'stop', not {on_error!r}")
         self._make_runner = None if handler is None else self._runner_of(handler, executor)
         self._retry = check_retry(retry)
-        self._policy = Policy(_check_finite("settle", settle, zero=True), assign)
+        settle = _check_finite("settle", settle, zero=True)
         if stuck_after is not None:
             stuck_after = _check_finite("stuck_after", stuck_after)
         elif on_stuck is not None:
@@ -197,9 +197,9 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
             rejoin_delay=rejoin_delay,
         )
         self._desk = WorkerNodes(self._places, said)
-        self._memory = Memory(self._initial, Trouble(self._retry))
+        self._planner = Planner(self._initial, Trouble(self._retry), settle, assign)
         self._election = PoolElection(
-            self._memory.trouble,
+            self._planner.trouble,
             client,
             self._places,
             identity=self._identity,
@@ -372,7 +372,7 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
                 path=self._path,
             )
         nodes.check_kind(self._path, kept, self._initial)
-        self._memory.shards = kept
+        self._planner.shards = kept
         call.nodes = entered = WorkerNodes(self._places, self._desk.profile)
         await self._ask("start()", lambda: nodes.enter(entered), None)
         if home is not None:
@@ -603,7 +603,7 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
         return not taking and self._slots.empty
 
     def _lead_in_turn(self) -> None:
-        trouble = self._memory.trouble
+        trouble = self._planner.trouble
         while not self._stopping:
             try:
                 self._agenda.ready()  # it has jobs; nobody else tries again to start its thread
@@ -617,7 +617,7 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
                     self._departing.get(timeout=trouble.pause())
 
     def _lead(self, leadership: Leadership) -> None:
-        Rebalancer(self._session, self._places, leadership, self._policy, self._memory).run()
+        Rebalancer(self._session, self._places, leadership, self._planner).run()
 
     def _told(self, data: bytes, version: int) -> None:
         """Hear what the leader has written, on the thread that brings it."""

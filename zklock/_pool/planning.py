@@ -65,24 +65,20 @@ def planned(
     wanted = in_order(shards)
     if not wanted or not workers:
         return {name: frozenset() for name in workers}
+    names = {worker.identity: name for name, worker in workers.items()}
+    told = tuple(workers[names[identity]] for identity in sorted(names))
     try:
-        return _asked(
-            function, wanted, {it.identity: name for name, it in workers.items()}, workers
-        )
+        said = ran("assign", function(tuple(wanted), told))
+        return _checked(said, wanted, names)
     except BadPlan:
         raise
     except BaseException as error:  # SystemExit too: it would end the leader's thread silently
         raise BadPlan(f"it raised {type(error).__name__}") from error
 
 
-def _asked(
-    function: Assign,
-    wanted: Sequence[Key],
-    names: Mapping[str, str],
-    workers: Mapping[str, PlannedWorker],
+def _checked(
+    said: object, wanted: Sequence[Key], names: Mapping[str, str]
 ) -> dict[str, frozenset[Key]]:
-    told = tuple(workers[names[identity]] for identity in sorted(names))
-    said = ran("assign", function(tuple(wanted), told))
     if not isinstance(said, Mapping):
         raise BadPlan(f"it returned {type(said).__name__}, not a mapping")
     owners = {shard: said.get(shard) for shard in wanted}
@@ -92,7 +88,7 @@ def _asked(
     nobody = [shard for shard, identity in owners.items() if identity is None]
     if nobody:
         raise BadPlan(f"it assigned nobody to the shards {encode(nobody):.100}")
-    found: dict[str, set[Key]] = {name: set() for name in workers}
+    found: dict[str, set[Key]] = {name: set() for name in names.values()}
     for shard, identity in owners.items():
         if not isinstance(identity, str) or identity not in names:
             raise BadPlan(

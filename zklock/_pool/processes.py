@@ -22,7 +22,6 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection, wait
@@ -249,13 +248,13 @@ class Boarded:
         """Note until when the lease runs."""
         self._board.lease(end)
 
-    def _begin(self, shard: Key, grant: GrantBase) -> _Turn:
-        """Begin a turn of a shard's handler."""
+    def _begin(self, shard: Key, grant: GrantBase) -> tuple[RemoteShard, Callable[[int], None]]:
+        """Begin a turn of a shard's handler → what to send, and what notes what it is told."""
         place = self._place(shard)
         turn = self._board.begin(place)
         self.lease(clock() + grant.remaining())
         stop = RemoteStop(self._board.path, self._board.mark, place, turn)
-        return _Turn(RemoteShard(shard, grant, stop), place, partial(self._board.note, place, turn))
+        return RemoteShard(shard, grant, stop), partial(self._board.note, place, turn)
 
     def _place(self, shard: Key) -> int:
         """Return the shard's place on the board: of a name, that of its turns before."""
@@ -267,15 +266,6 @@ class Boarded:
             place = self._named.pop(next(iter(self._named)))
         self._named[shard] = place
         return place
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """A turn of a shard's handler: the shard to send, and what notes what the handler is told."""
-
-    shard: RemoteShard
-    place: int
-    note: Callable[[int], None]
 
 
 class InProcesses(Boarded):
@@ -291,13 +281,13 @@ class InProcesses(Boarded):
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
         handler = pickle.dumps(self._handler)
-        turn = self._begin(shard, grant)
-        child = _Child(handler, turn.shard, turn.note)
-        task = Task(partial(turn.note, _STOPS), child.lose)
+        mine, note = self._begin(shard, grant)
+        child = _Child(handler, mine, note)
+        task = Task(partial(note, _STOPS), child.lose)
         try:
             task.run_by(self._threads, child.run)
         except Exception:
-            turn.note(_LOST)
+            note(_LOST)
             raise
         return task
 
@@ -538,26 +528,26 @@ class InExecutor(Boarded):
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
-        turn = self._begin(shard, grant)
-        task = Task(partial(turn.note, _STOPS), partial(turn.note, _LOST))
+        mine, note = self._begin(shard, grant)
+        task = Task(partial(note, _STOPS), partial(note, _LOST))
         try:
             # A broken executor takes its lock, and keeps it until the last of its processes has
             # ended (Python 3.12.1 and later): submit() would wait for that.
             if self._broken:
                 raise BrokenExecutor(self._broken)
-            queued = self._executor.submit(_call, self._handler, turn.shard)
+            queued = self._executor.submit(_call, self._handler, mine)
         except Exception as error:
-            turn.note(_LOST)
+            note(_LOST)
             raise CannotRun(f"the executor refuses work: {error!r}", for_good=True) from error
         # An executor that starts processes on demand looks for those to watch before it has started
         # the one for this call. It looks again at the next call. That call is not to be made: calls
         # that wait keep an executor that breaks from telling its processes to end.
         with contextlib.suppress(Exception):
             self._executor.submit(_nothing).cancel()
-        task.wait_for(queued, partial(self._over, turn, task))
+        task.wait_for(queued, partial(self._over, mine, task))
         return task
 
-    def _over(self, turn: _Turn, task: Task, error: BaseException | None) -> None:
+    def _over(self, shard: RemoteShard, task: Task, error: BaseException | None) -> None:
         if isinstance(error, _OfHandler):
             (raised,) = error.args
             raised.__cause__ = error.__cause__  # what its process tells of it
@@ -565,25 +555,25 @@ class InExecutor(Boarded):
         elif isinstance(error, CannotRun) and error.for_good:
             self._broken = str(error)
             # On another thread than the executor's, which has to wait for all of its processes.
-            look = partial(self._look, turn, task, error)
+            look = partial(self._look, shard, task, error)
             try:
                 return threading.Thread(target=look, name="zklock-broken", daemon=True).start()
             except RuntimeError:
                 return look()
         return task.end(error)
 
-    def _look(self, turn: _Turn, task: Task, error: CannotRun) -> None:
+    def _look(self, shard: RemoteShard, task: Task, error: CannotRun) -> None:
         """End the task, after a broken executor, once the handler's process is gone."""
-        turn.note(_LOST)
-        process, told = self._board.process(turn.place), False
+        task.lose()
+        process, told = self._board.process(shard.should_stop._place), False
         while _is_child(process):
             if not told:
                 log.error(
                     "the executor of shard %s is broken, but its process %s still runs: this "
                     "worker owns the shard until the process ends",
-                    turn.shard._shard,
+                    shard._shard,
                     process,
-                    extra=log_fields(shard=turn.shard._shard),
+                    extra=log_fields(shard=shard._shard),
                 )
             told = True
             time.sleep(_LOOK)

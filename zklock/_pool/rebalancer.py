@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from logging import ERROR, INFO, WARNING
 from queue import Empty, SimpleQueue
@@ -47,18 +47,23 @@ _OVERDUE = 30.0
 """Seconds that the leader waits for a user's function before it lets another worker lead."""
 
 
-class Memory:
-    """What a worker remembers from one of its terms to the next.
+@dataclass(eq=False)
+class Planner:
+    """How a worker plans when it leads, and what it remembers from one of its terms to the next.
 
-    ``shards``: the shards that it was told last. ``asked``: the last call of a user's function; it
-    may still be under way. ``trouble``: why it could not lead, or not assign the shards.
+    ``settle``: seconds without news before it plans, so that workers that come together are planned
+    for together. It waits at most five times as long in all. ``assign``: the user's function that
+    assigns the shards, if any. ``shards``: the shards that it was told last. ``asked``: the last
+    call of the function; it may still be under way. ``trouble``: why it could not lead, or not
+    assign the shards.
     """
 
-    def __init__(self, shards: Keys, trouble: Trouble) -> None:
-        self.shards = shards
-        self.trouble = trouble
-        self.asked: Asked | None = None
-        self.newcomers = Newcomers()
+    shards: Keys
+    trouble: Trouble
+    settle: float
+    assign: Assign | None
+    asked: Asked | None = None
+    newcomers: Newcomers = field(default_factory=Newcomers)
 
 
 class PoolElection(LeaderElection):
@@ -82,19 +87,6 @@ class PoolElection(LeaderElection):
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a leader plans.
-
-    ``settle``: seconds without news before it plans, so that workers that come together are planned
-    for together. It waits at most five times as long in all. ``assign``: the user's function that
-    assigns the shards, if any.
-    """
-
-    settle: float
-    assign: Assign | None = None
-
-
 class _NoPlan(Exception):
     """The term ends: the user's function has not returned."""
 
@@ -107,16 +99,13 @@ class Rebalancer(Logs):
         session: Session,
         places: PoolPaths,
         leadership: Leadership,
-        policy: Policy,
-        memory: Memory,
+        planner: Planner,
     ) -> None:
         self._session = session
         self._places = places
         self._leadership = leadership
-        self._settle = policy.settle
-        self._assign = policy.assign
-        self._memory = memory
-        self._newcomers = memory.newcomers
+        self._planner = planner
+        self._newcomers = planner.newcomers
         self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._following: dict[str, Attempt[None]] = {}
         self._names: set[str] | None = None
@@ -146,7 +135,7 @@ class Rebalancer(Logs):
             while self._gather():
                 if not self._plan():
                     self._later(lambda: None)  # look again, after a while
-                elif self._memory.trouble.ends():
+                elif self._planner.trouble.ends():
                     self._say(INFO, "this worker can lead again")
         except _NoPlan:
             return  # another worker may lead; this one queues behind it
@@ -239,8 +228,8 @@ class Rebalancer(Logs):
 
     def _take_shards(self, node: Node | None) -> None:
         shards = None if node is None else parse_shards(node.data)
-        if shards is not None and alike(shards, self._memory.shards):
-            self._shards = self._memory.shards = shards
+        if shards is not None and alike(shards, self._planner.shards):
+            self._shards = self._planner.shards = shards
         elif node is not None and node.data:
             self._complain(
                 self._places.shards,
@@ -254,14 +243,14 @@ class Rebalancer(Logs):
                 "%s: the list of shards was deleted and is written again: %s; if that is wrong, "
                 "correct it with set_shards()",
                 self._places.shards,
-                told(self._memory.shards),
+                told(self._planner.shards),
                 extra=self._fields(),
             )
             self._rebuild(node is None)
 
     def _rebuild(self, gone: bool) -> None:
         try:
-            self._ask(lambda: nodes.prepare(self._places, self._memory.shards))
+            self._ask(lambda: nodes.prepare(self._places, self._planner.shards))
         except NoAnswer:
             self._later(partial(self._rebuild, gone))
         else:
@@ -324,8 +313,8 @@ class Rebalancer(Logs):
                     quiet = latest = self._session.now()
                 continue
             news()
-            quiet = self._session.now() + self._settle
-            latest = latest or self._session.now() + 5 * self._settle
+            quiet = self._session.now() + self._planner.settle
+            latest = latest or self._session.now() + 5 * self._planner.settle
         return False
 
     @property
@@ -426,12 +415,12 @@ class Rebalancer(Logs):
         again = (until for until in self._barred.values() if until > now)
         self._due = min(filter(None, (self._due, *again)), default=None)
         free = [key for key in self._shards or () if key not in fixed]
-        if self._assign is None:
+        if self._planner.assign is None:
             plan = share_out(free, shares, current, away)
         else:
             profiles = {at: (key[1], known[key]) for at, key in keys.items()}
             wanted = frozenset(free) - kept_back(free, current, away)
-            plan = self._asked(self._assign, wanted, profiles, shares, current)
+            plan = self._asked(self._planner.assign, wanted, profiles, shares, current)
         writes = []
         for at, numbers in plan.items():
             _, name = keys[at]
@@ -480,14 +469,14 @@ class Rebalancer(Logs):
         One call is under way at a time. One that an earlier term has left is waited for first.
         """
         overdue = self._session.now() + _OVERDUE
-        if self._memory.asked is not None:
-            self._wait_for(self._memory.asked, overdue)
+        if self._planner.asked is not None:
+            self._wait_for(self._planner.asked, overdue)
         try:
-            self._memory.asked = asked = Asked(assign, shards, workers)
+            self._planner.asked = asked = Asked(assign, shards, workers)
         except RuntimeError as error:
             raise BadPlan("no thread can be started for it") from error
         self._wait_for(asked, overdue)
-        self._memory.asked = None
+        self._planner.asked = None
         return asked.result()
 
     def _wait_for(self, asked: Asked, overdue: float) -> None:
