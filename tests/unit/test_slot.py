@@ -410,22 +410,6 @@ def test_a_grant_that_is_lost_before_it_is_heard_of_is_queued_for_again() -> Non
     assert world.slots.owned == {}
 
 
-def test_a_loss_that_is_heard_of_after_the_end_is_not_the_next_owners() -> None:
-    world = owned()
-    world.returns("handle")
-    slot, lost = world.slot, world.grant
-    world.want()
-    lost._loss = "session"
-    world.returns("on_revoked")
-    world.want(SHARD)
-    world.answer(Grant(world))
-    assert SHARD in world.slots.owned
-    slot.lost(cast(Any, lost))
-    world.run()
-    assert slot.state is S.GONE
-    assert SHARD in world.slots.owned
-
-
 def test_so_many_are_queued_for_before_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of requests at once would hold up the heartbeats."""
     monkeypatch.setattr(slot, "AT_ONCE", 3)
@@ -597,16 +581,6 @@ def test_callbacks_that_are_stuck_hold_up_nobody() -> None:
     assert world.slots.stuck() == [SHARD]
     world.returns("on_stuck")
     assert world.slots.stuck() == []
-
-
-def test_a_shard_that_was_lost_is_wanted_again_while_its_work_is_stuck() -> None:
-    world = OneSlot()
-    world.may_be_stuck()
-    world.reach(S.OWNED, E.LOST)
-    world.bring(E.LOST)
-    world.time_passes()
-    assert world.acts[-3:] == ["release", "queue", "on_stuck"]
-    assert world.slots.stuck() == [SHARD]
 
 
 # Any events in any order.
