@@ -221,7 +221,7 @@ class Membership(Uncopied, Observed, Logs, Generic[G]):
             self._session,
             self._agenda,
             stopping=lambda: self._stopping,
-            fields=self._fields,
+            _fields=self._fields,
         )
         self._says_profile = publish(lambda: (self._desk.member, nodes.profile_data(self._desk)))
         self._says_owned = publish(self._said_owned, pause=_AFTER)

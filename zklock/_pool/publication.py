@@ -32,14 +32,14 @@ class Publication:
     Only the pool's thread uses it. ``said()`` returns the node and its data; the node is ``None``
     while there is nothing to write. Changes are collected for ``pause`` seconds. One write is under
     way at a time, so that the newest comes last. Nothing is written once ``stopping()``. A node
-    that is gone is left alone. ``fields()``: for the log.
+    that is gone is left alone. ``_fields()``: for the log.
     """
 
     session: Session
     agenda: Agenda
     said: Callable[[], tuple[str | None, bytes]]
     stopping: Callable[[], bool]
-    fields: Callable[[], Fields]
+    _fields: Callable[[], Fields]
     pause: float = 0.0
     _refusals: Trouble = field(default_factory=lambda: Trouble((REFUSED, _LONGEST)))
     _written: tuple[str | None, bytes] | None = None
@@ -74,10 +74,10 @@ class Publication:
         """Write again: something may have changed meanwhile, or ACLs may be changed."""
         if isinstance(error, AccessDenied):
             if self._refusals.strikes(error):
-                log.error("this worker may not write its own node: %s", error, extra=self.fields())
+                log.error("this worker may not write its own node: %s", error, extra=self._fields())
             self._written = None
             self._after(self._refusals.pause())
         else:
             if self._refusals.ends():
-                log.info("this worker writes its node again", extra=self.fields())
+                log.info("this worker writes its node again", extra=self._fields())
             self._after(self.pause)
