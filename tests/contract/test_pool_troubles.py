@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from zklock._pool import nodes, publication, trouble
 from zklock._pool.keys import decode
 from zklock._pool.member import Membership
 from zklock._pool.own_threads import OwnThreads
+from zklock._pool.publication import Publication
 from zklock._pool.returning import Place
 from zklock.testing import FaultProxy, wait_for
 
@@ -542,33 +544,30 @@ def not_to_be_written(client: Any, path: str) -> str:
     return node
 
 
-@pytest.mark.parametrize(
-    ("where", "home", "hears"),
-    [
-        ("members", Membership, "_profile_told"),
-        ("owned", publication.Publication, "_answered"),
-        ("returning", publication.PlaceKeeper, "_answered"),
-    ],
-)
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Return what counts how often ACLs have refused a worker to write a node of its own."""
+    found = threading.Semaphore(0)
+    real = Publication._answered
+
+    def answered(self: Publication, error: BaseException | None) -> None:
+        if isinstance(error, zklock.AccessDenied):
+            found.release()
+        real(self, error)
+
+    monkeypatch.setattr(Publication, "_answered", answered)
+    return found
+
+
+@pytest.mark.parametrize("where", ["members", "owned", "returning"])
 def test_what_a_worker_may_not_write_for_a_while_is_written_later(
     join: Join,
     zklock_client: Any,
     zklock_path: str,
-    monkeypatch: pytest.MonkeyPatch,
+    refused: threading.Semaphore,
     where: str,
-    home: type,
-    hears: str,
 ) -> None:
     """ACLs refuse it to say what it is, what it owns, or what is to be kept for it."""
-    refused = threading.Event()
-    real = getattr(home, hears)
-
-    def heard(self: Any, refusal: zklock.AccessDenied | None) -> None:
-        if refusal is not None:
-            refused.set()
-        real(self, refusal)
-
-    monkeypatch.setattr(home, hears, heard)
     one = join("a", rejoin_delay=30.0)
     shared(one)
     wait_for(lambda: [it.owned for it in one.members()] == [SHARDS], SOON, "what it owns")
@@ -578,7 +577,7 @@ def test_what_a_worker_may_not_write_for_a_while_is_written_later(
         one.set_capacity(2.0)
     else:
         one.set_shards(SHARDS - 1)
-    assert refused.wait(SOON)
+    assert refused.acquire(timeout=SOON)
     assert zklock_client.get(node)[0] == said
     zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
     wait_for(lambda: zklock_client.get(node)[0] != said, SOON, "what it says now")
@@ -589,36 +588,38 @@ def test_what_a_worker_may_not_write_for_a_while_is_written_later(
 
 
 def test_all_that_a_worker_may_not_say_of_itself_is_tried_as_one(
-    join: Join, zklock_client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+    join: Join,
+    zklock_client: Any,
+    zklock_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: threading.Semaphore,
 ) -> None:
     """Else there would be as many tries a second as it has changed what it says."""
     monkeypatch.setattr(publication, "REFUSED", 0.1)
-    sent: list[int] = []  # for each: how many have no answer yet
-    refused: list[bool] = []
-    real_write, real_told = publication.write, Membership._profile_told
+    open_now, most = Counter[Publication](), Counter[Publication]()
+    real_write, real_answered = Publication._write, Publication._answered
 
-    def write(session: Any, agenda: Any, node: str, data: bytes, written: Any) -> None:
-        if "/members/" in node:
-            sent.append(len(sent) - len(refused))
-        real_write(session, agenda, node, data, written)
+    def write(self: Publication) -> None:
+        real_write(self)
+        open_now[self] += self._under_way
+        most[self] = max(most[self], open_now[self])
 
-    def told(self: Any, refusal: zklock.AccessDenied | None) -> None:
-        refused.append(refusal is not None)
-        real_told(self, refusal)
+    def answered(self: Publication, error: BaseException | None) -> None:
+        open_now[self] -= 1
+        real_answered(self, error)
 
-    monkeypatch.setattr(publication, "write", write)
-    monkeypatch.setattr(Membership, "_profile_told", told)
+    monkeypatch.setattr(Publication, "_write", write)
+    monkeypatch.setattr(Publication, "_answered", answered)
     one = join("a")
     shared(one)
     node = not_to_be_written(zklock_client, f"{zklock_path}/members")
     for number in range(20):
         one.set_capacity(2.0 + number)
-    wait_for(lambda: len(refused) == len(sent) >= 20, SOON, "all are refused")
-    before = len(sent)
-    wait_for(lambda: len(refused) >= before + 4, SOON, "more tries")
-    assert sent[before + 1 : before + 4] == [0] * 3, "one at a time"
+    for _ in range(4):
+        assert refused.acquire(timeout=SOON)
     zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
     wait_for(lambda: [it.capacity for it in one.members()] == [21.0], SOON, "the newest")
+    assert set(most.values()) == {1}, "one at a time"
 
 
 def test_a_worker_that_may_not_say_what_it_is_stays_in_the_pool(
@@ -627,18 +628,10 @@ def test_a_worker_that_may_not_say_what_it_is_stays_in_the_pool(
     zklock_path: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    refused: threading.Semaphore,
 ) -> None:
     """It looks at its node whenever the leader has written to it."""
     monkeypatch.setattr(publication, "REFUSED", 0.1)
-    refused = threading.Semaphore(0)
-    real = Membership._profile_told
-
-    def told(self: Any, refusal: zklock.AccessDenied | None) -> None:
-        if refusal is not None:
-            refused.release()
-        real(self, refusal)
-
-    monkeypatch.setattr(Membership, "_profile_told", told)
     one = join("a")
     shared(one)
     node = not_to_be_written(zklock_client, f"{zklock_path}/members")
@@ -707,13 +700,13 @@ def test_a_worker_that_has_crashed_is_not_left_out_if_nobody_else_is_there(
 
 def test_a_worker_that_leaves_in_order_has_not_crashed(front: Front, join: Join) -> None:
     one = join("a", settle=0.05)
-    memory = (one if isinstance(front, Threads) else one._lock)._memory
+    planner = (one if isinstance(front, Threads) else one._lock)._planner
     for _ in range(3):
         two = join("b")
         shared(one, two)
         two.stop()
         shared(one)
-    assert memory.newcomers._records == {}
+    assert planner.newcomers._records == {}
 
 
 def refusing(call: Callable[..., Any], times: int, of: Callable[..., bool]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from zklock._election.feed import Feed
+from zklock._election.changes import Feed
 from zklock._recipes import steps
 from zklock._recipes.effects import Listing
 from zklock._recipes.observe import LeaderChange, ObservedQueue

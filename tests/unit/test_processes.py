@@ -169,7 +169,7 @@ def test_a_process_that_cannot_start_its_thread_has_not_begun(board: Board) -> N
     """So the handler has not failed: it is called again, whatever ``on_error`` is."""
     noted: list[int] = []
     handler = pickle.dumps(print)
-    child = _Child(board.descriptor, handler, cast(Any, WithoutThreads()), noted.append)
+    child = _Child(handler, cast(Any, WithoutThreads()), noted.append)
     with pytest.raises(CannotRun, match=r"cannot be started: RuntimeError\(.can't start"):
         child.run()
     assert noted[-1] == _LOST

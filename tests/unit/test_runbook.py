@@ -29,6 +29,8 @@ def subclasses(kind: type[Exception]) -> Iterator[type[Exception]]:
 
 
 LOGS = {"log", "_log"}
+SAY = {"_say", "_say_of_new"}
+"""Methods that log: ``records.Logs`` puts the path before the text."""
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 ERRORS = {
     "ZkLockError",
@@ -88,6 +90,11 @@ def texts_of_call(call: ast.Call, place: str) -> Iterator[str]:
     if not call.args:
         return
     first, name = call.args[0], name_of(call.func)
+    match call:
+        case ast.Call(ast.Attribute(ast.Name("self")), [_, ast.Constant(str(text)), *_]):
+            if name in SAY:
+                yield skeleton(ast.Constant(f"%s: {text}"), percent=True)
+                return
     if is_log_call(call):
         yield skeleton(first, percent=True)
         return

@@ -14,8 +14,8 @@ import pytest
 from tests.fakes import no_thread
 from zklock import aio
 from zklock._locks.grant import Grant
-from zklock._pool import processes, runners
-from zklock._pool.processes import InExecutor, InProcesses
+from zklock._pool import runners
+from zklock._pool.processes import InExecutor
 from zklock._pool.runners import CannotRun, InTasks, InThreads
 from zklock.token import FencingToken
 
@@ -275,19 +275,3 @@ def test_a_call_that_began_before_it_was_refused_is_known() -> None:
         task = InThreads(lambda shard: calls.append(shard.name), executor).submit(7, held())
         assert task.future.result(SOON) is None
     assert calls == ["7"]
-
-
-def test_a_process_for_a_call_that_was_refused_does_not_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grant: Any = held()
-    grant.remaining = lambda: 60.0
-    started: list[object] = []
-    monkeypatch.setattr(processes._Child, "run", started.append)
-    runner = InProcesses(print)
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="start new thread"):
-        patched.setattr(threading.Thread, "start", no_thread)
-        runner.submit(7, grant)
-    runner._threads.submit(bool).result(SOON)  # it comes after the refused one
-    runner.close()
-    assert started == []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from tests.modes import examples
-from tests.unit.test_slot_states import CASES
+from tests.unit.test_pool_states import CASES
 from zklock._engine.machine import IllegalStep
 from zklock._engine.outcome import Outcome
 from zklock._pool import slot
@@ -168,8 +169,8 @@ class World:
 
     def submit(self, number: int, grant: Any) -> Task:
         future = self.call("handle", grant)
-        future.set_running_or_notify_cancel()
-        return Task(future, *(partial(self.did, act) for act in ("tell", "lose", "call off")))
+        told = {act: partial(self.did, act) for act in ("tell", "lose", "call_off")}
+        return cast(Task, SimpleNamespace(future=future, **told))
 
     def call(self, name: str, grant: Grant) -> Future[Any]:
         self.did(name)
@@ -300,10 +301,10 @@ ACTS = {
     (S.WITHDRAWING, E.GRANTED): "release",
     (S.WITHDRAWING, E.USELESS): "release",
     (S.RETRYING, E.DUE): "queue",
-    (S.OWNED, E.UNWANTED): "call off, tell, on_revoked",
+    (S.OWNED, E.UNWANTED): "call_off, tell, on_revoked",
     (S.OWNED, E.LOST): "lose, tell, on_revoked",
     (S.OWNED, E.WORK_DUE): "handle",
-    (S.ENDING, E.UNWANTED): "call off",
+    (S.ENDING, E.UNWANTED): "call_off",
     (S.ENDING, E.LOST): "lose",
     (S.ENDING, E.WORK_OVER): "release",
     (S.ENDING, E.OVERDUE): "lose, release, on_stuck",
@@ -407,22 +408,6 @@ def test_a_grant_that_is_lost_before_it_is_heard_of_is_queued_for_again() -> Non
     world.answer(world.grant)
     assert world.acts == ["queue", "release", "queue"]
     assert world.slots.owned == {}
-
-
-def test_a_loss_that_is_heard_of_after_the_end_is_not_the_next_owners() -> None:
-    world = owned()
-    world.returns("handle")
-    slot, lost = world.slot, world.grant
-    world.want()
-    lost._loss = "session"
-    world.returns("on_revoked")
-    world.want(SHARD)
-    world.answer(Grant(world))
-    assert SHARD in world.slots.owned
-    slot.lost(cast(Any, lost))
-    world.run()
-    assert slot.state is S.GONE
-    assert SHARD in world.slots.owned
 
 
 def test_so_many_are_queued_for_before_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -596,16 +581,6 @@ def test_callbacks_that_are_stuck_hold_up_nobody() -> None:
     assert world.slots.stuck() == [SHARD]
     world.returns("on_stuck")
     assert world.slots.stuck() == []
-
-
-def test_a_shard_that_was_lost_is_wanted_again_while_its_work_is_stuck() -> None:
-    world = OneSlot()
-    world.may_be_stuck()
-    world.reach(S.OWNED, E.LOST)
-    world.bring(E.LOST)
-    world.time_passes()
-    assert world.acts[-3:] == ["release", "queue", "on_stuck"]
-    assert world.slots.stuck() == [SHARD]
 
 
 # Any events in any order.

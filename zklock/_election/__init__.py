@@ -1,8 +1,7 @@
 """Leader election.
 
-For: ``base`` is an election, and ``changes`` is what observers see, of a pool, too. ``feed`` hands
-over the changes of leader. They wait through their front only. ``threads`` and ``observers`` are
-the layer that waits, for threads.
+For: ``base`` is an election, and ``changes`` is what observers see, of a pool, too. They wait
+through their front only. ``threads`` and ``observers`` are the layer that waits, for threads.
 
 May come in: other things that members and observers of an election do.
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from zklock._election.changes import TURN, Observed, Watched
-from zklock._election.feed import Feed
+from zklock._election.changes import TURN, Feed, Observed, Watched
 from zklock._engine import telling
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
@@ -13,7 +14,9 @@ from zklock._engine.callbacks import check_callbacks
 from zklock._engine.script import Front
 from zklock._engine.session import Session
 from zklock._ground.clock import check_timeout, seconds_left
+from zklock._ground.mutexes import Mutex
 from zklock._kazoo.loops import check_thread
+from zklock._recipes.observe import LeaderChange
 
 TURN = 0.2
 """The longest wait of a thread at a time, in seconds. Python misses a signal that arrives just
@@ -71,6 +74,32 @@ class Watched(Generic[C]):
 
 Watch: TypeAlias = Callable[[Callable[[], object]], Watched[C]]
 """Begins to observe. Its argument is called when there may be a change. It must not block."""
+
+
+KEPT = 64
+"""How many changes of leader are kept for a slow observer. One more replaces them all."""
+
+
+class Feed:
+    """The changes of leader that one observer was not told yet, oldest first."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._lock = Mutex()
+        self._changes: deque[LeaderChange] = deque()
+
+    def put(self, change: LeaderChange) -> None:
+        """Add a change. If too many are kept already, it replaces them all, with ``gap`` set."""
+        with self._lock:
+            if len(self._changes) >= self._kept:
+                self._changes.clear()
+                change = replace(change, gap=True, same_leader=False)
+            self._changes.append(change)
+
+    def take(self) -> LeaderChange | None:
+        """Remove and return the oldest; ``None`` if there is none."""
+        with self._lock:
+            return self._changes.popleft() if self._changes else None
 
 
 class ChangesBase(Closing, Generic[C]):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol, TypeAlias
 
 from zklock._ground.addresses import session_text
 from zklock._ground.loss import LossReason
 from zklock.token import FencingToken
+
+log = logging.getLogger("zklock")
 
 Fields: TypeAlias = dict[str, str | int | None]
 
@@ -64,3 +67,25 @@ def log_fields(
         "zklock_resource": resource,
         "zklock_reason": None if reason is None else reason.name.lower(),
     }
+
+
+class Logs:
+    """What logs with fields of its own. Each text comes after the path."""
+
+    def _fields(self) -> Fields:
+        return log_fields()
+
+    def _say(
+        self, level: int, text: str, *what: object, error: BaseException | None = None
+    ) -> None:
+        """Log at a level of ``logging``; ``error`` with its traceback."""
+        fields = self._fields()
+        log.log(
+            level,
+            f"%s: {text}",
+            fields["zklock_path"],
+            *what,
+            exc_info=error,
+            extra=fields,
+            stacklevel=2,
+        )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from logging import ERROR, INFO, WARNING
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -36,34 +37,45 @@ from zklock._ground.clock import check_timeout
 from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.news import LOOK
 from zklock._ground.numbers import check_number
-from zklock._ground.records import Fields, log_fields
+from zklock._ground.records import Fields, Logs, log_fields
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import G
-from zklock._pool import nodes, publication
+from zklock._pool import nodes
 from zklock._pool.agenda import Agenda
 from zklock._pool.executors import in_processes, runner
 from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_shards
+from zklock._pool.member_states import (
+    DONE,
+    HAS_JOINED,
+    STOPPING,
+    TABLE,
+    MemberEvent,
+    MemberState,
+)
 from zklock._pool.nodes import Found, PoolPaths, WorkerNodes, WorkerRecord
 from zklock._pool.own_threads import Calling
 from zklock._pool.planning import Assign
 from zklock._pool.processes import InExecutor, InProcesses, is_being_spawned
-from zklock._pool.publication import PlaceKeeper, Publication
-from zklock._pool.rebalancer import Memory, Policy, PoolElection, Rebalancer
+from zklock._pool.publication import Publication
+from zklock._pool.rebalancer import Planner, PoolElection, Rebalancer
 from zklock._pool.returning import Place
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Duties, ShardLock, Slot, Slots
 from zklock._pool.trouble import Trouble
 from zklock._recipes import names, queries
 from zklock._recipes.effects import Recipe
-from zklock.errors import AccessDenied, ClientClosed, ForkedClient, PoolStuck, ZkLockError
+from zklock.errors import ClientClosed, ForkedClient, PoolStuck, ZkLockError
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
     from zklock._pool.slot import Reporting
 
 log = logging.getLogger("zklock")
+
+_AFTER = 0.1
+"""How long a worker collects changes of what it owns before it writes them, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +117,13 @@ class PoolWorker:
 
 
 class StartCall:
-    """One call of ``start()``, and how far it has come."""
+    """One call of ``start()``."""
 
-    def __init__(self) -> None:
-        self.mine = False  # this call may start the pool
-        self.joined = False
-        self.over = False
-        self.error: Exception | None = None
-        self.given_up = False
-        self.nodes: WorkerNodes | None = None  # what it makes in ZooKeeper before it joins
+    error: Exception | None = None  # why it could not join
+    nodes: WorkerNodes | None = None  # what it makes in ZooKeeper before it joins
 
 
-class Membership(Uncopied, Observed, Generic[G]):
+class Membership(Uncopied, Observed, Logs, Generic[G]):
     """The part of a pool's worker that does not wait; see ``WorkerPool`` for the arguments."""
 
     _INSTEAD = "make another worker, in another process with a client of its own"
@@ -161,7 +168,14 @@ class Membership(Uncopied, Observed, Generic[G]):
             raise ValueError(f"on_error must be 'retry' or 'stop', not {on_error!r}")
         self._make_runner = None if handler is None else self._runner_of(handler, executor)
         self._retry = check_retry(retry)
-        self._policy = Policy(_check_pause("settle", settle), assign)
+        settle = _check_finite("settle", settle, zero=True)
+        if stuck_after is not None:
+            stuck_after = _check_finite("stuck_after", stuck_after)
+        elif on_stuck is not None:
+            raise ValueError("on_stuck needs stuck_after")
+        rejoin_delay = _check_finite("rejoin_delay", rejoin_delay, zero=True)
+        if rejoin_delay and identity is None:
+            raise ValueError("rejoin_delay= needs an identity= that is the same at every start")
         self._client = client
         self._session_options = {
             "session_timeout": session_timeout,
@@ -174,52 +188,44 @@ class Membership(Uncopied, Observed, Generic[G]):
                 "executor='threads' or 'asyncio'"
             )
         self._places = PoolPaths(self._path)
-        kin = socket.gethostname() if identity is None else ""
-        rejoin_delay = _check_delay(rejoin_delay, identity)
+        place = self._places.place(self._identity)
         said = WorkerRecord(
             self._identity,
             capacity,
-            kin=kin,
+            kin=socket.gethostname() if identity is None else "",
             payload=_coded(payload),
             rejoin_delay=rejoin_delay,
         )
         self._desk = WorkerNodes(self._places, said)
-        self._memory = Memory(self._initial, Trouble(self._retry))
+        self._planner = Planner(self._initial, Trouble(self._retry), settle, assign)
         self._election = PoolElection(
-            self._memory.trouble,
+            self._planner.trouble,
             client,
             self._places,
             identity=self._identity,
             retry=self._retry,
-            session_timeout=session_timeout,
-            lease_fraction=lease_fraction,
+            **self._session_options,
         )
         self._lock = ReentrantMutex()
-        self._started = False  # or it is being started
-        self._joined = False
-        self._stopping = False
+        self._state = MemberState.NEW
+        self._starter: StartCall | None = None  # the call that starts it, or has started it
         self._campaign = threading.Thread(
             target=self._lead_in_turn, name="zklock-campaign", daemon=True
         )
         self._departing: SimpleQueue[None] = SimpleQueue()
         self._agenda = Agenda(self._session, self._turn)
         self._owned: dict[Key, G] = {}
-        self._publication = Publication(
+        self._place = b""  # what is to be kept for it; nothing before it was assigned any shards
+        publish = partial(
+            Publication,
             self._session,
-            self._desk,
             self._agenda,
-            self._owned,
-            lambda: self._stopping,
-            refusals=publication.Refusals(self._fields),
+            stopping=lambda: self._stopping,
+            _fields=self._fields,
         )
-        self._place = PlaceKeeper(
-            self._session,
-            self._places.place(self._identity),
-            self._agenda,
-            lambda: self._stopping,
-            refusals=publication.Refusals(self._fields),
-        )
-        self._refusals = publication.Refusals(self._fields)  # of its profile
+        self._says_profile = publish(lambda: (self._desk.member, nodes.profile_data(self._desk)))
+        self._says_owned = publish(self._said_owned, pause=_AFTER)
+        self._says_place = publish(lambda: (place if self._place else None, self._place))
         self._slots = Slots(
             self._path,
             self._identity,
@@ -229,14 +235,14 @@ class Membership(Uncopied, Observed, Generic[G]):
                 on_revoked,
                 on_error == "retry",
                 self._retry,
-                _check_patience(stuck_after, on_stuck),
+                stuck_after,
                 on_stuck,
             ),
             self._agenda,
             lock=self._lock_of,
             usable=self._usable,
             stopping=lambda: self._stopping,
-            changed=self._publication.soon,
+            changed=self._says_owned.soon,
             unfit=self._unfit,
             answered=self._answered,
         )
@@ -244,11 +250,7 @@ class Membership(Uncopied, Observed, Generic[G]):
         self._attending: Attempt[None] | None = None
         self._absent = Trouble(self._retry)
         self._seen: tuple[str | None, int] = None, -1
-        self._tells_again = False  # its profile, which was refused
-        self._leaving = False
         self._left = False  # no node of the desk is left in ZooKeeper
-        self._idle = False  # nobody works on any shard, now or later
-        self._closed = False  # also, what was started for the work has ended
         self._set_up()
 
     def _set_up(self) -> None:
@@ -309,6 +311,16 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     # For the fronts.
 
+    @property
+    def _stopping(self) -> bool:
+        """Whether it was told to leave."""
+        return self._state in STOPPING
+
+    @property
+    def _closed(self) -> bool:
+        """Whether all has ended that was started for the work."""
+        return self._state is MemberState.CLOSED
+
     def _runner_of(
         self, handler: ShardHandler, executor: object
     ) -> Callable[[asyncio.AbstractEventLoop | None], Runner]:
@@ -344,12 +356,13 @@ class Membership(Uncopied, Observed, Generic[G]):
             )
         self._session.check_usable()
         with self._lock:
-            if self._started:
+            if (self._state, MemberEvent.START) not in TABLE:
                 raise ZkLockError(
                     f"{self._path}: this pool was started before: make another object",
                     path=self._path,
                 )
-            call.mine = self._started = True
+            self._starter = call
+            self._happens(MemberEvent.START)
         said = await self._ask("start()", lambda: nodes.prepare(self._places, self._initial), None)
         kept = parse_shards(said)
         if kept is None:
@@ -359,7 +372,7 @@ class Membership(Uncopied, Observed, Generic[G]):
                 path=self._path,
             )
         nodes.check_kind(self._path, kept, self._initial)
-        self._memory.shards = kept
+        self._planner.shards = kept
         call.nodes = entered = WorkerNodes(self._places, self._desk.profile)
         await self._ask("start()", lambda: nodes.enter(entered), None)
         if home is not None:
@@ -368,7 +381,12 @@ class Membership(Uncopied, Observed, Generic[G]):
             # On another thread: an interrupt in the middle would leave half of a worker.
             self._agenda.later(partial(self._join, call, None))
             self._check_thread(call)
-            await self._until(lambda: call.over, math.inf)
+            await self._until(lambda: self._joins_no_more(call), math.inf)
+        if call.error is None and self._state is MemberState.REFUSED:
+            call.error = ZkLockError(
+                f"{self._path}: this pool was stopped before it had joined: make another object",
+                path=self._path,
+            )
         if call.error is not None:
             with contextlib.suppress(ZkLockError):
                 await self._ask("start()", lambda: nodes.leave(entered), None)
@@ -380,7 +398,7 @@ class Membership(Uncopied, Observed, Generic[G]):
     def _check_thread(self, call: StartCall) -> None:
         """Raise ``ZkLockError`` if the pool's thread cannot be started: nobody tries again."""
         try:
-            if not call.over:
+            if not self._joins_no_more(call):
                 self._agenda.ready()
         except RuntimeError as error:
             raise ZkLockError(
@@ -399,33 +417,32 @@ class Membership(Uncopied, Observed, Generic[G]):
                 extra=self._fields(),
             )
             return
-        log.warning(
-            "%s: the pool's shards differ from shards=: it lacks %s, and it also has %s; "
+        self._say(
+            WARNING,
+            "the pool's shards differ from shards=: it lacks %s, and it also has %s; "
             "set_shards() changes them",
-            self._path,
             encode({*self._initial} - {*kept})[:100] or "none",
             encode({*kept} - {*self._initial})[:100] or "none",
-            extra=self._fields(),
         )
+
+    def _joins_no_more(self, call: StartCall) -> bool:
+        """Whether it has joined, or this call cannot have it join any more."""
+        with self._lock:
+            return call.error is not None or self._state is not MemberState.STARTING
 
     def _join(self, call: StartCall, home: asyncio.AbstractEventLoop | None) -> None:
         with self._lock:
+            if self._starter is not call or self._joins_no_more(call):
+                return  # it was given up, or the pool was stopped
             try:
-                if not call.given_up:
-                    assert call.nodes is not None
-                    self._desk.take_over(call.nodes)
-                    self._begin_work(home)
-                    call.joined = True
+                assert call.nodes is not None
+                self._desk.take_over(call.nodes)
+                self._begin_work(home)
             except Exception as error:
                 call.error = error
-            call.over = True
+                self._happens(MemberEvent.FAIL)
 
     def _begin_work(self, home: asyncio.AbstractEventLoop | None) -> None:
-        if self._stopping:
-            raise ZkLockError(
-                f"{self._path}: this pool was stopped before it had joined: make another object",
-                path=self._path,
-            )
         slots = self._slots
         slots.home = home
         slots.taking = not self._desk.profile.draining
@@ -434,11 +451,10 @@ class Membership(Uncopied, Observed, Generic[G]):
         duties = slots.duties
         if any((duties.on_assigned, duties.on_revoked, duties.on_stuck)):
             slots.callbacks = self._new_callbacks()
-        self._joined = True  # else the pool's thread ends when the campaign has started it
+        self._happens(MemberEvent.JOIN)  # else the pool's thread ends when the campaign starts it
         try:
             threads.begin(self._campaign)
         except BaseException:
-            self._joined = False
             if slots.runner is not None:
                 slots.runner.close()
             raise
@@ -447,16 +463,18 @@ class Membership(Uncopied, Observed, Generic[G]):
     def _give_up_start(self, call: StartCall) -> None:
         """Undo a start that has failed or was interrupted, as far as it got."""
         with self._lock:
-            call.given_up = True
-            if call.mine and not call.joined:
-                self._started = self._stopping
-        if call.nodes is not None and not call.joined:
+            mine = self._starter is call
+            joined = mine and self._state in HAS_JOINED
+            if mine and not joined:
+                self._happens(MemberEvent.FAIL)
+                self._starter = None
+        if joined:
+            self._depart()
+        elif call.nodes is not None:
             leaving = self._session.attempt(nodes.leave(call.nodes))
             with contextlib.suppress(Exception):  # it is the outcome of the attempt
                 leaving.start()
             call.nodes = None
-        if call.joined:
-            self._depart()
 
     async def _stop(self, timeout: float | None) -> None:
         check_thread("stop()")
@@ -467,10 +485,10 @@ class Membership(Uncopied, Observed, Generic[G]):
         until = self._end_of(limit)
         if not self._depart():
             return
-        ended = await self._until(lambda: self._idle, until)
+        ended = await self._until(self._done, until)
         if not ended and not (self._slots.worked_on() or self._slots.stuck()):
             # Nothing is stuck: the pool's thread needs a moment to hear that it is to leave.
-            ended = await self._until(lambda: self._idle, self._end_of(self._session.moment))
+            ended = await self._until(self._done, self._end_of(self._session.moment))
         if not ended:
             owned, back = self._slots.worked_on(), self._slots.stuck()
             running = encode([*owned, *back])
@@ -483,10 +501,9 @@ class Membership(Uncopied, Observed, Generic[G]):
         patience = self._session.timeout if self._session.connected else self._session.moment
         left = await self._until(lambda: self._left and self._slots.empty, self._end_of(patience))
         if not left:
-            log.info(
-                "%s: ZooKeeper has not confirmed the departure yet: it continues in the background",
-                self._path,
-                extra=self._fields(),
+            self._say(
+                INFO,
+                "ZooKeeper has not confirmed the departure yet: it continues in the background",
             )
         await self._until(lambda: self._closed, math.inf)
 
@@ -499,8 +516,8 @@ class Membership(Uncopied, Observed, Generic[G]):
     def _depart(self) -> bool:
         """Begin to leave, which goes on by itself. Return whether there is anything to leave."""
         with self._lock:
-            self._stopping = self._started
-            joined = self._joined
+            self._happens(MemberEvent.STOP)
+            joined = self._state in HAS_JOINED
         if joined:
             self._departing.put(None)
             self._election.stop()
@@ -549,12 +566,22 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     # Inside, on any thread.
 
+    def _happens(self, event: MemberEvent) -> bool:
+        """Go where the event leads; return whether that is another state."""
+        with self._lock:
+            before = self._state
+            self._state = TABLE[before, event]
+            return self._state is not before
+
+    def _done(self) -> bool:
+        return self._state in DONE
+
     def _check_process(self) -> None:
         """Raise ``ForkedClient`` if this is a child of the worker's process.
 
         Raise ``ZkLockError`` while the interpreter shuts down.
         """
-        if self._joined:
+        if self._state in HAS_JOINED:
             self._session.check_process()
 
     def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[PoolWorker]]:
@@ -566,17 +593,17 @@ class Membership(Uncopied, Observed, Generic[G]):
         """Change what this worker says of itself, now or when it joins."""
         with self._lock:
             self._desk.profile = replace(self._desk.profile, **what)
-            joined = self._joined
+            joined = self._state in HAS_JOINED
         if joined:
             self._agenda.later(self._take_profile)
 
     def _drained(self) -> bool:
         # This worker takes no more shards, even if the leader does not know yet that it drains.
-        taking = self._joined and not self._stopping and self._slots.taking
+        taking = self._state is MemberState.JOINED and self._slots.taking
         return not taking and self._slots.empty
 
     def _lead_in_turn(self) -> None:
-        trouble = self._memory.trouble
+        trouble = self._planner.trouble
         while not self._stopping:
             try:
                 self._agenda.ready()  # it has jobs; nobody else tries again to start its thread
@@ -585,21 +612,12 @@ class Membership(Uncopied, Observed, Generic[G]):
                 if self._over(error):
                     return  # the pool's thread says so
                 if trouble.strikes(error):
-                    log.error(
-                        "%s: this worker cannot lead: %s", self._path, error, extra=self._fields()
-                    )
+                    self._say(ERROR, "this worker cannot lead: %s", error)
                 with contextlib.suppress(Empty):
                     self._departing.get(timeout=trouble.pause())
 
     def _lead(self, leadership: Leadership) -> None:
-        log.info(
-            "%s: %s assigns the shards, token %s",
-            self._path,
-            self._identity,
-            leadership.token,
-            extra=log_fields(leadership, path=self._path, identity=self._identity),
-        )
-        Rebalancer(self._session, self._places, leadership, self._policy, self._memory).run()
+        Rebalancer(self._session, self._places, leadership, self._planner).run()
 
     def _told(self, data: bytes, version: int) -> None:
         """Hear what the leader has written, on the thread that brings it."""
@@ -614,7 +632,7 @@ class Membership(Uncopied, Observed, Generic[G]):
             if self._slots.callbacks is not None:
                 self._slots.callbacks.shutdown()
         finally:
-            self._closed = True
+            self._happens(MemberEvent.CLOSE)
             self._heard()
 
     def _end_of(self, limit: float | None) -> float:
@@ -637,11 +655,13 @@ class Membership(Uncopied, Observed, Generic[G]):
         for each in elsewhere:
             if isinstance(each, OnLoop) and each.look():
                 self._look_again()
-        if self._leaving and not self._idle and not self._slots.running:
-            threading.Thread(target=self._close, name="zklock-stop", daemon=True).start()
-            self._idle = True
+        if self._state is MemberState.LEAVING and not self._slots.running:
+            with self._lock:  # the other thread closes after this event
+                threading.Thread(target=self._close, name="zklock-stop", daemon=True).start()
+                self._happens(MemberEvent.WORK_OVER)
         self._heard()
-        return self._joined and not (self._idle and self._slots.empty and self._left)
+        over = self._done() and self._slots.empty and self._left
+        return self._state in HAS_JOINED and not over
 
     def _look_again(self) -> None:
         """Look soon whether an event loop is closed: nothing tells of it."""
@@ -664,19 +684,10 @@ class Membership(Uncopied, Observed, Generic[G]):
             attempt.result()
         except Exception as error:
             if self._over(error):
-                log.info(
-                    "%s: this worker leaves the pool for good: its client was stopped",
-                    self._path,
-                    extra=self._fields(),
-                )
+                self._say(INFO, "this worker leaves the pool for good: its client was stopped")
                 return
             if self._absent.strikes(error):
-                log.error(
-                    "%s: this worker cannot be in the pool: %s",
-                    self._path,
-                    error,
-                    extra=self._fields(),
-                )
+                self._say(ERROR, "this worker cannot be in the pool: %s", error)
             self._agenda.at(self._agenda.now() + self._absent.pause(), self._attend)
 
     def _over(self, error: Exception) -> bool:
@@ -701,39 +712,24 @@ class Membership(Uncopied, Observed, Generic[G]):
         self._left = True
 
     def _leave(self) -> None:
-        if self._leaving:
-            return
-        self._leaving = True
+        if not self._happens(MemberEvent.LEAVE):
+            return  # it has heard before
         attending = self._attending
         if attending is None or (not attending.give_up() and attending.done):
             self._left = True
         self._slots.want(frozenset())
 
     def _take_profile(self) -> None:
-        self._tell_profile()
+        self._says_profile.soon()
         self._slots.take(not self._desk.profile.draining)
 
-    def _tell_profile(self) -> None:
-        node = self._desk.member
-        if node is not None and not self._stopping:
-            data = nodes.profile_data(self._desk)
-            publication.write(self._session, self._agenda, node, data, self._profile_told)
-
-    def _profile_told(self, refusal: AccessDenied | None) -> None:
-        if refusal is not None and self._tells_again:
-            return  # one try for all changes meanwhile
-        pause = self._refusals.heard(refusal)
-        if pause is not None:
-            self._tells_again = True
-            self._agenda.at(self._agenda.now() + pause, self._tell_again)
-
-    def _tell_again(self) -> None:
-        self._tells_again = False
-        self._tell_profile()
+    def _said_owned(self) -> tuple[str | None, bytes]:
+        tokens = {shard: grant.token for shard, grant in self._owned.items()}
+        return self._desk.owned, nodes.owned_data(tokens)
 
     def _heed(self, node: str | None, data: bytes, version: int) -> None:
         if node is not None and self._absent.ends():
-            log.info("%s: this worker is in the pool again", self._path, extra=self._fields())
+            self._say(INFO, "this worker is in the pool again")
         if self._stopping:
             return
         seen, latest = self._seen
@@ -742,8 +738,8 @@ class Membership(Uncopied, Observed, Generic[G]):
         news = self._seen != (node, version)
         self._seen = node, version
         if node != seen:
-            self._publication.soon()
-            self._place.forget()
+            self._says_owned.soon()
+            self._says_place.forget()
         wanted = nodes.parse_assigned(data)
         if wanted is None:
             if news:
@@ -757,8 +753,8 @@ class Membership(Uncopied, Observed, Generic[G]):
         self._slots.want(wanted)
         said = self._desk.profile
         if said.rejoin_delay and data:  # without data, the leader has not planned for it yet
-            place = Place(self._identity, said.weight, said.rejoin_delay, wanted)
-            self._place.say(bytes(place))
+            self._place = bytes(Place(self._identity, said.weight, said.rejoin_delay, wanted))
+            self._says_place.soon()
 
     def _lock_of(self, slot: Slot) -> ShardLock:
         return ShardLock(
@@ -779,12 +775,11 @@ class Membership(Uncopied, Observed, Generic[G]):
 
     def _unfit(self) -> None:
         if not self._desk.profile.draining and not self._stopping:
-            log.error(
-                "%s: %s gives up its shards and takes no others: its executor or event loop is "
+            self._say(
+                ERROR,
+                "%s gives up its shards and takes no others: its executor or event loop is "
                 "gone; stop this pool, and make another",
-                self._path,
                 self._identity,
-                extra=self._fields(),
             )
             self._change(draining=True)
 
@@ -814,34 +809,18 @@ def _coded(payload: bytes | str) -> str:
     return base64.b64encode(check_payload(payload)).decode()
 
 
-def _check_pause(name: str, value: Any) -> float:
+def _check_finite(
+    name: str, value: Any, kind: str = "a number of seconds", *, zero: bool = False
+) -> float:
+    """Return a finite number above 0, or 0 where that is allowed."""
     return check_number(
-        name, value, "a number of seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
-    )
-
-
-def _check_delay(delay: Any, identity: str | None) -> float:
-    found = _check_pause("rejoin_delay", delay)
-    if found and identity is None:
-        raise ValueError("rejoin_delay= needs an identity= that is the same at every start")
-    return found
-
-
-def _check_patience(stuck_after: Any, on_stuck: object) -> float | None:
-    if stuck_after is None:
-        if on_stuck is not None:
-            raise ValueError("on_stuck needs stuck_after")
-        return None
-    return check_number(
-        "stuck_after",
-        stuck_after,
-        "a number of seconds",
-        lambda it: 0 < it < math.inf,
-        "above 0 and finite",
+        name,
+        value,
+        kind,
+        lambda it: (it > 0 or (zero and it == 0)) and it < math.inf,
+        "0 or more, and finite" if zero else "above 0 and finite",
     )
 
 
 def _check_capacity(capacity: Any) -> float:
-    return check_number(
-        "capacity", capacity, "a number", lambda it: 0 < it < math.inf, "above 0 and finite"
-    )
+    return _check_finite("capacity", capacity, "a number")

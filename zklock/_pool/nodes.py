@@ -75,49 +75,25 @@ _BATCH = 256  # nodes read in one flight
 _FLIGHT = 400_000  # bytes written in one transaction; ZooKeeper takes a little less than 1 MiB
 
 
-@dataclass(frozen=True, slots=True)
 class PoolPaths:
-    """The paths of a pool's nodes."""
+    """The paths of a pool's nodes. See the table above."""
 
-    root: str
-
-    @property
-    def leader(self) -> str:
-        """The election's path."""
-        return f"{self.root}/leader"
-
-    @property
-    def members(self) -> str:
-        """The parent of the workers."""
-        return f"{self.root}/members"
-
-    @property
-    def assigned(self) -> str:
-        """The parent of the workers' assigned shards."""
-        return f"{self.root}/assigned"
-
-    @property
-    def owned(self) -> str:
-        """The parent of the workers' owned shards."""
-        return f"{self.root}/owned"
-
-    @property
-    def returning(self) -> str:
-        """The parent of the places that are kept for workers."""
-        return f"{self.root}/returning"
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.leader = f"{root}/leader"
+        self.members = f"{root}/members"
+        self.assigned = f"{root}/assigned"
+        self.owned = f"{root}/owned"
+        self.returning = f"{root}/returning"
+        self.shards = f"{root}/shards"
 
     def place(self, identity: str) -> str:
         """Return the path of what is kept for a worker."""
         return f"{self.returning}/_{quote(identity, safe='')}"
 
-    @property
-    def shards(self) -> str:
-        """The parent of the shards' locks. Its data says which shards there are."""
-        return f"{self.root}/shards"
-
     def shard(self, key: Key) -> str:
         """Return the path of a shard's lock."""
-        return f"{self.root}/shards/{node_of(key)}"
+        return f"{self.shards}/{node_of(key)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from zklock._ground.mutexes import Mutex
 from zklock._ground.telemetry import in_child
@@ -23,6 +22,9 @@ class Calling(Protocol):
 
     def shutdown(self) -> None:
         """Wait for all calls."""
+
+
+_Call: TypeAlias = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class OwnThreads:
@@ -44,13 +46,13 @@ class OwnThreads:
 
     def submit(self, call: Callable[..., Any], /, *what: Any) -> Future[Any]:
         """Call soon → the future; ``RuntimeError`` if no thread can be started. Then do not."""
-        mine = _Call(call, what)
+        future: Future[Any] = Future()
         with self._guard:
             if self._running < self._most:
-                self._start(mine)
+                self._start((future, call, what))
             else:
-                self._waiting.append(mine)
-        return mine.future
+                self._waiting.append((future, call, what))
+        return future
 
     def shutdown(self) -> None:
         """Wait for all calls. There must be no further ones."""
@@ -77,7 +79,7 @@ class OwnThreads:
         del call
         pid = os.getpid()
         while following is not None:
-            following.run(pid)
+            _make(*following, pid)
             if os.getpid() != pid:
                 return
             with self._guard:
@@ -86,26 +88,17 @@ class OwnThreads:
                     self._running -= 1
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A call, and the future that it settles."""
-
-    call: Callable[..., Any]
-    what: tuple[Any, ...]
-    future: Future[Any] = field(default_factory=Future)
-
-    def run(self, pid: int) -> None:
-        """Call, unless the future was cancelled. In a child that the call has forked, no more."""
-        future = self.future
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            outcome = self.call(*self.what)
-        except BaseException as error:
-            if in_child(pid):
-                raise
-            future.set_exception(error)
-            del self, future  # the error has this frame: a circle
-        else:
-            if not in_child(pid):
-                future.set_result(outcome)
+def _make(future: Future[Any], call: Callable[..., Any], what: tuple[Any, ...], pid: int) -> None:
+    """Make a call, unless it was cancelled. In a child that it has forked, tell nobody."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        outcome = call(*what)
+    except BaseException as error:
+        if in_child(pid):
+            raise
+        future.set_exception(error)
+        del future  # the error has this frame: a circle
+    else:
+        if not in_child(pid):
+            future.set_result(outcome)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from zklock._engine.callbacks import ran
+from zklock._ground.events import Event
 from zklock._pool.assignment import assign
 from zklock._pool.keys import Key, encode, in_order
 
@@ -62,24 +65,20 @@ def planned(
     wanted = in_order(shards)
     if not wanted or not workers:
         return {name: frozenset() for name in workers}
+    names = {worker.identity: name for name, worker in workers.items()}
+    told = tuple(workers[names[identity]] for identity in sorted(names))
     try:
-        return _asked(
-            function, wanted, {it.identity: name for name, it in workers.items()}, workers
-        )
+        said = ran("assign", function(tuple(wanted), told))
+        return _checked(said, wanted, names)
     except BadPlan:
         raise
     except BaseException as error:  # SystemExit too: it would end the leader's thread silently
         raise BadPlan(f"it raised {type(error).__name__}") from error
 
 
-def _asked(
-    function: Assign,
-    wanted: Sequence[Key],
-    names: Mapping[str, str],
-    workers: Mapping[str, PlannedWorker],
+def _checked(
+    said: object, wanted: Sequence[Key], names: Mapping[str, str]
 ) -> dict[str, frozenset[Key]]:
-    told = tuple(workers[names[identity]] for identity in sorted(names))
-    said = ran("assign", function(tuple(wanted), told))
     if not isinstance(said, Mapping):
         raise BadPlan(f"it returned {type(said).__name__}, not a mapping")
     owners = {shard: said.get(shard) for shard in wanted}
@@ -89,7 +88,7 @@ def _asked(
     nobody = [shard for shard, identity in owners.items() if identity is None]
     if nobody:
         raise BadPlan(f"it assigned nobody to the shards {encode(nobody):.100}")
-    found: dict[str, set[Key]] = {name: set() for name in workers}
+    found: dict[str, set[Key]] = {name: set() for name in names.values()}
     for shard, identity in owners.items():
         if not isinstance(identity, str) or identity not in names:
             raise BadPlan(
@@ -97,3 +96,33 @@ def _asked(
             )
         found[names[identity]].add(shard)
     return {name: frozenset(mine) for name, mine in found.items()}
+
+
+class Asked:
+    """A call of the function, begun now: it may never return. ``done`` is set when it has ended.
+
+    Its thread is a daemon: Python ends without it. ``RuntimeError`` if it cannot be started.
+    """
+
+    def __init__(
+        self, function: Assign, shards: Iterable[Key], workers: Mapping[str, PlannedWorker]
+    ) -> None:
+        self.done = Event()
+        self.complained = False
+        self._call = partial(planned, function, shards, workers)
+        self._plan: dict[str, frozenset[Key]] | BadPlan = {}
+        threading.Thread(target=self._run, name="zklock-assign", daemon=True).start()
+
+    def result(self) -> dict[str, frozenset[Key]]:
+        """Return the shards of each worker, or raise ``BadPlan``; it must be done."""
+        if isinstance(self._plan, BadPlan):
+            raise self._plan
+        return self._plan
+
+    def _run(self) -> None:
+        try:
+            self._plan = self._call()
+        except BadPlan as bad:
+            self._plan = bad
+        finally:
+            self.done.set()

@@ -21,13 +21,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +36,7 @@ from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.records import log_fields
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import OwnThreads
-from zklock._pool.runners import CannotRun, Queued, Shard, ShardHandler, Task
+from zklock._pool.runners import CannotRun, Shard, ShardHandler, Task
 from zklock.errors import LockLost, StaleToken
 
 log = logging.getLogger("zklock")
@@ -110,11 +108,6 @@ class Board:
         # Others may get the same number of a descriptor, or of a process, later.
         self.mark = self._view.mark[0] = secrets.randbits(63) | 1
         self._turns = count(1)
-
-    @property
-    def descriptor(self) -> int:
-        """The open file, for a process that inherits it."""
-        return self._file
 
     def lease(self, end: float) -> None:
         """Note until when the lease runs, on the clock of leases."""
@@ -200,11 +193,6 @@ class RemoteStop:
         live = view.lease[0] > clock() and now >> 2 == self._turn >> 2
         return now - self._turn if live else _LOST
 
-    def _find(self, board: int) -> None:
-        """Take the board from a descriptor that this process has inherited."""
-        _views[self._board] = _View(board)
-        os.close(board)
-
     def _begin(self) -> bool:
         """Note that this process runs the handler now. Return whether it may."""
         view = _view(self._board, self._mark)
@@ -260,13 +248,13 @@ class Boarded:
         """Note until when the lease runs."""
         self._board.lease(end)
 
-    def _begin(self, shard: Key, grant: GrantBase) -> _Turn:
-        """Begin a turn of a shard's handler."""
+    def _begin(self, shard: Key, grant: GrantBase) -> tuple[RemoteShard, Callable[[int], None]]:
+        """Begin a turn of a shard's handler → what to send, and what notes what it is told."""
         place = self._place(shard)
         turn = self._board.begin(place)
         self.lease(clock() + grant.remaining())
         stop = RemoteStop(self._board.path, self._board.mark, place, turn)
-        return _Turn(RemoteShard(shard, grant, stop), place, partial(self._board.note, place, turn))
+        return RemoteShard(shard, grant, stop), partial(self._board.note, place, turn)
 
     def _place(self, shard: Key) -> int:
         """Return the shard's place on the board: of a name, that of its turns before."""
@@ -278,15 +266,6 @@ class Boarded:
             place = self._named.pop(next(iter(self._named)))
         self._named[shard] = place
         return place
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """A turn of a shard's handler: the shard to send, and what notes what the handler is told."""
-
-    shard: RemoteShard
-    place: int
-    note: Callable[[int], None]
 
 
 class InProcesses(Boarded):
@@ -302,14 +281,15 @@ class InProcesses(Boarded):
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
         handler = pickle.dumps(self._handler)
-        turn = self._begin(shard, grant)
-        child = _Child(self._board.descriptor, handler, turn.shard, turn.note)
+        mine, note = self._begin(shard, grant)
+        child = _Child(handler, mine, note)
+        task = Task(partial(note, _STOPS), child.lose)
         try:
-            future = self._threads.submit(child.run)
+            task.run_by(self._threads, child.run)
         except Exception:
-            turn.note(_LOST)
+            note(_LOST)
             raise
-        return Task(future, lambda: turn.note(_STOPS), child.lose)
+        return task
 
     def close(self) -> None:
         """Wait for what runs."""
@@ -323,10 +303,7 @@ class _Child:
     That thread must not end earlier: for Linux it is the parent whose death kills the process.
     """
 
-    def __init__(
-        self, board: int, handler: bytes, shard: RemoteShard, note: Callable[[int], None]
-    ) -> None:
-        self._board = board
+    def __init__(self, handler: bytes, shard: RemoteShard, note: Callable[[int], None]) -> None:
         self._handler = handler
         self._shard = shard
         self._note = note
@@ -377,7 +354,7 @@ class _Child:
         # server would be quicker, but leaves its socket in the file system if this one is killed.
         process = multiprocessing.get_context("spawn").Process(
             target=_serve,
-            args=(its, _Inherited(self._board), self._handler, self._shard),
+            args=(its, self._handler, self._shard),
             name=_Name(f"zklock-shard-{self._shard._shard}"),
         )
         try:
@@ -478,25 +455,10 @@ class _Name(str):
         return eval, (_DIES_WITH_PARENT.format(parent=os.getpid(), name=str(self)).strip(),)
 
 
-class _Inherited:
-    """A descriptor that a spawned process inherits. There it is a number."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-
-    def __reduce__(self) -> tuple[Callable[[Any], int], tuple[Any]]:
-        return _detached, (DupFd(self._file),)
-
-
-def _detached(duplicate: Any) -> int:
-    file: int = duplicate.detach()
-    return file
-
-
 # In the process that handles a shard.
 
 
-def _serve(its: Connection, board: int, handler: bytes, shard: RemoteShard) -> None:
+def _serve(its: Connection, handler: bytes, shard: RemoteShard) -> None:
     """Call the handler, and send what became of it."""
     try:
         # Ctrl-C strikes all processes of a terminal. The owner of the shards decides what it means.
@@ -506,7 +468,7 @@ def _serve(its: Connection, board: int, handler: bytes, shard: RemoteShard) -> N
         except RuntimeError as error:  # no thread can be started
             its.send_bytes(_SAYS_NOT_BEGUN + f"its process cannot be started: {error!r}".encode())
             return
-        shard.should_stop._find(board)
+        shard.should_stop._begin()  # the handler may become another user, who finds no board
         ran("the handler", pickle.loads(handler)(shard))
         word = _SAYS_RETURNED
     except BaseException as error:
@@ -566,76 +528,60 @@ class InExecutor(Boarded):
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
-        turn = self._begin(shard, grant)
+        mine, note = self._begin(shard, grant)
+        task = Task(partial(note, _STOPS), partial(note, _LOST))
         try:
             # A broken executor takes its lock, and keeps it until the last of its processes has
             # ended (Python 3.12.1 and later): submit() would wait for that.
             if self._broken:
                 raise BrokenExecutor(self._broken)
-            future = self._executor.submit(_call, self._handler, turn.shard)
+            queued = self._executor.submit(_call, self._handler, mine)
         except Exception as error:
-            turn.note(_LOST)
+            note(_LOST)
             raise CannotRun(f"the executor refuses work: {error!r}", for_good=True) from error
         # An executor that starts processes on demand looks for those to watch before it has started
         # the one for this call. It looks again at the next call. That call is not to be made: calls
         # that wait keep an executor that breaks from telling its processes to end.
         with contextlib.suppress(Exception):
             self._executor.submit(_nothing).cancel()
-        kept: Future[Any] = Future()
-        kept.set_running_or_notify_cancel()
-        queued = Queued(future)
-        future.add_done_callback(lambda _: self._done(turn, kept, queued.error()))
+        task.wait_for(queued, partial(self._over, mine, task))
+        return task
 
-        def tell(state: int) -> None:
-            turn.note(state)
-            queued.call_off()
-
-        return Task(kept, lambda: tell(_STOPS), lambda: tell(_LOST), call_off=queued.call_off)
-
-    def _done(self, turn: _Turn, kept: Future[Any], error: BaseException | None) -> None:
+    def _over(self, shard: RemoteShard, task: Task, error: BaseException | None) -> None:
         if isinstance(error, _OfHandler):
             (raised,) = error.args
             raised.__cause__ = error.__cause__  # what its process tells of it
-            _settle(kept, raised)
-            return
-        if not isinstance(error, BrokenExecutor):
-            _settle(kept, error)
-            return
-        self._broken = str(error)
-        # On another thread than the executor's, which has to wait for all of its processes.
-        look = partial(self._look, turn, kept, error)
-        try:
-            threading.Thread(target=look, name="zklock-broken", daemon=True).start()
-        except RuntimeError:
-            look()
+            error = raised
+        elif isinstance(error, CannotRun) and error.for_good:
+            self._broken = str(error)
+            # On another thread than the executor's, which has to wait for all of its processes.
+            look = partial(self._look, shard, task, error)
+            try:
+                return threading.Thread(target=look, name="zklock-broken", daemon=True).start()
+            except RuntimeError:
+                return look()
+        return task.end(error)
 
-    def _look(self, turn: _Turn, kept: Future[Any], error: BaseException) -> None:
-        """Settle the future, after a broken executor, once the handler's process is gone."""
-        turn.note(_LOST)
-        process, told = self._board.process(turn.place), False
+    def _look(self, shard: RemoteShard, task: Task, error: CannotRun) -> None:
+        """End the task, after a broken executor, once the handler's process is gone."""
+        task.lose()
+        process, told = self._board.process(shard.should_stop._place), False
         while _is_child(process):
             if not told:
                 log.error(
                     "the executor of shard %s is broken, but its process %s still runs: this "
                     "worker owns the shard until the process ends",
-                    turn.shard._shard,
+                    shard._shard,
                     process,
-                    extra=log_fields(shard=turn.shard._shard),
+                    extra=log_fields(shard=shard._shard),
                 )
             told = True
             time.sleep(_LOOK)
-        _settle(kept, CannotRun(f"the executor is broken: {error!r}", for_good=True))
+        task.end(error)
 
     def close(self) -> None:
         """Note that the pool has ended."""
         self._board.close()
-
-
-def _settle(kept: Future[Any], error: BaseException | None) -> None:
-    if error is None:
-        kept.set_result(None)
-    else:
-        kept.set_exception(error)
 
 
 def _nothing() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from logging import ERROR, INFO, WARNING
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -14,14 +15,13 @@ from zklock._election.threads import LeaderElection, Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.session import Session
-from zklock._ground.records import Fields, log_fields
+from zklock._ground.records import Fields, Logs, log_fields
 from zklock._kazoo.client import AnyClient
 from zklock._pool import nodes
-from zklock._pool.aside import Aside
 from zklock._pool.keys import Key, Keys, alike, parse_shards, told
 from zklock._pool.newcomers import Newcomers
 from zklock._pool.nodes import PoolPaths, WorkerRecord
-from zklock._pool.planning import Assign, BadPlan, PlannedWorker, planned
+from zklock._pool.planning import Asked, Assign, BadPlan, PlannedWorker
 from zklock._pool.returning import Absences, Place, age, inherited, kept_back, replaced, share_out
 from zklock._pool.trouble import Trouble
 from zklock._recipes import follow
@@ -47,18 +47,23 @@ _OVERDUE = 30.0
 """Seconds that the leader waits for a user's function before it lets another worker lead."""
 
 
-class Memory:
-    """What a worker remembers from one of its terms to the next.
+@dataclass(eq=False)
+class Planner:
+    """How a worker plans when it leads, and what it remembers from one of its terms to the next.
 
-    ``shards``: the shards that it was told last. ``asked``: the last call of a user's function; it
-    may still be under way. ``trouble``: why it could not lead, or not assign the shards.
+    ``settle``: seconds without news before it plans, so that workers that come together are planned
+    for together. It waits at most five times as long in all. ``assign``: the user's function that
+    assigns the shards, if any. ``shards``: the shards that it was told last. ``asked``: the last
+    call of the function; it may still be under way. ``trouble``: why it could not lead, or not
+    assign the shards.
     """
 
-    def __init__(self, shards: Keys, trouble: Trouble) -> None:
-        self.shards = shards
-        self.trouble = trouble
-        self.asked: Aside[dict[str, frozenset[Key]]] | None = None
-        self.newcomers = Newcomers()
+    shards: Keys
+    trouble: Trouble
+    settle: float
+    assign: Assign | None
+    asked: Asked | None = None
+    newcomers: Newcomers = field(default_factory=Newcomers)
 
 
 class PoolElection(LeaderElection):
@@ -82,24 +87,11 @@ class PoolElection(LeaderElection):
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a leader plans.
-
-    ``settle``: seconds without news before it plans, so that workers that come together are planned
-    for together. It waits at most five times as long in all. ``assign``: the user's function that
-    assigns the shards, if any.
-    """
-
-    settle: float
-    assign: Assign | None = None
-
-
 class _NoPlan(Exception):
     """The term ends: the user's function has not returned."""
 
 
-class Rebalancer:
+class Rebalancer(Logs):
     """Plans for one term of one leader, on the thread that leads."""
 
     def __init__(
@@ -107,16 +99,13 @@ class Rebalancer:
         session: Session,
         places: PoolPaths,
         leadership: Leadership,
-        policy: Policy,
-        memory: Memory,
+        planner: Planner,
     ) -> None:
         self._session = session
         self._places = places
         self._leadership = leadership
-        self._settle = policy.settle
-        self._assign = policy.assign
-        self._memory = memory
-        self._newcomers = memory.newcomers
+        self._planner = planner
+        self._newcomers = planner.newcomers
         self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._following: dict[str, Attempt[None]] = {}
         self._names: set[str] | None = None
@@ -131,14 +120,14 @@ class Rebalancer:
         self._absences = Absences()
         self._places_kept: dict[str, tuple[Node, Place]] = {}  # by identity
         self._due: float | None = None  # when to plan even if nothing has happened
-        self._told_of: set[str] = set()  # the workers that were logged as left out
-        self._told_away: set[str] = set()  # the identities that were logged as away
-        self._told_hidden: set[str] = set()  # the places that were logged as hidden
-        self._told_kept: set[str] = set()  # the places that were logged as not to be deleted
+        self._away: set[str] = set()  # the identities for which places are kept
+        self._told: dict[str, Set[str]] = {}  # by text: of whom it was logged
         self._told_bad = ""  # what was logged of the user's function
 
     def run(self) -> None:
         """Plan until the leadership ends."""
+        token = self._leadership.token
+        self._say(INFO, "%s assigns the shards, token %s", self._leadership.identity, token)
         try:
             self._newcomers.begin()
             self._follow("", follow.follow_children(self._places.members, self._on_members))
@@ -146,10 +135,8 @@ class Rebalancer:
             while self._gather():
                 if not self._plan():
                     self._later(lambda: None)  # look again, after a while
-                elif self._memory.trouble.ends():
-                    log.info(
-                        "%s: this worker can lead again", self._places.root, extra=self._fields()
-                    )
+                elif self._planner.trouble.ends():
+                    self._say(INFO, "this worker can lead again")
         except _NoPlan:
             return  # another worker may lead; this one queues behind it
         finally:
@@ -187,11 +174,8 @@ class Rebalancer:
                 raise
             self._profiles[key] = None
             if key not in self._hidden:
-                log.error(
-                    "%s: a worker gets no shards because its node cannot be read: %s",
-                    self._places.root,
-                    error,
-                    extra=self._fields(),
+                self._say(
+                    ERROR, "a worker gets no shards because its node cannot be read: %s", error
                 )
             self._hidden.add(key)
             # It may be permitted later, and a change of an ACL is no event.
@@ -244,8 +228,8 @@ class Rebalancer:
 
     def _take_shards(self, node: Node | None) -> None:
         shards = None if node is None else parse_shards(node.data)
-        if shards is not None and alike(shards, self._memory.shards):
-            self._shards = self._memory.shards = shards
+        if shards is not None and alike(shards, self._planner.shards):
+            self._shards = self._planner.shards = shards
         elif node is not None and node.data:
             self._complain(
                 self._places.shards,
@@ -259,14 +243,14 @@ class Rebalancer:
                 "%s: the list of shards was deleted and is written again: %s; if that is wrong, "
                 "correct it with set_shards()",
                 self._places.shards,
-                told(self._memory.shards),
+                told(self._planner.shards),
                 extra=self._fields(),
             )
             self._rebuild(node is None)
 
     def _rebuild(self, gone: bool) -> None:
         try:
-            self._ask(lambda: nodes.prepare(self._places, self._memory.shards))
+            self._ask(lambda: nodes.prepare(self._places, self._planner.shards))
         except NoAnswer:
             self._later(partial(self._rebuild, gone))
         else:
@@ -279,39 +263,23 @@ class Rebalancer:
             self._broken[path] = data
             log.error("%s says %r: %s", path, data[:100], what, extra=self._fields())
 
-    def _tell_hidden(self, places: Sequence[str]) -> None:
-        """Log the places that ACLs hide, once each."""
-        for path in places:
-            if path not in self._told_hidden:
-                log.error(
-                    "%s: no shards are reserved for a crashed worker because ACLs hide its place "
-                    "under returning/ from the leader: %s",
-                    self._places.root,
-                    path,
-                    extra=self._fields(),
-                )
-        self._told_hidden = set(places)
+    def _say_of_new(self, level: int, text: str, which: Mapping[str, tuple[object, ...]]) -> None:
+        """Log this of those of which it was not logged since it became true of them.
 
-    def _tell_kept(self, path: str, error: AccessDenied) -> None:
-        """Log a place that ACLs keep from being deleted, once."""
-        if path not in self._told_kept:
-            self._told_kept.add(path)
-            log.error(
-                "%s: a worker's place under returning/ cannot be deleted: %s",
-                self._places.root,
-                error,
-                extra=self._fields(),
-            )
+        Each has what the text is filled in with.
+        """
+        for each in sorted(which.keys() - self._told.get(text, set())):
+            self._say(level, text, *which[each])
+        self._told[text] = which.keys()
 
     def _bar(self, name: str, path: str) -> None:
         """Plan without a worker for a while. It keeps what it has, and that is logged once."""
         if name not in self._barred:
-            log.error(
-                "%s: a worker's assignment cannot change because ACLs forbid the leader to read "
-                "or write it: %s",
-                self._places.root,
+            self._say(
+                ERROR,
+                "a worker's assignment cannot change because ACLs forbid the leader to "
+                "read or write it: %s",
                 path,
-                extra=self._fields(),
             )
         self._barred[name] = self._session.now() + _ASK_AGAIN
 
@@ -345,8 +313,8 @@ class Rebalancer:
                     quiet = latest = self._session.now()
                 continue
             news()
-            quiet = self._session.now() + self._settle
-            latest = latest or self._session.now() + 5 * self._settle
+            quiet = self._session.now() + self._planner.settle
+            latest = latest or self._session.now() + 5 * self._planner.settle
         return False
 
     @property
@@ -372,7 +340,7 @@ class Rebalancer:
             forbidden: list[str] = []
             refused = self._ask(lambda: nodes.hand_out(self._leadership.path, changed, forbidden))
         except NoAnswer as error:
-            log.info("%s: the plan is late: %s", self._places.root, error, extra=self._fields())
+            self._say(INFO, "the plan is late: %s", error)
             self._assigned.clear()
             return False
         if refused is None:
@@ -383,19 +351,19 @@ class Rebalancer:
         for name, path, _, _ in writes:
             if path in forbidden:
                 self._bar(name, path)
-        log.info(
-            "%s: the plan was refused (%s); making a new one",
-            self._places.root,
-            refused.value,
-            extra=self._fields(),
-        )
+        self._say(INFO, "the plan was refused (%s); making a new one", refused.value)
         self._assigned.clear()
         return False
 
     def _read(self) -> None:
         """Read the assignments that are not known yet, and what is kept for workers."""
         there, hidden = self._ask(self._kept)
-        self._tell_hidden(hidden)
+        self._say_of_new(
+            ERROR,
+            "no shards are reserved for a crashed worker because ACLs hide its place "
+            "under returning/ from the leader: %s",
+            {path: (path,) for path in hidden},
+        )
         kept = ((node, Place.parse(node.data)) for node in there)
         self._places_kept = {place.identity: (node, place) for node, place in kept if place}
         profiles = {name: each for name, each in self._profiles.items() if each is not None}
@@ -443,16 +411,16 @@ class Rebalancer:
         had = inherited({name: it or frozenset() for name, it in has.items()}, heirs, due)
         shares = {at: 0.0 if name in left_out else weights[name] for at, (_, name) in keys.items()}
         current = {at: had.get(name, frozenset()) for at, (_, name) in keys.items()}
-        away = self._away()
+        away = self._who_is_away()
         again = (until for until in self._barred.values() if until > now)
         self._due = min(filter(None, (self._due, *again)), default=None)
         free = [key for key in self._shards or () if key not in fixed]
-        if self._assign is None:
+        if self._planner.assign is None:
             plan = share_out(free, shares, current, away)
         else:
             profiles = {at: (key[1], known[key]) for at, key in keys.items()}
             wanted = frozenset(free) - kept_back(free, current, away)
-            plan = self._asked(self._assign, wanted, profiles, shares, current)
+            plan = self._asked(self._planner.assign, wanted, profiles, shares, current)
         writes = []
         for at, numbers in plan.items():
             _, name = keys[at]
@@ -501,18 +469,17 @@ class Rebalancer:
         One call is under way at a time. One that an earlier term has left is waited for first.
         """
         overdue = self._session.now() + _OVERDUE
-        if self._memory.asked is not None:
-            self._wait_for(self._memory.asked, overdue)
+        if self._planner.asked is not None:
+            self._wait_for(self._planner.asked, overdue)
         try:
-            asked = Aside("zklock-assign", partial(planned, assign, shards, workers))
+            self._planner.asked = asked = Asked(assign, shards, workers)
         except RuntimeError as error:
             raise BadPlan("no thread can be started for it") from error
-        self._memory.asked = asked
         self._wait_for(asked, overdue)
-        self._memory.asked = None
+        self._planner.asked = None
         return asked.result()
 
-    def _wait_for(self, asked: Aside[Any], overdue: float) -> None:
+    def _wait_for(self, asked: Asked, overdue: float) -> None:
         """Wait until the user's function has returned; ``_NoPlan`` if this term ends before."""
         late = overdue - _OVERDUE + _LATE
         while not asked.done.is_set():
@@ -521,19 +488,15 @@ class Rebalancer:
             now = self._session.now()
             if now >= late and not asked.complained:
                 asked.complained = True
-                log.warning(
-                    "%s: assign= has not returned for %g s: no shard moves meanwhile",
-                    self._places.root,
-                    _LATE,
-                    extra=self._fields(),
+                self._say(
+                    WARNING, "assign= has not returned for %g s: no shard moves meanwhile", _LATE
                 )
             if now >= overdue:
-                log.error(
-                    "%s: assign= has not returned for %g s: this worker gives up the lead and "
+                self._say(
+                    ERROR,
+                    "assign= has not returned for %g s: this worker gives up the lead and "
                     "waits for its next turn",
-                    self._places.root,
                     _OVERDUE,
-                    extra=self._fields(),
                 )
                 raise _NoPlan
             due = overdue if asked.complained else late
@@ -545,20 +508,19 @@ class Rebalancer:
         self._due = due if self._due is None else min(self._due, due)
         if self._told_bad != str(bad):
             self._told_bad = str(bad)
-            log.error(
-                "%s: assign= returned no usable plan, and no shard moves: %s; zklock calls it "
+            self._say(
+                ERROR,
+                "assign= returned no usable plan, and no shard moves: %s; zklock calls it "
                 "again every %g s",
-                self._places.root,
                 bad,
                 _ASK_AGAIN,
-                exc_info=bad.__cause__,
-                extra=self._fields(),
+                error=bad.__cause__,
             )
 
     def _kept(self) -> Recipe[tuple[list[Node], list[str]]]:
         return nodes.kept(self._places)
 
-    def _away(self) -> list[Place]:
+    def _who_is_away(self) -> list[Place]:
         """Return the workers that have crashed, and for which their shards are still kept."""
         now = self._session.now()
         places = {identity: place for identity, (_, place) in self._places_kept.items()}
@@ -568,18 +530,14 @@ class Rebalancer:
             for name, profile in self._profiles.items()
             if profile is not None and name in self._assigned
         ]
-        away = self._absences.look(places, present, now)
+        self._away = away = self._absences.look(places, present, now)
         dues = filter(None, (self._due, self._absences.next_due(now)))
         self._due = min(dues, default=None)
-        for identity in sorted(away - self._told_away):
-            log.warning(
-                "%s: %s disappeared; its shards are reserved for %g s",
-                self._places.root,
-                identity,
-                places[identity].delay,
-                extra=self._fields(),
-            )
-        self._told_away = away
+        self._say_of_new(
+            WARNING,
+            "%s disappeared; its shards are reserved for %g s",
+            {identity: (identity, places[identity].delay) for identity in away},
+        )
         return [places[identity] for identity in away]
 
     def _drop_places(self) -> None:
@@ -589,12 +547,14 @@ class Rebalancer:
             for profile in self._profiles.values()
             if profile is not None and profile.rejoin_delay
         }
+        kept: dict[str, tuple[AccessDenied]] = {}
         for identity, (node, _) in self._places_kept.items():
-            if identity not in need | self._told_away:
+            if identity not in need | self._away:
                 try:
                     self._ask(partial(nodes.drop, node))
                 except AccessDenied as error:
-                    self._tell_kept(node.path, error)
+                    kept[node.path] = (error,)
+        self._say_of_new(ERROR, "a worker's place under returning/ cannot be deleted: %s", kept)
 
     def _left_out(self, weights: Mapping[str, float]) -> set[str]:
         """Return the newcomers that get no shards yet; none if nobody else can take shards."""
@@ -603,14 +563,11 @@ class Rebalancer:
         if not any(weight for name, weight in weights.items() if name not in waiting):
             self._newcomers.admit(waiting)
             waiting = set()
-        for name in sorted(waiting - self._told_of):
-            log.warning(
-                "%s: a worker has returned after crashes and gets no shards for a while: %s",
-                self._places.root,
-                name,
-                extra=self._fields(),
-            )
-        self._told_of = waiting
+        self._say_of_new(
+            WARNING,
+            "a worker has returned after crashes and gets no shards for a while: %s",
+            {name: (name,) for name in waiting},
+        )
         self._due = self._newcomers.next_due(now)
         return waiting
 

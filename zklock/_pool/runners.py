@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, InvalidStateError
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -14,9 +15,9 @@ from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._ground import threads
 from zklock._ground.events import Event
+from zklock._ground.telemetry import in_child
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import Calling, OwnThreads
-from zklock._pool.submitted import Submitted
 
 _LEFT = 5.0
 """Seconds that what handlers have left on the pool's own loop has to end, once it is cancelled."""
@@ -117,100 +118,125 @@ class Runner(Protocol):
 
 
 class Task:
-    """A handler that runs, or waits to.
+    """A handler that runs, or waits to. ``future`` ends with it, or with ``CannotRun``.
 
-    ``tell()``: have it stop; ``lose()``: the shard is lost; ``call_off()``: have it not begin, if
-    it waits for its turn.
+    ``tell``: has it stop; ``lose``: tells it that the shard is lost, too.
     """
 
     def __init__(
         self,
-        future: Future[Any],
         tell: Callable[[], object],
         lose: Callable[[], object] | None = None,
-        call_off: Callable[[], object] = lambda: None,
+        future: Future[Any] | None = None,
     ) -> None:
-        self.future = future
-        self.call_off = call_off
+        self.future = future or Future()
         self._tell = tell
         self._lose = lose or tell
+        self._queued: Future[Any] | None = None
+        self._called_off = False
+        self._begins: dict[None, bool] = {}  # set once, by setdefault(), which is one step
 
     def tell(self) -> None:
         """Have it stop. If it has not started, it does not start any more."""
         self._tell()
-        self.future.cancel()
+        self.call_off()
 
     def lose(self) -> None:
         """Have it stop, because the shard is lost."""
         self._lose()
-        self.future.cancel()
-
-
-class Queued:
-    """A call that an executor has taken. It waits there for its turn, runs, or is over."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
-        self._called_off = False
+        self.call_off()
 
     def call_off(self) -> None:
-        """Have it not begin, if it waits."""
+        """Have it not begin, if it waits for its turn."""
         self._called_off = True
-        self._future.cancel()
+        if self._queued is not None:
+            self._queued.cancel()
 
-    def error(self) -> BaseException | None:
-        """Return how it has failed, ``None`` if it has not, or was called off. It must be over."""
-        if not self._future.cancelled():
-            return self._future.exception()
-        # An executor that is shut down cancels what waits. It refuses what comes later.
-        return None if self._called_off else CannotRun("the executor has cancelled its call")
+    # For runners.
+
+    def run_by(self, executor: Calling, call: Callable[[], object]) -> None:
+        """Have an executor call, and end with the call. If it refuses, raise, and do not call.
+
+        ``ThreadPoolExecutor`` puts a call into its queue, and then starts a thread. If no thread
+        can be started, ``submit()`` raises, and the call stays in the queue: another thread of the
+        executor may have it already, or gets it later.
+        """
+        try:
+            queued = executor.submit(self._run, call)
+        except Exception:
+            if not self._begins.setdefault(None, False):
+                raise
+        else:
+            self.wait_for(queued, self.end)
+
+    def wait_for(self, queued: Future[Any], over: Callable[[BaseException | None], object]) -> None:
+        """Call ``over(error)`` when the call that an executor has taken is over there."""
+        self._queued = queued
+        queued.add_done_callback(lambda _: over(self._error(queued)))
+
+    def end(self, error: BaseException | None) -> None:
+        """Note that it has ended, unless that was noted before."""
+        settle(self.future, error)
+
+    def _run(self, call: Callable[[], object]) -> None:
+        if not self._begins.setdefault(None, True):
+            return
+        pid = os.getpid()
+        try:
+            call()
+        except BaseException as error:
+            if in_child(pid):
+                raise
+            self.end(error)
+            del self  # the error has this frame: a circle
+        else:
+            if not in_child(pid):
+                self.end(None)
+
+    def _error(self, queued: Future[Any]) -> BaseException | None:
+        """Return how a call that is over has failed, ``None`` if it has not, or was called off."""
+        if queued.cancelled():
+            # An executor that is shut down cancels what waits. It refuses what comes later.
+            return None if self._called_off else CannotRun("the executor has cancelled its call")
+        error = queued.exception()
+        if isinstance(error, BrokenExecutor) and None not in self._begins:
+            return CannotRun(f"the executor is broken: {error!r}", for_good=True)
+        return error
+
+
+def settle(future: Future[Any], error: BaseException | None) -> None:
+    """End a future that has not ended."""
+    with contextlib.suppress(InvalidStateError):
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
 
 
 class InThreads:
     """Runs handlers on threads of an executor."""
 
     def __init__(self, handler: ShardHandler, executor: Executor | None) -> None:
-        self._handler = handler
+        self._handler: Callable[[Any], object] = handler
         self._own = executor is None
         self._executor: Calling = executor or OwnThreads(MAX_SHARDS, "zklock-shard")
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
         stop = Event()
-        call = Submitted(self._call)
+        task, mine = Task(stop.set), Shard(shard, grant, stop)
         try:
-            future = call.to(self._executor, Shard(shard, grant, stop))
+            task.run_by(self._executor, lambda: ran("the handler", self._handler(mine)))
         except Exception as error:
             raise CannotRun(
                 f"the executor refuses work: {error!r}", for_good=not self._own
             ) from error
-        queued = Queued(future)
-        kept: Future[Any] = Future()
-        kept.set_running_or_notify_cancel()
-        future.add_done_callback(lambda _: _settle(kept, queued.error(), begun=call.begun))
-
-        def tell() -> None:
-            stop.set()
-            queued.call_off()
-
-        return Task(kept, tell, call_off=queued.call_off)
+        return task
 
     def close(self) -> None:
         """Wait for the running handlers."""
         if self._own:
             self._executor.shutdown()
-
-    def _call(self, shard: Any) -> None:
-        ran("the handler", self._handler(shard))
-
-
-def _settle(kept: Future[Any], error: BaseException | None, *, begun: bool) -> None:
-    if isinstance(error, BrokenExecutor) and not begun:
-        error = CannotRun(f"the executor is broken: {error!r}", for_good=True)
-    if error is None:
-        kept.set_result(None)
-    else:
-        kept.set_exception(error)
 
 
 class OnLoop:
@@ -222,10 +248,10 @@ class OnLoop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._futures: dict[Future[Any], bool] = {}  # of the calls that have not ended
+        self._futures: set[Future[Any]] = set()  # of the calls that have not ended
 
     def begin(self, what: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run it → a future that cannot be cancelled, as the coroutine has to end by itself.
+        """Run it → a future. Cancelling that has no effect: the coroutine has to end by itself.
 
         If others cancel the coroutine, the future ends with ``asyncio.CancelledError``. Raises
         ``RuntimeError`` if the loop is closed.
@@ -236,8 +262,7 @@ class OnLoop:
             what.close()
             raise
         kept: Future[Any] = Future()
-        kept.set_running_or_notify_cancel()
-        self._futures[kept] = True
+        self._futures.add(kept)
         future.add_done_callback(partial(self._done, kept))
         return kept
 
@@ -255,12 +280,8 @@ class OnLoop:
             self._end(kept, future.exception())
 
     def _end(self, kept: Future[Any], error: BaseException | None) -> None:
-        if not self._futures.pop(kept, False):  # one step
-            return
-        if error is None:
-            kept.set_result(None)
-        else:
-            kept.set_exception(error)
+        self._futures.discard(kept)
+        settle(kept, error)
 
 
 class InTasks(OnLoop):
@@ -288,7 +309,7 @@ class InTasks(OnLoop):
             future = self.begin(call.run())
         except RuntimeError as error:
             raise CannotRun("its event loop is closed", for_good=True) from error
-        return Task(future, lambda: self._soon(stop.set), lambda: self._soon(call.lose))
+        return Task(lambda: self._soon(stop.set), lambda: self._soon(call.lose), future)
 
     def _soon(self, call: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs there

@@ -6,12 +6,12 @@ A ``Slot`` is one go at one shard; ``slot_states`` has its states. ``Slots`` are
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
 from zklock._engine.attempt import Attempt
@@ -21,7 +21,7 @@ from zklock._engine.outcome import Once
 from zklock._ground import telemetry
 from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.happened import ShardMoved
-from zklock._ground.records import Fields, log_fields
+from zklock._ground.records import Fields, Logs, log_fields
 from zklock._kazoo.client import Kazoo
 from zklock._locks import kinds
 from zklock._pool import slot_states
@@ -32,8 +32,6 @@ from zklock._pool.runners import CannotRun, Runner, Task
 from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState
 from zklock._pool.trouble import Trouble
 from zklock.errors import LockLost, NotHeld, StaleToken
-
-log = logging.getLogger("zklock")
 
 AT_ONCE = 200
 """How many shards a worker begins to queue for before it waits for an answer."""
@@ -85,6 +83,7 @@ class Duties:
     on_stuck: Callable[[Any, Any], object] | None = None
 
 
+@dataclass(eq=False)
 class Slots:
     """The shards that a worker should have, and what it does with them.
 
@@ -96,42 +95,27 @@ class Slots:
     when the client is of no use any more.
     """
 
-    def __init__(
-        self,
-        path: str,
-        identity: str,
-        owned: dict[Key, Any],
-        duties: Duties,
-        agenda: Agenda,
-        *,
-        lock: Callable[[Slot], ShardLock],
-        usable: Callable[[], bool],
-        stopping: Callable[[], bool],
-        changed: Callable[[], object],
-        unfit: Callable[[], object],
-        answered: Callable[[Callable[[], object]], object],
-    ) -> None:
-        self.path = path
-        self._identity = identity
-        self.duties = duties
-        self.agenda = agenda
-        self.lock = lock
-        self.usable = usable
-        self.stopping = stopping
-        self.changed = changed
-        self.unfit = unfit
-        self.answered = answered
-        self.home: asyncio.AbstractEventLoop | None = None
-        self.runner: Runner | None = None
-        self.callbacks: Calling | None = None
-        self.taking = True
-        self.owned = owned
-        self._wanted: frozenset[Key] = frozenset()
-        self._to_begin: deque[Key] = deque()
-        self._room = AT_ONCE
-        self._asked = False  # for the answer that comes after those to what has begun
-        self._slots: dict[Key, Slot] = {}
-        self._stuck: set[Slot] = set()  # their shards were given back, and the work still runs
+    path: str
+    identity: str
+    owned: dict[Key, Any]
+    duties: Duties
+    agenda: Agenda
+    lock: Callable[[Slot], ShardLock]
+    usable: Callable[[], bool]
+    stopping: Callable[[], bool]
+    changed: Callable[[], object]
+    unfit: Callable[[], object]
+    answered: Callable[[Callable[[], object]], object]
+    home: asyncio.AbstractEventLoop | None = None
+    runner: Runner | None = None
+    callbacks: Calling | None = None
+    taking: bool = True
+    _wanted: frozenset[Key] = frozenset()
+    _to_begin: deque[Key] = field(default_factory=deque)
+    _room: int = field(default_factory=lambda: AT_ONCE)
+    _asked: bool = False  # for the answer that comes after those to what has begun
+    _slots: dict[Key, Slot] = field(default_factory=dict)
+    _stuck: set[Slot] = field(default_factory=set)  # given back, while the work still runs
 
     @property
     def empty(self) -> bool:
@@ -222,7 +206,7 @@ class Slots:
                     at=self.agenda.now(),
                     path=self.path,
                     shard=shard,
-                    identity=self._identity,
+                    identity=self.identity,
                     token=grant.token,
                     owned=owned,
                 )
@@ -245,7 +229,7 @@ class Slots:
             self._begin_some()
 
 
-class Slot:
+class Slot(Logs):
     """One go at one shard. Only the pool's thread uses it, except ``lost`` and ``home``."""
 
     def __init__(self, shard: Key, slots: Slots) -> None:
@@ -342,18 +326,12 @@ class Slot:
         self._happens(SlotEvent.FAILED if self._slots.usable() else SlotEvent.HOPELESS)
         if self.state is SlotState.RETRYING:
             if self._trouble.strikes(error):
-                log.error(
-                    "%s: cannot acquire shard %s: %s",
-                    self._slots.path,
-                    self.shard,
-                    error,
-                    extra=self._fields(),
-                )
+                self._say(ERROR, "cannot acquire shard %s: %s", self.shard, error)
             self._after_pause(partial(self._happens, SlotEvent.DUE))
 
     def _own(self) -> None:
         if self._trouble.ends():
-            log.info("%s: shard %s acquired", self._slots.path, self.shard, extra=self._fields())
+            self._say(INFO, "shard %s acquired", self.shard)
         self._slots.own(self.shard, self._grant)
         if self._slots.duties.on_assigned is not None:
             self._call("on_assigned", self._slots.duties.on_assigned)
@@ -375,14 +353,7 @@ class Slot:
         try:
             ran(what, future.result())
         except BaseException as error:
-            log.error(
-                "%s: %s of shard %s raised",
-                self._slots.path,
-                what,
-                self.shard,
-                exc_info=error,
-                extra=self._fields(),
-            )
+            self._say(ERROR, "%s of shard %s raised", what, self.shard, error=error)
         self._running.discard(what)
         if what == "on_assigned":
             self._work()
@@ -402,37 +373,27 @@ class Slot:
         try:
             self._task = runner.submit(self.shard, self._grant)
         except Exception as error:
-            failed: Future[Any] = Future()
-            failed.set_exception(
-                error if isinstance(error, CannotRun) else CannotRun(f"not started: {error!r}")
-            )
-            self._handled(failed)
+            if not isinstance(error, CannotRun):
+                error = CannotRun(f"not started: {error!r}")
+            self._handled(error)
             return
-        self._task.future.add_done_callback(partial(self._later, self._handled))
+        self._task.future.add_done_callback(
+            lambda future: self._later(self._handled, future.exception())
+        )
 
-    def _handled(self, future: Future[Any]) -> None:
+    def _handled(self, error: BaseException | None) -> None:
         self._running.discard("handler")
         self._task = None
-        error = None if future.cancelled() else future.exception()
-        ended = (
-            isinstance(error, asyncio.CancelledError) and self._slots.stopping()
-        )  # with its loop
-        path, shard = self._slots.path, self.shard
+        # Its loop has ended.
+        ended = isinstance(error, asyncio.CancelledError) and self._slots.stopping()
+        shard = self.shard
         if error is None or ended:
             if self._trouble.ends():
-                log.info(
-                    "%s: the handler of shard %s runs again", path, shard, extra=self._fields()
-                )
+                self._say(INFO, "the handler of shard %s runs again", shard)
         elif isinstance(error, CannotRun):
             # No failure, whatever ``on_error`` is. A worker keeps no shard that nobody works on.
             if self._trouble.strikes(error):
-                log.error(
-                    "%s: the handler of shard %s did not start: %s",
-                    path,
-                    shard,
-                    error,
-                    extra=self._fields(),
-                )
+                self._say(ERROR, "the handler of shard %s did not start: %s", shard, error)
             if error.for_good:
                 self._slots.unfit()
             else:
@@ -441,22 +402,12 @@ class Slot:
             self._stuck and says_only(error, NotHeld)
         ):
             if not says_only(error, StaleToken):
-                log.error(
-                    "%s: the handler of shard %s raised",
-                    path,
-                    shard,
-                    exc_info=error,
-                    extra=self._fields(),
-                )
+                self._say(ERROR, "the handler of shard %s raised", shard, error=error)
                 self._trouble.fails()
             elif self._trouble.strikes(error):
                 # The loss comes in a moment; or the mark is that of other tokens.
-                log.warning(
-                    "%s: a guard refused a write of the handler of shard %s: %s",
-                    path,
-                    shard,
-                    error,
-                    extra=self._fields(),
+                self._say(
+                    WARNING, "a guard refused a write of the handler of shard %s: %s", shard, error
                 )
             if self._slots.duties.again:
                 self._after_pause(self._work)
@@ -493,14 +444,13 @@ class Slot:
         if stuck:
             self._stuck = True
             self._slots.is_stuck(self)
-            log.error(
-                "%s: the work on shard %s did not stop within %g s: the shard is released, token "
-                "%s, but the work may still run",
-                self._slots.path,
+            self._say(
+                ERROR,
+                "the work on shard %s did not stop within %g s: the shard is released, "
+                "token %s, but the work may still run",
                 self.shard,
                 patience,
                 self._grant.token,
-                extra=self._fields(),
             )
             if self._task is not None:
                 self._task.lose()
@@ -528,14 +478,7 @@ class Slot:
             self._happens(SlotEvent.RELEASED)
         except Exception as error:
             # The session goes on with it. Another go at this shard queues behind this one's node.
-            path, shard = self._slots.path, self.shard
-            log.error(
-                "%s: shard %s is released in the background: %s",
-                path,
-                shard,
-                error,
-                extra=log_fields(grant, path=path, shard=shard),
-            )
+            self._say(ERROR, "shard %s is released in the background: %s", self.shard, error)
             self._happens(SlotEvent.RELEASED)
         else:
             answer.when_done(partial(self._later, Once(self._happens), SlotEvent.RELEASED))

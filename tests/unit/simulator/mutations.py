@@ -540,13 +540,13 @@ MUTATIONS = {
         found="is not told",
     ),
     "shards are not kept for who is away": Mutation(
-        (Bend(Rebalancer, "_writes", "away = self._away()", "away = []"),),
+        (Bend(Rebalancer, "_writes", "away = self._who_is_away()", "away = []"),),
         kind="pool",
         found="a shard has moved",
         quick=False,
     ),
     "a worker does not say what is to be kept for it": Mutation(
-        (Bend(Membership, "_heed", "self._place.say(bytes(place))", "pass"),),
+        (Bend(Membership, "_heed", "self._says_place.soon()", "pass"),),
         kind="pool",
         found="a shard has moved",
         quick=False,
