@@ -773,24 +773,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match="one lease"):
             zklock.Lock(zklock_client, zklock_path, lease_fraction=0.6)
 
-    @pytest.mark.parametrize(
-        ("proofs", "fraction", "enough"),
-        [(9, 0.3, 10), (9, 0.4, 10), (9, 0.5, 10), (4, 0.6, 5)],
-    )
-    def test_of_a_lease_that_is_over_soon_after_the_next_proof(
-        self,
-        zklock_connect: Connect,
-        zklock_path: str,
-        proofs: int,
-        fraction: float,
-        enough: int,
-    ) -> None:
-        client = zklock_connect(proofs=proofs)
-        said = f"lease_fraction={fraction} needs connect(proofs={enough}) at least, not {proofs}"
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-            zklock.Lock(client, zklock_path, lease_fraction=fraction)
-        zklock.Lock(client, zklock_path, lease_fraction=0.75)
-
     @pytest.mark.parametrize("what", [None, "127.0.0.1:2181", {}, KazooClient], ids=repr)
     def test_of_what_is_no_client(self, zklock_path: str, what: Any) -> None:
         with pytest.raises(TypeError, match="connect"):
@@ -1004,14 +986,3 @@ def attempts_of(client: Any) -> int:
     gc.collect()
     found = [each for each in gc.get_objects() if issubclass(type(each), Attempt)]
     return sum(getattr(each._host, "client", None) is client for each in found)
-
-
-@pytest.mark.parametrize(
-    ("proofs", "fraction"), [(None, 0.3), (10, 0.3), (5, 0.6), (4, 0.65), (4, None)]
-)
-def test_few_proofs_do_for_a_lease_that_is_long_enough(
-    zklock_connect: Connect, zklock_path: str, proofs: int | None, fraction: float | None
-) -> None:
-    client = zklock_connect(proofs=proofs)
-    with zklock.Lock(client, zklock_path, lease_fraction=fraction) as grant:
-        grant.check()

@@ -69,8 +69,7 @@ class FakeClient:
 class World:
     """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds.
 
-    ``reads``: whether callers may read the replies to what they wait for. ``proofs``: how many
-    heartbeats of a session timeout are proofs, if not all.
+    ``reads``: whether callers may read the replies to what they wait for.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class World:
         wired: bool = True,
         default_acl: object = None,
         reads: bool = False,
-        proofs: int | None = None,
     ) -> None:
         self.reads = reads
         self.now = 1000.0
@@ -99,7 +97,6 @@ class World:
         self._due: float | None = None
         self.turns = 0
         self.wire = Wire()
-        self.wire.proofs = proofs
         self.client = FakeClient(self.wire if wired else object(), default_acl)
         self.begin(settings or LeaseSettings())
 
