@@ -96,17 +96,13 @@ class Grant(GrantBase, Entered):
         return None if task is None else task.get_loop()
 
     async def verify(self, timeout: float | None = None) -> None:
-        """Ask a quorum of ZooKeeper whether the lock is still held; return if it is.
-
-        See :meth:`zklock.Grant.verify`.
-        """
+        """Ask a quorum whether the lock is still held: see :meth:`zklock.Grant.verify`."""
         await self._verify(timeout)
 
     async def release(self) -> None:
-        """Release the lock, from any task.
+        """Release the lock, from any task: see :meth:`zklock.Grant.release`.
 
-        See :meth:`zklock.Grant.release`. If this is cancelled, the deletion of the node continues
-        in the background.
+        If this is cancelled, the deletion of the node continues in the background.
         """
         await self._release()
 

@@ -32,14 +32,13 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         super().__init__(locks, grants, on_lost)
 
     async def verify(self, timeout: float | None = None) -> None:
-        """Ask a quorum about all of them, one after the other; see ``Grant.verify``."""
+        """Ask a quorum about all of them: see :meth:`zklock.MultiGrant.verify`."""
         await self._verify(timeout)
 
     async def release(self) -> None:
-        """Release all of them. An error at one does not stop the others.
+        """Release all of them: see :meth:`zklock.MultiGrant.release`.
 
-        See :meth:`zklock.MultiGrant.release`. If this is cancelled, the rest is released without
-        waiting.
+        If this is cancelled, the rest is released without waiting.
         """
         await self._release()
 
@@ -81,23 +80,20 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None
     ) -> MultiGrant | None:
-        """Acquire all of them; return their grant, or ``None``: one is not free, or not in time.
+        """Acquire all of them: see :meth:`zklock.MultiLock.acquire`.
 
-        See :meth:`zklock.MultiLock.acquire`. Nothing is held after an error or a cancellation.
+        Nothing is held after a cancellation.
         """
         return await self._acquire(blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None
     ) -> AbstractAsyncContextManager[MultiGrant | None]:
-        """Return a context manager whose grant may be ``None``; see ``Lock.attempt``."""
+        """Return a context manager whose grant may be ``None``: see :meth:`Lock.attempt`."""
         return Attempting(partial(self.acquire, blocking, timeout))
 
     async def release(self) -> None:
-        """Release what this task acquired last; ``NotHeld`` if there is nothing.
-
-        See ``MultiGrant.release``.
-        """
+        """Release what this task acquired last: see :meth:`zklock.MultiLock.release`."""
         await self._release()
 
     def _take(self) -> Awaitable[MultiGrant | None]:
