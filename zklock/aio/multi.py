@@ -9,8 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
+from zklock._engine.bodies import Taken
 from zklock._ground.loss import LostCallback
-from zklock._locks.multi_base import MultiBase, MultiGrantBase, MultiHoldings
+from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock.aio.grant import Attempting, Bodies, Entered, Grant, WithLock
 from zklock.aio.lock import TaskLock
 from zklock.aio.waiting import running_loop, running_task
@@ -64,6 +65,7 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
 
     _AWAITS = True
     _GRANT = MultiGrant
+    _MEMBER = TaskLock
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
         on_lost: LostCallback | None = None,
     ) -> None:
         super().__init__(locks, timeout=timeout, on_lost=on_lost)
-        self._mine: weakref.WeakKeyDictionary[asyncio.Task[Any], MultiHoldings[MultiGrant]] = (
+        self._mine: weakref.WeakKeyDictionary[asyncio.Task[Any], Taken[MultiGrant]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -99,10 +101,7 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
     def _take(self) -> Awaitable[MultiGrant | None]:
         return self.acquire()
 
-    def _holdings(self) -> MultiHoldings[MultiGrant]:
+    def _holdings(self) -> Taken[MultiGrant]:
         if running_loop() is None:
-            return MultiHoldings()  # the loop was closed, and now its coroutines are
-        return self._mine.setdefault(running_task(), MultiHoldings())
-
-    def _member(self) -> type[TaskLock]:
-        return TaskLock
+            return Taken()  # the loop was closed, and now its coroutines are
+        return self._mine.setdefault(running_task(), Taken())
