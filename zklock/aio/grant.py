@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Self, cast
 
-from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Bodied
+from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Begins, Bodied, T
 from zklock._engine.grant import GrantBase, GrantOptions, Keeper
 from zklock._ground.itself import entered
 from zklock._ground.kept import kept
@@ -45,18 +45,19 @@ class Entered(Bodied, Leaves):
         return self
 
 
-class WithLock(Leaves, AbandonsLock[B]):
+class Enters(Leaves, Begins[T]):
+    """How a task enters what it holds from then on."""
+
+    def __aenter__(self) -> Coroutine[Any, Any, T]:
+        return held_from(entered(self), self._enter)
+
+
+class WithLock(Enters[B], AbandonsLock[B]):
     """``async with lock``."""
 
-    def __aenter__(self) -> Coroutine[Any, Any, B]:
-        return held_from(entered(self), self._enter)
 
-
-class Attempting(AttemptingBase[B], Leaves):
+class Attempting(AttemptingBase[B], Enters[B | None]):
     """``async with lock.attempt(…)``."""
-
-    def __aenter__(self) -> Coroutine[Any, Any, B | None]:
-        return held_from(entered(self), self._enter)
 
 
 class Grant(GrantBase, Entered):
