@@ -150,7 +150,7 @@ class TestGivingUp:
         with make():
             pass
 
-    def test_cancel(self, make: Make, other: Any, zklock_path: str) -> None:
+    def test_cancel_h11(self, make: Make, other: Any, zklock_path: str) -> None:
         lock, bystander, holder = make(), make(), granted(make(other))
         pending = [run(lock.acquire) for _ in range(2)]
         queued(other, zklock_path, 3)
