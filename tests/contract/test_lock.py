@@ -30,14 +30,12 @@ from tests.contract.support import (
     kazoo_client,
     passes_on,
     queued,
-    reaches,
     run,
     tree,
 )
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock._engine.attempt import Attempt
-from zklock._engine.sessions import session_of
 from zklock.fencing import ZooKeeperGuard, verify_owner
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 
@@ -78,17 +76,6 @@ class TestGrant:
         assert tokens == sorted(set(tokens))
         texts = [str(token) for token in tokens]
         assert texts == sorted(texts)
-
-    def test_needs_no_parent_between_acquires_h13(
-        self, make_lock: Make, client: Any, zklock_path: str
-    ) -> None:
-        lock = make_lock()
-        for _ in range(3):
-            granted(lock)
-            lock.release()
-            client.delete(zklock_path)
-        with lock:
-            pass
 
     def test_survives_several_session_timeouts(self, zklock_hosts: str, zklock_path: str) -> None:
         timeout = 9.0
@@ -195,26 +182,6 @@ class TestNotBlocking:
 
 
 class TestDeadline:
-    def test_covers_the_call_h10(
-        self, client: Any, make_lock: Make, other: Any, zklock_path: str
-    ) -> None:
-        other.ensure_path(zklock_path)
-        before = [
-            other.create(f"{zklock_path}/_c_{uuid.uuid4()}-lock-", sequence=True) for _ in range(8)
-        ]
-        lock, session = make_lock(), session_of(client)
-        with Stopwatch() as watch:
-            waiting = run(lock.acquire, timeout=1.5)
-            queued(other, zklock_path, 9)
-            while not waiting.done() and len(before) > 1:
-                other.delete(before.pop())  # wakes the waiter, which then has another before it
-                reaches(session, session.now() + 0.3)
-            assert waiting.result(SOON) is None
-        assert watch.total >= 1.5
-        assert watch.awake < 1.5 + BOUNDED
-        assert len(before) > 1
-        queued(other, zklock_path, len(before))
-
     def test_covers_two_sessions(
         self, client: Any, make_lock: Make, other: Any, zklock_path: str, zklock_expire_session: Any
     ) -> None:

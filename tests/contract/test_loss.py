@@ -149,25 +149,6 @@ class TestReasons:
         with lock as again:
             assert again.session_id == session
 
-    def test_node_deleted_h16(self, make_lock: Make, other: Any, session_seconds: float) -> None:
-        losses = Losses()
-        lock = make_lock(on_lost=losses)
-        grant = granted(lock)
-        other.delete(grant.path)
-        deleted = boottime()
-        is_told_once(losses, grant, LossReason.NODE_DELETED)
-        assert losses.times[0] - deleted < session_seconds / 10 + NOTICE  # a heartbeat
-
-    def test_client_closed(self, make_lock: Make, client: Any, other: Any) -> None:
-        losses = Losses()
-        lock = make_lock(on_lost=losses)
-        grant = granted(lock)
-        client.stop()
-        is_told_once(losses, grant, LossReason.CLIENT_CLOSED)
-        passes_on(other, lock.path)
-        with pytest.raises(zklock.LockLost):
-            lock.release()
-
     def test_forked_h15(self, zklock_hosts: str, other: Any, zklock_path: str) -> None:
         with Child("forked", hosts=zklock_hosts, path=zklock_path) as process:
             child = process.hears()
