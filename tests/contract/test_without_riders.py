@@ -21,7 +21,6 @@ from tests.contract.test_flights import (
 )
 from tests.contract.test_giving_up import (
     test_a_client_that_is_stopped_while_disconnected as test_stopped_while_disconnected,
-    test_a_client_that_is_stopped_while_waiting as test_stopped_while_waiting,
 )
 from zklock import aio
 from zklock.testing import wait_for
@@ -32,7 +31,6 @@ __all__ = [
     "test_grants_come_in_sequence_order",
     "test_proofs",
     "test_stopped_while_disconnected",
-    "test_stopped_while_waiting",
 ]
 
 
