@@ -22,7 +22,7 @@ from tests.contract.support import SOON, Losses, boottime, children, gone, queue
 from tests.contract.test_aio import aside, forever, on_loop
 from tests.contract.test_election import Member as ThreadMember
 from zklock import aio
-from zklock.testing import FaultProxy, wait_for
+from zklock.testing import wait_for
 
 Connect = Callable[..., Any]
 
@@ -658,37 +658,6 @@ class TestLosing:
                 await tasks[0]
             assert cleaned == [zklock.LockLost]
         assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
-
-    @pytest.mark.hazard("H19")
-    @on_loop
-    async def test_a_leader_that_is_cut_off_ends_before_the_next_begins(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
-    ) -> None:
-        times: dict[str, float] = {}
-
-        async def first(leadership: aio.Leadership) -> None:
-            try:
-                await forever()
-            finally:
-                times["ended"] = boottime()
-                cut_off.stop()
-
-        async def second(leadership: aio.Leadership) -> None:
-            times["began"] = boottime()
-            successor.stop()
-
-        client = zklock_connect(zklock_proxy.hosts, timeout=6.0)
-        cut_off = aio.LeaderElection(client, zklock_path)
-        one = asyncio.create_task(cut_off.run(first))
-        await until(lambda: cut_off.is_leader)
-        successor = aio.LeaderElection(other, zklock_path)
-        two = asyncio.create_task(successor.run(second))
-        await aside(queued, other, zklock_path, 2)
-        zklock_proxy.cut()
-        await ended(one)
-        await ended(two)
-        zklock_proxy.restore()
-        assert times["ended"] < times["began"]
 
     @on_loop
     async def test_a_lead_that_does_not_heed_is_cancelled_after_its_grace(
