@@ -909,33 +909,6 @@ def name_of(change: zklock.LeaderChange | None) -> tuple[str | None, bool]:
 
 class TestObserving:
     @on_loop
-    async def test_every_change_is_told(self, client: Any, other: Any, zklock_path: str) -> None:
-        election = aio.LeaderElection(other, zklock_path)
-        with election.changes() as changes:
-            assert name_of(await changes.next(SOON)) == (None, False)
-            async with crew(client, zklock_path, "a", "b", "c", payload="here") as (a, b, c):
-                change = await changes.next(SOON)
-                assert name_of(change) == ("a", False)
-                assert change is not None
-                assert change.token == (await a.leads()).token
-                assert change.leader is not None
-                assert change.leader.payload == b"here"
-                assert await election.leader() == (await election.members())[0]
-                a.election.resign()
-                assert name_of(await changes.next(SOON)) == ("b", False)
-                await a.stop()
-                await b.leads()
-                await b.election.transfer("c", SOON)
-                assert name_of(await changes.next(SOON)) == ("c", False)
-                await c.leads()
-                await aside(queued, client, zklock_path, 2)
-                await b.stop()
-                await aside(queued, client, zklock_path, 1)
-                await c.stop()
-                assert name_of(await changes.next(SOON)) == (None, True)  # b might have led
-            assert await changes.next(timeout=0) is None
-
-    @on_loop
     async def test_async_for_ends_after_its_timeout(
         self, client: Any, other: Any, zklock_path: str
     ) -> None:
@@ -1040,19 +1013,6 @@ class TestObserving:
         with pytest.raises(zklock.AccessDenied):
             await election.run(lead_on)
         await aside(client.delete, zklock_path)
-
-    @on_loop
-    async def test_what_is_closed_or_forgotten_is_over(self, client: Any, zklock_path: str) -> None:
-        election = aio.LeaderElection(client, zklock_path)
-        forgotten = election.changes()
-        assert name_of(await forgotten.next(SOON)) == (None, False)
-        attempt = forgotten._attempt
-        del forgotten
-        await until(lambda: attempt.done)
-        closed = election.changes()
-        closed.close()
-        assert await closed.next() is None
-        assert [change async for change in closed] == []
 
     def test_those_of_a_closed_loop_are_over(self, client: Any, zklock_path: str) -> None:
         async def observe() -> asyncio.Task[None]:
