@@ -269,10 +269,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                 if complete and all(each.held for each in call.grants.values()):
                     in_order = [call.grants[lock] for lock in self._locks]
                     grant = call.grant = self._GRANT(self._locks, in_order, self._on_lost)
-                    grant._get_ready()
-                    mine = self._holdings()
-                    old = [old for old in mine.grants if old in mine.entered or old._lasts]
-                    mine.grants = (*old, grant)
+                    self._keep(grant)
                     return grant  # inside the try: an interrupt before the return must not miss it
                 self._undo(call)
                 if not complete:
@@ -283,6 +280,13 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
                 finally:  # a second interrupt may have struck in it
                     self._undo(call)
                 raise
+
+    def _keep(self, grant: M) -> None:
+        """Note what the running thread or task has acquired, and forget what has ended."""
+        grant._get_ready()
+        mine = self._holdings()
+        left = [old for old in mine.grants if old in mine.entered or old._lasts]
+        mine.grants = (*left, grant)
 
     def _undo(self, call: _Call[L, M]) -> None:
         """Give back what a call has acquired, which nobody has got. Repeatable; does not wait."""
