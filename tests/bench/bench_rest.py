@@ -84,7 +84,6 @@ class Part:
     count: int
     waits: bool
     kazoo: bool
-    proofs: int | None
 
     def play(self, told: Connection) -> None:
         """Say that all stand, unless they wait; go on until told, and say how many were lost."""
@@ -116,7 +115,7 @@ class Part:
         path = self.path if self.waits else f"{self.path}/{number}"
         if self.kazoo:
             return stack.enter_context(by_kazoo(self.hosts)).Lock(path)
-        client = zklock.connect(self.hosts, TIMEOUT, start_timeout=60.0, proofs=self.proofs)
+        client = zklock.connect(self.hosts, TIMEOUT, start_timeout=60.0)
         return zklock.Lock(stack.enter_context(client), path)
 
     @staticmethod
@@ -164,10 +163,10 @@ class Measuring:
             for gate in gates:
                 self._watcher.delete(gate)
 
-    def holding(self, proofs: int | None = None) -> None:
-        """Have clients hold a lock each; ``proofs``: how many of their heartbeats are writes."""
-        what = "hold, zklock" + ("" if proofs is None else f", {proofs} proofs")
-        with self._clients(f"/bench-{uuid.uuid4().hex[:8]}", proofs=proofs) as lost:
+    def holding(self) -> None:
+        """Have clients hold a lock each."""
+        what = "hold, zklock"
+        with self._clients(f"/bench-{uuid.uuid4().hex[:8]}") as lost:
             self._measure(what)
             if isinstance(self._servers, Ensemble) and self._stall:
                 leader = self._servers.leader()
@@ -181,7 +180,7 @@ class Measuring:
 
     @contextmanager
     def _clients(
-        self, path: str, *, waits: bool = False, kazoo: bool = False, proofs: int | None = None
+        self, path: str, *, waits: bool = False, kazoo: bool = False
     ) -> Iterator[list[int]]:
         """Run clients; how many have lost their locks is in the list after the block."""
         lost: list[int] = []
@@ -190,7 +189,7 @@ class Measuring:
         for first in range(0, self._count, EACH):
             ours, theirs = context.Pipe()
             many = min(EACH, self._count - first)
-            part = Part(self._servers.hosts, path, first, many, waits, kazoo, proofs)
+            part = Part(self._servers.hosts, path, first, many, waits, kazoo)
             processes.append(context.Process(target=part.play, args=(theirs,)))
             ends.append(ours)
         for process in processes:
@@ -248,7 +247,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             lambda: measuring.waiting("zklock"),
             lambda: measuring.waiting("kazoo"),
             measuring.holding,
-            lambda: measuring.holding(proofs=4),
         ]
         for step in steps:
             step()

@@ -27,7 +27,6 @@ from tests.chaos.witness import Witness
 from tests.chaos.worker import CRASH_CODE, WorkerSettings
 from zklock import connect
 from zklock._ground.clock import clock
-from zklock._kazoo.connect import PROOFS
 from zklock._recipes import names
 from zklock.testing import Ensemble, wait_for
 from zklock.testing.checker import Bounds
@@ -38,8 +37,6 @@ log = logging.getLogger("chaos")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT_SECONDS = 15.0
-SPARING = {2, 3}
-"""The workers whose holders write as seldom as they may: one of threads, and one of tasks."""
 QUICK_ELECTIONS = {
     # A server that found no leader asks again at intervals that grow to a minute by default, and
     # waits five seconds for a peer to accept a connection.
@@ -98,7 +95,6 @@ class Workers:
                 final=self._settings.service,
                 actors=self._settings.actors,
                 front=("threads", "asyncio")[number % 2],
-                proofs=PROOFS[0] if number in SPARING else None,
             )
             with (self._folder / f"{name}.log").open("wb") as output:
                 process = subprocess.Popen(

@@ -55,10 +55,7 @@ LOOK_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker process is told. ``final`` is how long it may wait at the end, in seconds.
-
-    ``proofs`` is what its clients are made with.
-    """
+    """What a worker process is told. ``final`` is how long it may wait at the end, in seconds."""
 
     name: str
     folder: str
@@ -69,7 +66,6 @@ class WorkerSettings:
     final: float
     actors: int
     front: str = "threads"
-    proofs: int | None = None
 
     def to_json(self) -> str:
         """Return the command line argument."""
@@ -99,7 +95,6 @@ class Connection:
                         self._settings.hosts,
                         self._settings.session_timeout,
                         start_timeout=5.0,
-                        proofs=self._settings.proofs,
                     )
             return self._client
 

@@ -156,7 +156,7 @@ class Duel:
 
 @contextlib.contextmanager
 def duels(
-    holders: str, rivals: str, session: float, proofs: int | None = None, count: int = RUNS
+    holders: str, rivals: str, session: float, count: int = RUNS
 ) -> Iterator[tuple[list[Duel], ThreadPoolExecutor]]:
     """Connect so many holders and rivals, each holder a little later in its heartbeat's phase."""
     name = f"/partitions/{time.time_ns()}"
@@ -165,7 +165,7 @@ def duels(
         made = []
 
         def connect(hosts: str) -> Client:
-            client = zklock.connect(hosts, session, proofs=proofs)
+            client = zklock.connect(hosts, session)
             stack.callback(client.close)
             stack.callback(client.stop)
             assert isinstance(client.handler, zklock.Handler)
@@ -210,11 +210,10 @@ Ensembles = Callable[[Setting], Ensemble]
 @pytest.mark.hazard("H3")
 @pytest.mark.slow("an ensemble, and a partition that outlasts sessions")
 @pytest.mark.parametrize(
-    ("idle", "proofs"),
+    "idle",
     [
-        pytest.param(False, None, id="busy"),
-        pytest.param(True, None, id="after an idle time", marks=REPEATED),
-        pytest.param(False, 4, id="few proofs", marks=REPEATED),
+        pytest.param(False, id="busy"),
+        pytest.param(True, id="after an idle time", marks=REPEATED),
     ],
 )
 @pytest.mark.parametrize(("setting", "session"), sessions({USUAL: (4.0,), FAST: (4.0,)}))
@@ -224,12 +223,11 @@ def test_h3_cut_off_follower(
     setting: Setting,
     session: float,
     idle: bool,
-    proofs: int | None,
 ) -> None:
     ensemble = ensembles(setting)
     follower = ensemble.followers()[0]
     rivals = hosts(others(ensemble, follower))
-    with duels(follower.hosts, rivals, session, proofs) as (made, pool):
+    with duels(follower.hosts, rivals, session) as (made, pool):
         if idle:
             idling(session)
             hold_on(made, session)
@@ -239,22 +237,16 @@ def test_h3_cut_off_follower(
         if idle:
             for duel in made:
                 duel.queue(pool)
-        report(
-            f"cut-off follower{', after an idle time' * idle}{fewer(proofs)}",
-            setting,
-            session,
-            made,
-        )
+        report("cut-off follower" + ", after an idle time" * idle, setting, session, made)
 
 
 @pytest.mark.hazard("H3")
 @pytest.mark.slow("an ensemble, and a partition that outlasts sessions")
 @pytest.mark.parametrize(
-    ("restart", "proofs"),
+    "restart",
     [
-        pytest.param(False, None, id="cut"),
-        pytest.param(True, None, id="followers restarted", marks=REPEATED),
-        pytest.param(False, 4, id="few proofs", marks=REPEATED),
+        pytest.param(False, id="cut"),
+        pytest.param(True, id="followers restarted", marks=REPEATED),
     ],
 )
 @pytest.mark.parametrize(("setting", "session"), sessions({FAST: (4.0,)}))
@@ -264,13 +256,12 @@ def test_h3_cut_off_leader(
     setting: Setting,
     session: float,
     restart: bool,
-    proofs: int | None,
 ) -> None:
     """A cut-off leader believes for syncLimit ticks that it leads, and answers ``sync``."""
     ensemble = ensembles(setting)
     leader = ensemble.leader()
     followers = others(ensemble, leader)
-    with duels(leader.hosts, hosts(followers), session, proofs) as (made, pool):
+    with duels(leader.hosts, hosts(followers), session) as (made, pool):
         hold_on(made, session, pool)
         ensemble.cut_from_peers(leader)
         if restart:
@@ -278,20 +269,18 @@ def test_h3_cut_off_leader(
                 server.kill()
             for server in followers:
                 server.launch()
-        what = "cut-off leader" + ", followers restarted" * restart + fewer(proofs)
+        what = "cut-off leader" + ", followers restarted" * restart
         report(what, setting, session, made)
 
 
 @REPEATED
 @pytest.mark.hazard("H3")
 @pytest.mark.slow("an ensemble, and a partition that outlasts sessions")
-@pytest.mark.parametrize("proofs", [None, 4], ids=["all prove", "few proofs"])
 @pytest.mark.parametrize(("setting", "session"), sessions({FAST: (20.0,), USUAL: (20.0,)}, 4.0))
 def test_h3_killed_leader_loses_nothing(
     ensembles: Ensembles,
     setting: Setting,
     session: float,
-    proofs: int | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The sessions outlive the leader: the locks stay held, given a lease (2/3 of the timeout)
@@ -300,7 +289,7 @@ def test_h3_killed_leader_loses_nothing(
     ensemble = ensembles(setting)
     leader = ensemble.leader()
     followers = others(ensemble, leader)
-    with duels(hosts(followers), hosts(followers), session, proofs) as (made, pool):
+    with duels(hosts(followers), hosts(followers), session) as (made, pool):
         hold_on(made, session, pool)
         leader.kill()
         least = wait_for_proof(made, session, clock())
@@ -318,14 +307,10 @@ def test_h3_killed_leader_loses_nothing(
             assert rival.token > duel.grant.token
     with capsys.disabled():
         print(
-            f"\nkilled leader{fewer(proofs)}, {setting}, session {session:g} s: {len(made)} runs, "
+            f"\nkilled leader, {setting}, session {session:g} s: {len(made)} runs, "
             f"nothing lost, at least {least:.3f} s of lease left at any time",
             file=sys.stderr,
         )
-
-
-def fewer(proofs: int | None) -> str:
-    return "" if proofs is None else f", {proofs} proofs"
 
 
 def hold_on(made: list[Duel], session: float, pool: ThreadPoolExecutor | None = None) -> None:

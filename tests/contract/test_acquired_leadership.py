@@ -373,20 +373,6 @@ class TestLeadItself:
         assert len(nodes) == 1
         gone(other, zklock_path)
 
-    def test_a_body_of_a_thread(self, other: Any, zklock_path: str) -> None:
-        seen: list[tuple[bool, bool]] = []
-
-        def lead(leadership: zklock.Leadership) -> None:
-            with leadership:
-                assert not leadership.should_stop.is_set()
-            assert leadership.should_stop.is_set()
-            seen.append((leadership.held, election.members()[0].token == leadership.token))
-            election.stop()
-
-        election = zklock.LeaderElection(other, zklock_path)
-        election.run(lead, on_error="raise")
-        assert seen == [(True, True)]
-
     @on_loop
     async def test_a_body_of_a_task(self, other: Any, zklock_path: str) -> None:
         seen: list[tuple[bool, bool]] = []

@@ -264,25 +264,6 @@ class TestFronts:
         await aside(passes_on, other, zklock_path)
 
     @on_loop
-    async def test_two_tasks_share_one_object(
-        self, make: Make, other: Any, zklock_path: str
-    ) -> None:
-        lock = make()
-        inside: list[aio.Grant] = []
-
-        async def work() -> None:
-            for _ in range(10):
-                async with lock as grant:
-                    assert not inside
-                    inside.append(grant)
-                    await asyncio.sleep(0)
-                    assert lock.grant is grant
-                    inside.remove(grant)
-
-        await asyncio.gather(work(), work())
-        await aside(passes_on, other, zklock_path)
-
-    @on_loop
     async def test_what_is_acquired_belongs_to_the_task(self, make: Make) -> None:
         lock = make()
         grant = await acquired(lock)
@@ -857,35 +838,6 @@ class TestLossInTheBody:
             assert again.token > grant.token
 
     @on_loop
-    async def test_of_an_expired_session(
-        self, make: Make, client: Any, zklock_expire_session: Any
-    ) -> None:
-        with pytest.raises(zklock.LockLost):
-            async with make():
-                await aside(zklock_expire_session, client)
-                await forever()
-        assert uncancelled()
-
-    @on_loop
-    async def test_of_a_lapsed_lease(
-        self,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        make: Make,
-        other: Any,
-        zklock_path: str,
-    ) -> None:
-        client = zklock_connect(zklock_proxy.hosts, timeout=6.0)
-        with pytest.raises(zklock.LockLost) as caught:
-            async with make(client):
-                zklock_proxy.cut()
-                await forever()
-        assert caught.value.loss is not None
-        assert caught.value.loss.reason is LossReason.LEASE_LAPSED
-        zklock_proxy.restore()
-        await aside(passes_on, other, zklock_path)
-
-    @on_loop
     async def test_before_the_first_step_of_it(
         self, make: Make, other: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -903,17 +855,6 @@ class TestLossInTheBody:
         with pytest.raises(zklock.LockLost):
             async with lock:
                 await forever()
-        assert uncancelled()
-
-    @on_loop
-    async def test_is_noted_on_its_own_error(self, make: Make, other: Any) -> None:
-        with pytest.raises(KeyError) as caught:
-            async with make() as grant:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await aside(other.delete, grant.path)
-                    await forever()
-                raise KeyError
-        assert "was also lost" in caught.value.__notes__[0]
         assert uncancelled()
 
     @on_loop

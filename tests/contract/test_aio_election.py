@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,9 +22,7 @@ from tests.contract.support import SOON, Losses, boottime, children, gone, queue
 from tests.contract.test_aio import aside, forever, on_loop
 from tests.contract.test_election import Member as ThreadMember
 from zklock import aio
-from zklock._election.base import TERM_PAUSE
-from zklock.fencing import verify_owner
-from zklock.testing import FaultProxy, wait_for
+from zklock.testing import wait_for
 
 Connect = Callable[..., Any]
 
@@ -117,31 +114,6 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 class TestTerms:
     @on_loop
-    async def test_follow_each_other_with_greater_tokens(
-        self, client: Any, zklock_path: str
-    ) -> None:
-        tokens: list[zklock.FencingToken] = []
-
-        async def lead(leadership: aio.Leadership) -> None:
-            leadership.check()
-            await leadership.verify()
-            assert leadership.held
-            assert leadership.identity == election.identity
-            assert election.leadership is leadership
-            assert election.is_leader
-            tokens.append(leadership.token)
-            if len(tokens) == 5:
-                election.stop()
-
-        election = aio.LeaderElection(client, zklock_path)
-        await election.run(lead)
-        assert tokens == sorted(set(tokens))
-        assert len(tokens) == 5
-        assert election.leadership is None
-        assert not election.is_leader
-        await aside(gone, client, zklock_path)
-
-    @on_loop
     async def test_without_a_task_are_given_back(self, client: Any, zklock_path: str) -> None:
         """With ``asyncio.eager_task_factory``, ``SystemExit`` in ``lead`` comes from its making."""
         loop = asyncio.get_running_loop()
@@ -170,22 +142,6 @@ class TestTerms:
         leadership = await election.acquire(timeout=SOON)
         assert leadership is not None
         await leadership.release()
-
-    @pytest.mark.hazard("H44")
-    @on_loop
-    async def test_that_end_at_once_do_not_spin(self, client: Any, zklock_path: str) -> None:
-        terms: list[str] = []
-
-        async def lead(leadership: aio.Leadership) -> None:
-            terms.append(str(leadership.token))
-            if len(terms) == 6:
-                election.stop()
-
-        election = aio.LeaderElection(client, zklock_path)
-        began = boottime()
-        await election.run(lead)
-        assert len(terms) == 6
-        assert boottime() - began >= 5 * TERM_PAUSE
 
     @pytest.mark.parametrize("how", ["stop", "event", "cancel"])
     @on_loop
@@ -260,19 +216,6 @@ class TestTerms:
         await aside(gone, client, zklock_path)
 
     @on_loop
-    async def test_are_fenced(self, client: Any, other: Any, zklock_path: str) -> None:
-        async with crew(client, zklock_path, "a", "b", payload="here") as (first, second):
-            early = (await first.leads()).token
-            owner = await aside(verify_owner, other, zklock_path, early)
-            assert (owner.identity, owner.payload) == ("a", b"here")
-            first.election.resign()
-            late = (await second.leads()).token
-            assert late > early
-            with pytest.raises(zklock.NotOwner) as refused:
-                await aside(verify_owner, other, zklock_path, early)
-            assert refused.value.holder == "b"
-
-    @on_loop
     async def test_are_announced_on_the_loop(self, client: Any, zklock_path: str) -> None:
         loop = asyncio.get_running_loop()
         elected: list[aio.Leadership] = []
@@ -291,13 +234,6 @@ class TestTerms:
             await until(losses.told.is_set)
             assert losses.one().grant is leadership
             assert losses.threads == [threading.current_thread().name]
-
-    @on_loop
-    async def test_a_second_run_at_a_time_is_refused(self, client: Any, zklock_path: str) -> None:
-        async with crew(client, zklock_path, "a") as (member,):
-            await member.leads()
-            with pytest.raises(zklock.ZkLockError, match="already runs"):
-                await member.election.run(member.lead)
 
     @pytest.mark.parametrize(
         ("call", "error"),
@@ -376,49 +312,8 @@ class TestResigning:
         await other.leads()
         await other.stop()
 
-    @on_loop
-    async def test_the_holder_can_be_asked_for_it(self, client: Any, zklock_path: str) -> None:
-        async with crew(client, zklock_path, "a", "b") as (a, b):
-            await a.leads()
-            asked = await aio.Lock(client, zklock_path).request_release()
-            assert [one.identity for one in asked] == ["a"]
-            await b.leads()
-
 
 class TestTransferring:
-    @on_loop
-    async def test_not_even_begun_in_time(
-        self, other: Any, zklock_connect: Any, zklock_proxy: FaultProxy, zklock_path: str
-    ) -> None:
-        client = await aside(zklock_connect, zklock_proxy.hosts)
-        async with crew(client, zklock_path, "a") as (a,):
-            leadership = await a.leads()
-            b = Member(other, zklock_path, "b")
-            await aside(queued, other, zklock_path, 2)
-            await aside(zklock_proxy.hold)
-            with pytest.raises(zklock.NoAnswer, match="has not begun, and 'a' still leads"):
-                await a.election.transfer("b", timeout=0.2)
-            await aside(zklock_proxy.release)
-            assert not leadership.should_stop.is_set()
-            assert (await a.election.transfer("b", timeout=SOON)).identity == "b"
-            await b.leads()
-            await b.stop()
-
-    @on_loop
-    async def test_to_a_member_far_behind(self, client: Any, zklock_path: str) -> None:
-        async with crew(client, zklock_path, "a", "b", "c", "d", "e") as members:
-            early = (await members[0].leads()).token
-            successor = await members[0].election.transfer("d", timeout=SOON)
-            assert successor.identity == "d"
-            leadership = await members[3].leads()
-            assert leadership.token == successor.token
-            assert leadership.token > early
-            await aside(queued, client, zklock_path, 5)
-            order = await identities(members[0].election)
-            assert order[:2] == ["d", "e"]
-            assert sorted(order[2:]) == ["a", "b", "c"]
-            assert [len(member.terms) for member in members] == [1, 0, 0, 1, 0]
-
     @on_loop
     async def test_between_threads_and_tasks(self, client: Any, zklock_path: str) -> None:
         async with crew(client, zklock_path, "a", "b") as (a, b):
@@ -451,16 +346,6 @@ class TestTransferring:
             assert [one.identity for one in done] == ["c"]
             await c.leads()
             assert not b.terms
-
-    @on_loop
-    async def test_to_nobody(self, client: Any, zklock_path: str) -> None:
-        async with crew(client, zklock_path, "a", "b") as (a, _):
-            leadership = await a.leads()
-            for nobody in ("z", "a"):
-                with pytest.raises(zklock.NoSuchMember, match=nobody):
-                    await a.election.transfer(nobody)
-            assert leadership.held
-            assert not leadership.should_stop.is_set()
 
     @on_loop
     async def test_to_one_that_goes_before_the_end(
@@ -591,14 +476,6 @@ class TestStopping:
         assert client.exists(zklock_path) is None
 
     @on_loop
-    async def test_a_waiting_member(self, client: Any, zklock_path: str) -> None:
-        async with crew(client, zklock_path, "a", "b") as (a, b):
-            await a.leads()
-            await b.stop()
-            await aside(queued, client, zklock_path, 1)
-            assert a.terms[0].held
-
-    @on_loop
     async def test_a_client_that_is_stopped(
         self, zklock_connect: Connect, zklock_path: str
     ) -> None:
@@ -617,28 +494,6 @@ class TestStopping:
 
 class TestErrorsOfLead:
     @on_loop
-    async def test_are_retried_after_growing_pauses(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        times, tokens = [], []
-
-        async def lead(leadership: aio.Leadership) -> None:
-            times.append(boottime())
-            tokens.append(leadership.token)
-            if len(times) < 4:
-                raise RuntimeError(f"failure {len(times)}")
-            election.stop()
-
-        election = aio.LeaderElection(client, zklock_path, retry=(0.2, 10.0))
-        await election.run(lead)
-        pauses = [later - sooner for sooner, later in pairwise(times)]
-        for pause, least in zip(pauses, (0.1, 0.2, 0.4), strict=True):
-            assert pause >= least
-        assert tokens == sorted(set(tokens))
-        for number in (1, 2, 3):
-            assert f"failure {number}" in caplog.text
-
-    @on_loop
     async def test_a_stop_ends_the_pause(self, client: Any, zklock_path: str) -> None:
         async def lead(leadership: aio.Leadership) -> None:
             raise RuntimeError("not I")
@@ -650,15 +505,6 @@ class TestErrorsOfLead:
         election.stop()
         await ended(running)
         assert boottime() - began < SOON / 4
-        await aside(gone, client, zklock_path)
-
-    @on_loop
-    async def test_are_raised_if_asked(self, client: Any, zklock_path: str) -> None:
-        async def lead(leadership: aio.Leadership) -> None:
-            raise RuntimeError("enough")
-
-        with pytest.raises(RuntimeError, match="enough"):
-            await aio.LeaderElection(client, zklock_path).run(lead, on_error="raise")
         await aside(gone, client, zklock_path)
 
     @on_loop
@@ -812,37 +658,6 @@ class TestLosing:
                 await tasks[0]
             assert cleaned == [zklock.LockLost]
         assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
-
-    @pytest.mark.hazard("H19")
-    @on_loop
-    async def test_a_leader_that_is_cut_off_ends_before_the_next_begins(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
-    ) -> None:
-        times: dict[str, float] = {}
-
-        async def first(leadership: aio.Leadership) -> None:
-            try:
-                await forever()
-            finally:
-                times["ended"] = boottime()
-                cut_off.stop()
-
-        async def second(leadership: aio.Leadership) -> None:
-            times["began"] = boottime()
-            successor.stop()
-
-        client = zklock_connect(zklock_proxy.hosts, timeout=6.0)
-        cut_off = aio.LeaderElection(client, zklock_path)
-        one = asyncio.create_task(cut_off.run(first))
-        await until(lambda: cut_off.is_leader)
-        successor = aio.LeaderElection(other, zklock_path)
-        two = asyncio.create_task(successor.run(second))
-        await aside(queued, other, zklock_path, 2)
-        zklock_proxy.cut()
-        await ended(one)
-        await ended(two)
-        zklock_proxy.restore()
-        assert times["ended"] < times["began"]
 
     @on_loop
     async def test_a_lead_that_does_not_heed_is_cancelled_after_its_grace(
@@ -1094,33 +909,6 @@ def name_of(change: zklock.LeaderChange | None) -> tuple[str | None, bool]:
 
 class TestObserving:
     @on_loop
-    async def test_every_change_is_told(self, client: Any, other: Any, zklock_path: str) -> None:
-        election = aio.LeaderElection(other, zklock_path)
-        with election.changes() as changes:
-            assert name_of(await changes.next(SOON)) == (None, False)
-            async with crew(client, zklock_path, "a", "b", "c", payload="here") as (a, b, c):
-                change = await changes.next(SOON)
-                assert name_of(change) == ("a", False)
-                assert change is not None
-                assert change.token == (await a.leads()).token
-                assert change.leader is not None
-                assert change.leader.payload == b"here"
-                assert await election.leader() == (await election.members())[0]
-                a.election.resign()
-                assert name_of(await changes.next(SOON)) == ("b", False)
-                await a.stop()
-                await b.leads()
-                await b.election.transfer("c", SOON)
-                assert name_of(await changes.next(SOON)) == ("c", False)
-                await c.leads()
-                await aside(queued, client, zklock_path, 2)
-                await b.stop()
-                await aside(queued, client, zklock_path, 1)
-                await c.stop()
-                assert name_of(await changes.next(SOON)) == (None, True)  # b might have led
-            assert await changes.next(timeout=0) is None
-
-    @on_loop
     async def test_async_for_ends_after_its_timeout(
         self, client: Any, other: Any, zklock_path: str
     ) -> None:
@@ -1225,19 +1013,6 @@ class TestObserving:
         with pytest.raises(zklock.AccessDenied):
             await election.run(lead_on)
         await aside(client.delete, zklock_path)
-
-    @on_loop
-    async def test_what_is_closed_or_forgotten_is_over(self, client: Any, zklock_path: str) -> None:
-        election = aio.LeaderElection(client, zklock_path)
-        forgotten = election.changes()
-        assert name_of(await forgotten.next(SOON)) == (None, False)
-        attempt = forgotten._attempt
-        del forgotten
-        await until(lambda: attempt.done)
-        closed = election.changes()
-        closed.close()
-        assert await closed.next() is None
-        assert [change async for change in closed] == []
 
     def test_those_of_a_closed_loop_are_over(self, client: Any, zklock_path: str) -> None:
         async def observe() -> asyncio.Task[None]:

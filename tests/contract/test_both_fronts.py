@@ -150,7 +150,7 @@ class TestGivingUp:
         with make():
             pass
 
-    def test_cancel(self, make: Make, other: Any, zklock_path: str) -> None:
+    def test_cancel_h11(self, make: Make, other: Any, zklock_path: str) -> None:
         lock, bystander, holder = make(), make(), granted(make(other))
         pending = [run(lock.acquire) for _ in range(2)]
         queued(other, zklock_path, 3)
@@ -370,26 +370,6 @@ class TestQueries:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
-        ("options", "error"),
-        [
-            ({"identity": ""}, ValueError),
-            ({"identity": 7}, TypeError),
-            ({"timeout": -1}, ValueError),
-            ({"timeout": "1"}, TypeError),
-            ({"on_lost": 7}, TypeError),
-            ({"on_suspended": "x"}, TypeError),
-            ({"on_release_requested": 1}, TypeError),
-            ({"path": "no/slash"}, ValueError),
-            ({"path": "/"}, ValueError),
-            ({"path": 7}, TypeError),
-            ({"on": "client"}, TypeError),
-        ],
-    )
-    def test_of_the_constructor(self, make: Make, options: Any, error: type[Exception]) -> None:
-        with pytest.raises(error):
-            make(**options)
-
     @pytest.mark.parametrize("name", ["on_lost", "on_suspended", "on_release_requested"])
     def test_of_coroutine_functions_h33(self, make: Make, front: Any, name: str) -> None:
         async def callback(_: Any) -> None: ...

@@ -1222,27 +1222,6 @@ class TestMultiLock:
 
 
 class TestReleaseRequests:
-    def test_the_holder_is_asked(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        asked: list[zklock.Grant] = []
-        told = threading.Event()
-
-        def give_way(grant: zklock.Grant) -> None:
-            asked.append(grant)
-            grant.abandon()
-            told.set()
-
-        lock = z.Lock(client, zklock_path, identity="me", on_release_requested=give_way)
-        rival = z.Lock(other, zklock_path, identity="rival")
-        assert rival.request_release() == []
-        grant = granted(lock)
-        pending = run(granted, rival)
-        waits(pending, other, zklock_path, 2)
-        (holder,) = rival.request_release()
-        assert (holder.identity, holder.path) == ("me", grant.path)
-        assert told.wait(SOON)
-        assert asked == [grant]
-        pending.result(SOON).release()
-
     def test_nothing_is_taken_by_force(
         self, z: Any, client: Any, other: Any, zklock_path: str
     ) -> None:
@@ -1279,20 +1258,6 @@ class TestReleaseRequests:
 
 
 class TestBreaking:
-    def test_the_holder_is_told(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        losses = Losses()
-        lock = z.Lock(client, zklock_path, identity="me", on_lost=losses)
-        operator = z.Lock(other, zklock_path)
-        assert operator.break_lock() is None
-        grant = granted(lock)
-        broken = operator.break_lock(grant.token)
-        assert broken is not None
-        assert (broken.identity, broken.token) == ("me", grant.token)
-        with pytest.raises(zklock.LockLost):
-            grant.verify(SOON)
-        assert losses.one().reason is zklock.LossReason.NODE_DELETED
-        gone(other, zklock_path)
-
     def test_only_who_was_meant(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
         lock = z.Lock(client, zklock_path, identity="me")
         old = granted(lock)

@@ -119,21 +119,6 @@ def test_timeouts_at_any_moment_leave_nothing(far: Any, other: Any, zklock_path:
     assert outcomes[False] > 0
 
 
-def test_a_client_that_is_stopped_while_waiting(
-    zklock_connect: Connect, other: Any, zklock_path: str
-) -> None:
-    client = zklock_connect()
-    with zklock.Lock(other, zklock_path):
-        waiting = [run(zklock.Lock(client, zklock_path).acquire) for _ in range(3)]
-        queued(other, zklock_path, 4)
-        client.stop()
-        for each in waiting:
-            with pytest.raises(zklock.ClientClosed):
-                each.result(SOON)
-        queued(other, zklock_path, 1)
-    passes_on(other, zklock_path)
-
-
 def test_a_client_that_is_stopped_while_disconnected(
     zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
 ) -> None:

@@ -6,9 +6,7 @@ import enum
 import functools
 import gc
 import logging
-import os
 import re
-import socket
 import threading
 import time
 import uuid
@@ -32,14 +30,12 @@ from tests.contract.support import (
     kazoo_client,
     passes_on,
     queued,
-    reaches,
     run,
     tree,
 )
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock._engine.attempt import Attempt
-from zklock._engine.sessions import session_of
 from zklock.fencing import ZooKeeperGuard, verify_owner
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 
@@ -52,19 +48,6 @@ BOUNDED = bounded(2.0)
 
 
 class TestGrant:
-    def test_is_held_from_acquire_to_release(self, make_lock: Make) -> None:
-        lock = make_lock()
-        assert (lock.held, lock.grant) == (False, None)
-        grant = granted(lock)
-        assert (lock.held, lock.grant, grant.held) == (True, grant, True)
-        assert not grant.lost.is_set()
-        grant.check()
-        grant.verify()
-        lock.release()
-        assert (lock.held, lock.grant, grant.held) == (False, None, False)
-        assert (grant.released, grant.lost.is_set()) == (True, False)
-        assert grant.remaining() == 0.0
-
     def test_says_what_its_node_is(self, make_lock: Make, client: Any, zklock_path: str) -> None:
         lock = make_lock(identity="ödön")
         with lock as grant:
@@ -80,17 +63,6 @@ class TestGrant:
             assert grant.token == zklock.FencingToken(parent.czxid, int(name[-10:]))
         assert children(client, zklock_path) == []
 
-    def test_names_host_process_and_thread_by_default(self, make_lock: Make) -> None:
-        lock = make_lock()
-
-        def identity() -> str:
-            with lock as grant:
-                return grant.identity
-
-        host, process = socket.gethostname(), os.getpid()
-        assert identity() == f"{host}:{process}:MainThread"
-        assert run(identity).result(SOON) == f"{host}:{process}:contract-test"
-
     def test_token_grows_h1(self, make_lock: Make, client: Any, zklock_path: str) -> None:
         lock = make_lock()
         tokens = []
@@ -104,17 +76,6 @@ class TestGrant:
         assert tokens == sorted(set(tokens))
         texts = [str(token) for token in tokens]
         assert texts == sorted(texts)
-
-    def test_needs_no_parent_between_acquires_h13(
-        self, make_lock: Make, client: Any, zklock_path: str
-    ) -> None:
-        lock = make_lock()
-        for _ in range(3):
-            granted(lock)
-            lock.release()
-            client.delete(zklock_path)
-        with lock:
-            pass
 
     def test_survives_several_session_timeouts(self, zklock_hosts: str, zklock_path: str) -> None:
         timeout = 9.0
@@ -142,39 +103,6 @@ class TestGrant:
 
 
 class TestTurns:
-    def test_are_taken_in_order(self, make_lock: Make, other: Any, zklock_path: str) -> None:
-        first, second, third = make_lock(), zklock.Lock(other, zklock_path), make_lock()
-        grants = [granted(first)]
-        order = []
-        waiting = []
-        for number, lock in enumerate((second, third), 2):
-            waiting.append(run(granted, lock))
-            order = queued(other, zklock_path, number)
-        assert not any(turn.done() for turn in waiting)
-        for turn, held in zip(waiting, (first, second), strict=True):
-            held_grant = held.grant
-            assert held_grant is not None
-            held_grant.release()
-            grants.append(turn.result(SOON))
-        grants[-1].release()
-        assert [grant.path.rpartition("/")[2] for grant in grants] == order
-        assert grants[0].token < grants[1].token < grants[2].token
-
-    def test_one_object_serves_many_threads(self, make_lock: Make) -> None:
-        lock = make_lock()
-        held: list[zklock.Grant] = []
-
-        def work() -> None:
-            for _ in range(5):
-                with lock as grant:
-                    assert not held
-                    held.append(grant)
-                    assert lock.grant is grant
-                    held.remove(grant)
-
-        for each in [run(work) for _ in range(8)]:
-            each.result(SOON)
-
     def test_a_waiter_that_gives_up_in_the_middle_lets_nobody_past(
         self, make_lock: Make, other: Any, zklock_path: str
     ) -> None:
@@ -212,38 +140,8 @@ class TestTurns:
         assert grant.path == f"{zklock_path}/{again}"
         grant.release()
 
-    def test_a_waiter_outlives_its_session(
-        self, make_lock: Make, client: Any, other: Any, zklock_path: str, zklock_expire_session: Any
-    ) -> None:
-        holder, waiter = zklock.Lock(other, zklock_path), make_lock()
-        granted(holder)
-        waiting = run(granted, waiter)
-        before = queued(other, zklock_path, 2)[1]
-        session = zklock_expire_session(client)
-        wait_for(lambda: len(now := children(other, zklock_path)) == 2 and now[1] != before, SOON)
-        holder.release()
-        grant = waiting.result(SOON)
-        assert grant.session_id not in {0, session}
-        grant.release()
-
 
 class TestNotBlocking:
-    def test_is_granted_what_is_free(self, make_lock: Make) -> None:
-        lock = make_lock()
-        grant = lock.acquire(blocking=False)
-        assert grant is not None
-        assert grant.held
-        lock.release()
-
-    @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0}])
-    def test_is_refused_what_is_not(
-        self, make_lock: Make, other: Any, zklock_path: str, how: dict[str, Any]
-    ) -> None:
-        with zklock.Lock(other, zklock_path) as grant:
-            assert make_lock().acquire(**how) is None
-            assert children(other, zklock_path) == [grant.path.rpartition("/")[2]]
-        passes_on(other, zklock_path)
-
     @pytest.mark.parametrize("state", ["disconnected", "silence"])
     def test_is_bounded_without_zookeeper_h8(
         self,
@@ -284,26 +182,6 @@ class TestNotBlocking:
 
 
 class TestDeadline:
-    def test_covers_the_call_h10(
-        self, client: Any, make_lock: Make, other: Any, zklock_path: str
-    ) -> None:
-        other.ensure_path(zklock_path)
-        before = [
-            other.create(f"{zklock_path}/_c_{uuid.uuid4()}-lock-", sequence=True) for _ in range(8)
-        ]
-        lock, session = make_lock(), session_of(client)
-        with Stopwatch() as watch:
-            waiting = run(lock.acquire, timeout=1.5)
-            queued(other, zklock_path, 9)
-            while not waiting.done() and len(before) > 1:
-                other.delete(before.pop())  # wakes the waiter, which then has another before it
-                reaches(session, session.now() + 0.3)
-            assert waiting.result(SOON) is None
-        assert watch.total >= 1.5
-        assert watch.awake < 1.5 + BOUNDED
-        assert len(before) > 1
-        queued(other, zklock_path, len(before))
-
     def test_covers_two_sessions(
         self, client: Any, make_lock: Make, other: Any, zklock_path: str, zklock_expire_session: Any
     ) -> None:
@@ -319,31 +197,6 @@ class TestDeadline:
             assert watch.total >= 3.0
             assert watch.awake < 3.0 + BOUNDED
             queued(other, zklock_path, 1)
-
-    @pytest.mark.parametrize("where", ["lock", "call"])
-    def test_without_a_grant(
-        self, make_lock: Make, other: Any, zklock_path: str, where: str
-    ) -> None:
-        on_lock: dict[str, Any]
-        on_call: dict[str, Any]
-        on_lock, on_call = ({"timeout": 0.3}, {}) if where == "lock" else ({}, {"timeout": 0.3})
-        with zklock.Lock(other, zklock_path):
-            lock = make_lock(**on_lock)
-            with Stopwatch() as watch:
-                assert lock.acquire(**on_call) is None
-            assert watch.total >= 0.3
-            assert watch.awake < 0.3 + BOUNDED
-            queued(other, zklock_path, 1)
-
-    def test_of_a_with_block_raises(self, make_lock: Make, other: Any, zklock_path: str) -> None:
-        lock = make_lock(timeout=0.2)
-        with zklock.Lock(other, zklock_path):
-            with pytest.raises(zklock.AcquireTimeout, match=r"0.2 s") as caught:
-                lock.__enter__()
-            assert isinstance(caught.value, TimeoutError)
-            assert caught.value.path == zklock_path
-        with lock:
-            pass
 
     def test_passes_without_a_connection(
         self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
@@ -362,29 +215,6 @@ class TestDeadline:
 
 
 class TestCancel:
-    def test_ends_pending_acquires_of_this_object_only_h11(
-        self, make_lock: Make, other: Any, zklock_path: str
-    ) -> None:
-        holder, lock, bystander = zklock.Lock(other, zklock_path), make_lock(), make_lock()
-        granted(holder)
-        pending = [run(lock.acquire), run(lock.acquire, timeout=SOON)]
-        queued(other, zklock_path, 3)
-        waiting = run(granted, bystander)
-        queued(other, zklock_path, 4)
-        lock.cancel()
-        for each in pending:
-            with pytest.raises(zklock.AcquireCancelled) as caught:
-                each.result(SOON)
-            assert caught.value.path == zklock_path
-        queued(other, zklock_path, 2)
-        assert holder.held
-        holder.release()
-        waiting.result(SOON).release()
-        granted(lock)  # nothing of it sticks
-        lock.cancel()
-        assert lock.held
-        lock.release()
-
     def test_while_disconnected(
         self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
     ) -> None:
@@ -403,34 +233,6 @@ class TestCancel:
 
 
 class TestRelease:
-    def test_twice(self, make_lock: Make) -> None:
-        lock = make_lock()
-        grant = granted(lock)
-        lock.release()
-        for again in (lock.release, grant.release, grant.check, grant.verify):
-            with pytest.raises(zklock.NotHeld) as caught:
-                again()
-            assert not isinstance(caught.value, zklock.WrongThread)
-            assert caught.value.path == lock.path
-
-    def test_by_another_thread(self, make_lock: Make) -> None:
-        lock = make_lock()
-        grant = granted(lock)
-        with pytest.raises(zklock.WrongThread) as caught:
-            run(lock.release).result(SOON)
-        assert caught.value.token == grant.token
-        assert (lock.held, grant.held) == (True, True)
-        run(grant.release).result(SOON)
-        assert (lock.held, grant.held, lock.grant) == (False, False, None)
-        with pytest.raises(zklock.NotHeld):
-            lock.release()
-        granted(lock)
-        lock.release()
-
-    def test_of_what_was_never_acquired(self, make_lock: Make) -> None:
-        with pytest.raises(zklock.NotHeld):
-            make_lock().release()
-
     def test_of_a_released_grant_leaves_the_next_one_alone(self, make_lock: Make) -> None:
         lock = make_lock()
         first = granted(lock)
@@ -482,33 +284,6 @@ class TestRelease:
 
 
 class TestWith:
-    def test_a_loss_is_raised_at_the_end(self, make_lock: Make, other: Any) -> None:
-        lock = make_lock()
-        with pytest.raises(zklock.LockLost, match="acquire again") as caught, lock as grant:
-            other.delete(grant.path)
-            assert grant.lost.wait(SOON)
-        assert caught.value.loss is not None
-        assert caught.value.loss.grant is grant
-        assert caught.value.path == lock.path
-        with lock:
-            pass
-
-    def test_an_error_of_the_body_is_kept(self, make_lock: Make, other: Any) -> None:
-        problem = RuntimeError("of the body")
-
-        def body(lock: zklock.Lock) -> None:
-            with lock as grant:
-                other.delete(grant.path)
-                assert grant.lost.wait(SOON)
-                raise problem
-
-        with pytest.raises(RuntimeError, match="of the body") as caught:
-            body(make_lock())
-        assert caught.value is problem
-        (note,) = problem.__notes__
-        assert "lock lost" in note
-        assert "NODE_DELETED" in note or zklock.LossReason.NODE_DELETED.value in note
-
     def test_a_loss_that_the_body_raised_is_raised_once(self, make_lock: Make, other: Any) -> None:
         with pytest.raises(zklock.LockLost) as caught, make_lock() as grant:
             other.delete(grant.path)
@@ -524,14 +299,6 @@ class TestWith:
         assert caught.value is problem
         assert not hasattr(problem, "__notes__")
         assert not lock.held
-
-    def test_a_body_may_release_early(self, make_lock: Make) -> None:
-        lock = make_lock()
-        with pytest.raises(zklock.NotHeld), lock as grant:
-            grant.release()
-        with pytest.raises(ZeroDivisionError), lock as grant:
-            grant.release()
-            raise ZeroDivisionError
 
 
 class TestVerify:
@@ -556,11 +323,6 @@ class TestVerify:
         zklock_proxy.release()
         grant.verify()
         lock.release()
-
-    @pytest.mark.parametrize("timeout", ["1", -1, float("nan"), True])
-    def test_with_a_bad_timeout(self, make_lock: Make, timeout: Any) -> None:
-        with make_lock() as grant, pytest.raises((TypeError, ValueError)):
-            grant.verify(timeout=timeout)
 
 
 class TestLostCallbacks:
@@ -638,10 +400,6 @@ class TestLostCallbacks:
         assert again[0] is not None
         assert again[0].token > grant.token
 
-    def test_that_are_none(self, make_lock: Make) -> None:
-        with make_lock() as grant, pytest.raises(TypeError, match="callable"):
-            grant.add_lost_callback("x")  # type: ignore[arg-type]
-
 
 class TestContenders:
     def test_are_told_in_order(
@@ -680,18 +438,6 @@ class TestContenders:
         assert lock.holder() == foreign
         for node in (strange, stone):
             other.delete(node)
-
-    def test_are_not_told_without_an_answer(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        lock = zklock.Lock(zklock_connect(zklock_proxy.hosts), zklock_path)
-        zklock_proxy.blackhole()
-        for ask in (lock.contenders, lock.holder):
-            with Stopwatch() as watch, pytest.raises(zklock.NoAnswer) as caught:
-                ask(timeout=0.2)
-            assert isinstance(caught.value, TimeoutError)
-            assert watch.awake < BOUNDED
-        zklock_proxy.restore()
 
     @LASTING
     def test_many(self, make_lock: Make, other: Any, zklock_path: str) -> None:
@@ -772,24 +518,6 @@ class TestRefusals:
         zklock.Lock(zklock_client, zklock_path)
         with pytest.raises(ValueError, match="one lease"):
             zklock.Lock(zklock_client, zklock_path, lease_fraction=0.6)
-
-    @pytest.mark.parametrize(
-        ("proofs", "fraction", "enough"),
-        [(9, 0.3, 10), (9, 0.4, 10), (9, 0.5, 10), (4, 0.6, 5)],
-    )
-    def test_of_a_lease_that_is_over_soon_after_the_next_proof(
-        self,
-        zklock_connect: Connect,
-        zklock_path: str,
-        proofs: int,
-        fraction: float,
-        enough: int,
-    ) -> None:
-        client = zklock_connect(proofs=proofs)
-        said = f"lease_fraction={fraction} needs connect(proofs={enough}) at least, not {proofs}"
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-            zklock.Lock(client, zklock_path, lease_fraction=fraction)
-        zklock.Lock(client, zklock_path, lease_fraction=0.75)
 
     @pytest.mark.parametrize("what", [None, "127.0.0.1:2181", {}, KazooClient], ids=repr)
     def test_of_what_is_no_client(self, zklock_path: str, what: Any) -> None:
@@ -1004,14 +732,3 @@ def attempts_of(client: Any) -> int:
     gc.collect()
     found = [each for each in gc.get_objects() if issubclass(type(each), Attempt)]
     return sum(getattr(each._host, "client", None) is client for each in found)
-
-
-@pytest.mark.parametrize(
-    ("proofs", "fraction"), [(None, 0.3), (10, 0.3), (5, 0.6), (4, 0.65), (4, None)]
-)
-def test_few_proofs_do_for_a_lease_that_is_long_enough(
-    zklock_connect: Connect, zklock_path: str, proofs: int | None, fraction: float | None
-) -> None:
-    client = zklock_connect(proofs=proofs)
-    with zklock.Lock(client, zklock_path, lease_fraction=fraction) as grant:
-        grant.check()

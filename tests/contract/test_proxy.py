@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, NoNodeError
+from kazoo.exceptions import NoNodeError
 
-from zklock.testing import Fault, FaultProxy, Frame, FrameKind, ZooKeeperServer
+from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer
 
 DEADLINE = 60.0
 
@@ -86,41 +86,6 @@ def test_a_whole_conversation_is_understood(
     (connection,) = zklock_proxy.connections
     assert connection.session_id == client.client_id[0]
     assert connection.session_timeout == 2.0
-
-
-@pytest.mark.parametrize(
-    ("arm", "happened"),
-    [
-        (FaultProxy.drop_before_request, False),
-        (FaultProxy.drop_after_request, True),
-        (FaultProxy.drop_before_reply, True),
-    ],
-)
-def test_a_create_that_the_client_does_not_hear_of(
-    zklock_proxy: FaultProxy,
-    client: Any,
-    zklock_client: Any,
-    zklock_path: str,
-    states: Recorder,
-    arm: Callable[..., Fault],
-    happened: bool,
-) -> None:
-    fault = arm(zklock_proxy, op="create")
-    with pytest.raises(ConnectionLoss):
-        client.create(zklock_path)
-    assert fault.wait(DEADLINE).path == zklock_path
-    assert (zklock_client.exists(zklock_path) is not None) is happened
-    states.wait("CONNECTED")
-    assert client.client_id[0] == zklock_proxy.connections[0].session_id
-
-
-def test_a_create_that_the_client_has_heard_of(
-    zklock_proxy: FaultProxy, client: Any, zklock_path: str, states: Recorder
-) -> None:
-    zklock_proxy.drop_after_reply(op="create")
-    assert client.create(zklock_path) == zklock_path
-    states.wait("SUSPENDED")
-    states.wait("CONNECTED")
 
 
 def test_every_position_of_a_conversation_is_reached_alike_every_time(
@@ -225,14 +190,3 @@ def test_the_address_survives_a_restart_of_the_server(zklock_own_server: ZooKeep
         finally:
             client.stop()
             client.close()
-
-
-def test_pings_are_no_requests(zklock_proxy: FaultProxy, client: Any) -> None:
-    before = zklock_proxy.counts.requests
-
-    def is_pong(frame: Frame) -> bool:
-        return frame.kind is FrameKind.PING and frame.error == 0
-
-    zklock_proxy.wait_for_frame(is_pong, DEADLINE)
-    assert zklock_proxy.counts.requests == before
-    assert zklock_proxy.counts.pings >= 1

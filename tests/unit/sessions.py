@@ -66,11 +66,7 @@ class FakeClient:
 
 
 class World:
-    """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds.
-
-    ``proofs``: how many
-    heartbeats of a session timeout are proofs, if not all.
-    """
+    """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds."""
 
     def __init__(
         self,
@@ -79,7 +75,6 @@ class World:
         settings: LeaseSettings | None = None,
         wired: bool = True,
         default_acl: object = None,
-        proofs: int | None = None,
     ) -> None:
         self.now = 1000.0
         self.latency = 0.0
@@ -96,7 +91,6 @@ class World:
         self._due: float | None = None
         self.turns = 0
         self.wire = Wire()
-        self.wire.proofs = proofs
         self.client = FakeClient(self.wire if wired else object(), default_acl)
         self.begin(settings or LeaseSettings())
 

@@ -12,8 +12,7 @@ from kazoo.protocol import serialization as kazoo
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl, make_digest_acl
 
 from tests.modes import examples
-from zklock._kazoo import riding, store, wire
-from zklock._kazoo.store import MAX_REQUEST
+from zklock._kazoo import wire
 from zklock._recipes.effects import (
     Check,
     Create,
@@ -165,26 +164,6 @@ def test_the_root_is_that_of_the_client(chroot: str, wanted: bytes) -> None:
 
 def test_what_takes_several_requests_is_left_to_kazoo() -> None:
     assert MakePath not in wire.ENCODERS
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        CreateAll((Create("/a", b""),) * 5000),
-        DeleteAll(("/a",) * 5000),
-        HandOver("/a", ("/b",) * 5000, "/c"),
-        WriteAll("/a", (("/b", b"", 0),) * 5000),
-        Write("/a", bytes(200_000), 0),
-        Mark("/" + 100_000 * "a", b""),
-    ],
-    ids=lambda request: type(request).__name__,
-)
-@pytest.mark.parametrize("chroot", ["", "/c", "/" + 2_000 * "c"], ids=len)
-def test_what_is_too_large_is_not_taken_for_small(request_: Request, chroot: str) -> None:
-    """A rider that is small enough is not estimated (``riding._SMALL``)."""
-    bytes_of_chroot = len(chroot) * store._operations(request_)
-    estimated = store._HEADERS + bytes_of_chroot + store._size(request_)
-    assert estimated * riding._SMALL < MAX_REQUEST * len(encoded(request_, chroot, None))
 
 
 ints, longs = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)

@@ -24,10 +24,6 @@ TLS = {"use_ssl": True}
 PASSWORD = "client_id: the session's password must be"
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"proofs": 3}, ValueError, "proofs must be 4 to 10, not 3"),
-    ({"proofs": 11}, ValueError, "proofs must be 4 to 10, not 11"),
-    ({"proofs": 4.0}, TypeError, "proofs must be an int, not float"),
-    ({"proofs": True}, TypeError, "proofs must be an int, not bool"),
     ({"sasl_options": "DIGEST-MD5"}, TypeError, "sasl_options must be a dict"),
     ({"sasl_options": {**SASL, 5: "secret"}}, TypeError, "sasl_options must be a dict"),
     ({"sasl_options": {}}, ValueError, "sasl_options: the mechanism must be one of ANONYMOUS"),
@@ -115,9 +111,6 @@ def test_what_would_end_the_connection_thread_is_refused(
         {"default_acl": tuple(OPEN_ACL_UNSAFE)},
         {"logger": logging.LoggerAdapter(logging.getLogger(), {})},
         {"connection_retry": None},
-        {"proofs": None},
-        {"proofs": 4},
-        {"proofs": 10},
     ],
 )
 def test_what_can_be_used_is_not_refused(options: dict[str, Any]) -> None:

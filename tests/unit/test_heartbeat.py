@@ -5,33 +5,30 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from zklock._engine.heartbeat import HUNG, MOST, Beat, Heartbeat, hung_after
+from zklock._engine.heartbeat import MOST, Beat, Heartbeat
 from zklock._engine.lease import Lease
 
 T = 40.0
 
 
-def beat(
-    heart: Heartbeat, now: float, *, sends: bool = True, held: bool = True, spares: bool = False
-) -> int | None:
-    beat = heart.take(now, T, sends=sends, held=held, proves=True, spares=spares)
-    assert beat is None or beat.proves or spares
+def beat(heart: Heartbeat, now: float, *, sends: bool = True, held: bool = True) -> int | None:
+    beat = heart.take(now, T, sends=sends, held=held, proves=True)
+    assert beat is None or beat.proves
     return None if beat is None else beat.number
 
 
 def touch(heart: Heartbeat, now: float) -> None:
-    beat = heart.take(now, T, sends=True, held=False, proves=False, spares=False)
+    beat = heart.take(now, T, sends=True, held=False, proves=False)
     assert beat is not None
     assert not beat.proves
 
 
-def due(heart: Heartbeat, now: float, *, held: bool = True, spares: bool = False) -> float:
-    return heart.due(now, T, held=held, spares=spares)
+def due(heart: Heartbeat, now: float, *, held: bool = True) -> float:
+    return heart.due(now, T, held=held)
 
 
 class TestWhen:
@@ -171,7 +168,7 @@ class TestLate:
     @pytest.mark.parametrize("timeout", [T, 2.0])
     def test_a_late_answer_says_nothing_of_the_next_connection(self, timeout: float) -> None:
         heart = Heartbeat()
-        beat = heart.take(100.0, timeout, sends=True, held=True, proves=True, spares=False)
+        beat = heart.take(100.0, timeout, sends=True, held=True, proves=True)
         assert beat is not None
         heart.answered(beat.number, 100.0 + timeout / 4, timeout)
         heart.forget()
@@ -186,101 +183,17 @@ class TestLate:
             now = due(heart, now)
 
 
-class TestFewProofs:
-    @staticmethod
-    def proved(heart: Heartbeat, now: float) -> bool | None:
-        """Take a heartbeat that is answered at once; return whether it was a proof."""
-        beat = heart.take(now, T, sends=True, held=True, proves=True, spares=True)
-        if beat is None:
-            return None
-        heart.answered(beat.number, now, T)
-        return beat.proves
-
-    def schedule(self, heart: Heartbeat, until: float) -> list[tuple[float, bool | None]]:
-        now, taken = 0.0, list[tuple[float, bool | None]]()
-        while now <= until:
-            taken.append((now, self.proved(heart, now)))
-            now = due(heart, now, spares=True)
-        return taken
-
-    def test_touches_fill_the_time_between_them(self) -> None:
-        assert self.schedule(Heartbeat(4), 24.0) == [
-            (0.0, True), (4.0, False), (8.0, False),
-            (10.0, True), (14.0, False), (18.0, False),
-            (20.0, True), (24.0, False),
-        ]  # fmt: skip
-
-    @pytest.mark.parametrize("proofs", range(4, 11))
-    def test_there_are_as_many_as_were_wanted(self, proofs: int) -> None:
-        taken = self.schedule(Heartbeat(proofs), 10 * T)
-        assert sum(bool(proves) for _, proves in taken) in {10 * proofs, 10 * proofs + 1}
-        times = [at for at, _ in taken]
-        gaps = [after - at for at, after in pairwise(times)]
-        assert max(gaps) == pytest.approx(T / 10)
-
-    def test_all_are_proofs_if_all_are_wanted(self) -> None:
-        assert all(proves for _, proves in self.schedule(Heartbeat(10), 10 * T))
-
-    def test_all_are_where_few_are_not_enough(self) -> None:
-        heart = Heartbeat(4)
-        for number in range(9):
-            assert beat(heart, 4.0 * number) == number  # which is a proof
-
-    def test_all_are_while_one_is_unanswered(self) -> None:
-        heart = Heartbeat(4)
-        assert self.proved(heart, 100.0)
-        late = heart.take(104.0, T, sends=True, held=True, proves=True, spares=True)
-        assert late is not None
-        assert not late.proves
-        assert self.proved(heart, 108.0)
-        assert self.proved(heart, 112.0)
-        heart.answered(late.number, 112.0, T)  # it took long
-        assert self.proved(heart, 116.0)
-        assert not self.proved(heart, 120.0)
-
-    def test_all_are_while_answers_take_a_tenth_of_the_timeout(self) -> None:
-        heart = Heartbeat(4)
-        for now in (100.0, 104.0, 108.0, 112.0):
-            taken = heart.take(now, T, sends=True, held=True, proves=True, spares=True)
-            assert taken is not None
-            assert taken.proves
-            heart.answered(taken.number, now + T / 10, T)
-
-    def test_one_that_is_wanted_soon_is_a_proof(self) -> None:
-        heart = Heartbeat(4)
-        assert self.proved(heart, 100.0)
-        heart.soon()
-        assert self.proved(heart, 101.0)
-        assert due(heart, 101.0, spares=True) == 105.0
-        assert not self.proved(heart, 105.0)
-
-    def test_one_that_cannot_be_sent_is_not_due_at_once_again(self) -> None:
-        heart = Heartbeat(4)
-        assert self.proved(heart, 100.0)
-        assert heart.take(110.0, T, sends=False, held=True, proves=True, spares=True) is None
-        assert due(heart, 110.0, spares=True) == 114.0
-
-    def test_the_first_one_after_a_rest_is_a_proof(self) -> None:
-        heart = Heartbeat(4)
-        for now in (100.0, 104.0, 108.0, 112.0):
-            touch(heart, now)
-            heart.forget()
-        assert due(heart, 113.0, spares=True) == -math.inf
-        assert self.proved(heart, 113.0)
-
-
 def least_left(
     delay: Callable[[float], float],
     until: float = 20 * T,
     fraction: float = 2 / 3,
-    proofs: int = 10,
 ) -> float:
     """Run a session whose answers take ``delay(sent)``; return what its lease has left at least.
 
     In seconds; negative if it has ended. It has begun with the second answer: the first one may
     come late.
     """
-    heart, lease = Heartbeat(proofs, hung_after(proofs, fraction)), Lease(T, fraction)
+    heart, lease = Heartbeat(), Lease(T, fraction)
     lease.connected(0.0)
     under_way: deque[tuple[float, float, Beat]] = deque()  # answered at, sent at
     now, left, answers = 0.0, math.inf, 0
@@ -292,15 +205,13 @@ def least_left(
             answers += 1
             heart.answered(taken.number, now, T)
             lease.touched(sent, now)
-            if taken.proves:
-                lease.proved(sent)
+            lease.proved(sent)
         assert not heart.hung(now, T)
-        spares = proofs < 10
-        found = heart.take(now, T, sends=True, held=True, proves=True, spares=spares)
+        found = heart.take(now, T, sends=True, held=True, proves=True)
         if found is not None:
             last = under_way[-1][0] if under_way else 0.0
             under_way.append((max(last, now + delay(now)), now, found))
-        next_due = heart.due(now, T, held=True, spares=spares)
+        next_due = heart.due(now, T, held=True)
         now = max(now + 0.001, min(next_due, under_way[0][0] if under_way else math.inf))
     return min(left, lease.end - now)
 
@@ -310,41 +221,28 @@ def holds(delay: Callable[[float], float], **how: Any) -> bool:
     return least_left(delay, **how) >= 0
 
 
-def within(share: float, proofs: int) -> float:
-    """Return a share of the timeout in which a server that is slow does not count as hung."""
-    return min(share, hung_after(proofs, 2 / 3) - 0.005)
-
-
-HOW_MANY = pytest.mark.parametrize("proofs", [10, 7, 4])
-
-
-@HOW_MANY
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.18, 0.25, 0.28, 0.29])
-def test_a_lease_goes_on_when_answers_become_late_at_once(share: float, proofs: int) -> None:
+def test_a_lease_goes_on_when_answers_become_late_at_once(share: float) -> None:
     for at in range(20):  # wherever between two proofs
         begin = 2 * T + at * T / 40
 
         def delay(sent: float, begin: float = begin) -> float:
-            return 0.0 if sent < begin else within(share, proofs) * T
+            return 0.0 if sent < begin else share * T
 
-        assert holds(delay, until=8 * T, proofs=proofs)
+        assert holds(delay, until=8 * T)
 
 
-@HOW_MANY
 @pytest.mark.parametrize("share", [0.25, 0.29, 0.31, 0.325])
-def test_a_lease_goes_on_when_answers_become_late_by_and_by(share: float, proofs: int) -> None:
-    assert holds(lambda sent: within(share, proofs) * T * min(1.0, sent / (10 * T)), proofs=proofs)
+def test_a_lease_goes_on_when_answers_become_late_by_and_by(share: float) -> None:
+    assert holds(lambda sent: share * T * min(1.0, sent / (10 * T)))
 
 
-@HOW_MANY
-def test_a_lease_goes_on_when_answers_are_late_in_turns(proofs: int) -> None:
-    late = within(0.28, proofs) * T
-    assert holds(lambda sent: 0.0 if sent % (3 * T) < T else late, proofs=proofs)
+def test_a_lease_goes_on_when_answers_are_late_in_turns() -> None:
+    assert holds(lambda sent: 0.0 if sent % (3 * T) < T else 0.28 * T)
 
 
-@pytest.mark.parametrize(("proofs", "share"), [(10, 0.566), (5, 0.466), (4, 0.416)])
-def test_what_a_lease_in_use_has_left_while_answers_are_prompt(proofs: int, share: float) -> None:
-    assert share * T < least_left(lambda sent: 0.0, proofs=proofs) <= (share + 0.001) * T
+def test_what_a_lease_in_use_has_left_while_answers_are_prompt() -> None:
+    assert 0.566 * T < least_left(lambda sent: 0.0) <= 0.567 * T
 
 
 def test_a_shorter_lease_needs_prompter_answers() -> None:
@@ -352,27 +250,21 @@ def test_a_shorter_lease_needs_prompter_answers() -> None:
     assert not holds(lambda sent: 0.25 * T, fraction=0.3)
 
 
-@pytest.mark.parametrize("proofs", range(4, 11))
 @pytest.mark.parametrize("fraction", [0.65, 2 / 3, 0.75])
 def test_a_server_that_hangs_is_left_while_the_lease_has_a_tenth_of_the_timeout(
-    proofs: int, fraction: float
+    fraction: float,
 ) -> None:
     """Whenever it begins to hang, between two proofs."""
     for at in range(40):
         hangs = 3 * T + at * T / 80
-        heart, lease = Heartbeat(proofs, hung_after(proofs, fraction)), Lease(T, fraction)
+        heart, lease = Heartbeat(), Lease(T, fraction)
         lease.connected(0.0)
         now = 0.0
         while not heart.hung(now, T):
-            taken = heart.take(now, T, sends=True, held=True, proves=True, spares=proofs < 10)
+            taken = heart.take(now, T, sends=True, held=True, proves=True)
             if taken is not None and now < hangs:
                 heart.answered(taken.number, now, T)
                 lease.touched(now, now)
-                if taken.proves:
-                    lease.proved(now)
-            now = max(now, heart.due(now, T, held=True, spares=proofs < 10))
+                lease.proved(now)
+            now = max(now, heart.due(now, T, held=True))
         assert lease.end - now > T / 10 - 0.001
-
-
-def test_all_ten_proofs_leave_a_server_as_late_as_before() -> None:
-    assert [hung_after(10, fraction) for fraction in (0.3, 2 / 3, 0.75)] == [HUNG] * 3

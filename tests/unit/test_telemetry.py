@@ -33,7 +33,6 @@ from zklock.fencing import MemoryGuard
 from zklock.telemetry import (
     Connected,
     Disconnected,
-    EpochChanged,
     Event,
     Granted,
     HeartbeatAnswered,
@@ -453,19 +452,6 @@ class TestGrants:
         assert [granted.waited for granted in heard.all(Granted)] == [0.0, 1.0, 2.0, 3.0]
         assert [granted.gap for granted in heard.all(Granted)] == [None] * 4
 
-    def test_lost_is_told_once(self, world: World, heard: Heard) -> None:
-        grant = world.acquire()
-        world.latency = float("inf")
-        world.run(TIMEOUT)
-        assert not grant.held
-        grant.abandon()
-        lost = heard.one(Lost)
-        assert lost.reason is LossReason.LEASE_LAPSED
-        assert lost.token == grant.token
-        assert lost.lasted is not None
-        assert lost.at >= lost.lease_end
-        assert not heard.all(Released)
-
     def test_lost_is_told_once_though_a_signal_handler_saw_it_first(
         self, world: World, heard: Heard
     ) -> None:
@@ -495,31 +481,6 @@ class TestGrants:
         assert suspended.remaining == grant.remaining() > 0
         gone = heard.one(Disconnected)
         assert (gone.session_id, gone.grants) == (grant.session_id, 1)
-
-    def test_withdrawn(self, world: World, heard: Heard) -> None:
-        world.acquire()
-        cancelled, late = world.ask_for(), world.ask_for()
-        world.run(4.0)
-        assert cancelled.give_up(zklock.AcquireCancelled("x"))
-        assert late.give_up()
-        world.run()
-        told = {it.error: it.waited for it in heard.all(Withdrawn)}
-        assert told == {"AcquireCancelled": 4.0, None: 4.0}
-        assert len(heard.all(Granted)) == 1
-
-    def test_a_new_epoch_is_told_with_the_first_grant_of_it(
-        self, world: World, heard: Heard
-    ) -> None:
-        epochs = []
-        for _ in range(2):
-            for _ in range(2):
-                grant = world.acquire()
-                epochs.append(grant.token.epoch)
-                grant.abandon()
-                world.run()
-            assert world.server.delete(PATH) is None
-        changed = heard.one(EpochChanged)
-        assert (changed.path, changed.before, changed.now) == (PATH, epochs[1], epochs[2])
 
 
 class Counted(dict[Subscription, None]):
@@ -574,14 +535,6 @@ class TestSessions:
         ended = heard.one(SessionEnded)
         assert ended.session_id == connected.session_id
         assert ended.reason is LossReason.CLIENT_CLOSED
-
-    def test_a_session_that_has_expired(self, world: World, heard: Heard) -> None:
-        world.disconnect()
-        world.server.expire(world.client.client_id[0])  # type: ignore[index]
-        world.connect()
-        first, second = heard.all(Connected)
-        assert heard.one(SessionEnded).session_id == first.session_id != second.session_id
-        assert heard.one(SessionEnded).reason is LossReason.SESSION_EXPIRED
 
     def test_heartbeats_and_proofs(self, world: World, heard: Heard) -> None:
         world.acquire()

@@ -11,6 +11,8 @@ from zklock._ground.records import log_fields
 from zklock._ground.uncopied import Uncopied
 from zklock.errors import AcquireTimeout, LockLost, NotHeld
 
+T = TypeVar("T")
+
 log = logging.getLogger("zklock")
 
 Left: TypeAlias = dict[object, int]
@@ -99,12 +101,35 @@ class Taken(Generic[B]):
         self.grants = (*self.grants[:at], *self.grants[at + 1 :])
 
 
-class Locking(HasBody, Generic[B]):
-    """``with lock``: acquires as the body begins, and releases at its end."""
+class Begins(HasBody, Generic[T]):
+    """What is acquired as a ``with`` body begins, and released at its end."""
 
-    def _take(self) -> Awaitable[B | None]:
+    def _take(self) -> Awaitable[Any]:
         """Call ``acquire()``, which a subclass may have changed."""
         raise NotImplementedError
+
+    def _begin_body(self, grant: Any) -> None:
+        """Begin the body with what was acquired, or raise."""
+        raise NotImplementedError
+
+    async def _enter(self) -> T:
+        left: Left = {}
+        grant = await self._take()
+        try:
+            self._begin_body(grant)
+            result: T = grant
+            return result
+        except BaseException:
+            if grant is not None:
+                try:
+                    grant._give_up_use(left)
+                finally:  # a second interrupt may have struck in it
+                    grant._give_up_use(left)
+            raise
+
+
+class Locking(Begins[B]):
+    """``with lock``."""
 
     def _holdings(self) -> Taken[B]:
         """Return what the running thread or task has acquired here."""
@@ -118,23 +143,12 @@ class Locking(HasBody, Generic[B]):
         """Return the error to raise if the running thread or task has nothing to release."""
         raise NotImplementedError
 
-    async def _enter(self) -> B:
-        left: Left = {}
-        grant = await self._take()
-        try:
-            if grant is None:
-                raise self._timed_out()
-            grant._enter()
-            mine = self._holdings()
-            mine.entered = (*mine.entered, grant)
-            return grant
-        except BaseException:
-            if grant is not None:
-                try:
-                    grant._give_up_use(left)
-                finally:  # a second interrupt may have struck in it
-                    grant._give_up_use(left)
-            raise
+    def _begin_body(self, grant: B | None) -> None:
+        if grant is None:
+            raise self._timed_out()
+        grant._enter()
+        mine = self._holdings()
+        mine.entered = (*mine.entered, grant)
 
     async def _end_body(self, error: BaseException | None) -> None:
         mine = self._holdings()
@@ -192,35 +206,27 @@ class AbandonsLock(Abandons, Locking[B]):
             mine.entered = mine.entered[:depth]
 
 
-class AttemptingBase(HasBody, Generic[B]):
+class AttemptingBase(Begins[B | None]):
     """``with lock.attempt(…)``: a grant or ``None``, released at the end. It is entered once."""
 
-    def __init__(self, take: Callable[[], Awaitable[B | None]]) -> None:
-        self._take = take
+    def __init__(self, acquire: Callable[[], Awaitable[B | None]]) -> None:
+        self._acquire = acquire
         self._begun = False
         self._grant: B | None = None
 
     def _innermost(self) -> B | None:
         return self._grant
 
-    async def _enter(self) -> B | None:
+    def _take(self) -> Awaitable[B | None]:
         if self._begun:
             raise RuntimeError("attempt() tries once: call it again for another try")
-        left: Left = {}
         self._begun = True
-        grant = await self._take()
-        try:
-            if grant is not None:
-                grant._enter()
-            self._grant = grant
-            return grant
-        except BaseException:
-            if grant is not None:
-                try:
-                    grant._give_up_use(left)
-                finally:  # a second interrupt may have struck in it
-                    grant._give_up_use(left)
-            raise
+        return self._acquire()
+
+    def _begin_body(self, grant: B | None) -> None:
+        if grant is not None:
+            grant._enter()
+        self._grant = grant
 
     async def _end_body(self, error: BaseException | None) -> None:
         if self._grant is not None:

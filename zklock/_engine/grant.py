@@ -98,7 +98,66 @@ class End:
     loss: Loss | None = None
 
 
-class GrantBase(Bodied):
+class Losable(Bodied):
+    """What may be lost, and tells of it."""
+
+    _AWAITS: ClassVar[bool] = False
+    """Whether callbacks run on an event loop; else on threads, which must exist before."""
+
+    @property
+    def _loss(self) -> Loss | None:
+        raise NotImplementedError
+
+    @kept
+    def _callbacks(self) -> list[LostCallback]:
+        """Those that were not called yet."""
+        raise NotImplementedError
+
+    def add_lost_callback(self, callback: LostCallback) -> None:
+        """Call ``callback(loss)`` once if the grant is lost; at once if it already is lost.
+
+        It runs on one of zklock's own threads, or, for a grant of ``zklock.aio``, on the event loop
+        of the task that acquired. An exception in it is logged; other callbacks still run. It is
+        not called for a grant that was released. A ``MultiGrant`` is lost with the first of its
+        locks, and that is the one in ``loss.grant``.
+        """
+        check_callback(self._AWAITS, "a lost callback", callback)
+        self._call_when_lost(callback)
+
+    def _call_when_lost(self, callback: LostCallback) -> None:
+        self._callbacks.append(callback)
+        if self._loss is not None:
+            self._call_those_left()
+
+    def _tell_loss(self) -> None:
+        """Wake those who wait for the loss, and call the callbacks, if it is lost. Repeatable."""
+        if self._loss is not None:
+            self._set_lost()
+            self._call_those_left()
+
+    def _call_those_left(self) -> None:
+        """Call the lost callbacks that were not called yet; each is taken once."""
+        if self._callbacks:
+            self._notify([self._call_next] * len(self._callbacks))
+
+    def _call_next(self) -> object:
+        try:
+            callback = self._callbacks.pop(0)
+        except IndexError:
+            return None  # called already
+        assert self._loss is not None
+        return callback(self._loss)
+
+    def _set_lost(self) -> None:
+        """Wake the threads or tasks that wait for the loss."""
+        raise NotImplementedError
+
+    def _notify(self, calls: list[Callable[[], object]]) -> None:
+        """Run users' callbacks soon, in order."""
+        raise NotImplementedError
+
+
+class GrantBase(Losable):
     """The common part of a grant, for threads and for asyncio; see ``Grant``.
 
     Nothing here takes a lock. A signal handler may therefore ask and abandon a grant, even if it
@@ -106,9 +165,6 @@ class GrantBase(Bodied):
     """
 
     _INSTEAD = "pass its token on (str(grant.token)), and have the resource compare it"
-
-    _AWAITS: ClassVar[bool] = False
-    """Whether callbacks run on an event loop; else on threads, which must exist before."""
 
     _FRONT: ClassVar[Front]
 
@@ -206,21 +262,6 @@ class GrantBase(Bodied):
         except (LockLost, NotHeld):
             return
 
-    def add_lost_callback(self, callback: LostCallback) -> None:
-        """Call ``callback(loss)`` once if the grant is lost; at once if it already is lost.
-
-        It runs on one of zklock's own threads, or, for a grant of ``zklock.aio``, on the event loop
-        of the task that acquired. An exception in it is logged; other callbacks still run. It is
-        not called for a grant that was released.
-        """
-        check_callback(self._AWAITS, "a lost callback", callback)
-        self._call_when_lost(callback)
-
-    def _call_when_lost(self, callback: LostCallback) -> None:
-        self._callbacks.append(callback)
-        if self._loss is not None:
-            self._call_those_left()
-
     async def _verify(self, timeout: float | None) -> None:
         limit = check_timeout(timeout)
         check_thread("verify()")
@@ -311,33 +352,6 @@ class GrantBase(Bodied):
         loss = Loss(reason, self, noticed, lease_end)
         end = End(lifecycle.TABLE[self._given, Step.LOSE], loss)
         self._end_with(end)
-
-    def _tell_loss(self) -> None:
-        """Wake those who wait for the loss, and call the callbacks, if it is lost. Repeatable."""
-        if self._loss is not None:
-            self._set_lost()
-            self._call_those_left()
-
-    def _call_those_left(self) -> None:
-        """Call the lost callbacks that were not called yet; each is taken once."""
-        if self._callbacks:
-            self._notify([self._call_next] * len(self._callbacks))
-
-    def _call_next(self) -> object:
-        try:
-            callback = self._callbacks.pop(0)
-        except IndexError:
-            return None  # called already
-        assert self._loss is not None
-        return callback(self._loss)
-
-    def _set_lost(self) -> None:
-        """Wake the threads or tasks that wait for the loss."""
-        raise NotImplementedError
-
-    def _notify(self, calls: list[Callable[[], object]]) -> None:
-        """Run users' callbacks soon, in order."""
-        raise NotImplementedError
 
     def _forget_waiters(self) -> None:
         """Start over in a forked child: a lock of ``lost`` may be taken there for ever."""

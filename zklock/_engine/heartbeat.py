@@ -21,14 +21,6 @@ than *L*, and a lease would end where answers take 0.18 *T*.
 A hurried client sends four times as many heartbeats. Without them it would lose its leases. Then
 its locks would go to others, and the requests for that cost ZooKeeper more.
 
-Each of them is a proof, or *proofs* of them in *T*, if the client is to write less. Then the others
-are touches that prove nothing, and the heartbeat that is due *T*/*proofs* after a proof is the next
-one. All are proofs again while an answer is not prompt: the newest took *T*/10, or the oldest
-heartbeat under way has waited as long. So a lease goes on with slow answers as one with ten proofs
-does. But it has less left when the answers stop: (fraction − 1/*proofs*) × *T* at least, with 4 and
-2/3 that is 5/12 *T*. A heartbeat is sent within *T*/10 of that moment, and *T*/10 is needed to get
-an answer from another server. So such a client leaves a server earlier: see ``hung_after``.
-
 A session *rests* while the turns of all its contenders are far. It needs no lease then, only to
 live on. So its heartbeats are touches that prove nothing, and ZooKeeper writes nothing for them.
 Every second one goes to the leader and back; the server answers the others by itself. So if a
@@ -56,18 +48,6 @@ LATE = 1 / 5
 HUNG = 1 / 3
 """The part of the session timeout after which a server counts as hung."""
 
-_RETURN = 1 / 5
-"""The part that is needed before a heartbeat is sent, and to get an answer from another server."""
-
-
-def hung_after(proofs: int, fraction: float) -> float:
-    """Return the part of the session timeout after which a server counts as hung.
-
-    ``proofs`` is how many heartbeats of a timeout are proofs. ``fraction`` is how much of it one
-    proof gives.
-    """
-    return HUNG if proofs >= HEARTBEATS else min(HUNG, fraction - 1 / proofs - _RETURN)
-
 
 class Beat(NamedTuple):
     """A heartbeat to send: its number, and whether it proves that the session lives."""
@@ -80,19 +60,15 @@ class Heartbeat:
     """The heartbeats that are under way, and when the next one is due.
 
     All times are seconds of one clock. ``timeout`` is the session timeout, which may change between
-    two calls. ``proofs`` is how many of the heartbeats of a session timeout are proofs, where so
-    many are enough. ``patience`` is the part of the timeout after which a server counts as hung.
+    two calls.
     """
 
-    def __init__(self, proofs: int = HEARTBEATS, patience: float = HUNG) -> None:
-        self.patience = patience
-        self._proofs = proofs
+    def __init__(self) -> None:
         self._numbers = count()
         self._under_way: dict[int, float] = {}  # its number: when it was sent
         self._touches: set[int] = set()  # those under way that prove nothing
         self._took = 0.0  # the newest answer
         self._last = -math.inf
-        self._last_proof = -math.inf
         self._soon = True
         self._told = False
 
@@ -107,26 +83,16 @@ class Heartbeat:
         self._took = 0.0
 
     def take(
-        self,
-        now: float,
-        timeout: float,
-        *,
-        sends: bool,
-        held: bool,
-        proves: bool,
-        spares: bool,
+        self, now: float, timeout: float, *, sends: bool, held: bool, proves: bool
     ) -> Beat | None:
         """Return a heartbeat to send now, or ``None``.
 
         ``sends`` is whether one can be sent now. ``held`` is whether something is held. ``proves``
-        is whether there are to be proofs, and ``spares`` whether few are enough.
+        is whether it is to be a proof.
         """
-        if now < self._next(now, timeout, held, spares):
+        if now < self._next(now, timeout, held):
             return None
-        proves = proves and not (spares and self._too_early(now, timeout))
         self._last, self._soon = now, False
-        if proves:
-            self._last_proof = now
         if not sends or len(self._under_way) >= MOST:
             return None
         number = next(self._numbers)
@@ -147,16 +113,16 @@ class Heartbeat:
 
     def hung(self, now: float, timeout: float) -> bool:
         """Whether the oldest one has no answer in the time in which a server must give one."""
-        return now >= self._oldest + self.patience * timeout
+        return now >= self._oldest + HUNG * timeout
 
     def falls_behind(self, now: float, timeout: float) -> bool:
         """Whether answers have become late; true once, until an answer is prompt again."""
         told, self._told = self._told, self._told or self._late(now, timeout)
         return self._told and not told
 
-    def due(self, now: float, timeout: float, *, held: bool, spares: bool) -> float:
+    def due(self, now: float, timeout: float, *, held: bool) -> float:
         """Return when to look again: a heartbeat is due, or the oldest one counts as hung."""
-        return min(self._next(now, timeout, held, spares), self._oldest + self.patience * timeout)
+        return min(self._next(now, timeout, held), self._oldest + HUNG * timeout)
 
     @property
     def _oldest(self) -> float:
@@ -166,15 +132,8 @@ class Heartbeat:
         late = LATE * timeout
         return self._took >= late or now >= self._oldest + late
 
-    def _too_early(self, now: float, timeout: float) -> bool:
-        """Whether no proof is needed yet."""
-        prompt = timeout / HEARTBEATS
-        waits = self._took >= prompt or now >= self._oldest + prompt
-        return not (self._soon or waits or now >= self._last_proof + timeout / self._proofs)
-
-    def _next(self, now: float, timeout: float, held: bool, spares: bool) -> float:
+    def _next(self, now: float, timeout: float, held: bool) -> float:
         if self._soon and len(self._under_way) == len(self._touches):
             return -math.inf
         hurried = held and self._late(now, timeout)
-        due = self._last + timeout / (HURRIED if hurried else HEARTBEATS)
-        return min(due, self._last_proof + timeout / self._proofs) if spares else due
+        return self._last + timeout / (HURRIED if hurried else HEARTBEATS)

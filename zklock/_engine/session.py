@@ -36,7 +36,7 @@ from typing import Any
 from zklock._engine import telling
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.heartbeat import LATE, Beat, Heartbeat, hung_after
+from zklock._engine.heartbeat import HUNG, LATE, Beat, Heartbeat
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
 from zklock._engine.nodes import OwnNode, OwnNodes
 from zklock._engine.outbox import Outbox
@@ -139,9 +139,7 @@ class Session(Uncopied, WireObserver):
         self._wire: tuple[float, float] | None = None  # handshake sent at, negotiated timeout
         self._id: int | None = None
         self._lease = Lease(settings.session_timeout or ASSUMED_TIMEOUT, settings.fraction)
-        proofs = (self._handler.proofs if self._handler else None) or HEARTBEATS
-        self._spares = proofs < HEARTBEATS
-        self._heartbeat = Heartbeat(proofs, hung_after(proofs, settings.fraction))
+        self._heartbeat = Heartbeat()
         self._nodes = OwnNodes()
         self._watchers = Watchers()
         self._held_watches = HeldWatches(
@@ -896,7 +894,7 @@ class Session(Uncopied, WireObserver):
         if hung and self._handler is not None:
             log.warning(
                 "no answer to a heartbeat for %.3g s: trying another server",
-                self._heartbeat.patience * timeout,
+                HUNG * timeout,
                 extra=self._fields(),
             )
             self._handler.drop()
@@ -917,8 +915,7 @@ class Session(Uncopied, WireObserver):
             sends = connected and not hung
             proves = bool(self._nodes) and not self._nodes.within(self._watchers.far)
             beat = self._take_heartbeat(now, sends=sends, proves=proves)
-            held, spares = self._nodes.any_held, self._few_prove()
-            due = self._heartbeat.due(now, timeout, held=held, spares=spares)
+            due = self._heartbeat.due(now, timeout, held=self._nodes.any_held)
             if self._lease.end > now:
                 due = min(due, self._lease.end)
             passed = min(now - self._turned_at, timeout)  # it may have slept before they came
@@ -971,21 +968,15 @@ class Session(Uncopied, WireObserver):
             "no answer to a heartbeat for %.3g s: locks can be lost if an answer takes longer "
             "than %.3g s; reduce the load of the servers, or use a session timeout above %g s",
             limit,
-            min(0.3, self._heartbeat.patience) * timeout,
+            0.3 * timeout,
             timeout,
             extra=self._fields(),
         )
 
-    def _few_prove(self) -> bool:
-        """Whether few of the heartbeats need to be proofs. The caller has the guard."""
-        return self._spares and self._nodes.any_held and not self._awaiting_lease
-
     def _take_heartbeat(self, now: float, *, sends: bool, proves: bool) -> Beat | None:
         """Return a heartbeat to send now, or ``None``; the caller has the guard."""
-        held, spares = self._nodes.any_held, proves and self._few_prove()
-        beat = self._heartbeat.take(
-            now, self.timeout, sends=sends, held=held, proves=proves, spares=spares
-        )
+        held = self._nodes.any_held
+        beat = self._heartbeat.take(now, self.timeout, sends=sends, held=held, proves=proves)
         if beat is not None and beat.proves:
             self._proof_sent = now
         elif beat is not None and self._nodes and not proves:

@@ -7,16 +7,12 @@ import os
 import threading
 import weakref
 
-from zklock._engine.lease import DEFAULT_FRACTION, HEARTBEATS, LeaseSettings
+from zklock._engine.lease import DEFAULT_FRACTION, LeaseSettings
 from zklock._engine.runtime import Runtime
 from zklock._engine.session import Session, handler_error
 from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import Kazoo, check_client
-from zklock._kazoo.handler import Handler
-
-LEFT = 0.4
-"""The part of the session timeout that a lease in use has left, where few heartbeats are proofs."""
 
 _runtimes: weakref.WeakKeyDictionary[Kazoo, weakref.ref[Runtime]] = weakref.WeakKeyDictionary()
 _sessions: weakref.WeakKeyDictionary[Kazoo, weakref.ref[Session]] = weakref.WeakKeyDictionary()
@@ -63,7 +59,6 @@ def _session_of(
         session = found() if found is not None else None
         if session is None:
             settings = LeaseSettings(session_timeout, lease_fraction or DEFAULT_FRACTION)
-            _check_proofs(client, settings.fraction)
             runtime = _runtimes.get(client, lambda: None)()
             session = Session(client, settings, runtime)
             _sessions[client] = weakref.ref(session)
@@ -79,17 +74,6 @@ def _session_of(
                 f"lease_fraction={settings.fraction}"
             )
         return session
-
-
-def _check_proofs(client: Kazoo, fraction: float) -> None:
-    """Raise if such a lease, of a client that writes little, had little left before each proof."""
-    proofs = client.handler.proofs if isinstance(client.handler, Handler) else None
-    room = round(fraction - LEFT, 9)
-    enough = min(math.ceil(1 / room), HEARTBEATS) if room > 0 else HEARTBEATS
-    if proofs is not None and proofs < enough:
-        raise ValueError(
-            f"lease_fraction={fraction:g} needs connect(proofs={enough}) at least, not {proofs}"
-        )
 
 
 def _after_fork() -> None:

@@ -24,7 +24,7 @@ from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.itself import EntersItself, get_ready
-from zklock._ground.numbers import check_int, check_number
+from zklock._ground.numbers import check_number
 from zklock._ground.uncopied import Uncopied
 from zklock._kazoo import options
 from zklock._kazoo.client import check_handler, serve
@@ -35,8 +35,6 @@ from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
 
 LONGEST_TIMEOUT = (2**31 - 1) // 1000
 """The most seconds of a session timeout: a handshake has it in milliseconds, in 32 bits."""
-PROOFS = 4, 10
-"""The least and the most heartbeats of a session timeout that are writes."""
 STUCK_SECONDS = 1.0
 """Seconds to wait for a client to stop; only the look-up of a name can take it longer."""
 _SHORT = 0.01
@@ -105,7 +103,6 @@ def connect(
     timeout: float = 10.0,
     *,
     start_timeout: float = 15.0,
-    proofs: int | None = None,
     **kazoo_options: Any,
 ) -> Client:
     """Return a started ``KazooClient`` with zklock's handler.
@@ -120,11 +117,6 @@ def connect(
     - ``timeout``: the session timeout to ask for, in seconds. The server may grant another one, by
       default from 2 to 20 of its ticks: a log line says so.
     - ``start_timeout``: seconds to wait for the first connection, ``math.inf`` for no limit.
-    - ``proofs``: how many heartbeats of a session timeout are writes while the client holds
-      something, from 4 to 10; by default all ten. Fewer reduce the load of the ensemble. But
-      when answers stop, the lease has less left: with 4, at least 0.42 of the timeout, not 0.57.
-      The client therefore leaves a silent server after 0.22 of the timeout, not after a third of
-      it. All ten are writes while answers take a tenth of the timeout, or longer.
     - Everything else goes to ``kazoo.client.KazooClient``: TLS (``use_ssl=True, ca=…``), SASL,
       ACLs, a logger.
 
@@ -140,7 +132,7 @@ def connect(
     While disconnected, the client tries again at least every second. (With kazoo's default, the
     waits grow.) Pass ``connection_retry`` for something else.
     """
-    client = new_client(hosts, timeout, start_timeout=start_timeout, proofs=proofs, **kazoo_options)
+    client = new_client(hosts, timeout, start_timeout=start_timeout, **kazoo_options)
     patience = min(start_timeout, threading.TIMEOUT_MAX)
     deadline = clock() + patience
     try:
@@ -161,12 +153,7 @@ def connect(
 
 
 def new_client(
-    hosts: str,
-    timeout: float,
-    *,
-    start_timeout: float = 15.0,
-    proofs: int | None = None,
-    **kazoo_options: Any,
+    hosts: str, timeout: float, *, start_timeout: float = 15.0, **kazoo_options: Any
 ) -> Client:
     """Check all arguments of :func:`connect`, and return its client, not started."""
     for name, seconds in (("timeout", timeout), ("start_timeout", start_timeout)):
@@ -176,8 +163,6 @@ def new_client(
     # kazoo cuts it to whole milliseconds; with 0, it tries no server.
     least = "at least 0.001 seconds"
     check_number("timeout", timeout, "seconds", lambda it: int(it * 1000) > 0, least)
-    if proofs is not None:
-        proofs = check_int("proofs", proofs, *PROOFS)
     handler = kazoo_options.setdefault("handler", Handler())
     if not isinstance(handler, Handler):
         raise ClientUnusable("connect() needs a zklock.Handler; make other clients with kazoo")
@@ -192,7 +177,6 @@ def new_client(
     check_handler(handler)
     client = Client(hosts, timeout, **kazoo_options)
     serve(handler, client)
-    handler.proofs = proofs
     return client
 
 

@@ -109,7 +109,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     ``session_timeout`` is the shortest timeout negotiated in this session's life, in seconds:
     ZooKeeper negotiates it again at every connection. ``None`` before the first connection.
     ``servers`` is the number of servers to try: a name may have several addresses. ``served`` is
-    the client. ``proofs`` is how many of its heartbeats are writes: see :func:`zklock.connect`.
+    the client.
     """
 
     _connection: type[GatewaySocket] = GatewaySocket
@@ -123,7 +123,6 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._addresses: dict[str, set[str]] = {}  # by server, as they were looked up last
         self._looked_up: set[str] = set()  # since the last connection
         self.served: weakref.ref[Any] | None = None
-        self.proofs: int | None = None
         self._start_by: float | None = None
         self._met: dict[str, str | Refusal] = {}  # by server: how far it came while starting
         self._wanted = 0.0  # the session timeout that kazoo asks for

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Bodied
+from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Begins, Bodied, T
 from zklock._engine.grant import End, GrantBase
 from zklock._ground.events import Event
 from zklock._ground.itself import EntersItself, LeavesWhatItEntered, entered
@@ -24,10 +24,10 @@ class Entered(EntersItself, Bodied, Leaves):
     """What a thread holds already, and releases at the end of a ``with`` body."""
 
 
-class WithLock(LeavesWhatItEntered, Leaves, AbandonsLock[B]):
-    """``with lock``, for threads."""
+class Enters(LeavesWhatItEntered, Leaves, Begins[T]):
+    """How a thread enters what it holds from then on."""
 
-    def __enter__(self) -> B:
+    def __enter__(self) -> T:
         body = entered(self)
         try:
             grant = run(self._enter)
@@ -38,7 +38,11 @@ class WithLock(LeavesWhatItEntered, Leaves, AbandonsLock[B]):
         return grant
 
 
-class Attempting(AttemptingBase[B], LeavesWhatItEntered, Leaves):
+class WithLock(Enters[B], AbandonsLock[B]):
+    """``with lock``, for threads."""
+
+
+class Attempting(AttemptingBase[B], Enters[B | None]):
     """``with lock.attempt(…)``, for threads."""
 
     def __init__(self, acquire: Callable[[], B | None]) -> None:
@@ -46,16 +50,6 @@ class Attempting(AttemptingBase[B], LeavesWhatItEntered, Leaves):
             return acquire()
 
         super().__init__(take)
-
-    def __enter__(self) -> B | None:
-        body = entered(self)
-        try:
-            grant = run(self._enter)
-        except BaseException:
-            body.watches = ()
-            raise
-        body.held = True
-        return grant
 
 
 class Grant(GrantBase, Entered):

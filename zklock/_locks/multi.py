@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from zklock._engine.blocking import run
+from zklock._engine.bodies import Taken
 from zklock._ground.events import Event
 from zklock._ground.loss import LostCallback
 from zklock._locks.grant import Attempting, Entered, Grant, WithLock
-from zklock._locks.multi_base import MultiBase, MultiGrantBase, MultiHoldings
+from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock._locks.threads import ThreadLock
 
 
@@ -55,7 +56,7 @@ class _Mine(threading.local):
     """What one thread has acquired."""
 
     def __init__(self) -> None:
-        self.holdings: MultiHoldings[MultiGrant] = MultiHoldings()
+        self.holdings: Taken[MultiGrant] = Taken()
 
 
 class MultiLock(MultiBase[ThreadLock, MultiGrant], WithLock[MultiGrant]):
@@ -79,6 +80,7 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], WithLock[MultiGrant]):
     """
 
     _GRANT = MultiGrant
+    _MEMBER = ThreadLock
 
     def __init__(
         self,
@@ -114,9 +116,6 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], WithLock[MultiGrant]):
     async def _take(self) -> MultiGrant | None:
         return self.acquire()
 
-    def _holdings(self) -> MultiHoldings[MultiGrant]:
-        holdings: MultiHoldings[MultiGrant] = self._mine.holdings
+    def _holdings(self) -> Taken[MultiGrant]:
+        holdings: Taken[MultiGrant] = self._mine.holdings
         return holdings
-
-    def _member(self) -> type[ThreadLock]:
-        return ThreadLock

@@ -6,14 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from zklock._engine.attempt import Attempt
-from zklock._engine.bodies import Bodied, Left, Locking, Taken
-from zklock._engine.callbacks import check_callback, check_callbacks
-from zklock._engine.grant import GrantBase, GrantOptions, release_together
+from zklock._engine.bodies import Left, Locking
+from zklock._engine.callbacks import check_callbacks
+from zklock._engine.grant import GrantBase, GrantOptions, Losable, release_together
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.uncopied import Uncopied
@@ -22,9 +23,6 @@ from zklock._locks.base import LockBase, Place, limit_of, outcome, undo
 from zklock._recipes import lock as lock_recipe, queries, together
 from zklock.errors import AcquireCancelled, AcquireTimeout, NoAnswer, NotHeld, ZkLockError
 from zklock.token import FencingToken
-
-_TICKETS = 2
-"""How often an acquire asks for locks together without getting all of them at once."""
 
 _MOST = 64
 """The most locks of a ticket."""
@@ -39,18 +37,16 @@ G = TypeVar("G", bound=GrantBase)
 L = TypeVar("L", bound=LockBase[Any])
 
 
-class MultiGrantBase(Bodied, Generic[G]):
+class MultiGrantBase(Losable, Generic[G]):
     """What a grant of several locks is for threads and for asyncio alike; see ``MultiGrant``."""
 
     _INSTEAD = GrantBase._INSTEAD
-
-    _AWAITS: ClassVar[bool] = False
 
     def __init__(
         self, locks: Sequence[LockBase[G]], grants: Sequence[G], on_lost: LostCallback | None
     ) -> None:
         self.grants = tuple(grants)
-        self._locks = tuple(locks)
+        self._uses = tuple(zip(locks, self.grants, strict=True))
         self._lost: dict[None, Loss] = {}  # set once, by setdefault(), which is one step
         self._over = False  # given back; a re-entrant lock may still be held by other grants
         self._callbacks = [on_lost] if on_lost else []
@@ -82,8 +78,7 @@ class MultiGrantBase(Bodied, Generic[G]):
         """Raise ``LockLost`` or ``NotHeld`` for the first lock that is no longer held."""
         for grant in self.grants:
             grant.check()
-        if self._over:
-            raise self._released()
+        self._check_given()
 
     def abandon(self) -> None:
         """Release all of them without waiting for ZooKeeper's answer; no error if they ended.
@@ -93,16 +88,6 @@ class MultiGrantBase(Bodied, Generic[G]):
         self._set_over()
         for grant in reversed(self.grants):
             grant.abandon()
-
-    def add_lost_callback(self, callback: LostCallback) -> None:
-        """Call ``callback(loss)`` once, for the first lock that is lost (``loss.grant``).
-
-        It is called at once if one is lost already. Else see ``Grant.add_lost_callback``.
-        """
-        check_callback(self._AWAITS, "a lost callback", callback)
-        self._callbacks.append(callback)
-        if self._loss is not None:
-            self._call_those_left()
 
     async def _verify(self, timeout: float | None) -> None:
         limit = check_timeout(timeout)
@@ -116,7 +101,8 @@ class MultiGrantBase(Bodied, Generic[G]):
         left: Left = {}
         self._note_use(left)
         try:
-            self._end()
+            self._check_given()
+            self._set_over()
             failed: ZkLockError | None = None
             for call in reversed(self._calls()):
                 try:
@@ -135,54 +121,36 @@ class MultiGrantBase(Bodied, Generic[G]):
                 self._give_up_use(left)
             raise
 
+    _give_back_use = _release
+
     def _calls(self) -> list[Callable[[], Awaitable[None]]]:
         """Return what gives everything back. What is held on one session goes together."""
         groups: dict[object, dict[G, LockBase[G]]] = {}
         calls: list[Callable[[], Awaitable[None]]] = []
-        for lock, grant in zip(self._locks, self.grants, strict=True):
+        for lock, grant in self._uses:
             if grant._alone and grant.held and not lock._used_more(grant):
                 groups.setdefault(grant._keeper, {})[grant] = lock
             else:
                 calls.append(partial(lock._give_back, grant))
         return [*calls, *(partial(_give_back_together, group) for group in groups.values())]
 
-    async def _give_back_use(self) -> None:
-        await self._release()
-
     def _note_use(self, left: Left) -> None:
-        for lock, grant in zip(self._locks, self.grants, strict=True):
+        for lock, grant in self._uses:
             lock._note_use(grant, left)
 
     def _give_up_use(self, left: Left) -> None:
         self._set_over()
-        for lock, grant in reversed([*zip(self._locks, self.grants, strict=True)]):
+        for lock, grant in reversed(self._uses):
             lock._give_up_use(grant, left)
 
-    @property
-    def _loss(self) -> Loss | None:
-        return self._lost.get(None)
-
-    def _lose(self, loss: Loss) -> None:
-        if not self._over and self._lost.setdefault(None, loss) is loss:
-            self._set_lost()
-            self._call_those_left()
-
-    def _call_those_left(self) -> None:
-        """Call the lost callbacks that were not called yet; each is called once."""
-        self.grants[0]._notify([self._call_next] * len(self._callbacks))
-
-    def _call_next(self) -> object:
-        try:
-            callback = self._callbacks.pop(0)
-        except IndexError:
-            return None  # called already
-        return callback(self._lost[None])
-
-    def _end(self) -> None:
-        """Note that it is given back; ``NotHeld`` if it was given back before."""
+    def _check_given(self) -> None:
+        """Raise ``NotHeld`` if it was given back."""
         if self._over:
-            raise self._released()
-        self._set_over()
+            paths = ", ".join(grant.lock_path for grant in self.grants)
+            raise NotHeld(
+                f"{paths}: this grant was released already: acquire again",
+                path=self.grants[0].lock_path,
+            )
 
     def _set_over(self) -> None:
         """Note that it is given back, and hear of no loss any more. Repeatable.
@@ -194,16 +162,21 @@ class MultiGrantBase(Bodied, Generic[G]):
             with suppress(ValueError):  # it was told of the loss
                 grant._callbacks.remove(self._lose)
 
-    def _released(self) -> NotHeld:
-        paths = ", ".join(grant.lock_path for grant in self.grants)
-        return NotHeld(
-            f"{paths}: this grant was released already: acquire again",
-            path=self.grants[0].lock_path,
-        )
+    @property
+    def _lasts(self) -> bool:
+        """Whether there is something to give back."""
+        return not self._over and any(grant.held for grant in self.grants)
 
-    def _set_lost(self) -> None:
-        """Wake those who wait for the loss."""
-        raise NotImplementedError
+    @property
+    def _loss(self) -> Loss | None:
+        return self._lost.get(None)
+
+    def _lose(self, loss: Loss) -> None:
+        if not self._over and self._lost.setdefault(None, loss) is loss:
+            self._tell_loss()
+
+    def _notify(self, calls: list[Callable[[], object]]) -> None:
+        self.grants[0]._notify(calls)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(grant.lock_path for grant in self.grants)}>"
@@ -221,25 +194,6 @@ async def _give_back_together(group: Mapping[G, LockBase[G]]) -> None:
 M = TypeVar("M", bound=MultiGrantBase[Any])
 
 
-class MultiHoldings(Taken[M]):
-    """What one thread or task acquired of several locks."""
-
-    __slots__ = ()
-
-    def keep(self, grant: M) -> None:
-        """Note what was acquired, and forget what has ended."""
-        self.grants = (*[old for old in self.grants if self._counts(old)], grant)
-
-    def newest(self) -> M | None:
-        """Return what was acquired last and not given back yet."""
-        return next((grant for grant in reversed(self.grants) if not grant._over), None)
-
-    def _counts(self, grant: M) -> bool:
-        if grant._over:
-            return False
-        return grant in self.entered or any(each.held for each in grant.grants)
-
-
 class MultiBase(Uncopied, Locking[M], Generic[L, M]):
     """What a ``MultiLock`` is for threads and for asyncio alike."""
 
@@ -247,6 +201,10 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
 
     _AWAITS: ClassVar[bool] = False
     _GRANT: type[M]
+    _MEMBER: type[L]
+    """The class of the locks."""
+    _TICKETS: ClassVar[int] = 2
+    """How often an acquire asks for locks together without getting all of them at once."""
 
     def __init__(
         self,
@@ -257,7 +215,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
     ) -> None:
         found = list(locks)
         for lock in found:
-            if not isinstance(lock, self._member()):
+            if not isinstance(lock, self._MEMBER):
                 raise TypeError(f"not one of these locks: {lock!r}")
         if not found:
             raise ValueError("no locks: give at least one")
@@ -266,9 +224,6 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         for lock, other in combinations(self._locks, 2):
             if full_path(lock) == full_path(other) and _one_ensemble(lock, other):
                 raise _twice(lock)
-        counted = Counter(map(full_path, self._locks))
-        # Locks that cannot be told apart by their paths.
-        self._alike = [n for n, lock in enumerate(self._locks) if counted[full_path(lock)] > 1]
         self._timeout = check_timeout(timeout)
         self._on_lost = on_lost
         self._cancels = object()  # another one after each cancel()
@@ -292,7 +247,7 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
     @property
     def grant(self) -> M | None:
         """The newest grant of this thread or task, or ``None``. Some of it may be lost."""
-        return self._holdings().newest()
+        return next((it for it in reversed(self._holdings().grants) if not it._over), None)
 
     @property
     def held(self) -> bool:
@@ -300,43 +255,48 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
         grant = self.grant
         return grant is not None and grant.held
 
-    # For the fronts.
-
-    def _member(self) -> type[Any]:
-        """Return the class of the locks."""
-        raise NotImplementedError
-
-    def _holdings(self) -> MultiHoldings[M]:
-        """Return what the running thread or task has acquired here."""
-        raise NotImplementedError
-
     # Scripts: what the fronts' methods do.
 
     async def _acquire(self, blocking: bool = True, timeout: float | None = None) -> M | None:
-        end = self._end(blocking, timeout)
+        limit = limit_of(blocking, self._timeout if blocking and timeout is None else timeout)
+        end = math.inf if limit is None else self._now() + limit if limit else None
         check_thread("acquire()")
         cancels = self._cancels
         while True:
-            grants: dict[int, GrantBase] = {}
-            left: Left = {}
-            grant: M | None = None
+            call = _Call[L, M](end, cancels)
             try:
-                complete = await self._gather(grants, end, cancels)
-                if complete and all(each.held for each in grants.values()):
-                    in_order = [grants[n] for n in range(len(self._locks))]
-                    grant = self._GRANT(self._locks, in_order, self._on_lost)
-                    grant._get_ready()
-                    self._holdings().keep(grant)
+                complete = await self._gather(call)
+                if complete and all(each.held for each in call.grants.values()):
+                    in_order = [call.grants[lock] for lock in self._locks]
+                    grant = call.grant = self._GRANT(self._locks, in_order, self._on_lost)
+                    self._keep(grant)
                     return grant  # inside the try: an interrupt before the return must not miss it
-                self._drop(grants, left)
+                self._undo(call)
+                if not complete:
+                    return None
             except BaseException:
                 try:
-                    self._undo(grant, grants, left)
+                    self._undo(call)
                 finally:  # a second interrupt may have struck in it
-                    self._undo(grant, grants, left)
+                    self._undo(call)
                 raise
-            if not complete:
-                return None
+
+    def _keep(self, grant: M) -> None:
+        """Note what the running thread or task has acquired, and forget what has ended."""
+        grant._get_ready()
+        mine = self._holdings()
+        left = [old for old in mine.grants if old in mine.entered or old._lasts]
+        mine.grants = (*left, grant)
+
+    def _undo(self, call: _Call[L, M]) -> None:
+        """Give back what a call has acquired, which nobody has got. Repeatable; does not wait."""
+        if call.grant is not None:
+            call.grant._set_over()
+        for lock, grant in reversed(call.grants.items()):
+            lock._note_use(grant, call.left)
+            if not call.left.get(grant):
+                grant._kept = False
+            lock._give_up_use(grant, call.left)
 
     async def _release(self) -> None:
         check_thread("release()")
@@ -345,79 +305,96 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             raise self._nothing_here()
         await grant._release()
 
-    async def _gather(
-        self, grants: dict[int, GrantBase], end: float | None, cancels: object
-    ) -> bool:
-        """Acquire all, in an order that is the same everywhere. Return whether it was in time.
-
-        ``grants`` says what is acquired, however this ends.
-        """
-        births = await self._births(end, cancels)
-        if births is None:
+    async def _gather(self, call: _Call[L, M]) -> bool:
+        """Acquire all, in an order that is the same everywhere. Return whether it was in time."""
+        try:
+            order = await self._order(call)
+        except NoAnswer:
             return False
-        order, tickets = self._order(births), _TICKETS
-        while rest := order[len(grants) :]:
-            asked = self._contenders(rest, end) if tickets and len(rest) > 1 else {}
+        tickets = self._TICKETS
+        while True:
+            self._check_cancelled(call)
+            rest = order[len(call.grants) :]
+            if not rest:
+                return True
+            asked = self._contenders(call, rest) if tickets and len(rest) > 1 else {}
             if len(asked) > 1:
-                if not await self._by_ticket(asked, grants, end, cancels):
+                if not await self._by_ticket(call, asked):
                     return False
-                self._check_cancelled(cancels)
-                got = len(grants) - (len(order) - len(rest))
+                got = len(rest) - (len(order) - len(call.grants))
                 tickets -= got < len(asked)
                 if got:
                     continue
-            grant = await self._one(rest[0], end, cancels)
-            if grant is None:
+            if not await self._one(call, rest[0]):
                 return False
-            grants[rest[0]] = grant
-            self._check_cancelled(cancels)
+
+    async def _order(self, call: _Call[L, M]) -> list[L]:
+        """Return the order to acquire in: the same everywhere, so that no two wait in a ring.
+
+        It is the order of the full paths. Two ensembles may have the same full path. Clients may
+        know their servers by different names, but the time at which each ensemble made that path
+        is the same for all clients. Raises ``NoAnswer`` if that is not known in time.
+        """
+        counted = Counter(map(full_path, self._locks))
+        order: dict[tuple[str, tuple[int, int]], L] = {}
+        for lock in self._locks:
+            path = full_path(lock)
+            birth = await self._birth(call, lock) if counted[path] > 1 else (0, 0)
+            self._check_cancelled(call)
+            if order.setdefault((path, birth), lock) is not lock:
+                raise _twice(lock)
+        return [order[key] for key in sorted(order)]
+
+    async def _birth(self, call: _Call[L, M], lock: L) -> tuple[int, int]:
+        """Ask when the path of a lock was made."""
+        query = partial(queries.birth, lock.path)
+        while True:
+            self._check_cancelled(call)
+            try:
+                return await lock._ask("acquire()", query, self._limit(call, lock))
+            except NoAnswer:
+                if call.end is None or self._now() >= call.end:
+                    raise
+
+    async def _one(self, call: _Call[L, M], lock: L, place: Place | None = None) -> bool:
+        """Acquire one of the locks. Return whether it was in time."""
+        wait = {} if call.end is None else {"timeout": max(0.0, call.end - self._now())}
+        # A cancel() after the last look has reached no pending acquire: so look once more there.
+        check = partial(self._check_cancelled, call)
+        grant = await lock._acquire(bool(wait), place=place, check=check, **wait)
+        if grant is None:
+            return False
+        call.grants[lock] = grant
         return True
 
-    async def _one(
-        self, n: int, end: float | None, cancels: object, place: Place | None = None
-    ) -> Any:
-        """Acquire one of the locks; ``None``: not in time."""
-        lock = self._locks[n]
-        # A cancel() after the last look has reached no pending acquire: so look once more there.
-        check = partial(self._check_cancelled, cancels)
-        if end is None:
-            return await lock._acquire(blocking=False, place=place, check=check)
-        return await lock._acquire(timeout=max(0.0, end - self._now()), place=place, check=check)
-
-    def _contenders(self, rest: Sequence[int], end: float | None) -> dict[int, _Contender]:
+    def _contenders(self, call: _Call[L, M], rest: Sequence[L]) -> dict[L, _Contender]:
         """Return contenders for the first of these locks, as far as one ticket can be for them.
 
         They are on one session, and a contender is all that each needs.
         """
-        found: dict[int, _Contender] = {}
-        session, size = self._locks[rest[0]]._session, 0
-        for n in rest[:_MOST]:
-            lock = self._locks[n]
-            if lock._session is not session:
+        found: dict[L, _Contender] = {}
+        size = 0
+        for lock in rest[:_MOST]:
+            if lock._session is not rest[0]._session:
                 break
             lock._check_acquire()
-            entry, terms = lock._contender(patient=end is not None)
+            entry, terms = lock._contender(patient=call.end is not None)
             size += len(entry.data) + 2 * len(lock.path)
             if not entry.alone or size > _MOST_BYTES or lock._again() is not None:
                 break
-            if end == math.inf:
+            if call.end == math.inf:
                 lock._check_self()
-            found[n] = entry, terms
+            found[lock] = entry, terms
         return found
 
-    async def _by_ticket(
-        self,
-        asked: Mapping[int, _Contender],
-        grants: dict[int, GrantBase],
-        end: float | None,
-        cancels: object,
-    ) -> bool:
+    async def _by_ticket(self, call: _Call[L, M], asked: Mapping[L, _Contender]) -> bool:
         """Acquire what is free of these at once, and wait for the first that is not.
 
         Return whether it was in time. What stands behind that one is not acquired.
         """
-        locks = [self._locks[n] for n in asked]
-        session, entries = locks[0]._session, [entry for entry, _ in asked.values()]
+        locks = list(asked)
+        session, front = locks[0]._session, locks[0]._FRONT
+        entries = [entry for entry, _ in asked.values()]
         joint = tuple(terms for _, terms in asked.values())
         attempt: Attempt[together.Ticket | None] = session.attempt(
             together.acquire(entries, session.sweep),
@@ -425,26 +402,22 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             terms=joint[0],
             joint=joint,
         )
-        front, limit = locks[0]._FRONT, self._limit(locks[0], end)
+        limit = self._limit(call, locks[0])
         try:
             for lock in locks:
                 lock._users[attempt] = None
-            self._check_cancelled(cancels)
+            self._check_cancelled(call)
             front.begin(attempt)
             ticket = await outcome(front, attempt, session.moment if limit == 0 else limit)
             if ticket is None:
                 return False
-            for n, lock, grant in zip(asked, locks, ticket.grants, strict=False):
-                grants[n] = grant
+            for lock, grant in zip(locks, ticket.grants, strict=False):
+                call.grants[lock] = grant
                 lock._keep(grant)
-            if ticket.waiting is not None:
-                n, (_, terms) = list(asked.items())[len(ticket.grants)]
-                place = ticket.waiting, terms, ticket.listing
-                grant = await self._one(n, end, cancels, place)
-                if grant is None:
-                    return False
-                grants[n] = grant
-            return True
+            if ticket.waiting is None:
+                return True
+            lock = locks[len(ticket.grants)]
+            return await self._one(call, lock, (ticket.waiting, asked[lock][1], ticket.listing))
         except BaseException:
             try:
                 undo(attempt)
@@ -455,87 +428,47 @@ class MultiBase(Uncopied, Locking[M], Generic[L, M]):
             for lock in locks:
                 lock._users.pop(attempt, None)
 
-    async def _births(
-        self, end: float | None, cancels: object
-    ) -> dict[int, tuple[int, int]] | None:
-        """Ask when the full paths that occur twice were made; ``None`` if not in time."""
-        births: dict[int, tuple[int, int]] = {}
-        while len(births) < len(self._alike):
-            n = self._alike[len(births)]
-            lock = self._locks[n]
-            self._check_cancelled(cancels)
-            try:
-                births[n] = await lock._ask(
-                    "acquire()", partial(queries.birth, lock.path), self._limit(lock, end)
-                )
-            except NoAnswer:
-                if end is None or self._now() >= end:
-                    return None
-        self._check_cancelled(cancels)
-        return births
-
-    # Inside.
-
-    def _end(self, blocking: bool, timeout: float | None) -> float | None:
-        """Return the time at which the call must end; ``None`` if it may not wait."""
-        limit = limit_of(blocking, self._timeout if blocking and timeout is None else timeout)
-        return math.inf if limit is None else self._now() + limit if limit else None
-
     def _now(self) -> float:
         """Return the time of the clock that a whole call goes by: that of the first lock."""
         return self._locks[0]._session.now()
 
-    def _limit(self, lock: L, end: float | None) -> float | None:
+    def _limit(self, call: _Call[L, M], lock: L) -> float | None:
         """Return how long to wait for an answer about this lock, in seconds."""
-        left = lock._session.moment if end is None else end - self._now()
-        return None if left == math.inf else max(0.0, left)
+        left = lock._session.moment if call.end is None else max(0.0, call.end - self._now())
+        return None if left == math.inf else left
 
-    def _order(self, births: Mapping[int, tuple[int, int]]) -> list[int]:
-        """Return the order to acquire in: the same everywhere, so that no two wait in a ring.
-
-        It is the order of the full paths. Two ensembles may have the same full path. Clients may
-        know their servers by different names, but the time at which each ensemble made that path
-        is the same for all clients.
-        """
-        keys = [(full_path(lock), births.get(n, (0, 0))) for n, lock in enumerate(self._locks)]
-        for n in self._alike:
-            if keys.count(keys[n]) > 1:
-                raise _twice(self._locks[n])
-        return sorted(range(len(keys)), key=keys.__getitem__)
-
-    def _check_cancelled(self, cancels: object) -> None:
+    def _check_cancelled(self, call: _Call[L, M]) -> None:
         """Raise ``AcquireCancelled`` if ``cancel`` was called; maybe no lock was pending then."""
-        if self._cancels is not cancels:
-            raise AcquireCancelled(
-                f"{', '.join(self.paths)}: the acquire was cancelled", path=self.paths[0]
-            )
-
-    def _undo(self, grant: M | None, grants: Mapping[int, GrantBase], left: Left) -> None:
-        """Give everything back that a call has acquired. Repeatable."""
-        if grant is not None:
-            grant._set_over()
-        self._drop(grants, left)
-
-    def _drop(self, grants: Mapping[int, GrantBase], left: Left) -> None:
-        """Give back the locks gathered so far, which nobody has got. Repeatable; does not wait."""
-        for n, grant in reversed(list(grants.items())):
-            lock = self._locks[n]
-            lock._note_use(grant, left)
-            if not left.get(grant):
-                grant._kept = False
-            lock._give_up_use(grant, left)
+        if self._cancels is not call.cancels:
+            raise AcquireCancelled(f"{self._named}: the acquire was cancelled", path=self.paths[0])
 
     def _nothing_here(self) -> NotHeld:
-        return NotHeld(
-            f"{', '.join(self.paths)}: nothing to release: acquire first", path=self.paths[0]
-        )
+        return NotHeld(f"{self._named}: nothing to release: acquire first", path=self.paths[0])
 
     def _timed_out(self) -> AcquireTimeout:
         return AcquireTimeout(
-            f"{', '.join(self.paths)}: not all granted within {self._timeout:g} s: try again "
-            "later, or wait longer (timeout=)",
+            f"{self._named}: not all granted within {self._timeout:g} s: try again later, or wait "
+            "longer (timeout=)",
             path=self.paths[0],
         )
+
+    @property
+    def _named(self) -> str:
+        return ", ".join(self.paths)
+
+
+@dataclass(slots=True)
+class _Call(Generic[L, M]):
+    """One acquire of several locks, and what it has acquired, however it ends.
+
+    ``end``: the time at which it must end; ``None`` if it may not wait.
+    """
+
+    end: float | None
+    cancels: object
+    grants: dict[L, Any] = field(default_factory=dict)
+    grant: M | None = None
+    left: Left = field(default_factory=dict)
 
 
 def full_path(lock: LockBase[Any]) -> str:

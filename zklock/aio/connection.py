@@ -26,7 +26,6 @@ def connect(
     timeout: float = 10.0,
     *,
     start_timeout: float = 15.0,
-    proofs: int | None = None,
     **kazoo_options: Any,
 ) -> Connecting:
     """Return an awaitable for a started client. The event loop is not blocked.
@@ -41,7 +40,7 @@ def connect(
     call. If it is cancelled while it connects, it leaves no client running. The client may also
     carry the locks of threads. A client of :func:`zklock.connect` may carry the locks of asyncio.
     """
-    client = new_client(hosts, timeout, start_timeout=start_timeout, proofs=proofs, **kazoo_options)
+    client = new_client(hosts, timeout, start_timeout=start_timeout, **kazoo_options)
     return Connecting(client, hosts, start_timeout)
 
 

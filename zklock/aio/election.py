@@ -206,13 +206,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             self._end_run(call)
 
     def stop(self) -> None:
-        """Make :meth:`run` give up the leadership or its place, and return. Does not wait.
+        """Make :meth:`run` end, finally: see :meth:`zklock.LeaderElection.stop`.
 
-        An :meth:`acquire` that waits raises ``AcquireCancelled``. An acquired leadership gets
-        ``should_stop`` set, and has to be released.
-
-        It is final: a later ``run()`` returns at once, and a later ``acquire()`` raises. May be
-        called from any thread, and by ``loop.add_signal_handler()``.
+        May be called from any thread, and by ``loop.add_signal_handler()``.
         """
         self._stop_all()
         loop = self._loop
@@ -230,98 +226,79 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None
     ) -> Leadership | None:
-        """Stand once, without a ``lead``; return the leadership, or ``None``: not in time.
+        """Stand once, without a ``lead``: see :meth:`zklock.LeaderElection.acquire`.
 
-        See :meth:`zklock.LeaderElection.acquire`. The task leads until it releases:
         ``async with await election.acquire() as leadership:`` cancels the body if the leadership
-        is lost. However it ends without a leadership, cancelled included, it leaves no member
-        behind.
+        is lost. If this is cancelled, it leaves no member behind.
         """
         return await self._acquire(blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Leadership | None]:
-        """Return a context manager: acquire as :meth:`acquire` does, and release at the end.
-
-        The body gets the leadership, or ``None``: not in time. The rules are those of
-        :meth:`aio.Lock.attempt <Lock.attempt>`.
-        """
+        """Return a context manager: see :meth:`aio.Lock.attempt <Lock.attempt>`."""
         return Attempting(partial(self.acquire, blocking, timeout))
 
     async def transfer(self, identity: str, timeout: float | None = None) -> Contender:
-        """Hand the leadership over to the waiting member of this identity; return that member.
+        """Hand the leadership over: see :meth:`zklock.LeaderElection.transfer`.
 
-        See :meth:`zklock.LeaderElection.transfer`. Waits until it is done, at most ``timeout``
-        seconds. Then it raises ``NoAnswer``, and the transfer goes on. It also goes on if this is
-        cancelled. If ``lead`` itself awaits it, it returns as soon as the successor is known to
-        wait, and ``lead`` has to return.
+        If this is cancelled, the transfer goes on.
         """
         return await self._transfer(identity, timeout)
 
     async def set_payload(self, payload: bytes | str, timeout: float | None = None) -> None:
-        """Change this member's payload, whether it stands, leads, or neither.
+        """Change this member's payload: see :meth:`zklock.LeaderElection.set_payload`.
 
-        See :meth:`zklock.LeaderElection.set_payload`. If this is cancelled, others may or may not
-        see it; a repeated call is safe.
+        If this is cancelled, others may or may not see it; a repeated call is safe.
         """
         await self._set_payload(payload, timeout)
 
     async def request_release(self, timeout: float | None = None) -> Contender | None:
-        """Ask the present leader to give the leadership up; return the leader that was asked.
+        """Ask the leader to give up: see :meth:`zklock.LeaderElection.request_release`.
 
-        See :meth:`zklock.LeaderElection.request_release`. A leader that is a task is cancelled
-        ``grace`` seconds after ``should_stop`` is set, if it still runs. If this is cancelled, the
-        leader may or may not be asked; a repeated call is safe.
+        A leader that is a task is cancelled ``grace`` seconds after ``should_stop`` is set, if it
+        still runs. If this is cancelled, the leader may or may not be asked; a repeated call is
+        safe.
         """
         return await self._request_release(timeout)
 
     async def leader(self, timeout: float | None = None) -> Contender | None:
-        """Return the first member, confirmed by a quorum; ``None`` if there is none.
-
-        See :meth:`zklock.LeaderElection.leader`.
-        """
+        """Return the first member, or ``None``: see :meth:`zklock.LeaderElection.leader`."""
         return await self._ask("leader()", self._leader, timeout)
 
     async def members(self, timeout: float | None = None) -> list[Contender]:
-        """Return all members in queue order, the leader first, foreign clients' members included.
-
-        See :meth:`zklock.LeaderElection.members`.
-        """
+        """Return all members, the leader first: see :meth:`zklock.LeaderElection.members`."""
         return await self._ask("members()", self._members, timeout)
 
     def observe(self, callback: Callable[[LeaderChange], object]) -> Observer:
-        """Call ``callback(change)`` with the present leader, and with every later one.
+        """Observe who leads: see :meth:`zklock.LeaderElection.observe`.
 
-        The calls come in order, one at a time, on the running loop. A coroutine function is
-        awaited. An exception is logged. See :meth:`changes` for what may be missed. It ends with
-        ``close()`` of the returned object, or with the client.
+        The calls come on the running loop. A coroutine function is awaited.
         """
         self._observing(callback=callback)
         return Observer(self.changes(), callback)
 
     def changes(self, timeout: float | None = None) -> LeaderChanges:
-        """Return an asynchronous iterator over the present leader, and every later one.
+        """Return an asynchronous iterator: see :meth:`zklock.LeaderElection.changes`.
 
-        See :meth:`zklock.LeaderElection.changes`. Call it on the loop that iterates.
+        Call it on the loop that iterates.
         """
         return LeaderChanges(self._session, self._leaders, self._observing(timeout))
 
     def observe_membership(
         self, callback: Callable[[MembershipChange[Contender]], object]
     ) -> Observer:
-        """Call ``callback(change)`` with the present members, and with every change of them.
+        """Observe the members: see :meth:`zklock.LeaderElection.observe_membership`.
 
-        See :meth:`zklock.LeaderElection.observe_membership`. The calls come in order, one at a
-        time, on the running loop. A coroutine function is awaited.
+        The calls come on the running loop. A coroutine function is awaited.
         """
         self._observing(callback=callback)
         return Observer(self.membership_changes(), callback)
 
     def membership_changes(self, timeout: float | None = None) -> MembershipChanges[Contender]:
-        """Return an asynchronous iterator over the present members and every change of them.
+        """Return an asynchronous iterator: see :meth:`zklock.LeaderElection.membership_changes`.
 
-        See :meth:`zklock.LeaderElection.membership_changes`. Call it on the loop that iterates.
+        Call it on the loop that iterates.
         """
         return MembershipChanges(self._session, self._membership, self._observing(timeout))
 

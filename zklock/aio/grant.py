@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Self, cast
 
-from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Bodied
+from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Begins, Bodied, T
 from zklock._engine.grant import GrantBase, GrantOptions, Keeper
 from zklock._ground.itself import entered
 from zklock._ground.kept import kept
@@ -45,18 +45,19 @@ class Entered(Bodied, Leaves):
         return self
 
 
-class WithLock(Leaves, AbandonsLock[B]):
+class Enters(Leaves, Begins[T]):
+    """How a task enters what it holds from then on."""
+
+    def __aenter__(self) -> Coroutine[Any, Any, T]:
+        return held_from(entered(self), self._enter)
+
+
+class WithLock(Enters[B], AbandonsLock[B]):
     """``async with lock``."""
 
-    def __aenter__(self) -> Coroutine[Any, Any, B]:
-        return held_from(entered(self), self._enter)
 
-
-class Attempting(AttemptingBase[B], Leaves):
+class Attempting(AttemptingBase[B], Enters[B | None]):
     """``async with lock.attempt(…)``."""
-
-    def __aenter__(self) -> Coroutine[Any, Any, B | None]:
-        return held_from(entered(self), self._enter)
 
 
 class Grant(GrantBase, Entered):
@@ -96,17 +97,13 @@ class Grant(GrantBase, Entered):
         return None if task is None else task.get_loop()
 
     async def verify(self, timeout: float | None = None) -> None:
-        """Ask a quorum of ZooKeeper whether the lock is still held; return if it is.
-
-        See :meth:`zklock.Grant.verify`.
-        """
+        """Ask a quorum whether the lock is still held: see :meth:`zklock.Grant.verify`."""
         await self._verify(timeout)
 
     async def release(self) -> None:
-        """Release the lock, from any task.
+        """Release the lock, from any task: see :meth:`zklock.Grant.release`.
 
-        See :meth:`zklock.Grant.release`. If this is cancelled, the deletion of the node continues
-        in the background.
+        If this is cancelled, the deletion of the node continues in the background.
         """
         await self._release()
 

@@ -32,69 +32,42 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
     """At so many users, tasks that are over are forgotten."""
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> Grant | None:
-        """Wait for the lock, in turn; return its grant, or ``None``: not free, or not in time.
+        """Wait for the lock, in turn: see :meth:`zklock.Lock.acquire`.
 
-        See :meth:`zklock.Lock.acquire`. However it ends without a grant, cancelled included, it
-        leaves no contender behind. Without a timeout, it raises ``WouldDeadlock`` if this task
-        already holds the lock by any object of this client.
+        If it is cancelled, it leaves no contender behind. What holds for a thread there holds for
+        the running task here.
         """
         return await self._acquire(blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Grant | None]:
-        """Return a context manager: acquire as :meth:`acquire` does, and release at the end.
+        """Return a context manager whose grant may be ``None``: see :meth:`zklock.Lock.attempt`.
 
-        ::
-
-            async with lock.attempt(timeout=2.0) as grant:
-                if grant is None:
-                    ...  # not in time: somebody else has it
-                else:
-                    ...  # held; released at the end of the block
-
-        The call itself does nothing: the lock is acquired where the block begins. A loss cancels
-        the block, as that of ``async with lock``, and its end then raises ``LockLost``. The errors
-        are those of :meth:`acquire`. Entered a second time, it raises ``RuntimeError``.
+        Enter it by ``async with``. A loss cancels the block, as that of ``async with lock``.
         """
         return Attempting(partial(self.acquire, blocking, timeout))
 
     async def release(self) -> None:
-        """Release what this task acquired last.
-
-        See :meth:`zklock.Lock.release`. Raises ``WrongThread`` if only another task holds a grant
-        of this object.
-        """
+        """Release what this task acquired last: see :meth:`zklock.Lock.release`."""
         await self._release()
 
     async def contenders(self, timeout: float | None = None) -> list[Contender]:
-        """Return all contenders in queue order: holders and waiters, foreign clients' included.
-
-        See :meth:`zklock.Lock.contenders`.
-        """
+        """Return all contenders in queue order: see :meth:`zklock.Lock.contenders`."""
         return await self._ask("contenders()", self._contenders, timeout)
 
     async def holder(self, timeout: float | None = None) -> Contender | None:
-        """Return the first in the queue, confirmed by a quorum; ``None`` if it is empty.
-
-        See :meth:`zklock.Lock.holder`.
-        """
+        """Return the first in the queue, or ``None``: see :meth:`zklock.Lock.holder`."""
         return await self._ask("holder()", self._holder, timeout)
 
     async def request_release(self, timeout: float | None = None) -> list[Contender]:
-        """Ask all present holders to release; return those that were asked.
-
-        See :meth:`zklock.Lock.request_release`.
-        """
+        """Ask all present holders to release: see :meth:`zklock.Lock.request_release`."""
         return await self._ask("request_release()", self._request_release, timeout)
 
     async def break_lock(
         self, token: FencingToken | None = None, *, timeout: float | None = None
     ) -> Contender | None:
-        """Delete the node of the present holder; return that holder, ``None`` if there is none.
-
-        A tool for operators. See :meth:`zklock.Lock.break_lock` for what it does to the holder.
-        """
+        """Delete the node of the present holder: see :meth:`zklock.Lock.break_lock`."""
         return await self._break_lock(token, timeout)
 
     def _owner(self) -> weakref.ref[asyncio.Task[Any]]:
@@ -141,13 +114,11 @@ class Lock(kinds.Exclusive[Grant], TaskLock):
     ``LockLost`` in place of that cancellation. It works as in ``asyncio.timeout()``: a cancellation
     by others goes on, and an error that the body raised is kept and noted.
 
-    One object may be shared by tasks, also of several event loops. Every ``acquire`` is a contender
-    of its own, and belongs to the task that awaited it. It is not re-entrant: a task that acquires
-    what it holds gets ``WouldDeadlock``, or waits until its timeout.
+    One object may be shared by tasks, also of several event loops. A grant belongs to the task that
+    awaited it.
 
-    *Not guaranteed:* that the holder still holds when its write arrives at a resource. Nor is it
-    guaranteed that a blocked loop tells the holder in time. A resource that must not see a late
-    write has to compare fencing tokens (``zklock.fencing``).
+    *Not guaranteed:* beside what :class:`zklock.Lock` names, that a blocked loop tells the holder
+    in time.
     """
 
 
@@ -169,10 +140,7 @@ class WriteLock(kinds.Write[Grant], TaskLock):
     """The writing side of a lock for many readers or one writer: see :class:`zklock.WriteLock`."""
 
     async def downgrade(self, timeout: float | None = None) -> Grant:
-        """Become a reader: let in the waiting readers, but no writer; return the grant.
-
-        See :meth:`zklock.WriteLock.downgrade`.
-        """
+        """Become a reader: see :meth:`zklock.WriteLock.downgrade`."""
         return await self._downgrade(timeout)
 
 

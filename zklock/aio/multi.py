@@ -9,8 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
+from zklock._engine.bodies import Taken
 from zklock._ground.loss import LostCallback
-from zklock._locks.multi_base import MultiBase, MultiGrantBase, MultiHoldings
+from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock.aio.grant import Attempting, Bodies, Entered, Grant, WithLock
 from zklock.aio.lock import TaskLock
 from zklock.aio.waiting import running_loop, running_task
@@ -32,14 +33,13 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         super().__init__(locks, grants, on_lost)
 
     async def verify(self, timeout: float | None = None) -> None:
-        """Ask a quorum about all of them, one after the other; see ``Grant.verify``."""
+        """Ask a quorum about all of them: see :meth:`zklock.MultiGrant.verify`."""
         await self._verify(timeout)
 
     async def release(self) -> None:
-        """Release all of them. An error at one does not stop the others.
+        """Release all of them: see :meth:`zklock.MultiGrant.release`.
 
-        See :meth:`zklock.MultiGrant.release`. If this is cancelled, the rest is released without
-        waiting.
+        If this is cancelled, the rest is released without waiting.
         """
         await self._release()
 
@@ -65,6 +65,7 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
 
     _AWAITS = True
     _GRANT = MultiGrant
+    _MEMBER = TaskLock
 
     def __init__(
         self,
@@ -74,39 +75,33 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
         on_lost: LostCallback | None = None,
     ) -> None:
         super().__init__(locks, timeout=timeout, on_lost=on_lost)
-        self._mine: weakref.WeakKeyDictionary[asyncio.Task[Any], MultiHoldings[MultiGrant]] = (
+        self._mine: weakref.WeakKeyDictionary[asyncio.Task[Any], Taken[MultiGrant]] = (
             weakref.WeakKeyDictionary()
         )
 
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None
     ) -> MultiGrant | None:
-        """Acquire all of them; return their grant, or ``None``: one is not free, or not in time.
+        """Acquire all of them: see :meth:`zklock.MultiLock.acquire`.
 
-        See :meth:`zklock.MultiLock.acquire`. Nothing is held after an error or a cancellation.
+        Nothing is held after a cancellation.
         """
         return await self._acquire(blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None
     ) -> AbstractAsyncContextManager[MultiGrant | None]:
-        """Return a context manager whose grant may be ``None``; see ``Lock.attempt``."""
+        """Return a context manager whose grant may be ``None``: see :meth:`Lock.attempt`."""
         return Attempting(partial(self.acquire, blocking, timeout))
 
     async def release(self) -> None:
-        """Release what this task acquired last; ``NotHeld`` if there is nothing.
-
-        See ``MultiGrant.release``.
-        """
+        """Release what this task acquired last: see :meth:`zklock.MultiLock.release`."""
         await self._release()
 
     def _take(self) -> Awaitable[MultiGrant | None]:
         return self.acquire()
 
-    def _holdings(self) -> MultiHoldings[MultiGrant]:
+    def _holdings(self) -> Taken[MultiGrant]:
         if running_loop() is None:
-            return MultiHoldings()  # the loop was closed, and now its coroutines are
-        return self._mine.setdefault(running_task(), MultiHoldings())
-
-    def _member(self) -> type[TaskLock]:
-        return TaskLock
+            return Taken()  # the loop was closed, and now its coroutines are
+        return self._mine.setdefault(running_task(), Taken())

@@ -80,10 +80,9 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
         self._loop_ends = False
 
     async def start(self) -> None:
-        """Join the pool; shards come soon.
+        """Join the pool: see :meth:`zklock.WorkerPool.start`.
 
-        See :meth:`zklock.WorkerPool.start`. If this is cancelled, the worker has not joined, and
-        may be started again.
+        If this is cancelled, the worker has not joined, and may be started again.
         """
         loop = asyncio.get_running_loop()
         call = StartCall()
@@ -95,10 +94,10 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
             raise
 
     async def stop(self, timeout: float | None = 30.0) -> None:
-        """Leave the pool: hand over all shards, and return when that is done.
+        """Leave the pool: see :meth:`zklock.WorkerPool.stop`.
 
-        See :meth:`zklock.WorkerPool.stop`. If this is cancelled, the rest continues in the
-        background. Raises ``RuntimeError`` on another loop than the pool's.
+        If this is cancelled, the rest continues in the background. Raises ``RuntimeError`` on
+        another loop than the pool's.
         """
         self._check_loop()
         await self._stop(timeout)
@@ -106,48 +105,43 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
             await asyncio.wait([self._keeper])
 
     async def drain(self, timeout: float | None = None) -> bool:
-        """Give up all shards, and take no others, while staying in the pool.
+        """Give up all shards: see :meth:`zklock.WorkerPool.drain`.
 
-        See :meth:`zklock.WorkerPool.drain`. If this is cancelled, the draining goes on;
-        :meth:`resume` takes it back. Raises ``RuntimeError`` on another loop than the pool's.
+        If this is cancelled, the draining goes on; :meth:`resume` takes it back. Raises
+        ``RuntimeError`` on another loop than the pool's.
         """
         self._check_loop()
         return await self._drain(timeout)
 
     async def set_shards(self, shards: int | Collection[str], timeout: float | None = None) -> None:
-        """Change which shards the pool has, for all workers, present and later ones.
+        """Change which shards the pool has: see :meth:`zklock.WorkerPool.set_shards`.
 
-        See :meth:`zklock.WorkerPool.set_shards`. If this is cancelled, they may or may not have
-        changed; a repeated call is safe.
+        If this is cancelled, they may or may not have changed; a repeated call is safe.
         """
         await self._set_shards(shards, timeout)
 
     async def assignment(self, timeout: float | None = None) -> list[ShardOwner]:
-        """Return for each shard, in order, which worker should have it and which worker has it.
-
-        See :meth:`zklock.WorkerPool.assignment`.
-        """
+        """Return who has each shard: see :meth:`zklock.WorkerPool.assignment`."""
         return await self._assignment(timeout)
 
     async def members(self, timeout: float | None = None) -> list[PoolMember]:
-        """Return the live workers, by identity. The same costs and errors as :meth:`assignment`."""
+        """Return the live workers: see :meth:`zklock.WorkerPool.members`."""
         return await self._members(timeout)
 
     def observe_membership(
         self, callback: Callable[[MembershipChange[PoolWorker]], object]
     ) -> Observer:
-        """Call ``callback(change)`` with the present workers, and with every change of them.
+        """Observe the workers: see :meth:`zklock.WorkerPool.observe_membership`.
 
-        See :meth:`zklock.WorkerPool.observe_membership`. The calls come in order, one at a time,
-        on the running loop. A coroutine function is awaited.
+        The calls come on the running loop. A coroutine function is awaited.
         """
         self._observing(callback=callback)
         return Observer(self.membership_changes(), callback)
 
     def membership_changes(self, timeout: float | None = None) -> MembershipChanges[PoolWorker]:
-        """Return an asynchronous iterator over the present workers and every change of them.
+        """Return an asynchronous iterator: see :meth:`zklock.WorkerPool.membership_changes`.
 
-        See :meth:`zklock.WorkerPool.membership_changes`. Call it on the loop that iterates.
+        Call it on the loop that iterates.
         """
         return MembershipChanges(self._session, self._membership, self._observing(timeout))
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from zklock.errors import GuardUnusable, SnapshotTooOld, StaleToken
-from zklock.fencing import Guard, SqlGuard, is_retryable
+from zklock.fencing import SqlGuard, is_retryable
 from zklock.fencing._sql import codes
 from zklock.fencing._sql.session import render
 from zklock.token import FencingToken
@@ -37,25 +37,6 @@ class Database:
 @pytest.fixture
 def database(tmp_path: Path) -> Database:
     return Database(tmp_path / "db")
-
-
-def test_advances_inside_the_callers_transaction(database: Database) -> None:
-    assert isinstance(database.guard, Guard)
-    with database.open() as connection:
-        database.guard.advance(connection, B)
-        assert connection.in_transaction
-        connection.rollback()
-        assert database.guard.highest() is None
-        database.guard.advance(connection, B)
-        connection.commit()
-    assert database.guard.highest() == B
-
-
-def test_a_stale_token_changes_nothing(database: Database) -> None:
-    database.guard.claim(B)
-    with database.open() as connection, pytest.raises(StaleToken), connection:
-        database.guard.advance(connection, A)
-    assert database.guard.highest() == B
 
 
 def test_without_create_everything_is_refused(database: Database) -> None:
@@ -100,25 +81,6 @@ def test_an_early_read_is_not_built_upon(database: Database, mode: str) -> None:
         assert written is (mode == "WAL")
         with pytest.raises(SnapshotTooOld) if written else contextlib.nullcontext():
             database.guard.advance(connection, A)
-
-
-def test_run_returns_and_commits(database: Database) -> None:
-    def change(connection: sqlite3.Connection) -> int:
-        connection.execute("CREATE TABLE data (value)")
-        return 5
-
-    assert database.guard.run(A, change) == 5
-    with database.open() as connection:
-        assert connection.execute("SELECT * FROM data").fetchall() == []
-
-
-def test_run_undoes_what_failed(database: Database) -> None:
-    def change(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO nowhere VALUES (1)")
-
-    with pytest.raises(sqlite3.OperationalError, match="no such table"):
-        database.guard.run(A, change)
-    assert database.guard.highest() is None
 
 
 def test_run_tries_again(database: Database) -> None:

@@ -339,15 +339,22 @@ MUTATIONS = {
             Bend(
                 MultiBase,
                 "_order",
-                "sorted(range(len(keys)), key=keys.__getitem__)",
-                "list(range(len(keys)))",
+                "sorted(order)",
+                "order",
             ),
         ),
         kind="several",
         found="left waiting",
     ),
     "a MultiLock that is not granted keeps what it has": Mutation(
-        (Bend(MultiBase, "_acquire", "self._drop(grants, left)", "pass"),),
+        (
+            Bend(
+                MultiBase,
+                "_acquire",
+                "self._undo(call)\nif not complete:\n    return None",
+                "if not complete:\n    return None",
+            ),
+        ),
         kind="several",
         found="has not got all",
     ),
@@ -356,8 +363,7 @@ MUTATIONS = {
             Bend(
                 MultiBase,
                 "_acquire",
-                "try:\n    self._undo(grant, grants, left)\n"
-                "finally:\n    self._undo(grant, grants, left)\nraise",
+                "try:\n    self._undo(call)\nfinally:\n    self._undo(call)\nraise",
                 "raise",
             ),
         ),
@@ -370,7 +376,7 @@ MUTATIONS = {
             Bend(
                 MultiBase,
                 "_acquire",
-                "complete and all(each.held for each in grants.values())",
+                "complete and all(each.held for each in call.grants.values())",
                 "complete",
             ),
         ),
@@ -391,8 +397,8 @@ MUTATIONS = {
             Bend(
                 MultiGrantBase,
                 "_calls",
-                "zip(self._locks, self.grants, strict=True)",
-                "[(self._locks[0], self.grants[0])]",
+                "self._uses",
+                "self._uses[:1]",
             ),
         ),
         kind="several",
@@ -614,9 +620,8 @@ MUTATIONS = {
             Bend(
                 MultiBase,
                 "_acquire",
-                "try:\n    self._undo(grant, grants, left)\n"
-                "finally:\n    self._undo(grant, grants, left)",
-                "self._undo(grant, grants, left)",
+                "try:\n    self._undo(call)\nfinally:\n    self._undo(call)",
+                "self._undo(call)",
             ),
         ),
         kind="several",

@@ -88,8 +88,7 @@ LATE = ("isolate",)
 class Plan:
     """What one seed plays. ``rounds``: how often each user asks, unless that is not limited.
 
-    ``delay``: the ``lock_delay`` of locks that track abandoned grants. ``proofs``: how many of the
-    heartbeats of those who hold are writes, if not all.
+    ``delay``: the ``lock_delay`` of locks that track abandoned grants.
     """
 
     kind: str
@@ -102,7 +101,6 @@ class Plan:
     permits: int = 2
     rounds: int | None = None
     delay: float = 0.0
-    proofs: int | None = None
 
     @property
     def keeps(self) -> bool:
@@ -175,7 +173,6 @@ def wider_plan_of(seed: int) -> Plan:
     """Draw a plan of those that only new seeds play, and seeds that have found something."""
     rng = random.Random(f"wider {seed}")
     plan = plan_of(seed, (rng.choice(WIDER_KINDS),))
-    plan = replace(plan, proofs=random.Random(f"proofs {seed}").choice((None, None, 4, 7)))
     delay = rng.choice((0.0, 0.0, 1.0, 3.0)) if plan.kind == "tracked" else 0.0
     more = rng.choice(((), (START_AGAIN,), (FORBID,), WIDER_FAULTS))
     if plan.kind == "burst" or not more:

@@ -156,7 +156,7 @@ class World:
     def _main(self, member: Member) -> None:
         while member.client is None:
             try:
-                member.client = zklock.connect(HOSTS, self.plan.timeout, proofs=self.plan.proofs)
+                member.client = zklock.connect(HOSTS, self.plan.timeout)
             except NoAnswer:
                 self.say(f"{member.process.name} does not connect")
         for number in range(self.plan.users):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kazoo.security import make_digest_acl_credential
 
 from zklock._wire.codec import (
     EPHEMERAL,
@@ -18,7 +17,6 @@ from zklock.testing.zookeeper.machine import Machine, Rules
 from zklock.testing.zookeeper.messages import (
     OPEN,
     Answer,
-    Auth,
     Check,
     Close,
     Code,
@@ -43,7 +41,6 @@ from zklock.testing.zookeeper.messages import (
     SetData,
     SetWatches,
     Sync,
-    Unknown,
     Unreadable,
     WatchKind,
 )
@@ -126,27 +123,9 @@ class TestNodes:
         assert stat == Stat(0, 0, 0, 0, 0, -1, 0, 0, 0, 1, 0)
         assert world.do("a", GetChildren("/"))[0] == ["zookeeper"]
 
-    def test_a_node_has_the_zxid_of_its_creation(self, world: World) -> None:
-        assert world.do("a", Create("/x", b"data"))[0] == "/x"
-        data = world.do("a", GetData("/x"))
-        assert data == (b"data", Stat(3, 3, 10_000, 10_000, 0, 0, 0, 0, 4, 0, 3))
-
     def test_null_is_not_empty(self, world: World) -> None:
         world.do("a", Create("/x", None))
         assert world.do("a", GetData("/x"))[0] is None
-
-    def test_writes_count_versions(self, world: World) -> None:
-        world.do("a", Create("/x", b""))
-        world.now += 5
-        stat = world.do("a", SetData("/x", b"new", 0))
-        assert (stat.version, stat.mzxid, stat.mtime, stat.czxid) == (1, 4, 10_005, 3)
-        assert world.fails("a", SetData("/x", b"", 0)) is Code.BAD_VERSION
-        assert world.fails("a", Delete("/x", 0)) is Code.BAD_VERSION
-        assert world.do("a", Delete("/x", 1)) == ()
-
-    def test_create2_tells_the_stat(self, world: World) -> None:
-        path, stat = world.do("a", Create("/x", b"12", op=Op.CREATE2))
-        assert (path, stat) == ("/x", world.do("a", Exists("/x")))
 
     @pytest.mark.parametrize(
         ("request_", "code"),
@@ -192,40 +171,8 @@ class TestNodes:
         world.do("a", Ping())
         assert world.ask("a", GetChildren("/")).zxid == 3
 
-    def test_sync_tells_the_path(self, world: World) -> None:
-        assert world.do("a", Sync("/anything")) == "/anything"
-
-    def test_what_this_server_does_not_have_ends_the_connection(self, world: World) -> None:
-        world.machine.request("a", 9, Unknown(999), world.now)
-        assert world.take("a") == [Answer(9, 2, Code.UNIMPLEMENTED), HangUp()]
-
-    def test_nodes_with_children_stay(self, world: World) -> None:
-        world.do("a", Create("/x", b""))
-        world.do("a", Create("/x/y", b""))
-        assert world.fails("a", Delete("/x")) is Code.NOT_EMPTY
-
-    def test_ephemeral_nodes_have_no_children(self, world: World) -> None:
-        world.do("a", ephemeral("/x"))
-        assert world.fails("a", Create("/x/y", b"")) is Code.NO_CHILDREN_FOR_EPHEMERALS
-
 
 class TestNumbers:
-    def test_every_child_counts(self, world: World) -> None:
-        world.do("a", Create("/p", b""))
-        assert world.do("a", numbered("/p/n-"))[0] == "/p/n-0000000000"
-        world.do("a", Create("/p/plain", b""))
-        world.do("a", Delete("/p/plain"))
-        assert world.do("a", numbered("/p/n-"))[0] == "/p/n-0000000002"
-        assert world.do("a", numbered("/p/"))[0] == "/p/0000000003"
-
-    def test_the_stat_also_counts_those_that_went(self, world: World) -> None:
-        world.do("a", Create("/p", b""))
-        world.do("a", Create("/p/x", b""))
-        assert world.do("a", Exists("/p")).cversion == 1
-        world.do("a", Delete("/p/x"))
-        stat = world.do("a", Exists("/p"))
-        assert (stat.cversion, stat.numChildren, stat.pzxid) == (2, 0, 5)
-
     def test_the_counter_stays_at_its_end(self, world: World) -> None:
         world.do("a", Create("/p", b""))
         world.machine.set_child_counter("/p", COUNTER_END)
@@ -262,68 +209,8 @@ class TestTransactions:
         assert {path: node.stat() for path, node in world.machine.tree.nodes.items()} == before
         assert world.take("b") == []
 
-    def test_each_part_sees_those_before_it(self, world: World) -> None:
-        parts = (
-            Create("/y", b"", op=Op.CREATE2),
-            SetData("/y", b"1", 0),
-            Check("/y", 1),
-            Delete("/y", 1),
-        )
-        (created, (path, before)), (written, (after,)), *others = world.do("a", Multi(parts))
-        assert (created, path, written) == (Op.CREATE2, "/y", Op.SET_DATA)
-        assert (before.version, after.version) == (0, 1)
-        assert others == [(Op.CHECK, ()), (Op.DELETE, ())]
-        assert world.machine.zxid == 3
-
-    def test_a_check_wants_a_version(self, world: World) -> None:
-        world.do("a", Create("/x", b""))
-        results = world.do("a", Multi((Check("/x", 1), SetData("/x", b""))))
-        codes = [(Op.ERROR, (code,)) for code in (Code.BAD_VERSION, Code.RUNTIME_INCONSISTENCY)]
-        assert results == codes
-
-    def test_nothing_at_all_is_a_transaction(self, world: World) -> None:
-        assert world.do("a", Multi(())) == []
-
 
 class TestWatches:
-    def test_they_fire_once_and_before_the_answer(self, world: World) -> None:
-        world.do("a", Create("/x", b""))
-        world.do("a", GetData("/x", True))
-        world.machine.request("a", 1, SetData("/x", b"1"), world.now)
-        event, answer = world.take("a")
-        assert event == Event(EventKind.DATA_CHANGED, "/x")
-        assert isinstance(answer, Answer)
-        world.do("a", SetData("/x", b"2"))
-        assert world.take("a") == []
-
-    def test_who_waits_for_a_node_hears_of_its_creation(self, world: World) -> None:
-        assert world.fails("b", Exists("/x", True)) is Code.NO_NODE
-        world.do("a", Create("/x", b""))
-        assert world.take("b") == [Event(EventKind.CREATED, "/x")]
-
-    def test_a_read_of_nothing_leaves_no_watch(self, world: World) -> None:
-        world.fails("b", GetData("/x", True))
-        world.fails("b", GetChildren("/x", True))
-        world.do("a", Create("/x", b""))
-        assert world.take("b") == []
-
-    def test_children(self, world: World) -> None:
-        world.do("b", GetChildren("/", True))
-        world.do("a", Create("/x", b""))
-        world.do("a", Create("/y", b""))
-        assert world.take("b") == [Event(EventKind.CHILDREN_CHANGED, "/")]
-
-    def test_a_deletion_is_told_once_of_both_sorts(self, world: World) -> None:
-        world.do("a", Create("/x", b""))
-        world.do("b", GetData("/x", True))
-        world.do("b", GetChildren("/x", True))
-        world.do("b", GetChildren("/", True))
-        world.do("a", Delete("/x"))
-        assert world.take("b") == [
-            Event(EventKind.DELETED, "/x"),
-            Event(EventKind.CHILDREN_CHANGED, "/"),
-        ]
-
     def test_they_end_with_their_connection(self, world: World) -> None:
         world.do("b", GetChildren("/", True))
         world.machine.lost("b")
@@ -349,75 +236,14 @@ class TestWatches:
         ]
         assert world.machine.watches.by_path() == {"/same": ["b"], "/never": ["b"]}
 
-    def test_they_can_be_removed(self, world: World) -> None:
-        world.do("b", GetData("/", True))
-        world.do("b", RemoveWatches("/", WatchKind.DATA, Op.CHECK_WATCHES))
-        assert world.fails("b", RemoveWatches("/", WatchKind.CHILDREN)) is Code.NO_WATCHER
-        world.do("b", RemoveWatches("/", WatchKind.ANY))
-        assert world.fails("b", RemoveWatches("/", WatchKind.ANY)) is Code.NO_WATCHER
-
 
 class TestAcls:
     OURS = (Acl(Perms.ALL, "auth", ""),)
-
-    def test_only_who_may_does(self, world: World) -> None:
-        world.do("a", Auth("digest", b"me:secret"))
-        world.do("a", Create("/x", b"", self.OURS))
-        world.do("a", Create("/x/y", b""))
-        for request in (
-            GetData("/x"),
-            GetChildren("/x"),
-            SetData("/x", b""),
-            Create("/x/z", b""),
-            Delete("/x/y"),
-            GetAcl("/x"),
-            SetAcl("/x", OPEN),
-            Multi((Check("/x"),)),
-        ):
-            if isinstance(request, Multi):
-                assert world.do("b", request)[0] == (Op.ERROR, (Code.NO_AUTH,))
-            else:
-                assert world.fails("b", request) is Code.NO_AUTH
-        world.do("b", Auth("digest", b"me:secret"))
-        assert world.do("b", GetData("/x"))[0] == b""
-
-    def test_digests_are_shown_to_who_may_change_them(self, world: World) -> None:
-        world.do("a", Auth("digest", b"me:secret"))
-        open_too = (*self.OURS, Acl(Perms.READ, "world", "anyone"))
-        world.do("a", Create("/x", b"", open_too))
-        (own, _), _ = world.do("a", GetAcl("/x"))
-        (hidden, _), _ = world.do("b", GetAcl("/x"))
-        assert own.id == make_digest_acl_credential("me", "secret")
-        assert hidden == Acl(Perms.ALL, "digest", "me:x")
-
-    def test_addresses(self, world: World) -> None:
-        world.do("a", Create("/here", b"", (Acl(Perms.READ, "ip", "127.0.0.0/8"),)))
-        world.do("a", Create("/there", b"", (Acl(Perms.READ, "ip", "10.0.0.1"),)))
-        assert world.do("a", GetData("/here"))[0] == b""
-        assert world.fails("a", GetData("/there")) is Code.NO_AUTH
-
-    def test_an_acl_has_a_version(self, world: World) -> None:
-        world.do("a", Create("/x", b""))
-        stat = world.do("a", SetAcl("/x", OPEN, 0))
-        assert (stat.aversion, stat.version) == (1, 0)
-        assert world.fails("a", SetAcl("/x", OPEN, 0)) is Code.BAD_VERSION
-
-    def test_who_may_not_read_a_node_may_not_ask_for_it(self, world: World) -> None:
-        world.do("a", Create("/x", b"", (Acl(Perms.CREATE, "world", "anyone"),)))
-        assert world.fails("a", Exists("/x", watch=True)) is Code.NO_AUTH
-        assert not world.machine.watches.of("/x", "a", WatchKind.DATA)
 
     def test_nobody_may_change_the_configuration(self, world: World) -> None:
         assert world.do("a", Exists("/zookeeper/config")).aversion == -1
         for request in (SetData("/zookeeper/config", b""), Create("/zookeeper/config/x", b"")):
             assert world.fails("a", request) is Code.NO_AUTH
-
-    @pytest.mark.parametrize(("scheme", "proof"), [("kerberos", b"me"), ("digest", None)])
-    def test_a_false_proof_ends_the_connection(
-        self, world: World, scheme: str, proof: bytes | None
-    ) -> None:
-        world.machine.request("a", -4, Auth(scheme, proof), world.now)
-        assert world.take("a") == [Answer(-4, 0, Code.AUTH_FAILED), HangUp()]
 
 
 class TestSessions:
@@ -466,27 +292,6 @@ class TestSessions:
         assert again == opened
         world.do("d", Delete("/x"))
 
-    def test_one_moves_to_its_newest_connection(self, world: World) -> None:
-        opened = world.connect("c")
-        world.do("c", GetChildren("/", True))
-        world.connect("d", session=opened.session, password=opened.password)
-        assert world.take("c") == [HangUp()]
-        world.do("d", Create("/x", b""))
-        world.machine.request("c", 1, Create("/late", b""), world.now)
-        world.machine.lost("c")
-        assert world.take("c") == []
-        assert "/late" not in world.machine.tree.nodes
-        world.do("d", Ping())
-
-    @pytest.mark.parametrize("wrong", ["password", "session"])
-    def test_one_that_is_not_known_is_over(self, world: World, wrong: str) -> None:
-        opened = world.connect("c")
-        known = {"session": opened.session, "password": opened.password}
-        known[wrong] = {"session": 4711, "password": b"wrong".ljust(16)}[wrong]
-        answer = world.connect("d", **known)
-        assert answer == Connected(0, 0, bytes(16), False)
-        assert world.take("d") == [HangUp()]
-
     def test_its_timeout_is_negotiated_anew(self) -> None:
         world = World(max_session_timeout=10_000)
         opened = world.connect("a", timeout=10_000)
@@ -497,10 +302,6 @@ class TestSessions:
         assert again.timeout == 2000
         world.advance(2500)
         assert "/x" not in world.machine.tree.nodes
-
-    def test_a_client_that_knows_more_is_sent_away(self, world: World) -> None:
-        world.machine.connect("c", Connect(3, 4000, 0, bytes(16)), world.now, "127.0.0.1")
-        assert world.take("c") == [HangUp()]
 
     def test_a_read_only_server(self, world: World) -> None:
         world.do("a", Create("/x", b"1"))
