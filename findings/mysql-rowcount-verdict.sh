@@ -23,8 +23,8 @@ cleanup() {
 trap cleanup EXIT
 python3 -m venv "$dir/venv"
 python=$dir/venv/bin/python
-"$python" -m pip -q --disable-pip-version-check install pymysql==1.2.4 aiomysql==0.3.2 asyncmy==0.2.18 mysql-connector-python==26.10.0 sqlalchemy==2.1.9 \
-  2>"$dir/pip.log" || { cat "$dir/pip.log" >&2; exit 69; }
+"$python" -m pip -q --disable-pip-version-check install pymysql==1.2.4 aiomysql==0.3.2 \
+  asyncmy==0.2.18 mysql-connector-python==26.10.0 sqlalchemy==2.1.9 2>"$dir/pip.log" || { cat "$dir/pip.log" >&2; exit 69; }
 
 port=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
 options=(--no-defaults --datadir="$dir/data" --user="$(id -un)")
