@@ -7,8 +7,8 @@ import heapq
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -20,6 +20,7 @@ from zklock._engine.callers import Callers, Calls
 from zklock._engine.runtime import Runtime, Sends
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock
+from zklock._ground.events import Event
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.handler import Handler, WireObserver
@@ -468,6 +469,18 @@ class _SimulatedSocket(GatewaySocket):
         self.rests = False
 
 
+class _SimulatedBell(Event):
+    """What kazoo's connection thread waits for."""
+
+    def __init__(self, handler: SimulatedHandler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def wait(self, seconds: float | None = None) -> bool:
+        with self._handler.resting():
+            return super().wait(seconds)
+
+
 class SimulatedHandler(Handler):
     """The handler of a simulated client.
 
@@ -489,6 +502,7 @@ class SimulatedHandler(Handler):
         self._ends = False
         self._unanswered = False  # a ping is
         self._gate = threading.Condition()
+        self._bell = _SimulatedBell(self)
 
     @property
     def closed(self) -> bool:
@@ -558,14 +572,15 @@ class SimulatedHandler(Handler):
         self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Wait; in kazoo's main loop without a limit."""
-        if len(rlist) < 2:
-            return super().select(rlist, wlist, xlist, timeout)
-        rlist[0].flush()
-        self._rests = not any(each.pending() for each in rlist)
-        if self._rests:
-            self._side.stirs()
+        return super().select(rlist, wlist, xlist, timeout if len(rlist) < 2 else None)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Note that the connection thread waits, and that nothing has come for it."""
+        self._rests = True
+        self._side.stirs()
         try:
-            return super().select(rlist, wlist, xlist, None)
+            yield
         finally:
             self._rests = False
             self._side.stirs()
@@ -645,7 +660,8 @@ class SimulatedHandler(Handler):
                 return "bytes under way"
         if not self._outside and self.waiting:
             return "requests to be sent"
-        reads = self._current is not None and not self._current.rests
+        current = self._current
+        reads = current is not None and (not current.rests or current.pending() > 0)
         if not self._rests or ((self._drops or reads) and not self._outside):
             return "the connection's threads"
         return None
