@@ -997,6 +997,30 @@ class TestACallerThatReads:
         assert not kazoo.handler.hear(FLIGHT, SOON)
         assert landing.threads == {threading.get_ident()}
 
+    def test_asks_again_before_it_sleeps_where_replies_come_soon(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now, spun = [0.0], list[int]()
+        replies: list[bytes] = []
+
+        def passes() -> None:
+            spun[-1] += 1
+            now[0] += gateway.SPIN / 3
+            if spun[-1] == late:
+                kazoo.far.sendall(replies.pop())
+
+        monkeypatch.setattr(gateway, "clock", lambda: now[0])
+        monkeypatch.setattr(gateway, "_let_others_run", passes)
+        kazoo.connection._spins = True
+        for late in (0, 1, 2, 3, 0, 1):
+            spun.append(0)
+            _, (sent,) = self.departed(kazoo, rides, "/a")
+            replies.append(answers(sent))
+            if not late:
+                kazoo.far.sendall(replies.pop())
+            assert kazoo.handler.hear(FLIGHT, SOON)
+        assert spun == [0, 1, 2, 3, 0, 1]
+
     def test_leaves_all_else_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
         landing, sent = self.departed(kazoo, rides, "/a", "/b")
         kazoo.far.sendall(answers(sent[0]) + event(CHILD, "/of-kazoo") + answers(sent[1]))

@@ -45,6 +45,7 @@ import contextlib
 import errno
 import logging
 import math
+import os
 import select
 import socket
 import ssl
@@ -87,6 +88,10 @@ _CUT = "the connection was cut while the server looked at the credentials"
 
 READS = hasattr(select, "epoll")
 """Whether callers can read: it must be possible to have the reader not hear what arrives."""
+
+SPIN = 0.0006
+"""Seconds. For how long a caller that reads asks again and again, before it sleeps, if its last
+replies came within that time: a thread that sleeps takes as long to wake up."""
 
 LONGEST = 0.05
 """Seconds. For how long a caller reads without a look whether others have brought its outcome."""
@@ -143,6 +148,8 @@ class GatewaySocket(_Socket):
         self._rung = False
         self._inside = False  # a caller waits for its replies, or for the bell
         self._full = False  # the server takes no more now
+        self._spins = False  # another core can do what is waited for
+        self._brief = False  # the last replies came soon
 
     # For kazoo, on its connection thread.
 
@@ -395,7 +402,10 @@ class GatewaySocket(_Socket):
                 poll = select.poll()
                 for each in (number, self._bell[0]):
                     poll.register(each, select.POLLIN)
-                come = poll.poll(math.ceil(1000 * min(seconds, LONGEST)))
+                began, limit = clock(), min(seconds, LONGEST)
+                come = _spun(poll.poll, began + min(limit, SPIN)) if self._brief else []
+                come = come or poll.poll(math.ceil(1000 * limit))
+                self._brief = self._spins and clock() < began + SPIN
                 goes_on = bool(come) or seconds > LONGEST
         finally:
             self._inside = False
@@ -410,6 +420,7 @@ class GatewaySocket(_Socket):
         self._ear = _pair()
         if READS and self.eager:
             self._bell = _pair()
+            self._spins = len(os.sched_getaffinity(0)) > 1
         self._poller = select.epoll() if READS else select.poll()
         for number in (self._ear[0].fileno(), self._sock.fileno()):
             self._poller.register(number, select.POLLIN)
@@ -560,3 +571,16 @@ def _drain(pair: _Pair | None) -> None:
     if pair is not None:
         with contextlib.suppress(BlockingIOError):
             pair[0].recv(_CHUNK)
+
+
+def _spun(poll: Callable[[int], list[Any]], until: float) -> list[Any]:
+    """Ask again and again until then; return what there is."""
+    come: list[Any] = []
+    while not come and clock() < until:
+        _let_others_run()
+        come = poll(0)
+    return come
+
+
+def _let_others_run() -> None:
+    os.sched_yield()

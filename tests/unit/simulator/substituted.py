@@ -30,6 +30,7 @@ from zklock._election.base import pause_after
 from zklock._engine import runtime, sessions
 from zklock._ground import mutexes, strikes
 from zklock._ground.clock import clock
+from zklock._kazoo import gateway
 
 HOUSES = ("zklock", "kazoo", "concurrent.futures")
 """What runs on the simulated system: the beginnings of the names of its modules."""
@@ -101,6 +102,7 @@ def substituted(system: System, network: Network, *more: str) -> Iterator[Put]:
         ):
             defaults = tuple(by_id.get(id(each), each) for each in function.__defaults__ or ())
             put(function, "__defaults__", defaults)
+        put(gateway, "_let_others_run", lambda: simulated.sleep(gateway.SPIN / 4))
         put(sys.modules["kazoo.handlers.threading"], "atexit", mock.Mock())
         opening = simulated.RLock()
         put(sessions, "_opening", opening)
