@@ -20,18 +20,16 @@ from zklock._kazoo.handler import Handler, Inline
 from zklock._kazoo.paths import make_path
 from zklock._recipes import names
 from zklock._recipes.effects import (
-    Check,
     Create,
     CreateAll,
     Delete,
     DeleteAll,
-    DeleteIf,
     Depart,
     Exists,
+    Expect,
     Failed,
     Failure,
     Flight,
-    HandOver,
     List,
     Listing,
     MakePath,
@@ -40,6 +38,7 @@ from zklock._recipes.effects import (
     Read,
     Request,
     Sync,
+    Transaction,
     Watch,
     WatchExists,
     WatchList,
@@ -226,7 +225,6 @@ class Store:
             Create: lambda it: client.create_async(
                 it.prefix, it.data, ephemeral=True, sequence=True, include_data=True
             ),
-            CreateAll: lambda it: _create_all(client, it),
             List: lambda it: client.get_children_async(it.path, include_data=True),
             Watch: lambda it: client.get_async(it.path, watch=self._watcher),
             WatchList: lambda it: client.get_children_async(
@@ -235,34 +233,22 @@ class Store:
             WatchExists: lambda it: client.exists_async(it.path, watch=self._watcher),
             Read: lambda it: client.get_async(it.path),
             Exists: lambda it: client.exists_async(it.path),
-            Check: lambda it: _check(client, it.path),
             Write: lambda it: client.set_async(it.path, it.data, it.version),
-            Mark: lambda it: _mark(client, it.path, it.data),
-            WriteAll: lambda it: _write_all(client, it),
             Sync: lambda it: client.sync_async(it.path),
             Delete: lambda it: client.delete_async(it.path, it.version),
-            DeleteAll: lambda it: _delete_all(client, it),
-            Depart: lambda it: _depart(client, it.path, it.data),
-            DeleteIf: lambda it: _delete_if(client, it),
-            HandOver: lambda it: _hand_over(client, it),
             MakePath: lambda it: make_path(client, it.path),
+            **dict.fromkeys(wire.TRANSACTIONS, partial(_transaction, client)),
         }
         self._values: dict[type[Request], Callable[[Any, Any], Any]] = {
             Create: self._created,
-            CreateAll: _all_created,
             List: _listed,
             Watch: self._read,
             WatchList: _listed,
             WatchExists: self._seen,
             Read: self._read,
             Exists: self._seen,
-            Check: _carried_out,
-            Mark: _carried_out,
-            WriteAll: _carried_out,
-            DeleteAll: _carried_out,
-            Depart: _carried_out,
-            DeleteIf: _carried_out,
-            HandOver: _carried_out,
+            **dict.fromkeys(wire.TRANSACTIONS, _carried_out),
+            CreateAll: _all_created,
         }
 
     def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
@@ -373,14 +359,13 @@ def _listed(_: List | WatchList, value: Any) -> Listing:
     return Listing(names, stat.czxid, stat.cversion, stat.ctime, stat.dataLength)
 
 
-def _carried_out(request: Request, results: list[Any]) -> Failed | None:
+def _carried_out(request: Any, results: list[Any]) -> Failed | None:
     refused = _refused(results)
     if refused is None:
         return None
-    at, writes = results.index(refused), _writes(request)
-    if writes and at > 0:  # at 0 is the check of its path, or the deletion
-        write = writes[at - 1]
-        return replace(failed(write, refused), node=write.path)
+    operation = request.operations[results.index(refused)]
+    if isinstance(request, WriteAll | Depart) and isinstance(operation, Write):
+        return replace(failed(operation, refused), node=operation.path)
     return failed(request, refused)
 
 
@@ -601,62 +586,18 @@ class _Shared:
         self.sent = False
 
 
-def _check(client: Kazoo, path: str) -> Any:
+def _transaction(client: Kazoo, request: Transaction) -> Any:
     transaction = client.transaction()
-    transaction.check(path, -1)
-    return transaction.commit_async()
-
-
-def _mark(client: Kazoo, path: str, data: bytes) -> Any:
-    transaction = client.transaction()
-    transaction.check(path, -1)
-    transaction.set_data(path.rpartition("/")[0], data)
-    return transaction.commit_async()
-
-
-def _write_all(client: Kazoo, request: WriteAll) -> Any:
-    transaction = client.transaction()
-    transaction.check(request.path, -1)
-    for path, data, version in request.writes:
-        transaction.set_data(path, data, version)
-    return transaction.commit_async()
-
-
-def _create_all(client: Kazoo, request: CreateAll) -> Any:
-    transaction = client.transaction()
-    for each in request.creates:
-        transaction.create(each.prefix, each.data, ephemeral=True, sequence=True)
-    return transaction.commit_async()
-
-
-def _delete_all(client: Kazoo, request: DeleteAll) -> Any:
-    transaction = client.transaction()
-    for path in request.paths:
-        transaction.delete(path)
-    return transaction.commit_async()
-
-
-def _depart(client: Kazoo, path: str, data: bytes) -> Any:
-    transaction = client.transaction()
-    transaction.delete(path)
-    transaction.set_data(path.rpartition("/")[0], data)
-    return transaction.commit_async()
-
-
-def _delete_if(client: Kazoo, request: DeleteIf) -> Any:
-    transaction = client.transaction()
-    # In this order: if the version is refused, the node is still there.
-    transaction.delete(request.path)
-    transaction.check(request.other, request.version)
-    return transaction.commit_async()
-
-
-def _hand_over(client: Kazoo, request: HandOver) -> Any:
-    transaction = client.transaction()
-    transaction.check(request.successor, -1)
-    # The leader's own node last: a member hears of its own node before it hears of the leader's.
-    for path in (*request.others, request.path):
-        transaction.delete(path)
+    for each in request.operations:
+        match each:
+            case Create():
+                transaction.create(each.prefix, each.data, ephemeral=True, sequence=True)
+            case Delete(path, version):
+                transaction.delete(path, version)
+            case Write(path, data, version):
+                transaction.set_data(path, data, version)
+            case Expect(path, version):
+                transaction.check(path, version)
     return transaction.commit_async()
 
 
@@ -694,16 +635,6 @@ def _written(request: Request) -> str | None:
         case Mark(path):
             return path.rpartition("/")[0]
     return None
-
-
-def _writes(request: Request) -> list[Write]:
-    """Return the writes of a transaction that come behind its first operation."""
-    match request:
-        case WriteAll(writes=writes):
-            return [Write(*each) for each in writes]
-        case Depart(path, data):
-            return [Write(path.rpartition("/")[0], data)]
-    return []
 
 
 def _too_large(request: Request, size: int) -> Failed:

@@ -24,11 +24,13 @@ from zklock._recipes.effects import (
     DeleteIf,
     Depart,
     Exists,
+    Expect,
     HandOver,
     List,
     Mark,
     Read,
     Sync,
+    Transaction,
     Watch,
     WatchExists,
     WatchList,
@@ -120,65 +122,26 @@ def _naming(path: str, version: int, chroot: str) -> bytes:
     return _path(path, chroot) + _int(version)
 
 
-def _multi(*operations: tuple[int, bytes]) -> bytes:
+_OPERATIONS: dict[type, tuple[int, Encoder]] = {
+    Create: (CREATE, _making),
+    Delete: (DELETE, lambda it, chroot, _: _naming(it.path, it.version, chroot)),
+    Expect: (CHECK, lambda it, chroot, _: _naming(it.path, it.version, chroot)),
+    Write: (SET_DATA, lambda it, chroot, _: _setting(it.path, it.data, it.version, chroot)),
+}
+
+
+def _transaction(it: Transaction, chroot: str, acl: Any) -> bytes:
     parts = [_int(MULTI)]
-    for opcode, body in operations:
-        parts += _part(opcode, False, -1), body
+    for each in it.operations:
+        opcode, encode = _OPERATIONS[type(each)]
+        parts += _part(opcode, False, -1), encode(each, chroot, acl)
     return b"".join((*parts, END))
 
 
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def _check(it: Check, chroot: str, _: Any) -> bytes:
-    return _multi((CHECK, _naming(it.path, _ANY_VERSION, chroot)))
-
-
-def _mark(it: Mark, chroot: str, _: Any) -> bytes:
-    return _multi(
-        (CHECK, _naming(it.path, _ANY_VERSION, chroot)),
-        (SET_DATA, _setting(_parent(it.path), it.data, _ANY_VERSION, chroot)),
-    )
-
-
-def _write_all(it: WriteAll, chroot: str, _: Any) -> bytes:
-    writes = ((SET_DATA, _setting(*write, chroot)) for write in it.writes)
-    return _multi((CHECK, _naming(it.path, _ANY_VERSION, chroot)), *writes)
-
-
-def _create_all(it: CreateAll, chroot: str, acl: Any) -> bytes:
-    return _multi(*((CREATE, _making(each, chroot, acl)) for each in it.creates))
-
-
-def _delete_all(it: DeleteAll, chroot: str, _: Any) -> bytes:
-    return _multi(*((DELETE, _naming(each, _ANY_VERSION, chroot)) for each in it.paths))
-
-
-def _depart(it: Depart, chroot: str, _: Any) -> bytes:
-    return _multi(
-        (DELETE, _naming(it.path, _ANY_VERSION, chroot)),
-        (SET_DATA, _setting(_parent(it.path), it.data, _ANY_VERSION, chroot)),
-    )
-
-
-def _delete_if(it: DeleteIf, chroot: str, _: Any) -> bytes:
-    # In this order: if the version is refused, the node is still there.
-    return _multi(
-        (DELETE, _naming(it.path, _ANY_VERSION, chroot)),
-        (CHECK, _naming(it.other, it.version, chroot)),
-    )
-
-
-def _hand_over(it: HandOver, chroot: str, _: Any) -> bytes:
-    # The leader's own node last: a member hears of its own node before it hears of the leader's.
-    deletions = ((DELETE, _naming(each, _ANY_VERSION, chroot)) for each in (*it.others, it.path))
-    return _multi((CHECK, _naming(it.successor, _ANY_VERSION, chroot)), *deletions)
-
+TRANSACTIONS = (CreateAll, Check, Mark, WriteAll, DeleteAll, Depart, DeleteIf, HandOver)
 
 ENCODERS: dict[type, Encoder] = {
     Create: _create,
-    CreateAll: _create_all,
     List: _reading(GET_CHILDREN_2, watches=False),
     WatchList: _reading(GET_CHILDREN_2, watches=True),
     Watch: _reading(GET_DATA, watches=True),
@@ -188,13 +151,7 @@ ENCODERS: dict[type, Encoder] = {
     Sync: _sync,
     Write: _write,
     Delete: _delete,
-    Check: _check,
-    Mark: _mark,
-    WriteAll: _write_all,
-    DeleteAll: _delete_all,
-    Depart: _depart,
-    DeleteIf: _delete_if,
-    HandOver: _hand_over,
+    **dict.fromkeys(TRANSACTIONS, _transaction),
 }
 """What makes the bytes of each kind of request. A kind that is missing is several requests."""
 
@@ -244,8 +201,6 @@ DECODERS: dict[type, Callable[[bytes], Any]] = {
     **_together(_listed, (List, WatchList)),
     **_together(_read, (Watch, Read)),
     **_together(_seen, (Exists, WatchExists)),
-    **_together(
-        _carried_out, (CreateAll, Check, Mark, WriteAll, DeleteAll, Depart, DeleteIf, HandOver)
-    ),
+    **_together(_carried_out, TRANSACTIONS),
 }
 """What makes the value of a reply without an error. A kind that is missing has no value."""

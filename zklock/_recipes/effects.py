@@ -17,6 +17,7 @@ carried out), ``SessionReplaced``, or the error that the host raised instead of 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -46,8 +47,26 @@ class Create:
     asked: int = 0
 
 
+class Transaction(ABC):
+    """A request whose ``operations`` are carried out in this order, all or none."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def operations(self) -> tuple[Operation, ...]: ...
+
+
 @dataclass(frozen=True, slots=True)
-class CreateAll:
+class Expect:
+    """An operation of a transaction: a node exists, with this version (-1: any version)."""
+
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAll(Transaction):
     """Create ephemeral sequential nodes, all or none → a tuple of their paths.
 
     Reply lost: they may or may not exist. ``MISSING``, ``DENIED``: a parent is not there, or
@@ -57,6 +76,10 @@ class CreateAll:
     """
 
     creates: tuple[Create, ...]
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return self.creates
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +129,7 @@ class Exists:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Check(Transaction):
     """Have a quorum confirm that a node exists → ``None``.
 
     It is a write that changes nothing. ``sync`` is not enough: its answer rests on the leader
@@ -114,6 +137,10 @@ class Check:
     """
 
     path: str
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return (Expect(self.path),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +153,27 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Transaction):
     """Write the parent's data if the child exists, else nothing → ``None``. Repeatable."""
 
     path: str
     data: bytes
 
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return Expect(self.path), Write(_parent(self.path), self.data)
+
 
 @dataclass(frozen=True, slots=True)
-class WriteAll:
+class WriteAll(Transaction):
     """Write nodes (path, data, version) if ``path`` exists; all or nothing → ``None``."""
 
     path: str
     writes: tuple[tuple[str, bytes, int], ...]
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return Expect(self.path), *(Write(*each) for each in self.writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +195,30 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteAll:
+class DeleteAll(Transaction):
     """Delete nodes, all or none → ``None``. Reply lost, or one is missing: look at each."""
 
     paths: tuple[str, ...]
 
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(map(Delete, self.paths))
+
 
 @dataclass(frozen=True, slots=True)
-class Depart:
+class Depart(Transaction):
     """Delete a node and write its parent's data, both or neither → ``None``. See ``Delete``."""
 
     path: str
     data: bytes
 
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return Delete(self.path), Write(_parent(self.path), self.data)
+
 
 @dataclass(frozen=True, slots=True)
-class DeleteIf:
+class DeleteIf(Transaction):
     """Delete a node if ``other`` still has this version → ``None``. One transaction.
 
     ``MISSING``: one of the two nodes is not there. ``CHANGED``: the node is there, and ``other``
@@ -186,9 +229,14 @@ class DeleteIf:
     other: str
     version: int
 
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        # In this order: if the version is refused, the node is still there.
+        return Delete(self.path), Expect(self.other, self.version)
+
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(Transaction):
     """Delete nodes, and ``path`` last, if ``successor`` exists; all or nothing → ``None``.
 
     ``MISSING``: one of these nodes, or the successor, is not there. Reply lost: look.
@@ -197,6 +245,18 @@ class HandOver:
     path: str
     others: tuple[str, ...]
     successor: str
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        # The leader's own node last: a member hears of its own node before the leader's.
+        return Expect(self.successor), *map(Delete, (*self.others, self.path))
+
+
+Operation: TypeAlias = Create | Delete | Write | Expect
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
