@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names, steps
 from zklock._recipes.effects import (
+    Batch,
     Check,
     Claim,
     Create,
@@ -33,7 +34,6 @@ from zklock._recipes.effects import (
     Exists,
     Failed,
     Failure,
-    Flight,
     HandOver,
     List,
     Listing,
@@ -482,8 +482,8 @@ class Client:
         self.refusals = 0  # claims to come for which the lease is not live
         self.sent: list[Request] = []
         self.pauses: list[float] = []  # how long its contenders were to pause
-        self.interrupt_in: int | None = None  # flights until a KeyboardInterrupt
-        self.on_flight: Callable[[], object] | None = None
+        self.interrupt_in: int | None = None  # batches until a KeyboardInterrupt
+        self.on_batch: Callable[[], object] | None = None
         self._puts: deque[Callable[[Any], None]] = deque()  # of what was asked, unanswered
         self._unsent: list[tuple[Request, Callable[[Any], None]]] = []
         self._attempts: dict[Attempt[Any], None] = {}
@@ -499,10 +499,10 @@ class Client:
 
     # attempt.Host
 
-    def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        self.fly(flight, done)
+    def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+        self.send_batch(batch, done)
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float) -> bool:
         return False
 
     def enter(self, attempt: Attempt[Any]) -> None:
@@ -515,17 +515,17 @@ class Client:
     def park(self, attempt: Attempt[Any]) -> None:
         self._parked.append(attempt)
 
-    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
         if self.interrupt_in is not None:
             self.interrupt_in -= 1
             if self.interrupt_in < 0:
                 self.interrupt_in = None
                 raise KeyboardInterrupt
-        if self.on_flight is not None:
-            hook, self.on_flight = self.on_flight, None
+        if self.on_batch is not None:
+            hook, self.on_batch = self.on_batch, None
             hook()
-        landing = _Landing(len(flight), done)
-        for slot, request in enumerate(flight):
+        landing = _Landing(len(batch), done)
+        for slot, request in enumerate(batch):
             self._ask(request, partial(self._answered, request, partial(landing.put, slot)))
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:

@@ -19,9 +19,9 @@ from xml.sax.saxutils import escape
 
 import figures
 
-from zklock._engine import lifecycle, stages
+from zklock._engine import attempt_state, grant_state
+from zklock._engine.attempt_state import AttemptEvent, Stage
 from zklock._engine.lease import DEFAULT_FRACTION, HEARTBEATS
-from zklock._engine.stages import News, Stage
 
 PICTURES = Path(__file__).parents[1] / "pictures"
 WIDTH = 480
@@ -376,14 +376,14 @@ def life() -> Picture:
         "The life of an acquisition",
         "; ".join(
             f"{words[0]}: from {before.value} to {after.value}"
-            for (before, after), words in edges(lifecycle.TABLE).items()
+            for (before, after), words in edges(grant_state.TABLE).items()
         ),
     )
-    levels: list[list[lifecycle.State]] = [[lifecycle.State.CONTENDING]]
-    found = edges(lifecycle.TABLE)
+    levels: list[list[grant_state.State]] = [[grant_state.State.CONTENDING]]
+    found = edges(grant_state.TABLE)
     while following := [after for before, after in found if before in levels[-1]]:
         levels.append(following)
-    place: dict[lifecycle.State, tuple[float, float]] = {}
+    place: dict[grant_state.State, tuple[float, float]] = {}
     for column, level in enumerate(levels):
         for row, state in enumerate(level):
             place[state] = (58 + 185 * column, 50 + 110 * row)
@@ -403,11 +403,11 @@ def life() -> Picture:
 
 def stages_of_an_attempt() -> Picture:
     """Draw the stages of an attempt around the one in which the recipe runs."""
-    found = edges(stages.TABLE)
+    found = edges(attempt_state.TABLE)
     everywhere = [
         news
-        for news in News
-        if all(stages.TABLE.get((stage, news)) is Stage.OVER for stage in Stage)
+        for news in AttemptEvent
+        if all(attempt_state.TABLE.get((stage, news)) is Stage.OVER for stage in Stage)
     ]
 
     def followers(stage: Stage) -> list[Stage]:

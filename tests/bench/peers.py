@@ -117,7 +117,7 @@ def with_kazoo(hosts: str, path: str, stack: ExitStack) -> Block:
 class Wire:
     """The floor: a socket, and the fewest requests that take a lock and give it back.
 
-    It creates a node and lists its parent in one flight. If another node was there before, it
+    It creates a node and lists its parent in one batch. If another node was there before, it
     watches that one until it is gone, and takes that for its turn. It gives the lock back by the
     deletion of its node. It looks at nothing else.
     """
@@ -172,7 +172,7 @@ class Wire:
         return None
 
     def _ask(self, *requests: tuple[int, bytes]) -> list[bytes]:
-        """Send requests in one flight; return the replies without their heads.
+        """Send requests in one batch; return the replies without their heads.
 
         What reads a node, or makes the path, may fail: its reply is empty then.
         """

@@ -33,7 +33,7 @@ from tests.contract.support import (
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
-from zklock._ground import news
+from zklock._ground import async_event
 from zklock._locks.base import check_identity
 from zklock.testing import FaultProxy, wait_for
 
@@ -526,7 +526,7 @@ class TestCancelledAcquire:
         monkeypatch: pytest.MonkeyPatch,
         how: str,
     ) -> None:
-        settle, tasks = news.settle, list[asyncio.Task[None]]()
+        settle, tasks = async_event.settle, list[asyncio.Task[None]]()
 
         def settle_and_cancel(future: asyncio.Future[Any], value: Any) -> None:
             settle(future, value)

@@ -53,7 +53,7 @@ from zklock.testing.proxy import FaultProxy
 
 SESSIONS = 3
 LEAVE = "leave"
-"""A step that ends a session, instead of a flight; another takes its place."""
+"""A step that ends a session, instead of a batch; another takes its place."""
 
 _ROOTS = count()
 
@@ -63,7 +63,7 @@ class Session(Protocol):
 
     id: int
 
-    def ask(self, flight: Sequence[Request]) -> list[Any]:
+    def ask(self, batch: Sequence[Request]) -> list[Any]:
         """Send the requests back to back; return their results."""
 
     def events(self) -> list[tuple[str, bool]]:
@@ -91,10 +91,10 @@ class Real:
         if path is not None:
             self._events.append((path, kind == "DELETED"))
 
-    def ask(self, flight: Sequence[Request]) -> list[Any]:
-        return self.begin(flight)()
+    def ask(self, batch: Sequence[Request]) -> list[Any]:
+        return self.begin(batch)()
 
-    def begin(self, flight: Sequence[Request]) -> Callable[[], list[Any]]:
+    def begin(self, batch: Sequence[Request]) -> Callable[[], list[Any]]:
         """Send the requests back to back; return how to wait for their results."""
         answered = threading.Event()
         results: list[Any] = []
@@ -104,10 +104,10 @@ class Real:
             answered.set()
 
         def landed() -> list[Any]:
-            assert answered.wait(SOON), flight
+            assert answered.wait(SOON), batch
             return results
 
-        self._store.fly(tuple(flight), done)
+        self._store.send_batch(tuple(batch), done)
         return landed
 
     def events(self) -> list[tuple[str, bool]]:
@@ -128,12 +128,12 @@ class Fake:
         self.id = server.open_session()
         self._link = fakes.Link(server, self.id, len(server.log))
 
-    def ask(self, flight: Sequence[Request]) -> list[Any]:
-        self._link.asked.extend(flight)
-        for _ in flight:
+    def ask(self, batch: Sequence[Request]) -> list[Any]:
+        self._link.asked.extend(batch)
+        for _ in batch:
             self._link.advance(self._link.lag)
             self._link.serve()
-        return [self._next() for _ in flight]
+        return [self._next() for _ in batch]
 
     def _next(self) -> Any:
         for at, (kind, what, _) in enumerate(self._link.inbox):
@@ -231,7 +231,7 @@ def worlds(zklock_hosts: str, zklock_path: str) -> Iterator[Callable[[], list[Wo
         session.leave()
 
 
-# Steps. A step is a flight of functions, which make the same request in each world.
+# Steps. A step is a batch of functions, which make the same request in each world.
 
 Maker = Callable[[World], Request]
 Step = list[Maker] | str
@@ -428,8 +428,8 @@ def test_the_same_requests_get_the_same_answers(
 
 def test_every_request_is_tried() -> None:
     stories = [*A_LIFE, *WATCHED, *TOGETHER, *BELOW_AN_EPHEMERAL]
-    flights = [step for _, step in stories if not isinstance(step, str)]
-    tried = {type(make(_Nowhere())) for flight in flights for make in flight}
+    batches = [step for _, step in stories if not isinstance(step, str)]
+    tried = {type(make(_Nowhere())) for batch in batches for make in batch}
     assert tried == set(get_args(Request))
 
 
@@ -513,20 +513,20 @@ def test_a_lost_connection_leaves_the_outcome_open(
     server = fakes.Server()
     server.make_path(zklock_path)
     zklock_client.ensure_path(zklock_path)
-    flight = (Create(f"{zklock_path}/_c_x-lock-", b""), List(zklock_path))
+    batch = (Create(f"{zklock_path}/_c_x-lock-", b""), List(zklock_path))
 
     fake = fakes.Client(server)
     answers: list[Any] = []
-    fake.fly(flight, answers.extend)
+    fake.send_batch(batch, answers.extend)
     fake.lose_connection(carried_out=carried_out)
 
     real = Real(zklock_proxy.hosts)
     try:
         hold = (zklock_proxy.hold_before_request, zklock_proxy.hold_before_reply)[carried_out]
         held = hold(op="create2")
-        landed = real.begin(flight)
+        landed = real.begin(batch)
         held.wait(SOON)
-        wait_for(lambda: real.client.handler.waiting == 0, SOON)  # the whole flight was sent
+        wait_for(lambda: real.client.handler.waiting == 0, SOON)  # the whole batch was sent
         zklock_proxy.drop()
         zklock_proxy.release()
         failed = landed()

@@ -91,18 +91,18 @@ def test_a_whole_conversation_is_understood(
 def test_every_position_of_a_conversation_is_reached_alike_every_time(
     zklock_proxy: FaultProxy, client: Any, zklock_client: Any, zklock_path: str
 ) -> None:
-    """Five creates in one flight, ended at each: the n-th fault is at the n-th create."""
+    """Five creates in one batch, ended at each: the n-th fault is at the n-th create."""
     zklock_client.create(zklock_path)
     for n in range(1, 6):
         paths = [f"{zklock_path}/{n}-{k}" for k in range(1, 6)]
         fault = zklock_proxy.drop_after_request(n, op="create")
-        flight = [client.create_async(path) for path in paths]
-        results = [result.exception if result.wait(DEADLINE) else None for result in flight]
+        batch = [client.create_async(path) for path in paths]
+        results = [result.exception if result.wait(DEADLINE) else None for result in batch]
         assert fault.wait(DEADLINE).path == paths[n - 1]
         done = [path for path in paths if zklock_client.exists(path)]
         heard = [
             path
-            for path, result, error in zip(paths, flight, results, strict=True)
+            for path, result, error in zip(paths, batch, results, strict=True)
             if error is None and result.get() == path
         ]
         assert heard[: n - 1] == paths[: n - 1]

@@ -29,7 +29,7 @@ from zklock._kazoo import states
 from zklock._kazoo.store import Results
 from zklock._recipes import lock as lock_recipe, names
 from zklock._recipes.candidate import Candidacy
-from zklock._recipes.effects import Failure, Flight, Request
+from zklock._recipes.effects import Batch, Failure, Request
 
 PATH = "/lock"
 TIMEOUT = 12.0
@@ -307,19 +307,19 @@ class FakeStore:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.awaited: list[Flight] = []
+        self.awaited: list[Batch] = []
 
-    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        self.awaited.append(flight)
-        self.fly(flight, done)
+    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        self.awaited.append(batch)
+        self.send_batch(batch, done)
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float) -> bool:
         return False
 
-    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
         self._world.check_free()
-        results: list[Any] = [None] * len(flight)
-        left = set(range(len(flight)))
+        results: list[Any] = [None] * len(batch)
+        left = set(range(len(batch)))
 
         def put(slot: int, result: Any) -> None:
             results[slot] = result
@@ -327,7 +327,7 @@ class FakeStore:
             if not left:
                 done(tuple(results))
 
-        for slot, request in enumerate(flight):
+        for slot, request in enumerate(batch):
             self._world.ask(request, partial(put, slot))
 
 

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tests.fakes import Client, Closed, Created, FakeGrant, Link, Tree, outcome
 from zklock._engine.attempt import Attempt
-from zklock._engine.stages import Stage
+from zklock._engine.attempt_state import Stage
 from zklock._recipes import names
 from zklock._recipes.effects import Create, Listing, Node
 from zklock._recipes.lock import Entry

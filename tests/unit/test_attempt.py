@@ -17,9 +17,9 @@ from tests.fakes import Client, FakeGrant, Server, failure, outcome, settle
 from tests.unit.bytecodes import bounds_except, nothing_collected
 from zklock import _engine
 from zklock._engine.attempt import Attempt
-from zklock._engine.machine import IllegalStep
+from zklock._engine.transition_table import IllegalStep
 from zklock._recipes import lock as lock_recipe, names
-from zklock._recipes.effects import Create, Failed, Failure, Flight, Recipe, Sync
+from zklock._recipes.effects import Batch, Create, Failed, Failure, Recipe, Sync
 from zklock.errors import AcquireCancelled, ClientClosed
 
 PATH = "/lock"
@@ -44,13 +44,13 @@ class Failing(Client):
             self.then = {}
             raise MemoryError(what)
 
-    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        sends = isinstance(flight[0], Create)
+    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+        sends = isinstance(batch[0], Create)
         if sends and self.fails.get("after", 0) > 0:
-            super().fly(flight, done)
+            super().send_batch(batch, done)
             self._fail("after")
-        self._fail("fly")
-        super().fly(flight, done)
+        self._fail("send_batch")
+        super().send_batch(batch, done)
 
     def watch(self, attempt: Attempt[Any], paths: Any) -> None:
         self._fail("watch")
@@ -67,15 +67,15 @@ class Failing(Client):
 @pytest.mark.parametrize(
     "fails",
     [
-        {"fly": 1},
-        {"fly": 3},
+        {"send_batch": 1},
+        {"send_batch": 3},
         {"after": 1},
-        {"after": 1, "fly": 1},
-        {"after": 1, "fly": 3},
+        {"after": 1, "send_batch": 1},
+        {"after": 1, "send_batch": 3},
         {"watch": 1},
-        {"watch": 1, "fly": 2},
+        {"watch": 1, "send_batch": 2},
         {"claim": 1},
-        {"claim": 1, "fly": 2},
+        {"claim": 1, "send_batch": 2},
     ],
     ids=str,
 )
@@ -148,7 +148,7 @@ def test_a_handler_may_give_up_in_the_middle_of_a_step(
     attempt = client.acquire(entry())
     given_up: list[bool] = []
     alarm(lambda: given_up.append(attempt.give_up(AcquireCancelled("enough", path=PATH))))
-    client.on_flight = lambda: signal.raise_signal(signal.SIGALRM)
+    client.on_batch = lambda: signal.raise_signal(signal.SIGALRM)
     attempt.start()
     assert given_up == [True]
     assert attempt.done
@@ -293,11 +293,11 @@ def elsewhere() -> Iterator[None]:
 class Swift(Client):
     """A client that is answered before a call returns: the caller's own thread goes on with it."""
 
-    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
         with elsewhere():
-            super().fly(flight, done)
-            self.serve(len(flight))
-            self.deliver(len(flight))
+            super().send_batch(batch, done)
+            self.serve(len(batch))
+            self.deliver(len(batch))
 
 
 def free(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
@@ -318,7 +318,7 @@ def waiting(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[]
 
 
 def under_way(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
-    Client.fly(client, (Sync(PATH),), lambda results: None)  # the answers stay one behind
+    Client.send_batch(client, (Sync(PATH),), lambda results: None)  # the answers stay one behind
     attempt.start()
     return attempt.give_up
 

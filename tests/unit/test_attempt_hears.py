@@ -1,4 +1,4 @@
-"""An attempt whose caller waits, and may read the replies to its flights itself."""
+"""An attempt whose caller waits, and may read the replies to its batches itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from tests.unit.test_attempt_steps import BUSY, OWN, PATH, Asking, Noting, node
 from zklock._engine import attempt as engine
 from zklock._recipes.effects import (
+    Batch,
     Create,
     Disown,
-    Flight,
     GiveUp,
     Pause,
     Recipe,
@@ -36,17 +36,17 @@ class Reading(Noting):
 
     def __init__(self) -> None:
         super().__init__()
-        self.awaited: list[Flight] = []
+        self.awaited: list[Batch] = []
         self.happens: list[Callable[[], bool]] = []
-        self.seen: list[tuple[Flight, float]] = []
+        self.seen: list[tuple[Batch, float]] = []
 
-    def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        self.awaited.append(flight)
-        super().fly(flight, done)
+    def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+        self.awaited.append(batch)
+        super().send_batch(batch, done)
         self.sent.pop()
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
-        self.seen.append((flight, seconds))
+    def hear(self, batch: Batch, seconds: float) -> bool:
+        self.seen.append((batch, seconds))
         return self.happens.pop(0)()
 
 
@@ -166,7 +166,7 @@ def test_what_another_thread_sends_is_not_for_the_reader(
 def test_replies_that_are_told_twice_are_heard_once(host: Reading) -> None:
     """Whoever was struck as it read has them told again, by the connection thread."""
     asking = begun(host, (Create(f"{PATH}/c-", b""),), SECOND)
-    again = host.flights[0].done
+    again = host.batches[0].done
     host.answer(node(OWN))
     again((node(OWN),))
     assert asking.answers == [(node(OWN),)]
@@ -175,7 +175,7 @@ def test_replies_that_are_told_twice_are_heard_once(host: Reading) -> None:
 
 def test_a_busy_answer_that_is_told_twice_is_rested_after_once(host: Reading) -> None:
     asking = begun(host, FIRST, SECOND)
-    again = host.flights[0].done
+    again = host.batches[0].done
     host.answer(BUSY)
     again((BUSY,))
     (rest,) = host.pauses

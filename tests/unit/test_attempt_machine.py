@@ -12,17 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.fakes import failure
 from tests.modes import examples
-from tests.unit.test_stages import CASES
+from tests.unit.test_attempt_state import CASES
 from zklock._engine.attempt import Attempt
-from zklock._engine.machine import IllegalStep
-from zklock._engine.stages import News, Stage
+from zklock._engine.attempt_state import AttemptEvent, Stage
+from zklock._engine.transition_table import IllegalStep
 from zklock._recipes.effects import (
+    Batch,
     Claim,
     Create,
     Event,
     Failed,
     Failure,
-    Flight,
     GiveUp,
     Node,
     Pause,
@@ -35,7 +35,7 @@ from zklock.token import FencingToken
 
 BUSY = Failed(Failure.DROPPED, failure(Failure.DROPPED, "/lock").error, busy=True)
 ASKED: dict[str, Any] = {
-    "flight": (Create("/lock/c-", b""),),
+    "batch": (Create("/lock/c-", b""),),
     "claim": Claim("/lock/c-0", FencingToken(1, 0), lambda: iter(())),  # type: ignore[arg-type, return-value]
     "wait": Wait("/lock/b-0", None),
     "pause": Pause(1.0),
@@ -45,7 +45,7 @@ ASKED: dict[str, Any] = {
 
 @dataclass(eq=False)
 class Call:
-    """A flight that is not answered, or a pause that is not over."""
+    """A batch that is not answered, or a pause that is not over."""
 
     done: Callable[..., object]
     off: bool = False
@@ -58,7 +58,7 @@ class Host:
         self.interrupted = False
         self.connected = True
         self.entered: set[Attempt[Any]] = set()
-        self.flights: list[Call] = []
+        self.batches: list[Call] = []
         self.pauses: list[Call] = []
         self.swept: list[str] = []
         self.disowned: list[tuple[str, str]] = []
@@ -76,17 +76,17 @@ class Host:
     def leave(self, attempt: Attempt[Any]) -> None:
         self.entered.discard(attempt)
 
-    def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
         raise AssertionError("nobody waits here")
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float) -> bool:
         raise AssertionError("nobody waits here")
 
     def park(self, attempt: Attempt[Any]) -> None:
         self._called()
 
-    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        self.flights.append(Call(done))
+    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+        self.batches.append(Call(done))
         self._called()
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
@@ -124,7 +124,7 @@ class Host:
         self.jobs.append(job)
 
 
-asks = st.sampled_from([*ASKED, "flight", "wait"])
+asks = st.sampled_from([*ASKED, "batch", "wait"])
 some = st.integers(0, 7)
 
 
@@ -152,33 +152,35 @@ class AnyNews(RuleBasedStateMachine):
                 self.heard.append(error)
         return "the end"
 
-    def expect(self, news: News, meanwhile: News | None = None) -> None:
+    def expect(self, news: AttemptEvent, meanwhile: AttemptEvent | None = None) -> None:
         """Note the stage to which news leads; ``meanwhile`` comes while the host is called."""
         then = CASES[self.stage, news]
         assert then is not None
         self.stage = then
         if then is not Stage.RUNNING:
             return
-        if news is News.CLIENT_OVER:
+        if news is AttemptEvent.CLIENT_OVER:
             self.stage = Stage.OVER
             return
-        flies = Stage.FLIGHT if self.host.connected else Stage.PARKED
-        landings = {"flight": flies, "claim": Stage.CLAIM, "wait": Stage.WAIT}
+        flies = Stage.BATCH if self.host.connected else Stage.PARKED
+        landings = {"batch": flies, "claim": Stage.CLAIM, "wait": Stage.WAIT}
         landings |= {"pause": Stage.PAUSE, "end": Stage.OVER}
-        if news is News.CONNECTED:
+        if news is AttemptEvent.CONNECTED:
             self.stage = flies  # the recipe goes on asking for the same
         else:
             self.stage = landings[self.ask]
         if meanwhile is not None and self.stage not in {Stage.WAIT, Stage.OVER}:
             self.expect(meanwhile)
 
-    def tell(self, ask: str, news: News, call: Callable[[], object], during: bool = False) -> None:
+    def tell(
+        self, ask: str, news: AttemptEvent, call: Callable[[], object], during: bool = False
+    ) -> None:
         """Bring news; ``during``: somebody gives the attempt up while the host is called for it."""
         self.ask = ask
-        during = during and not self.given_up and news is not News.CLIENT_OVER
+        during = during and not self.given_up and news is not AttemptEvent.CLIENT_OVER
         if during:
             self.host.meanwhile = self.attempt.give_up
-        self.expect(news, News.GIVEN_UP if during else None)
+        self.expect(news, AttemptEvent.GIVEN_UP if during else None)
         call()
         if during and self.host.meanwhile is None:
             self.given_up = True
@@ -186,31 +188,31 @@ class AnyNews(RuleBasedStateMachine):
 
     @rule(ask=asks, during=st.booleans())
     def start(self, ask: str, during: bool) -> None:
-        if CASES[self.stage, News.START] is None:
+        if CASES[self.stage, AttemptEvent.START] is None:
             with pytest.raises(IllegalStep):
                 self.attempt.start()
             self.host.jobs.pop()()
         else:
-            self.tell(ask, News.START, self.attempt.start, during)
+            self.tell(ask, AttemptEvent.START, self.attempt.start, during)
 
-    @precondition(lambda self: self.host.flights)
+    @precondition(lambda self: self.host.batches)
     @rule(ask=asks, number=some, busy=st.booleans(), during=st.booleans())
     def answer(self, ask: str, number: int, busy: bool, during: bool) -> None:
-        flights = self.host.flights
-        call = flights.pop(number % len(flights))
-        # What was sent last is what the recipe waits for, if it waits for a flight at all.
-        awaited = self.stage is Stage.FLIGHT and number % (len(flights) + 1) == len(flights)
-        news = News.ANSWERED_LATE
+        batches = self.host.batches
+        call = batches.pop(number % len(batches))
+        # What was sent last is what the recipe waits for, if it waits for a batch at all.
+        awaited = self.stage is Stage.BATCH and number % (len(batches) + 1) == len(batches)
+        news = AttemptEvent.ANSWERED_LATE
         if awaited:
-            news = News.BUSY if busy else News.ANSWERED
+            news = AttemptEvent.BUSY if busy else AttemptEvent.ANSWERED
         result = BUSY if busy else Node("/lock/c-0", b"", 1, mine=True)
         heard, swept = len(self.heard), len(self.host.swept)
-        self.tell(ask, news, lambda: call.done((result,)), during and news is News.ANSWERED)
-        if news is News.ANSWERED:
+        self.tell(ask, news, lambda: call.done((result,)), during and news is AttemptEvent.ANSWERED)
+        if news is AttemptEvent.ANSWERED:
             assert self.heard[heard] == (result,)
         else:
             assert len(self.heard) == heard
-        assert len(self.host.swept) - swept == (news is News.ANSWERED_LATE and not busy)
+        assert len(self.host.swept) - swept == (news is AttemptEvent.ANSWERED_LATE and not busy)
 
     @precondition(lambda self: self.host.pauses)
     @rule(ask=asks, number=some)
@@ -218,7 +220,7 @@ class AnyNews(RuleBasedStateMachine):
         call = self.host.pauses.pop(number % len(self.host.pauses))
         self.ask = ask
         if self.stage in {Stage.REST, Stage.PAUSE} and not call.off:
-            self.expect(News.ELAPSED)
+            self.expect(AttemptEvent.ELAPSED)
         call.done()
 
     @rule(connected=st.booleans())
@@ -228,25 +230,25 @@ class AnyNews(RuleBasedStateMachine):
     @precondition(lambda self: self.stage is not Stage.NEW)
     @rule(ask=asks, during=st.booleans())
     def resume(self, ask: str, during: bool) -> None:
-        self.tell(ask, News.CONNECTED, self.attempt.resume, during)
+        self.tell(ask, AttemptEvent.CONNECTED, self.attempt.resume, during)
 
     @precondition(lambda self: self.stage is not Stage.NEW)
     @rule(ask=asks, during=st.booleans())
     def lease_live(self, ask: str, during: bool) -> None:
-        self.tell(ask, News.LEASE_LIVE, self.attempt.lease_live, during)
+        self.tell(ask, AttemptEvent.LEASE_LIVE, self.attempt.lease_live, during)
 
     @precondition(lambda self: self.stage is not Stage.NEW)
     @rule(ask=asks)
     def refuse(self, ask: str) -> None:
         error = ZkLockError("refused", path="/lock")
-        self.tell(ask, News.REFUSED, lambda: self.attempt.refused(error))
+        self.tell(ask, AttemptEvent.REFUSED, lambda: self.attempt.refused(error))
 
     @precondition(lambda self: self.stage is not Stage.NEW)
     @rule(ask=asks)
     def watched(self, ask: str) -> None:
         waits = self.stage is Stage.WAIT
         path = "/lock/b-0" if waits else "/lock/of-another-wait"
-        self.tell(ask, News.WATCHED, lambda: self.attempt.watched(path, deleted=True))
+        self.tell(ask, AttemptEvent.WATCHED, lambda: self.attempt.watched(path, deleted=True))
         if waits:
             assert self.heard[-1] is Event.BLOCKER_GONE
 
@@ -255,17 +257,17 @@ class AnyNews(RuleBasedStateMachine):
         self.ask = ask
         if not self.given_up:
             self.given_up = self.attempt.done is False
-            self.expect(News.GIVEN_UP)
+            self.expect(AttemptEvent.GIVEN_UP)
         self.attempt.give_up()
 
     @rule(ask=asks)
     def lose_the_session(self, ask: str) -> None:
-        self.tell(ask, News.SESSION_GONE, self.attempt.session_replaced)
+        self.tell(ask, AttemptEvent.SESSION_GONE, self.attempt.session_replaced)
 
     @rule(ask=asks)
     def close_the_client(self, ask: str) -> None:
         error = ClientClosed("closed")
-        self.tell(ask, News.CLIENT_OVER, lambda: self.attempt.session_replaced(error))
+        self.tell(ask, AttemptEvent.CLIENT_OVER, lambda: self.attempt.session_replaced(error))
 
     @invariant()
     def is_where_the_table_says(self) -> None:

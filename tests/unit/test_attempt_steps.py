@@ -13,8 +13,9 @@ from tests.unit.test_attempt_machine import Host
 from zklock import Grant
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
-from zklock._engine.machine import IllegalStep
+from zklock._engine.transition_table import IllegalStep
 from zklock._recipes.effects import (
+    Batch,
     Claim,
     ClaimAll,
     Create,
@@ -23,7 +24,6 @@ from zklock._recipes.effects import (
     Exists,
     Failed,
     Failure,
-    Flight,
     Node,
     Pause,
     Recipe,
@@ -56,16 +56,16 @@ class Noting(Host):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent: list[Flight] = []
+        self.sent: list[Batch] = []
         self.seconds: list[float] = []
         self.watching: list[list[str]] = []
         self.resting: list[str] = []
         self.limits: list[float | None] = []
         self.grants: Any = None
 
-    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        self.sent.append(flight)
-        super().fly(flight, done)
+    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+        self.sent.append(batch)
+        super().send_batch(batch, done)
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         self.seconds.append(seconds)
@@ -88,8 +88,8 @@ class Noting(Host):
         return self.grants if self.grants is not None and attempt.accept() else None
 
     def answer(self, *results: Any) -> None:
-        """Answer the oldest flight."""
-        self.flights.pop(0).done(results)
+        """Answer the oldest batch."""
+        self.batches.pop(0).done(results)
 
     def elapse(self) -> None:
         """End the oldest pause."""
@@ -220,8 +220,8 @@ def test_what_ends_a_wait(host: Noting, fired: Any, heard: Event | None, early: 
 
 @pytest.mark.parametrize("request_", [Watch(BLOCKER), WatchList(BLOCKER), WatchExists(BLOCKER)])
 def test_new_watches_make_what_fired_before_them_old_news(host: Noting, request_: Request) -> None:
-    flight = (Sync(PATH), request_)
-    asking = Asking(host, flight, flight, Wait(BLOCKER, OWN)).start()
+    batch = (Sync(PATH), request_)
+    asking = Asking(host, batch, batch, Wait(BLOCKER, OWN)).start()
     asking.attempt.watched(BLOCKER, deleted=False)
     host.answer(None, node(BLOCKER))
     assert host.watching == [[BLOCKER], [BLOCKER]]
@@ -320,8 +320,8 @@ def test_pauses_grow_while_zookeeper_is_busy_and_begin_anew_after_an_answer(host
 def test_nodes_that_a_late_answer_brings_are_swept(host: Noting) -> None:
     """Whoever asked for them has gone on without them."""
     creates = Create(f"{PATH}/c-", b""), Create(f"{PATH}/d-", b"")
-    flight = (Sync(PATH), *creates, Exists(OTHER), CreateAll(creates), CreateAll(creates))
-    asking = Asking(host, flight).start()
+    batch = (Sync(PATH), *creates, Exists(OTHER), CreateAll(creates), CreateAll(creates))
+    asking = Asking(host, batch).start()
     asking.attempt.session_replaced(ClientClosed("closed"))
     assert asking.attempt.done
     many = (f"{PATH}/e-1", f"{PATH}/e-2")
@@ -358,7 +358,7 @@ def test_clean_ups_follow_each_other_until_one_succeeds(host: Noting) -> None:
         assert host.seconds == seconds
         host.elapse()
     host.answer(None)
-    assert (host.entered, host.flights, host.pauses, host.jobs) == (set(), [], [], [])
+    assert (host.entered, host.batches, host.pauses, host.jobs) == (set(), [], [], [])
 
 
 def test_a_step_that_the_host_fails_is_logged(

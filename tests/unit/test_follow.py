@@ -31,7 +31,7 @@ class Looks:
         self._asked = next(recipe)
 
     def look(self, *answers: Any) -> None:
-        """Answer one flight after the other until the recipe waits, and wake it."""
+        """Answer one batch after the other until the recipe waits, and wake it."""
         for answer in answers:
             if self._asked == (Sync("/a"),):
                 self._asked = self._recipe.send((None,))

@@ -933,14 +933,14 @@ class Strike(Exception):
     """What a signal handler raises."""
 
 
-FLIGHT = (Sync("/"),)
+BATCH = (Sync("/"),)
 
 
 class Landing:
     """What a caller waits for: the replies to its riders, or their end."""
 
     def __init__(self, rides: Rides, *names: str) -> None:
-        self.flight = FLIGHT
+        self.batch = BATCH
         self.heard: list[tuple[str, int | None]] = []
         self.threads: set[int] = set()
         self.names = names
@@ -981,7 +981,7 @@ class TestACallerThatReads:
         for _ in range(3):
             landing, sent = self.departed(kazoo, rides, "/a", "/b")
             kazoo.far.sendall(answers(sent[0]) + answers(sent[1], NO_NODE))
-            assert kazoo.handler.hear(FLIGHT, SOON)
+            assert kazoo.handler.hear(BATCH, SOON)
             assert landing.heard == [("/a", 0), ("/b", NO_NODE)]
             assert landing.threads == {threading.get_ident()}
             assert kazoo.connection.reading is None
@@ -993,8 +993,8 @@ class TestACallerThatReads:
         for at in range(0, len(stream), size):
             assert not landing.done.is_set()
             kazoo.far.sendall(stream[at : at + size])
-            assert kazoo.handler.hear(FLIGHT, SOON)
-        assert not kazoo.handler.hear(FLIGHT, SOON)
+            assert kazoo.handler.hear(BATCH, SOON)
+        assert not kazoo.handler.hear(BATCH, SOON)
         assert landing.threads == {threading.get_ident()}
 
     def test_asks_again_before_it_sleeps_where_replies_come_soon(
@@ -1018,13 +1018,13 @@ class TestACallerThatReads:
             replies.append(answers(sent))
             if not late:
                 kazoo.far.sendall(replies.pop())
-            assert kazoo.handler.hear(FLIGHT, SOON)
+            assert kazoo.handler.hear(BATCH, SOON)
         assert spun == [0, 1, 2, 3, 0, 1]
 
     def test_leaves_all_else_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
         landing, sent = self.departed(kazoo, rides, "/a", "/b")
         kazoo.far.sendall(answers(sent[0]) + event(CHILD, "/of-kazoo") + answers(sent[1]))
-        assert kazoo.handler.hear(FLIGHT, SOON)
+        assert kazoo.handler.hear(BATCH, SOON)
         assert landing.done.wait(SOON)
         assert landing.heard == [("/a", 0), ("/b", 0)]
         assert len(landing.threads) == 2
@@ -1037,7 +1037,7 @@ class TestACallerThatReads:
         over = threading.Event()
 
         def hear() -> None:
-            while kazoo.handler.hear(FLIGHT, SOON):
+            while kazoo.handler.hear(BATCH, SOON):
                 pass
             over.set()
 
@@ -1062,37 +1062,37 @@ class TestACallerThatReads:
         kazoo.far.sendall(answers(sent[0]))
         rides.ride("/other")
         assert landing.done.wait(SOON)
-        assert not kazoo.handler.hear(FLIGHT, SOON)
+        assert not kazoo.handler.hear(BATCH, SOON)
 
     def test_whose_time_is_over_leaves_it_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
         landing, sent = self.departed(kazoo, rides, "/a")
-        assert kazoo.handler.hear(FLIGHT, 2 * gateway.LONGEST)
+        assert kazoo.handler.hear(BATCH, 2 * gateway.LONGEST)
         assert kazoo.connection.reading is not None
-        assert kazoo.handler.hear(FLIGHT, 0.0)
-        assert not kazoo.handler.hear(FLIGHT, SOON)
+        assert kazoo.handler.hear(BATCH, 0.0)
+        assert not kazoo.handler.hear(BATCH, SOON)
         kazoo.far.sendall(answers(sent[0]))
         assert landing.done.wait(SOON)
 
     def test_does_not_read_while_something_is_under_way(self, kazoo: Kazoo, rides: Rides) -> None:
         rides.ride("/before")
         landing, sent = self.departed(kazoo, rides, "/a")
-        assert not kazoo.handler.hear(FLIGHT, SOON)
+        assert not kazoo.handler.hear(BATCH, SOON)
         kazoo.far.sendall(answers(sent[0]) + answers(sent[1]))
         assert landing.done.wait(SOON)
         assert threading.get_ident() not in landing.threads
 
-    def test_reads_for_no_other_flight(self, kazoo: Kazoo, rides: Rides) -> None:
+    def test_reads_for_no_other_batch(self, kazoo: Kazoo, rides: Rides) -> None:
         landing, sent = self.departed(kazoo, rides, "/a")
         assert not kazoo.handler.hear((Sync("/"),), SOON)
         kazoo.far.sendall(answers(sent[0]))
-        assert kazoo.handler.hear(FLIGHT, SOON)
+        assert kazoo.handler.hear(BATCH, SOON)
         assert landing.threads == {threading.get_ident()}
 
     @pytest.mark.parametrize("how", ["end", "close"])
     def test_hears_of_the_end_of_the_connection(self, kazoo: Kazoo, rides: Rides, how: str) -> None:
         landing, _ = self.departed(kazoo, rides, "/a")
         (kazoo.connection if how == "close" else kazoo.far).close()
-        while kazoo.handler.hear(FLIGHT, SOON):
+        while kazoo.handler.hear(BATCH, SOON):
             pass
         if how == "end":
             with pytest.raises(ConnectionResetError):
@@ -1117,7 +1117,7 @@ class TestACallerThatReads:
             else:
                 depart()
                 kazoo.far.sendall(answers(1) + answers(2))
-                moments.run(lambda: kazoo.handler.hear(FLIGHT, SOON), at)  # noqa: B023
+                moments.run(lambda: kazoo.handler.hear(BATCH, SOON), at)  # noqa: B023
             assert not kazoo.handler.interrupted()
             kazoo.handler.nudge()  # as ``RidingStore`` does
             rides.ride("/next")  # as a heartbeat does
@@ -1178,7 +1178,7 @@ class TestAnInterrupt:
         rides.ride("/a")
         landing = Landing(rides, "/b")
         kazoo.handler.depart(landing.riders, landing)
-        assert not kazoo.handler.hear(FLIGHT, SOON)
+        assert not kazoo.handler.hear(BATCH, SOON)
         goes.set()
         other.join()
         assert names(kazoo.sent()) == ["/a", "/b"]

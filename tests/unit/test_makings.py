@@ -31,9 +31,9 @@ class Wire:
         self.asked.append(put)
 
     def follower(self, number: int, *, makes: bool, path: str = PATH) -> _Follower:
-        flight: tuple[Any, ...] = (Create(f"{path}/x-", b"", number), List(path))
+        batch: tuple[Any, ...] = (Create(f"{path}/x-", b"", number), List(path))
         if makes:
-            flight = (MakePath(path), *flight)
+            batch = (MakePath(path), *batch)
 
         def send(_: _Landing) -> None:
             if number == self.interrupt:
@@ -41,8 +41,8 @@ class Wire:
                 raise KeyboardInterrupt
             self.sent.append(number)
 
-        landing = _Landing(flight, lambda results: self.landed.update({number: results}))
-        return _Follower(flight, landing, send)
+        landing = _Landing(batch, lambda results: self.landed.update({number: results}))
+        return _Follower(batch, landing, send)
 
     def makes(self, number: int) -> None:
         """Ask for the node: it was found missing."""

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from zklock._engine import lifecycle, stages
+from zklock._engine import attempt_state, grant_state
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -58,7 +58,7 @@ def test_a_table_of_figures_is_as_measured(name: str) -> None:
     assert found[2] == figures.TABLES[name](), "run: python docs/site/pictures.py"
 
 
-def copied(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def copy_error(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Have the tables and the plots made from a copy of what was measured."""
     for file in figures.RESULTS.glob("*.json"):
         (folder / file.name).write_text(file.read_text())
@@ -68,7 +68,7 @@ def copied(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def test_a_lock_is_compared_with_each_peer_and_a_missing_one_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    copied(monkeypatch, tmp_path)
+    copy_error(monkeypatch, tmp_path)
     told = figures.measured("lock")
     told["conditions"] |= {"Curator": "5.7.1", "missing": {}}
     here = told["figures"]["one machine"]
@@ -94,7 +94,7 @@ def test_memory_and_disk_stand_side_by_side_and_who_is_nowhere_has_no_row(
     def times(micro: int) -> dict[str, float]:
         return {"p10": micro / 2e6, "p50": micro / 1e6, "p90": micro / 5e5}
 
-    copied(monkeypatch, tmp_path)
+    copy_error(monkeypatch, tmp_path)
     told = figures.measured("lock")
     told["conditions"] |= {
         "backend": "java",
@@ -118,7 +118,7 @@ def test_memory_and_disk_stand_side_by_side_and_who_is_nowhere_has_no_row(
 def test_held_locks_are_told_each_in_the_unit_of_its_row(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    copied(monkeypatch, tmp_path)
+    copy_error(monkeypatch, tmp_path)
     told = figures.measured("held")
     told["conditions"] |= {"count": 500, "timeout": 8.0}
     told["figures"] |= {"resident": 2048.0, "traced": 1024.0}
@@ -135,7 +135,7 @@ def test_held_locks_are_told_each_in_the_unit_of_its_row(
 def test_a_table_and_a_plot_follow_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    copied(monkeypatch, tmp_path)
+    copy_error(monkeypatch, tmp_path)
     told = figures.measured("fencing")
     told["day"] = "1999-12-31"
     told["figures"]["file, durable"] = {"unguarded": 100.0, "guarded": 123.0}
@@ -148,7 +148,9 @@ def test_a_table_and_a_plot_follow_what_was_measured(
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [("life", lifecycle.TABLE), ("stages", stages.TABLE)], ids=["life", "stages"]
+    ("name", "table"),
+    [("life", grant_state.TABLE), ("stages", attempt_state.TABLE)],
+    ids=["life", "stages"],
 )
 def test_a_state_machine_shows_all_states_and_all_steps_that_change_them(
     name: str, table: dict[Any, Any]

@@ -316,20 +316,20 @@ def set_up(profile: WorkerRecord) -> tuple[Any, list[None]]:
     left: list[None] = []
     desk = nodes.WorkerNodes(PLACES, profile)
     recipe: Any = nodes.attend(desk, lambda *_: None, lambda: left.append(None))
-    flight: Any = next(recipe)
+    batch: Any = next(recipe)
     for number in range(3):
-        (create,) = flight
-        flight = recipe.send((Node(f"{create.prefix}{number:010d}", b"", 0, True),))
+        (create,) = batch
+        batch = recipe.send((Node(f"{create.prefix}{number:010d}", b"", 0, True),))
     return recipe, left
 
 
-def deleted(recipe: Any, flight: Any) -> list[str]:
+def deleted(recipe: Any, batch: Any) -> list[str]:
     """Have all that it asks for done, until it ends by an error; return what it has deleted."""
     paths: list[str] = []
     while True:
-        paths += [each.path for each in flight if isinstance(each, Delete)]
+        paths += [each.path for each in batch if isinstance(each, Delete)]
         try:
-            flight = recipe.send((None,) * len(flight))
+            batch = recipe.send((None,) * len(batch))
         except AccessDenied:
             return paths
 
@@ -366,11 +366,11 @@ class Attending:
         gone = Failed(Failure.MISSING, ZkLockError("gone"))
         self.first = self.recipe.send((gone,) * 3)
 
-    def clears(self, flight: Any) -> Any:
+    def clears(self, batch: Any) -> Any:
         """Have all that it deletes deleted; return what ends it, or what it asks for then."""
-        while all(isinstance(each, Write | Delete) for each in flight):
-            flight = self.recipe.send((None,) * len(flight))
-        return flight
+        while all(isinstance(each, Write | Delete) for each in batch):
+            batch = self.recipe.send((None,) * len(batch))
+        return batch
 
 
 def test_a_worker_whose_node_was_deleted_begins_anew() -> None:
@@ -383,17 +383,17 @@ def test_a_worker_whose_node_was_deleted_begins_anew() -> None:
 def test_one_that_leaves_as_it_clears_up_does_not_begin_anew() -> None:
     """It is told to give up once. A worker that went on would be handed shards for ever."""
     worker = Attending()
-    flight = worker.recipe.throw(GiveUp())
-    assert flight == worker.first
+    batch = worker.recipe.throw(GiveUp())
+    assert batch == worker.first
     with pytest.raises(GiveUp):
-        worker.clears(flight)
+        worker.clears(batch)
     assert worker.left == [None]
 
 
 def test_nor_if_its_session_ends_then() -> None:
     worker = Attending()
     worker.recipe.throw(GiveUp())
-    flight = worker.recipe.throw(SessionReplaced(None))
+    batch = worker.recipe.throw(SessionReplaced(None))
     with pytest.raises(GiveUp):
-        worker.clears(flight)
+        worker.clears(batch)
     assert worker.left == [None]

@@ -126,7 +126,7 @@ def world() -> World:
 # What it costs.
 
 
-def test_a_free_lock_takes_one_flight_of_two_requests(world: World) -> None:
+def test_a_free_lock_takes_one_batch_of_two_requests(world: World) -> None:
     contender = world.start()
     assert sent(world.clients[0]) == [Create, List]
     world.settle()
@@ -397,7 +397,7 @@ def test_a_writer_may_leave_a_reader_in_its_place(world: World) -> None:
 
 
 def test_parent_and_node_deleted_before_the_listing(world: World) -> None:
-    """H13, at its worst: between the two requests of the first flight."""
+    """H13, at its worst: between the two requests of the first batch."""
     contender = world.start()
     client = world.clients[0]
     client.serve()
@@ -556,12 +556,12 @@ def test_a_give_up_while_an_error_is_being_cleaned_up_after(
     assert client.attempts == 0
 
 
-def test_an_interrupt_while_the_first_flight_is_sent(world: World) -> None:
+def test_an_interrupt_while_the_first_batch_is_sent(world: World) -> None:
     """H9: KeyboardInterrupt strikes anywhere."""
-    for flights in range(2):
+    for batches in range(2):
         world.server.delete(PATH)
         client = world.clients[0]
-        client.interrupt_in = flights
+        client.interrupt_in = batches
         contender = world.contender()
         with pytest.raises(KeyboardInterrupt):
             contender.attempt.start()
@@ -576,7 +576,7 @@ def test_an_interrupt_while_the_first_flight_is_sent(world: World) -> None:
 # As a generator: what it asks for, one by one.
 
 
-def test_a_recipe_that_is_told_to_give_up_at_its_first_flight_sends_nothing() -> None:
+def test_a_recipe_that_is_told_to_give_up_at_its_first_batch_sends_nothing() -> None:
     asked: Any = lock_recipe.acquire(World().entry())
     assert [type(request) for request in next(asked)] == [Create, List]
     with pytest.raises(GiveUp):
@@ -595,7 +595,7 @@ def test_the_claim_names_the_node_and_its_token(world: World) -> None:
     asked: Any = lock_recipe.acquire(world.entry())
     client = world.clients[0]
     results: list[Any] = []
-    client.fly(next(asked), results.extend)
+    client.send_batch(next(asked), results.extend)
     client.serve(2)
     client.deliver(2)
     claim = asked.send(tuple(results))
@@ -666,13 +666,13 @@ def test_a_withdrawal_that_cannot_look_for_its_node_tries_again_after_growing_pa
     entry = world.entry()
     entry.uuid = "u"
     asked: Any = lock_recipe.leave(entry)
-    flight = next(asked)
+    batch = next(asked)
     refused = failure(Failure.OTHER, PATH)
     pauses = []
     for _ in range(3):
-        assert [type(request) for request in flight] == [Sync, List]
+        assert [type(request) for request in batch] == [Sync, List]
         pauses.append(asked.send((refused, refused)))
-        flight = asked.send(None)
+        batch = asked.send(None)
     assert pauses == [Pause(0.05), Pause(0.1), Pause(0.2)]
 
 
@@ -693,9 +693,9 @@ def test_a_parent_that_is_deleted_as_soon_as_it_is_made_is_made_again() -> None:
     next(asked)
     made: tuple[None, ...] = ()
     for _ in range(2):
-        flight = asked.send((*made, missing, missing))
+        batch = asked.send((*made, missing, missing))
         made = (None,)
-        assert [type(request) for request in flight] == [MakePath, Create, List]
+        assert [type(request) for request in batch] == [MakePath, Create, List]
 
 
 def test_a_parent_that_may_not_be_made_is_an_error() -> None:
@@ -849,7 +849,7 @@ class Faults(Network):
     def give_up_in_the_middle_of_the_next_step(self, contender: Contender) -> None:
         """As if from another thread, which gets in between."""
         contender.gave_up = True
-        contender.client.on_flight = contender.attempt.give_up
+        contender.client.on_batch = contender.attempt.give_up
 
     @rule(contender=contenders, interrupt=st.sampled_from([None] * 5 + [0]))
     def release(self, contender: Contender, interrupt: int | None) -> None:
@@ -858,7 +858,7 @@ class Faults(Network):
             self.interruptible(contender, interrupt, partial(contender.client.release, grant))
 
     def interruptible(self, contender: Contender, after: int | None, call: Any) -> None:
-        """Call, with a KeyboardInterrupt after so many flights."""
+        """Call, with a KeyboardInterrupt after so many batches."""
         contender.client.interrupt_in = after
         try:
             call()
@@ -948,7 +948,7 @@ class Faults(Network):
             self.server.delete(path)
         self.server.bury()
         for client in self.world.clients:
-            client.interrupt_in = client.on_flight = None
+            client.interrupt_in = client.on_batch = None
         while True:
             self.world.settle()
             self.nobody_holds_with_another()

@@ -54,12 +54,12 @@ class Store:
         results: Any = None
         while True:
             try:
-                flight = recipe.send(results)
+                batch = recipe.send(results)
             except StopIteration as stop:
                 assert next(self.answers, "none") == "none"
                 return stop.value
-            assert isinstance(flight, tuple)
-            results = tuple(map(self.answer, flight))
+            assert isinstance(batch, tuple)
+            results = tuple(map(self.answer, batch))
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ class Client:
         )
         wait_for(lambda: self.handler.line is not None, SOON, "the line")
 
-    def fly(self, path: str) -> tuple[threading.Event, list[Any]]:
+    def send_batch(self, path: str) -> tuple[threading.Event, list[Any]]:
         heard: list[Any] = []
         landed = threading.Event()
 
@@ -116,7 +116,7 @@ class Client:
             heard.extend(results)
             landed.set()
 
-        self.store.fly((Delete(path),), done)
+        self.store.send_batch((Delete(path),), done)
         return landed, heard
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ def test_a_rider_does_not_overtake_what_was_queued(book: Book, client: Client) -
             wanted.append(f"/{turn}-{number}")
             client.kazoo.exists_async(wanted[-1])
         wanted.append(f"/{turn}-rider")
-        landed, heard = client.fly(wanted[-1])
+        landed, heard = client.send_batch(wanted[-1])
         assert landed.wait(SOON)
         assert heard == [None]
     assert book.paths == wanted
@@ -157,7 +157,7 @@ def test_nor_where_other_threads_have_not_woken_kazoo_yet(book: Book) -> None:
         assert handler.held.acquire(timeout=SOON)
     wanted += "/mine", "/rider"
     client.kazoo.exists_async("/mine")
-    landed, _ = client.fly("/rider")
+    landed, _ = client.send_batch("/rider")
     assert landed.wait(SOON)
     assert book.paths == wanted
     handler.go.set()
@@ -173,7 +173,7 @@ def test_what_kazoo_is_asked_after_an_interrupt_is_not_overtaken(
     with monkeypatch.context() as struck:
         struck.setattr(wake, "wake", lambda: None)
         asked = client.kazoo.exists_async("/interrupted")
-    landed, _ = client.fly("/rider")
+    landed, _ = client.send_batch("/rider")
     assert landed.wait(SOON)
     assert asked.get(timeout=SOON) is None
     assert book.paths == ["/interrupted", "/rider"]
@@ -182,16 +182,16 @@ def test_what_kazoo_is_asked_after_an_interrupt_is_not_overtaken(
 @pytest.mark.hazard("H9")
 def test_a_caller_who_is_struck_leaves_nothing_in_line(book: Book, client: Client) -> None:
     moments = Moments()
-    moments.run(lambda: client.fly("/counted"))
+    moments.run(lambda: client.send_batch("/counted"))
     total = moments.count
     assert total > 40
     for at in range(1, total + 1):
-        moments.run(lambda at=at: client.fly(f"/{at}"), at)  # type: ignore[misc]
+        moments.run(lambda at=at: client.send_batch(f"/{at}"), at)  # type: ignore[misc]
         wait_for(lambda: client.handler.waiting == 0, SOON, f"all is sent, struck at {at}")
 
 
 def test_a_later_server_hears_what_riders_have_seen(book: Book, client: Client) -> None:
-    landed, _ = client.fly("/a")
+    landed, _ = client.send_batch("/a")
     assert landed.wait(SOON)
     assert client.kazoo.last_zxid == 0  # kazoo has not seen the reply
     client.handler.drop()
@@ -202,27 +202,27 @@ def test_a_later_server_hears_what_riders_have_seen(book: Book, client: Client) 
 
 def test_what_has_no_reply_when_the_connection_ends_is_dropped(book: Book, client: Client) -> None:
     book.mute = True
-    flights = [client.fly(f"/{number}") for number in range(5)]
+    batches = [client.send_batch(f"/{number}") for number in range(5)]
     wait_for(lambda: len(book.paths) == 5, SOON, lambda: f"{book.paths}")
     client.handler.drop()
-    for landed, heard in flights:
+    for landed, heard in batches:
         assert landed.wait(SOON)
         (failed,) = heard
         assert isinstance(failed, Failed)
         assert failed.why is Failure.DROPPED
     book.mute = False
     wait_for(lambda: client.handler.line is not None, SOON, "the line")
-    landed, heard = client.fly("/again")
+    landed, heard = client.send_batch("/again")
     assert landed.wait(SOON)
     assert heard == [None]
 
 
 def test_a_client_that_is_stopped_answers_every_rider(book: Book, client: Client) -> None:
     book.mute = True
-    flights = [client.fly(f"/{number}") for number in range(3)]
+    batches = [client.send_batch(f"/{number}") for number in range(3)]
     client.kazoo.stop()
-    flights.append(client.fly("/after"))
-    for landed, heard in flights:
+    batches.append(client.send_batch("/after"))
+    for landed, heard in batches:
         assert landed.wait(SOON)
         assert heard[0].why is Failure.DROPPED
 
@@ -253,12 +253,12 @@ def test_nothing_rides_before_kazoo_has_authenticated(book: Book) -> None:
 
 
 def test_what_takes_several_requests_goes_through_kazoo(book: Book, client: Client) -> None:
-    """The rest of the flight rides when that is done, which another thread of kazoo's tells."""
+    """The rest of the batch rides when that is done, which another thread of kazoo's tells."""
     for number in range(20):
         landed = threading.Event()
         path = f"/a/{number}"
-        flight = (MakePath(path), Create(f"{path}/x-", b""), List(path))
-        client.store.fly(flight, lambda _, landed=landed: landed.set())  # type: ignore[misc]
+        batch = (MakePath(path), Create(f"{path}/x-", b""), List(path))
+        client.store.send_batch(batch, lambda _, landed=landed: landed.set())  # type: ignore[misc]
         assert landed.wait(SOON)
         assert path in book.paths
         assert book.paths[-1] == f"{path}/x-"
@@ -282,10 +282,10 @@ def test_a_listing_is_shared_only_by_those_whose_creates_went_before_it(
 
     book.answer = slowly
     landed = [threading.Event() for _ in range(2)]
-    flight = (Create("/a/x-", b""), List("/a"))
-    client.store.fly(flight, lambda _: landed[0].set())
+    batch = (Create("/a/x-", b""), List("/a"))
+    client.store.send_batch(batch, lambda _: landed[0].set())
     assert asked.wait(SOON)
-    client.store.fly(flight, lambda _: landed[1].set())
+    client.store.send_batch(batch, lambda _: landed[1].set())
     assert not landed[1].is_set()
     go.set()
     assert all(each.wait(SOON) for each in landed)
@@ -297,7 +297,7 @@ def test_pings_go_on() -> None:
     """Kazoo sends them in time, although it does not see that there are replies."""
     with Book(timeout=3000) as book:
         client = Client(book)
-        assert client.fly("/a")[0].wait(SOON)
+        assert client.send_batch("/a")[0].wait(SOON)
         wait_for(lambda: -2 in book.xids, SOON, lambda: f"{book.xids}")
         wait_for(lambda: client.handler.line is not None, SOON, "the line")
         client.close()

@@ -808,12 +808,12 @@ def end(recipe: Any, answer: Any) -> Any:
 class Impatient:
     """One that waits behind another while permits are idle."""
 
-    FLIGHT = (Watch(BLOCKER), Watch(OWN), WatchList(LEASES), Read(ROOT))
+    BATCH = (Watch(BLOCKER), Watch(OWN), WatchList(LEASES), Read(ROOT))
     SLEEP = Wait(BLOCKER, OWN, beside=LEASES)
     IDLE = (node(BLOCKER, mine=False), node(OWN), MISSING, node(ROOT, b"1"))
 
     def __init__(self) -> None:
-        self.recipe = begun(entry(patient=False).wait_behind(BLOCKER, reads=False), self.FLIGHT)
+        self.recipe = begun(entry(patient=False).wait_behind(BLOCKER, reads=False), self.BATCH)
 
     def idle_but(self, place: int, result: Any) -> tuple[Any, ...]:
         return (*self.IDLE[:place], result, *self.IDLE[place + 1 :])
@@ -829,7 +829,7 @@ def test_an_impatient_contender_that_cannot_see_says_so(place: int) -> None:
 @pytest.mark.parametrize("place", range(4))
 def test_an_impatient_contender_looks_again_after_a_lost_reply(place: int) -> None:
     impatient = Impatient()
-    assert impatient.recipe.send(impatient.idle_but(place, DROPPED)) == Impatient.FLIGHT
+    assert impatient.recipe.send(impatient.idle_but(place, DROPPED)) == Impatient.BATCH
     assert impatient.recipe.send(Impatient.IDLE) == Impatient.SLEEP
 
 
@@ -856,7 +856,7 @@ def test_an_impatient_contender_hears_what_is_gone(event: Event, told: Event | N
 def test_an_impatient_contender_looks_at_the_leases_again_when_they_change() -> None:
     impatient = Impatient()
     impatient.recipe.send(Impatient.IDLE)
-    assert impatient.recipe.send(Event.UNWATCHED) == Impatient.FLIGHT
+    assert impatient.recipe.send(Event.UNWATCHED) == Impatient.BATCH
     taken = impatient.idle_but(2, Listing(["_c_it-lease-0000000000"], 7))
     assert end(impatient.recipe, taken) is Event.UNWATCHED
 

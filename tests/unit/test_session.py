@@ -692,7 +692,7 @@ class TestWatches:
         assert (leadership.lost.is_set(), seen) == (True, [True])
 
     def test_of_a_leader_are_on_the_data_of_the_election_too(self, world: World) -> None:
-        """One more request in the flight behind the first heartbeat, and none before."""
+        """One more request in the batch behind the first heartbeat, and none before."""
         world.acquire("/some/lock")
         leadership = lead(world)
         waiting = [world.stand() for _ in range(3)]

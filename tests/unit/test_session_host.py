@@ -113,7 +113,7 @@ def test_what_a_transaction_made_on_an_earlier_session_is_not_claimed(world: Wor
     landed: list[Any] = []
     world.latency = 0.1
     world.server.make_path(PATH)
-    world.session.fly((CreateAll((Create(f"{PATH}/c-", b""),)),), landed.append)
+    world.session.send_batch((CreateAll((Create(f"{PATH}/c-", b""),)),), landed.append)
     world.session.on_close()
     world.run(0.1)
     assert landed == [((f"{PATH}/c-0000000000",),)]
@@ -122,7 +122,7 @@ def test_what_a_transaction_made_on_an_earlier_session_is_not_claimed(world: Wor
 
 def test_what_a_transaction_did_not_make_is_not_claimed(world: World) -> None:
     landed: list[Any] = []
-    world.session.fly((CreateAll((Create("/missing/c-", b""),)),), landed.append)
+    world.session.send_batch((CreateAll((Create("/missing/c-", b""),)),), landed.append)
     world.run()
     assert landed[0][0].why is Failure.MISSING
     assert list(world.session._nodes) == []
@@ -456,7 +456,7 @@ def test_a_node_of_another_session_is_not_claimed(world: World, other: int) -> N
 def test_who_has_given_up_is_granted_nothing(world: World) -> None:
     token = world.acquire().token
     landed: list[Any] = []
-    world.session.fly((Create(f"{PATH}/c-", b""),), landed.append)
+    world.session.send_batch((Create(f"{PATH}/c-", b""),), landed.append)
     world.run()
     leave = partial(lock_recipe.leave, entry_of(PATH))
     attempt = world.session.attempt(leave(), terms=GrantOptions(PATH, "me", Grant))
@@ -480,22 +480,22 @@ def test_a_look_at_its_own_node_is_no_proof(world: World) -> None:
     before = world.session.lease_end
     world.now += BEAT / 2
     landed: list[Any] = []
-    world.session.fly((Exists(grant.path),), landed.append)
+    world.session.send_batch((Exists(grant.path),), landed.append)
     world.run()
     assert landed[0][0].mine
     assert world.session.lease_end == before
 
 
 def made(world: World, parent: str = PATH) -> None:
-    world.session.fly((Create(f"{parent}/c-", b""),), lambda _: None)
+    world.session.send_batch((Create(f"{parent}/c-", b""),), lambda _: None)
 
 
 def made_together(world: World) -> None:
-    world.session.fly((CreateAll((Create(f"{PATH}/c-", b""),)),), lambda _: None)
+    world.session.send_batch((CreateAll((Create(f"{PATH}/c-", b""),)),), lambda _: None)
 
 
 def found(world: World) -> None:
-    world.session.fly((Exists(next(iter(world.session._nodes))),), lambda _: None)
+    world.session.send_batch((Exists(next(iter(world.session._nodes))),), lambda _: None)
 
 
 @pytest.mark.parametrize("touch", [made, made_together, found])
@@ -519,7 +519,7 @@ def test_a_node_that_is_leaving_is_not_claimed(world: World) -> None:
     world.run()
     (node,) = world.session._nodes
     world.latency = math.inf
-    world.session.fly((Delete(node),), lambda _: None)
+    world.session.send_batch((Delete(node),), lambda _: None)
     assert list(world.session._nodes) == []
 
 
@@ -957,14 +957,14 @@ def test_it_is_interrupted_where_its_handler_is(
     assert world.session.interrupted
 
 
-def test_all_nodes_that_a_flight_finds_are_its_own(world: World) -> None:
+def test_all_nodes_that_a_batch_finds_are_its_own(world: World) -> None:
     world.server.make_path(PATH)
     made(world)
     made(world)
     world.run()
     mine = nodes(world)
     world.session._nodes.forget(mine)
-    world.session.fly(tuple([Exists(node) for node in mine]), lambda _: None)
+    world.session.send_batch(tuple([Exists(node) for node in mine]), lambda _: None)
     world.run()
     assert sorted(world.session._nodes) == mine
 
@@ -975,7 +975,7 @@ def test_a_node_that_lands_on_a_later_session_stays_one_of_its_own(
 ) -> None:
     """The session was replaced between the reply and its landing."""
     landings: list[Callable[[Any], None]] = []
-    monkeypatch.setattr(world.session._store, "fly", lambda _, done: landings.append(done))
+    monkeypatch.setattr(world.session._store, "send_batch", lambda _, done: landings.append(done))
     made(world)
     assert world.client.client_id is not None
     owner, _ = world.client.client_id

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 
 from tests.modes import examples
 from tests.unit.test_pool_states import CASES
-from zklock._engine.machine import IllegalStep
 from zklock._engine.outcome import Outcome
+from zklock._engine.transition_table import IllegalStep
 from zklock._pool import slot
 from zklock._pool.agenda import Agenda
 from zklock._pool.runners import CannotRun, Task

@@ -141,7 +141,9 @@ def opened(client: Any) -> Store:
 def test_a_request_that_is_too_large_is_not_sent(request_: Request) -> None:
     store = opened(KazooClient())
     answers: list[Any] = []
-    store.fly((request_,), answers.extend)  # the client is not started: it would not answer so
+    store.send_batch(
+        (request_,), answers.extend
+    )  # the client is not started: it would not answer so
     (failed,) = answers
     assert isinstance(failed, Failed)
     assert failed.why is Failure.OTHER
@@ -153,7 +155,7 @@ def test_the_longest_path_fits_into_every_request() -> None:
     assert 3 * len(path) + 64 * 1024 < MAX_REQUEST
 
 
-def test_a_flight_lands_once_whichever_threads_bring_its_answers() -> None:
+def test_a_batch_lands_once_whichever_threads_bring_its_answers() -> None:
     for _ in range(200):
         landed: list[tuple[Any, ...]] = []
         landing = _Landing((Sync("/"),) * 8, landed.append)
@@ -175,12 +177,12 @@ def test_a_flight_lands_once_whichever_threads_bring_its_answers() -> None:
 CREATE = Create("/a/b/x-", b"", 0)
 
 
-def test_a_flight_lands_at_once_where_the_parent_is_missing() -> None:
+def test_a_batch_lands_at_once_where_the_parent_is_missing() -> None:
     missing = Failed(Failure.MISSING, ZkLockError("no parent"))
     landed: list[tuple[object, ...]] = []
-    flight = (CREATE, List("/a/b"))
-    landing = _Landing(flight, landed.append)
-    landing.created(0, CREATE, flight, missing)
+    batch = (CREATE, List("/a/b"))
+    landing = _Landing(batch, landed.append)
+    landing.created(0, CREATE, batch, missing)
     assert landed == [(missing, missing)]
     landing.put(1, missing)  # the listing is answered later
     assert len(landed) == 1
@@ -189,22 +191,22 @@ def test_a_flight_lands_at_once_where_the_parent_is_missing() -> None:
 def test_other_listings_are_waited_for() -> None:
     missing, listing = Failed(Failure.MISSING, ZkLockError("no parent")), object()
     landed: list[tuple[object, ...]] = []
-    flight = (CREATE, List("/a"), List("/a/b"))
-    assert _listings_beside(CREATE, (MakePath("/a/b"), *flight)) == [3]
-    landing = _Landing(flight, landed.append)
-    landing.created(0, CREATE, flight, missing)
+    batch = (CREATE, List("/a"), List("/a/b"))
+    assert _listings_beside(CREATE, (MakePath("/a/b"), *batch)) == [3]
+    landing = _Landing(batch, landed.append)
+    landing.created(0, CREATE, batch, missing)
     assert landed == []
     landing.put(1, listing)
     assert landed == [(missing, listing, missing)]
 
 
 @pytest.mark.parametrize("why", [why for why in Failure if why is not Failure.MISSING])
-def test_a_flight_waits_for_all_its_answers(why: Failure) -> None:
+def test_a_batch_waits_for_all_its_answers(why: Failure) -> None:
     failed, listing = Failed(why, ZkLockError("it failed")), object()
     landed: list[tuple[object, ...]] = []
-    flight = (CREATE, List("/a/b"))
-    landing = _Landing(flight, landed.append)
-    landing.created(0, CREATE, flight, failed)
+    batch = (CREATE, List("/a/b"))
+    landing = _Landing(batch, landed.append)
+    landing.created(0, CREATE, batch, failed)
     assert landed == []
     landing.put(1, listing)
     assert landed == [(failed, listing)]

@@ -84,7 +84,7 @@ def world() -> World:
     return World()
 
 
-def test_free_locks_take_one_flight_and_one_transaction_to_go(world: World) -> None:
+def test_free_locks_take_one_batch_and_one_transaction_to_go(world: World) -> None:
     attempt = world.ticket().start()
     assert sent(world.client) == [CreateAll, *[List] * 4]
     world.settle()
@@ -267,10 +267,10 @@ def test_giving_up_is_refused_once_there_is_a_place_to_be_swept(world: World) ->
     assert world.queues == [1, 0, 0, 0]
 
 
-@pytest.mark.parametrize("flights", range(2))
-def test_an_interrupt_leaves_nothing(world: World, flights: int) -> None:
+@pytest.mark.parametrize("batches", range(2))
+def test_an_interrupt_leaves_nothing(world: World, batches: int) -> None:
     world.holder("/c")
-    world.client.interrupt_in = flights
+    world.client.interrupt_in = batches
     attempt = world.ticket()
     with pytest.raises(KeyboardInterrupt):
         attempt.start()

@@ -22,10 +22,10 @@ from zklock._engine.script import Answer, Front
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout, seconds_left
-from zklock._ground.copied import copied
+from zklock._ground.copy_error import copy_error
 from zklock._ground.loss import LostCallback
+from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
-from zklock._ground.uncopied import Uncopied
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import check_identity, limit_of, outcome, undo
@@ -153,7 +153,7 @@ R = TypeVar("R")
 T = TypeVar("T", bound=Term[Any])
 
 
-class ElectionBase(Uncopied, Observed, Generic[L, T]):
+class ElectionBase(NotCopyable, Observed, Generic[L, T]):
     """The part of an election that does not wait; see ``LeaderElection`` for the arguments."""
 
     _INSTEAD = "make another member, in another process with a client of its own"
@@ -498,7 +498,7 @@ class ElectionBase(Uncopied, Observed, Generic[L, T]):
                 token=term.leadership.token,
             )
         if term.candidacy.refused is not None:
-            raise copied(term.candidacy.refused)
+            raise copy_error(term.candidacy.refused)
         if handed_to is None:
             term.leadership.check()
         return handed_to or chosen

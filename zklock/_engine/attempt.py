@@ -2,7 +2,7 @@
 
 Nobody waits here. A step runs on the thread that brings the news: an answer, a watch, a lost
 session, or the caller. The steps are short and do not block. ``mailbox`` has one thread at a time
-run them, and ``stages`` says what news does in which stage. No lock is taken. So a signal handler
+run them, and ``attempt_state`` says what news does in which stage. No lock is taken. So a signal handler
 may give an attempt up, even if it has interrupted a step of the same attempt.
 """
 
@@ -18,14 +18,15 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from zklock._engine import stages
+from zklock._engine import attempt_state
+from zklock._engine.attempt_state import AttemptEvent, Stage
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.machine import IllegalStep
 from zklock._engine.mailbox import Mailbox, MailHost
 from zklock._engine.outcome import Outcome
-from zklock._engine.stages import News, Stage
+from zklock._engine.transition_table import IllegalStep
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import (
+    Batch,
     Claim,
     ClaimAll,
     Create,
@@ -33,7 +34,6 @@ from zklock._recipes.effects import (
     Disown,
     Event,
     Failed,
-    Flight,
     GiveUp,
     Node,
     Pause,
@@ -50,7 +50,7 @@ from zklock.errors import ZkLockError
 log = logging.getLogger("zklock")
 T = TypeVar("T")
 
-Asked: TypeAlias = Flight | Claim | ClaimAll | Wait | Pause | Disown
+Asked: TypeAlias = Batch | Claim | ClaimAll | Wait | Pause | Disown
 Advance: TypeAlias = Callable[[], Asked]
 """Advances the recipe; returns what it asks for next."""
 
@@ -123,14 +123,14 @@ class Host(MailHost, Protocol):
     def park(self, attempt: Attempt[Any]) -> None:
         """Call ``attempt.resume()`` when the client is connected."""
 
-    def fly(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        """Send the flight; ``done(results)`` is called."""
+    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+        """Send the batch; ``done(results)`` is called."""
 
-    def fly_awaited(self, flight: Flight, done: Callable[[tuple[Any, ...]], None]) -> None:
-        """Do as ``fly``, for a thread that waits, and may ``hear`` the answers itself."""
+    def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
-        """Wait for answers to a flight, at most so long; ``False`` at once if others hear them."""
+    def hear(self, batch: Batch, seconds: float) -> bool:
+        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
@@ -235,7 +235,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         return bool(self._outcome) or super().wait(timeout)
 
     def _hear(self, end: float) -> bool:
-        """Hear the answers to its flights until then, if this thread can; return whether it has."""
+        """Hear the answers to its batches until then, if this thread can; return whether it has."""
         heard = False
         while not self._outcome and (left := end - time.monotonic()) > 0:
             stay = self._stay
@@ -271,16 +271,16 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         return decision.fate is _Fate.ACCEPTED
 
     def resume(self) -> None:
-        """Send the parked flight: the client is connected."""
+        """Send the parked batch: the client is connected."""
         self._tell(self._connected)
 
     def lease_live(self) -> None:
         """Go on with the claim: the lease is live."""
-        self._tell(self._wake, News.LEASE_LIVE, partial(self._recipe.send, None))
+        self._tell(self._wake, AttemptEvent.LEASE_LIVE, partial(self._recipe.send, None))
 
     def refused(self, error: Exception) -> None:
         """Fail if suspended at a claim: there can be no lease."""
-        self._tell(self._wake, News.REFUSED, partial(self._recipe.throw, error))
+        self._tell(self._wake, AttemptEvent.REFUSED, partial(self._recipe.throw, error))
 
     def session_replaced(self, final: Exception | None = None) -> None:
         """Hear that the session is gone. ``final`` is the error if no other session will come."""
@@ -305,12 +305,12 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
 
     # From here on, only one thread runs at a time.
 
-    def _wake(self, news: News, advance: Advance, final: Exception | None = None) -> None:
+    def _wake(self, news: AttemptEvent, advance: Advance, final: Exception | None = None) -> None:
         """Advance the recipe until it is suspended or over, if the news has it go on.
 
         ``final``: no other session will come, and nothing that it asks for can be had.
         """
-        then = stages.TABLE[self._stage, news]
+        then = attempt_state.TABLE[self._stage, news]
         if then is not Stage.RUNNING:
             return
         self._stage = then
@@ -329,9 +329,9 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                 else:
                     going = self._begin(asked)
         except StopIteration as stop:
-            self._end(News.ENDS, stop.value, None)
+            self._end(AttemptEvent.ENDS, stop.value, None)
         except Exception as error:
-            self._end(News.ENDS, None, error)
+            self._end(AttemptEvent.ENDS, None, error)
 
     def _begin(self, asked: Asked) -> Advance | None:
         """Begin what the recipe asks for; return how to go on, ``None`` if it has to wait."""
@@ -345,11 +345,11 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                     if self.heard is not None:
                         self.heard = None
                     events = (self._meaning(asked, fired) for fired in self._events)
-                    answer, news = next(filter(None, events), None), News.WAITS
+                    answer, news = next(filter(None, events), None), AttemptEvent.WAITS
                     if answer is None and asked.far and asked.own is not None:
                         self._host.rest(self, asked.own)
                 case Claim():
-                    answer, news = self._host.claim(self, asked), News.CLAIMS
+                    answer, news = self._host.claim(self, asked), AttemptEvent.CLAIMS
                 case ClaimAll(claims):
                     return partial(self._recipe.send, self._host.claim_all(self, claims))
                 case Disown(path, uuid):
@@ -359,7 +359,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
                     stay.call_off = self._host.pause(
                         asked.seconds, partial(self._tell, self._elapsed, stay, None)
                     )
-                    news = News.PAUSES
+                    news = AttemptEvent.PAUSES
         except Exception as error:  # it is not known what was sent: what still comes is late
             log.exception(
                 "a step of an acquire failed; the acquire is withdrawn", extra=log_fields()
@@ -367,43 +367,43 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             return partial(self._recipe.throw, error)
         if answer is not None:
             return partial(self._recipe.send, answer)
-        self._stage, self._stay = stages.TABLE[self._stage, news], stay
+        self._stage, self._stay = attempt_state.TABLE[self._stage, news], stay
         return None
 
-    def _send(self, flight: Flight, stay: _Stay) -> News:
+    def _send(self, batch: Batch, stay: _Stay) -> AttemptEvent:
         if not self._host.connected:
             self._host.park(self)
-            return News.PARKS
-        watched = [it.path for it in flight if isinstance(it, _WATCHING)]
+            return AttemptEvent.PARKS
+        watched = [it.path for it in batch if isinstance(it, _WATCHING)]
         if watched:
             self._events = ()
             self._host.watch(self, watched)
-        done = partial(self._tell, self._landed, stay, flight)
+        done = partial(self._tell, self._on_reply, stay, batch)
         if self._awaited and self._awaited == threading.get_ident():
-            self._host.fly_awaited(flight, done)
+            self._host.send_awaited(batch, done)
         else:
-            self._host.fly(flight, done)
-        return News.SENDS
+            self._host.send_batch(batch, done)
+        return AttemptEvent.SENDS
 
     def _started(self) -> None:
-        self._wake(News.START, self._recipe.__next__)
+        self._wake(AttemptEvent.START, self._recipe.__next__)
         if self._stage is Stage.OVER:
             self._host.leave(self)  # it was over before it began
 
-    def _landed(self, stay: _Stay, flight: Flight, results: tuple[Any, ...]) -> None:
+    def _on_reply(self, stay: _Stay, batch: Batch, results: tuple[Any, ...]) -> None:
         if stay.answered:
-            self._stage = stages.TABLE[self._stage, News.ANSWERED_LATE]
+            self._stage = attempt_state.TABLE[self._stage, AttemptEvent.ANSWERED_LATE]
         elif stay is not self._stay:
-            self._stage = stages.TABLE[self._stage, News.ANSWERED_LATE]
-            # Nobody uses a node that was created by a flight which was given up.
-            for request, result in zip(flight, results, strict=True):
+            self._stage = attempt_state.TABLE[self._stage, AttemptEvent.ANSWERED_LATE]
+            # Nobody uses a node that was created by a batch which was given up.
+            for request, result in zip(batch, results, strict=True):
                 if isinstance(request, Create) and isinstance(result, Node):
                     self._host.sweep(result.path)
                 elif isinstance(request, CreateAll) and not isinstance(result, Failed):
                     for path in result:
                         self._host.sweep(path)
         elif [result for result in results if isinstance(result, Failed) and result.busy]:
-            self._stage = stages.TABLE[self._stage, News.BUSY]
+            self._stage = attempt_state.TABLE[self._stage, AttemptEvent.BUSY]
             stay.answered = True
             stay.call_off = self._host.pause(
                 backoff(self._rests), partial(self._tell, self._elapsed, stay, results)
@@ -412,34 +412,34 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         else:
             self._rests = 0
             stay.answered = True
-            self._wake(News.ANSWERED, partial(self._recipe.send, results))
+            self._wake(AttemptEvent.ANSWERED, partial(self._recipe.send, results))
 
     def _elapsed(self, stay: _Stay, answer: Any) -> None:
         if stay is self._stay:
-            self._wake(News.ELAPSED, partial(self._recipe.send, answer))
+            self._wake(AttemptEvent.ELAPSED, partial(self._recipe.send, answer))
 
     def _connected(self) -> None:
         stay = self._stay
         if stay is None:
-            self._stage = stages.TABLE[self._stage, News.CONNECTED]
+            self._stage = attempt_state.TABLE[self._stage, AttemptEvent.CONNECTED]
         else:
-            self._wake(News.CONNECTED, lambda: stay.asked)
+            self._wake(AttemptEvent.CONNECTED, lambda: stay.asked)
 
     def _replaced(self, final: Exception | None) -> None:
         lost = partial(self._recipe.throw, SessionReplaced(final))
         if final is None:
-            self._wake(News.SESSION_GONE, lost)
+            self._wake(AttemptEvent.SESSION_GONE, lost)
         else:
             new = self._stage is Stage.NEW
-            self._wake(News.CLIENT_OVER, self._recipe.__next__ if new else lost, final)
+            self._wake(AttemptEvent.CLIENT_OVER, self._recipe.__next__ if new else lost, final)
 
     def _happened(self, fired: _Fired) -> None:
         asked = self._stay.asked if self._stay is not None else None
         if not isinstance(asked, Wait):
-            self._stage = stages.TABLE[self._stage, News.WATCHED]
+            self._stage = attempt_state.TABLE[self._stage, AttemptEvent.WATCHED]
             self._events = (*self._events, fired)
         elif event := self._meaning(asked, fired):
-            self._wake(News.WATCHED, partial(self._recipe.send, event))
+            self._wake(AttemptEvent.WATCHED, partial(self._recipe.send, event))
 
     def _meaning(self, wait: Wait, fired: _Fired) -> Event | None:
         """Return the event that ends this wait, and note the news; ``None``: it waits on."""
@@ -450,7 +450,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
     def _withdraw(self) -> None:
         if self._decided is not None and self._decided.fate is _Fate.GIVEN_UP:
             new = self._stage is Stage.NEW
-            self._wake(News.GIVEN_UP, self._recipe.__next__ if new else self._throw_give_up)
+            self._wake(AttemptEvent.GIVEN_UP, self._recipe.__next__ if new else self._throw_give_up)
 
     def _throw_give_up(self) -> Asked:
         """Tell the recipe to give up. It is told once."""
@@ -458,9 +458,9 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         self._decided = _Decision(_Fate.WITHDRAWN, self._decided.error)
         return self._recipe.throw(GiveUp())
 
-    def _end(self, news: News, value: Any, error: BaseException | None) -> None:
+    def _end(self, news: AttemptEvent, value: Any, error: BaseException | None) -> None:
         """End with the recipe's outcome, unless it was given up. Repeatable until it is over."""
-        over = stages.TABLE[self._stage, news]
+        over = attempt_state.TABLE[self._stage, news]
         if self._stage is over:
             return
         begun = self._stage is not Stage.NEW
@@ -484,7 +484,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._abandon_made()
         finally:  # a second interrupt may have struck in it
             self._abandon_made()
-        self._end(News.TORN, None, error)
+        self._end(AttemptEvent.TORN, None, error)
 
     def _clean_up(self) -> None:
         """Start other attempts that remove what this one may have left, until one succeeds."""

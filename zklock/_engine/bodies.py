@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from zklock._ground.itself import Leaving
+from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.records import log_fields
-from zklock._ground.uncopied import Uncopied
 from zklock.errors import AcquireTimeout, LockLost, NotHeld
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class HasBody:
         raise NotImplementedError
 
 
-class Bodied(Uncopied, HasBody):
+class Bodied(NotCopyable, HasBody):
     """What may be held for a ``with`` body, and is released at its end."""
 
     def abandon(self) -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from zklock._engine import lifecycle
+from zklock._engine import grant_state
 from zklock._engine.bodies import Bodied, Left, Uses
 from zklock._engine.callbacks import check_callback
-from zklock._engine.lifecycle import State, Step
+from zklock._engine.grant_state import State, Step
 from zklock._engine.script import Answer, Asked, Front
+from zklock._ground.cached_property import cached_property
 from zklock._ground.clock import check_timeout
-from zklock._ground.kept import kept
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.records import log_fields
 from zklock._ground.telemetry import Over
@@ -108,7 +108,7 @@ class Losable(Bodied):
     def _loss(self) -> Loss | None:
         raise NotImplementedError
 
-    @kept
+    @cached_property
     def _callbacks(self) -> list[LostCallback]:
         """Those that were not called yet."""
         raise NotImplementedError
@@ -193,7 +193,7 @@ class GrantBase(Losable):
             self._undo = claim.undo
         self._keeper = keeper
         self._terms = terms
-        self._given = lifecycle.TABLE[State.CONTENDING, Step.GRANT]
+        self._given = grant_state.TABLE[State.CONTENDING, Step.GRANT]
 
     @property
     def tokens(self) -> tuple[FencingToken, ...]:
@@ -211,11 +211,11 @@ class GrantBase(Losable):
         undo = None if self._kept else self._undo
         return undo or self._departs or partial(steps.remove, self.path)
 
-    @kept
+    @cached_property
     def _callbacks(self) -> list[LostCallback]:
         return [self._terms.on_lost] if self._terms.on_lost else []
 
-    @kept
+    @cached_property
     def _end_told(self) -> Over:
         return {}
 
@@ -328,7 +328,7 @@ class GrantBase(Losable):
         return self.__dict__.setdefault("_ended", end) is end
 
     def _end(self, *, awaited: bool = False) -> Answer:
-        end = End(lifecycle.TABLE[self._given, Step.RELEASE])
+        end = End(grant_state.TABLE[self._given, Step.RELEASE])
         try:
             if not self.held or not self._end_with(end):
                 raise self._why_not()
@@ -350,7 +350,7 @@ class GrantBase(Losable):
     def _note_loss(self, reason: LossReason, *, noticed: float, lease_end: float) -> None:
         """Lose the grant if it is held. Tells nobody yet."""
         loss = Loss(reason, self, noticed, lease_end)
-        end = End(lifecycle.TABLE[self._given, Step.LOSE], loss)
+        end = End(grant_state.TABLE[self._given, Step.LOSE], loss)
         self._end_with(end)
 
     def _forget_waiters(self) -> None:
@@ -394,7 +394,7 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
 
     If one of them is over, the others are released, and then ``LockLost`` or ``NotHeld`` is raised.
     """
-    ends = {grant: End(lifecycle.TABLE[grant._given, Step.RELEASE]) for grant in grants}
+    ends = {grant: End(grant_state.TABLE[grant._given, Step.RELEASE]) for grant in grants}
     try:
         _set_ends(ends)
         mine = _ended_by(ends)

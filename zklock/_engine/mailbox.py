@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from zklock._engine.machine import IllegalStep
+from zklock._engine.transition_table import IllegalStep
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 

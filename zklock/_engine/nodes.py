@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Set
 
 from zklock._engine.grant import GrantBase
-from zklock._ground.several import Several
+from zklock._ground.multimap import Multimap
 
 _NEVER = -math.inf  # one object for all
 _GRANTED = 4096  # granted nodes that are remembered for the waiters behind them
@@ -42,7 +42,7 @@ class OwnNodes:
 
     def __init__(self) -> None:
         self._nodes: dict[str, OwnNode] = {}
-        self._grants: Several[str, GrantBase] = Several()  # by the path of the lock
+        self._grants: Multimap[str, GrantBase] = Multimap()  # by the path of the lock
         # Not a dict: to find its first key takes long where many before it were taken out.
         self._granted: OrderedDict[str, bool] = OrderedDict()
         self._unwatched: dict[str, None] = {}  # those with a grant, and without its watches

@@ -13,7 +13,7 @@ from zklock._ground.clock import clock as real_clock
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.riding import open_store
 from zklock._kazoo.store import Results
-from zklock._recipes.effects import Flight
+from zklock._recipes.effects import Batch
 
 
 class Thread(Protocol):
@@ -46,19 +46,19 @@ class Calling(Protocol):
 
 
 class Sends(Protocol):
-    """Sends flights (see ``Store``)."""
+    """Sends batches (see ``Store``)."""
 
-    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
         """Send the requests; call ``done(results)`` when all are answered."""
 
-    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        """Do as ``fly``, for a thread that waits, and may ``hear`` the answers itself.
+    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself.
 
         If it is interrupted meanwhile, ``done`` may be called twice, with the same results.
         """
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
-        """Wait for answers to a flight, at most so long; ``False`` at once if others hear them."""
+    def hear(self, batch: Batch, seconds: float) -> bool:
+        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
 
 
 Limit: TypeAlias = Callable[[float | None, Callable[[], object]], float | None]

@@ -44,7 +44,7 @@ from zklock._engine.runtime import Runtime, Thread
 from zklock._engine.script import Answer
 from zklock._engine.watches import HeldWatches, Watchers, asked_of
 from zklock._ground import telemetry
-from zklock._ground.copied import copied
+from zklock._ground.copy_error import copy_error
 from zklock._ground.happened import (
     Connected,
     HeartbeatAnswered,
@@ -55,9 +55,9 @@ from zklock._ground.happened import (
 )
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.mutexes import ReentrantMutex, owned_by_me
+from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.records import Fields, log_fields
 from zklock._ground.strikes import may_strike
-from zklock._ground.uncopied import Uncopied
 from zklock._kazoo import states
 from zklock._kazoo.client import Kazoo, closed_error, forked_error
 from zklock._kazoo.handler import Handler, WireObserver
@@ -65,6 +65,7 @@ from zklock._kazoo.states import Change
 from zklock._kazoo.store import Results, shielded
 from zklock._recipes import steps, together
 from zklock._recipes.effects import (
+    Batch,
     Check,
     Claim,
     Create,
@@ -76,7 +77,6 @@ from zklock._recipes.effects import (
     Exists,
     Failed,
     Failure,
-    Flight,
     Node,
     Recipe,
     Sync,
@@ -114,7 +114,7 @@ _FINDS = (Create, CreateAll, Exists)
 _LEAVES = (Delete, DeleteAll, DeleteIf, Depart)
 
 
-class Session(Uncopied, WireObserver):
+class Session(NotCopyable, WireObserver):
     """Keeps whether the session lives, and how long that may be believed."""
 
     _INSTEAD = "make what needs it in the other process, with a client of that process"
@@ -143,7 +143,7 @@ class Session(Uncopied, WireObserver):
         self._nodes = OwnNodes()
         self._watchers = Watchers()
         self._held_watches = HeldWatches(
-            self._nodes, lambda: self.guard, self._store.fly, self._read
+            self._nodes, lambda: self.guard, self._store.send_batch, self._read
         )
         self._outbox = Outbox()
         self._attempts: dict[Attempt[Any], None] = {}
@@ -381,8 +381,8 @@ class Session(Uncopied, WireObserver):
             self._parked[attempt] = None
         self._worker.wake()  # it may have been connected meanwhile
 
-    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        """Send a flight, and note what each of its requests means for the session.
+    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        """Send a batch, and note what each of its requests means for the session.
 
         - A node that it creates, or finds to belong to this session, can then be claimed. What a
           ``CreateAll`` makes belongs to the present session, if it was the present one when the
@@ -393,24 +393,24 @@ class Session(Uncopied, WireObserver):
           ends the grant, and so do the deletions of a ``HandOver``, which may be refused.
         - An answered create proves that the session was alive.
         """
-        self._send(flight, done, self._store.fly)
+        self._send(batch, done, self._store.send_batch)
 
-    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        """Do as ``fly``, for a thread that waits, and may ``hear`` the answers itself."""
-        self._send(flight, done, self._store.fly_awaited)
+    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
+        self._send(batch, done, self._store.send_awaited)
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
-        """Wait for answers to a flight, at most so long; ``False`` at once if others hear them."""
-        return self._store.hear(flight, seconds)
+    def hear(self, batch: Batch, seconds: float) -> bool:
+        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
+        return self._store.hear(batch, seconds)
 
     def _send(
         self,
-        flight: Flight,
+        batch: Batch,
         done: Callable[[Results], None],
-        send: Callable[[Flight, Callable[[Results], None]], None],
+        send: Callable[[Batch, Callable[[Results], None]], None],
     ) -> None:
         found: list[int] = []
-        for at, request in enumerate(flight):
+        for at, request in enumerate(batch):
             if isinstance(request, _FINDS):
                 found.append(at)
             elif isinstance(request, _LEAVES):
@@ -418,23 +418,23 @@ class Session(Uncopied, WireObserver):
                 with self.guard:
                     self._nodes.leave(leaving)
         if not found:
-            send(flight, done)
+            send(batch, done)
             return
         sent, session_id = self._clock(), self._id
 
-        def landed(results: Results) -> None:
+        def on_reply(results: Results) -> None:
             created = False
             while found:
                 at = found[-1]
                 node = results[at]
                 if isinstance(node, Node) and node.mine:
-                    created |= isinstance(flight[at], Create)
+                    created |= isinstance(batch[at], Create)
                     with self.guard:
                         # One object for all nodes of the session.
                         mine = self._id
                         self._nodes.add(node.path, mine if mine == node.owner else node.owner)
                         self._lease.touched(sent, self._clock())
-                elif isinstance(flight[at], CreateAll) and not isinstance(node, Failed):
+                elif isinstance(batch[at], CreateAll) and not isinstance(node, Failed):
                     with self.guard:
                         if session_id is not None and self._id == session_id:
                             for path in node:
@@ -446,7 +446,7 @@ class Session(Uncopied, WireObserver):
                 self._proved(sent)
             done(results)
 
-        send(flight, landed)
+        send(batch, on_reply)
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Report watch events on these paths to the attempt from now on, and on no others."""
@@ -687,7 +687,7 @@ class Session(Uncopied, WireObserver):
         self._outbox.send()
         self._say_ended(ended, reason)
         for attempt in attempts:
-            attempt.session_replaced(None if final is None else copied(final))
+            attempt.session_replaced(None if final is None else copy_error(final))
         return True
 
     def _say_ended(self, session_id: int | None, reason: LossReason) -> None:
@@ -939,7 +939,7 @@ class Session(Uncopied, WireObserver):
         if len(parked) == AT_ONCE:  # there may be others
             self._resuming = True
             try:
-                self._store.fly((Exists("/"),), self._resume_others)
+                self._store.send_batch((Exists("/"),), self._resume_others)
             except BaseException:
                 self._resuming = False
                 raise
@@ -994,7 +994,7 @@ class Session(Uncopied, WireObserver):
         beat: Check | Exists | Sync = Sync("/")
         if some is not None and (proves or number % 2):
             beat = Check(some) if proves else Exists(some)
-        self._store.fly((beat,), partial(self._beaten, number, now, beat))
+        self._store.send_batch((beat,), partial(self._beaten, number, now, beat))
         self._held_watches.place()
 
     def _beaten(
@@ -1040,7 +1040,7 @@ class Session(Uncopied, WireObserver):
                 extra=self._fields(),
             )
         for attempt in refused:
-            attempt.refused(copied(failed.error))
+            attempt.refused(copy_error(failed.error))
 
     def _read(self, path: str, own: OwnNode, results: Results) -> None:
         """Note what was read for a grant, or that its node is gone."""

@@ -12,10 +12,10 @@ from typing import Any
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantBase
 from zklock._engine.nodes import OwnNode, OwnNodes
-from zklock._ground.several import Several
+from zklock._ground.multimap import Multimap
 from zklock._kazoo.store import Results
 from zklock._recipes import nodedata
-from zklock._recipes.effects import Flight, Node, Watch
+from zklock._recipes.effects import Batch, Node, Watch
 
 LOOK_AGAIN = 60.0
 """Who waits for an event looks again after about so many seconds.
@@ -24,7 +24,7 @@ Since 3.8.4 and 3.9.2, ZooKeeper does not tell a client what becomes of a node t
 not read at that moment, even if it could when it began to watch. A change of an ACL is no event.
 """
 
-_IN_FLIGHT = 65536  # limit of bytes of watches under way: heartbeats wait behind them
+_UNDER_WAY = 65536  # limit of bytes of watches under way: heartbeats wait behind them
 _WATCH_BYTES = 200  # bytes of a request and its answer, besides path and data
 
 
@@ -34,7 +34,7 @@ class Watchers:
     def __init__(self) -> None:
         self._paths: dict[Attempt[Any], tuple[str, ...]] = {}
         self._far: dict[str, None] = {}
-        self._attempts: Several[str, Attempt[Any]] = Several()
+        self._attempts: Multimap[str, Attempt[Any]] = Multimap()
         self._due = 0.0  # how many are to look again now
 
     def put(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
@@ -105,12 +105,12 @@ class HeldWatches:
         self,
         nodes: OwnNodes,
         guard: Callable[[], AbstractContextManager[object]],
-        fly: Callable[[Flight, Callable[[Results], None]], None],
+        send_batch: Callable[[Batch, Callable[[Results], None]], None],
         tell: Callable[[str, OwnNode, Results], object],
     ) -> None:
         self._nodes = nodes
         self._guard = guard
-        self._fly = fly
+        self._send_batch = send_batch
         self._tell = tell
         self._to_place: deque[str] = deque()
         self._bytes = 0  # under way
@@ -129,26 +129,26 @@ class HeldWatches:
             self._placing = True
         try:
             while (watch := self._next()) is not None:
-                path, own, flight, size = watch
-                self._fly(flight, partial(self._placed, path, own, size))
+                path, own, batch, size = watch
+                self._send_batch(batch, partial(self._placed, path, own, size))
         except BaseException:
             self._placing = False
             raise
 
-    def _next(self) -> tuple[str, OwnNode, Flight, int] | None:
+    def _next(self) -> tuple[str, OwnNode, Batch, int] | None:
         """Return the next watches to send; ``None``: the next answer goes on with the rest."""
         with self._guard():
-            while self._to_place and self._bytes < _IN_FLIGHT:
+            while self._to_place and self._bytes < _UNDER_WAY:
                 path = self._to_place.popleft()
                 own = self._nodes.get(path)
                 if own is None or own.grant is None or own.watched or own.placing:
                     continue
                 own.placing, own.fired = True, False
-                flight = _watches(path, own.grant)
+                batch = _watches(path, own.grant)
                 size = len(own.grant.identity) + own.size
-                size += sum(_WATCH_BYTES + 2 * len(watch.path) for watch in flight)
+                size += sum(_WATCH_BYTES + 2 * len(watch.path) for watch in batch)
                 self._bytes += size
-                return path, own, flight, size
+                return path, own, batch, size
             self._placing = False  # under the guard: the next answer goes on with the rest
             return None
 

@@ -56,7 +56,7 @@ from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, re
 from zklock._kazoo.riders import Awaited, Rider
 from zklock._kazoo.socket import _SILENT
 from zklock._kazoo.wake import Wakes, WakeWriter
-from zklock._recipes.effects import Flight
+from zklock._recipes.effects import Batch
 from zklock.errors import ClientUnusable
 
 log = logging.getLogger("zklock")
@@ -543,11 +543,11 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         queued = self.interrupted() or (self._open and self._is_asked())
         return line is not None and not queued and line.write(wake, riders, landing)
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
-        """Wait for replies to a flight, at most so long; ``False`` at once if the reader hears."""
+    def hear(self, batch: Batch, seconds: float) -> bool:
+        """Wait for replies to a batch, at most so long; ``False`` at once if the reader hears."""
         connection = self._socket
         awaited = None if connection is None else connection.reading
-        if connection is None or awaited is None or awaited.flight is not flight:
+        if connection is None or awaited is None or awaited.batch is not batch:
             return False
         return connection.hear(awaited, seconds)
 

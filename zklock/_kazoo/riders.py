@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo.watches import Watch
-from zklock._recipes.effects import Flight
+from zklock._recipes.effects import Batch
 
 log = logging.getLogger("zklock")
 
@@ -32,10 +32,10 @@ class Line(Protocol):
 
 
 class Awaited(Protocol):
-    """What a caller waits for, and may read itself: the replies to a flight."""
+    """What a caller waits for, and may read itself: the replies to a batch."""
 
     @property
-    def flight(self) -> Flight: ...
+    def batch(self) -> Batch: ...
 
     def complete(self) -> None:
         """Complete it: what was not heard counts as dropped. Repeatable."""
@@ -46,7 +46,7 @@ class Rider:
 
     ``body`` is the opcode and the request. ``watch`` is set when the reply says so (see
     ``watches``). ``line`` is the connection that it is meant for: it is written to no other.
-    ``landing`` is that of its flight, if a caller waits for it (see ``gateway``). ``hear`` has who
+    ``landing`` is that of its batch, if a caller waits for it (see ``gateway``). ``hear`` has who
     hears the reply. It is empty once the rider is completed, which need not be sent any more then.
     """
 

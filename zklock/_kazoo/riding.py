@@ -26,9 +26,9 @@ from zklock._kazoo.store import (
 )
 from zklock._kazoo.watches import Watch as SetWatch
 from zklock._recipes.effects import (
+    Batch,
     Create,
     CreateAll,
-    Flight,
     List,
     Request,
     Watch,
@@ -40,17 +40,17 @@ _WATCHING = (Watch, WatchList, WatchExists)  # made once: `A | B` makes an objec
 
 
 class AwaitedLanding(_Landing):
-    """The landing of a flight that a caller waits for, and may read the replies to."""
+    """The landing of a batch that a caller waits for, and may read the replies to."""
 
     def complete(self) -> None:
         """Complete it: what was not heard counts as dropped."""
-        for slot, request in enumerate(self.flight):
+        for slot, request in enumerate(self.batch):
             self._results.setdefault(slot, failed(request, exceptions.ConnectionLoss()))
         self._finish()
 
 
 class RidingStore(Store):
-    """Sends flights as riders where it can, else through kazoo as the other store does."""
+    """Sends batches as riders where it can, else through kazoo as the other store does."""
 
     def __init__(
         self,
@@ -67,29 +67,29 @@ class RidingStore(Store):
         # leave nothing behind.
         self._told = shielded(on_event)
 
-    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
         try:
-            super().fly(flight, done)
+            super().send_batch(batch, done)
             self._carrier.rouse()
         except BaseException:
             self._carrier.nudge()  # what is in line is sent, and what kazoo has queued
             raise
 
-    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        """Send a flight that the caller waits for; the caller may read the replies to it.
+    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        """Send a batch that the caller waits for; the caller may read the replies to it.
 
-        It can if the flight needs nothing of others, and is sent at once (see ``gateway``).
+        It can if the batch needs nothing of others, and is sent at once (see ``gateway``).
         """
         line = self._carrier.line
-        if line is None or not self._depart(line, flight, done):
-            self.fly(flight, done)
+        if line is None or not self._depart(line, batch, done):
+            self.send_batch(batch, done)
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
-        return self._carrier.hear(flight, seconds)
+    def hear(self, batch: Batch, seconds: float) -> bool:
+        return self._carrier.hear(batch, seconds)
 
-    def _depart(self, line: GatewaySocket, flight: Flight, done: Callable[[Results], None]) -> bool:
-        """Send a flight whose replies the caller may read; return whether it can go so."""
-        landing = AwaitedLanding(flight, done)
+    def _depart(self, line: GatewaySocket, batch: Batch, done: Callable[[Results], None]) -> bool:
+        """Send a batch whose replies the caller may read; return whether it can go so."""
+        landing = AwaitedLanding(batch, done)
         riders = self._riders_of(line, landing)
         if riders is None:
             return False
@@ -101,12 +101,12 @@ class RidingStore(Store):
         return True
 
     def _riders_of(self, line: GatewaySocket, landing: AwaitedLanding) -> list[Rider] | None:
-        """Return the riders of a flight; ``None`` if it has to go another way, or with others."""
+        """Return the riders of a batch; ``None`` if it has to go another way, or with others."""
         if self._makings.under_way:
             return None
         riders = []
         chroot, acl = self._client.chroot, self._client.default_acl
-        for slot, request in enumerate(landing.flight):
+        for slot, request in enumerate(landing.batch):
             encode = wire.ENCODERS.get(type(request))
             shares = isinstance(request, List) and request.path in self._listings.under_way
             if encode is None or shares:
@@ -128,8 +128,8 @@ class RidingStore(Store):
         if len(body) > MAX_REQUEST:
             put(_too_large(request, len(body)))
         else:
-            # ``rouse()`` must follow. ``fly`` calls it at its end, once for the whole flight. So
-            # does whatever kazoo answers (see ``_answered``), and whoever hears replies.
+            # ``rouse()`` must follow. ``send_batch`` calls it once, for the whole batch. So does
+            # whatever kazoo answers (see ``_answered``), and whoever hears replies.
             hear = partial(self._heard, request, put)
             watch = self._watch(request) if isinstance(request, _WATCHING) else None
             self._carrier.board(Rider(line, body, hear, watch))

@@ -20,6 +20,7 @@ from zklock._kazoo.handler import Handler, Inline
 from zklock._kazoo.paths import make_path
 from zklock._recipes import names
 from zklock._recipes.effects import (
+    Batch,
     Create,
     CreateAll,
     Delete,
@@ -29,7 +30,6 @@ from zklock._recipes.effects import (
     Expect,
     Failed,
     Failure,
-    Flight,
     List,
     Listing,
     MakePath,
@@ -200,7 +200,7 @@ class _Asking(threading.local):
 
 
 class Store:
-    """Sends flights over one client. ``on_event(kind, path)`` is called when a watch fires.
+    """Sends batches over one client. ``on_event(kind, path)`` is called when a watch fires.
 
     ``lock``: may be taken in a signal handler.
     """
@@ -251,47 +251,47 @@ class Store:
             CreateAll: _all_created,
         }
 
-    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
+    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
         """Send the requests back to back, and call ``done(results)`` once, when all are answered.
 
         ``done`` runs on any thread. With zklock's handler, this does not block.
         """
-        landing = _Landing(flight, done)
-        first = flight[0]
-        if isinstance(first, MakePath) and any(isinstance(each, Create) for each in flight):
-            self._makings.make(first, _Follower(flight, landing, partial(self._send, flight, 1)))
+        landing = _Landing(batch, done)
+        first = batch[0]
+        if isinstance(first, MakePath) and any(isinstance(each, Create) for each in batch):
+            self._makings.make(first, _Follower(batch, landing, partial(self._send, batch, 1)))
         elif isinstance(first, _CREATING):
-            self._create(first, flight, landing)
+            self._create(first, batch, landing)
         else:
-            self._send(flight, 0, landing)
+            self._send(batch, 0, landing)
 
-    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        """Do as ``fly``, for a thread that waits, and may ``hear`` the answers itself."""
-        self.fly(flight, done)
+    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
+        self.send_batch(batch, done)
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
-        """Wait for answers to a flight, at most so long; ``False`` at once if others hear them."""
+    def hear(self, batch: Batch, seconds: float) -> bool:
+        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
         return False
 
-    def _create(self, first: Create | CreateAll, flight: Flight, landing: _Landing) -> None:
-        """Send a flight that begins with a create, heeding what is being made."""
+    def _create(self, first: Create | CreateAll, batch: Batch, landing: _Landing) -> None:
+        """Send a batch that begins with a create, heeding what is being made."""
         if not self._makings.under_way:
-            self._send(flight, 0, landing)
+            self._send(batch, 0, landing)
         elif isinstance(first, Create):
-            self._makings.follow(_Follower(flight, landing, partial(self._send, flight, 0)))
+            self._makings.follow(_Follower(batch, landing, partial(self._send, batch, 0)))
         elif (path := self._makings.any_of(first)) is not None:
             # Those who have asked for a contender there before wait for that node.
-            for slot in range(len(flight)):
+            for slot in range(len(batch)):
                 landing.put(slot, translate(exceptions.NoNodeError(), path))
         else:
-            self._send(flight, 0, landing)
+            self._send(batch, 0, landing)
 
-    def _send(self, flight: Flight, start: int, landing: _Landing) -> None:
-        for slot, request in enumerate(flight[start:], start):
+    def _send(self, batch: Batch, start: int, landing: _Landing) -> None:
+        for slot, request in enumerate(batch[start:], start):
             put = partial(landing.put, slot)
             if isinstance(request, Create):
-                put = partial(landing.created, slot, request, flight)
-            if isinstance(request, List) and not isinstance(flight[0], Sync):
+                put = partial(landing.created, slot, request, batch)
+            if isinstance(request, List) and not isinstance(batch[0], Sync):
                 self._listings.want(request, put)
             else:
                 self._ask(request, put)
@@ -373,17 +373,17 @@ def _all_created(request: CreateAll, results: list[Any]) -> Failed | tuple[str, 
     return _carried_out(request, results) or tuple(results)
 
 
-def _listings_beside(create: Create, flight: Flight) -> list[int]:
-    """Return the slots of the flight that list the parent of the created node."""
+def _listings_beside(create: Create, batch: Batch) -> list[int]:
+    """Return the slots of the batch that list the parent of the created node."""
     _, parent = _paths(create)
-    return [at for at, each in enumerate(flight) if isinstance(each, List) and each.path == parent]
+    return [at for at, each in enumerate(batch) if isinstance(each, List) and each.path == parent]
 
 
 class _Landing:
-    """Collects the results of a flight, from any threads."""
+    """Collects the results of a batch, from any threads."""
 
-    def __init__(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        self.flight = flight
+    def __init__(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        self.batch = batch
         self._results: dict[int, Any] = {}  # each is set once, by setdefault(), which is one step
         self._told: dict[None, object] = {}
         self._done = done
@@ -391,22 +391,22 @@ class _Landing:
     def put(self, slot: int, result: Any) -> None:
         """Take one result; kazoo may complete a request twice while it stops."""
         self._results.setdefault(slot, result)
-        if len(self._results) == len(self.flight):
+        if len(self._results) == len(self.batch):
             me = object()
             if self._told.setdefault(None, me) is me:
                 self._finish()
 
     def _finish(self) -> None:
-        self._done(tuple(map(self._results.__getitem__, range(len(self.flight)))))
+        self._done(tuple(map(self._results.__getitem__, range(len(self.batch)))))
 
-    def created(self, slot: int, create: Create, flight: Flight, result: Any) -> None:
-        """Take the result of a create of the flight.
+    def created(self, slot: int, create: Create, batch: Batch, result: Any) -> None:
+        """Take the result of a create of the batch.
 
         If the parent is missing, so are its listings, and are not waited for. Otherwise others
         could make the parent meanwhile, and create contenders before this attempt asks again.
         """
         if isinstance(result, Failed) and result.why is Failure.MISSING:
-            for each in _listings_beside(create, flight):
+            for each in _listings_beside(create, batch):
                 self.put(each, result)
         self.put(slot, result)
 
@@ -439,10 +439,10 @@ class _Listings:
         self._send(request, shared)
 
     def _send(self, request: List, shared: _Shared) -> None:
-        self._ask(request, partial(self._landed, request, shared))
+        self._ask(request, partial(self._on_reply, request, shared))
         shared.sent = True
 
-    def _landed(self, request: List, shared: _Shared, result: Any) -> None:
+    def _on_reply(self, request: List, shared: _Shared, result: Any) -> None:
         with self._lock:
             puts, shared.puts = shared.puts, []
             later, shared.next = shared.next, []
@@ -458,19 +458,19 @@ class _Listings:
 
 
 class _Follower:
-    """A flight that creates a contender; it may have to wait until its parent is made."""
+    """A batch that creates a contender; it may have to wait until its parent is made."""
 
-    def __init__(self, flight: Flight, landing: _Landing, send: Callable[[_Landing], None]) -> None:
-        create = next(request for request in flight if isinstance(request, Create))
+    def __init__(self, batch: Batch, landing: _Landing, send: Callable[[_Landing], None]) -> None:
+        create = next(request for request in batch if isinstance(request, Create))
         (self.path,) = _parents(create)
         self.asked = create.asked
         self._landing = landing
-        self._makes = isinstance(flight[0], MakePath)
-        self._slots = range(len(flight))
+        self._makes = isinstance(batch[0], MakePath)
+        self._slots = range(len(batch))
         self._send = send
 
     def go(self, made: Any = None) -> None:
-        """Send the flight, now that its parent is made; if that failed, fail in the same way."""
+        """Send the batch, now that its parent is made; if that failed, fail in the same way."""
         if self._makes and made is not None:
             mine = made.for_another()
             for slot in self._slots:
@@ -556,7 +556,7 @@ def _let_go(some: list[_Follower], result: Any) -> None:
 
 
 class _Making:
-    """A node that is being made by a thread, and the flights that wait for it."""
+    """A node that is being made by a thread, and the batches that wait for it."""
 
     __slots__ = ("_sender", "followers", "sent", "struck")
 

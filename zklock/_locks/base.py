@@ -22,7 +22,7 @@ from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout
 from zklock._ground.loss import LostCallback
-from zklock._ground.uncopied import Uncopied
+from zklock._ground.not_copyable import NotCopyable
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._recipes import lock as lock_recipe, names, queries, revoke
@@ -79,7 +79,7 @@ class Options(TypedDict, Generic[G], total=False):
     lease_fraction: float | None
 
 
-class LockBase(Uncopied, Locking[G]):
+class LockBase(NotCopyable, Locking[G]):
     """The part of a lock that does not wait; see ``Lock`` for the arguments."""
 
     _INSTEAD = "make another one with the same path, in another process with a client of its own"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Begins, Bodied, T
 from zklock._engine.grant import End, GrantBase
+from zklock._ground.cached_property import cached_property
 from zklock._ground.events import Event
 from zklock._ground.itself import EntersItself, LeavesWhatItEntered, entered
-from zklock._ground.kept import kept
 
 
 class Leaves(Abandons):
@@ -70,7 +70,7 @@ class Grant(GrantBase, Entered):
 
     _FRONT = BLOCKING
 
-    @kept
+    @cached_property
     def lost(self) -> threading.Event:
         """Set once the grant is lost, not when it is released."""
         return Event()

@@ -17,7 +17,7 @@ from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions, Losable, release_together
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
-from zklock._ground.uncopied import Uncopied
+from zklock._ground.not_copyable import NotCopyable
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import LockBase, Place, limit_of, outcome, undo
 from zklock._recipes import lock as lock_recipe, queries, together
@@ -194,7 +194,7 @@ async def _give_back_together(group: Mapping[G, LockBase[G]]) -> None:
 M = TypeVar("M", bound=MultiGrantBase[Any])
 
 
-class MultiBase(Uncopied, Locking[M], Generic[L, M]):
+class MultiBase(NotCopyable, Locking[M], Generic[L, M]):
     """What a ``MultiLock`` is for threads and for asyncio alike."""
 
     _INSTEAD = LockBase._INSTEAD

@@ -33,12 +33,12 @@ from zklock._engine.roster import MembershipChange, Present, Roster
 from zklock._engine.script import Front, R
 from zklock._engine.sessions import session_of
 from zklock._ground import threads
+from zklock._ground.async_event import LOOK
 from zklock._ground.clock import check_timeout
 from zklock._ground.mutexes import ReentrantMutex
-from zklock._ground.news import LOOK
+from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._ground.records import Fields, Logs, log_fields
-from zklock._ground.uncopied import Uncopied
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import G
@@ -123,7 +123,7 @@ class StartCall:
     nodes: WorkerNodes | None = None  # what it makes in ZooKeeper before it joins
 
 
-class Membership(Uncopied, Observed, Logs, Generic[G]):
+class Membership(NotCopyable, Observed, Logs, Generic[G]):
     """The part of a pool's worker that does not wait; see ``WorkerPool`` for the arguments."""
 
     _INSTEAD = "make another worker, in another process with a client of its own"

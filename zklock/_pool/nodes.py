@@ -71,8 +71,8 @@ _OWNED = struct.Struct(">HQI")  # number, epoch and sequence of the token
 _NAMED = b"N"
 """Begins what a worker says of shards with names. It does not begin what ``zlib`` writes."""
 _MAX_OWNED = max(MAX_SHARDS * _OWNED.size, MAX_NAMED * 48 + MAX_NAMES_SIZE)
-_BATCH = 256  # nodes read in one flight
-_FLIGHT = 400_000  # bytes written in one transaction; ZooKeeper takes a little less than 1 MiB
+_BATCH = 256  # nodes read in one batch
+_BATCH = 400_000  # bytes written in one transaction; ZooKeeper takes a little less than 1 MiB
 
 
 class PoolPaths:
@@ -517,7 +517,7 @@ def hand_out(
     while left:
         batch = [left.pop(0)]
         size = len(batch[0][1])
-        while left and (size := size + len(left[0][1]) + len(left[0][0]) + 64) <= _FLIGHT:
+        while left and (size := size + len(left[0][1]) + len(left[0][0]) + 64) <= _BATCH:
             batch.append(left.pop(0))
         (written,) = yield (WriteAll(leader_node, tuple(batch)),)
         if forbidden is not None and steps.is_(written, Failure.DENIED) and written.node:

@@ -2,9 +2,9 @@
 
 A recipe is a generator. It yields one of
 
-- a *flight*: a tuple of requests that are sent back to back on one session; the answer is the
+- a *batch*: a tuple of requests that are sent back to back on one session; the answer is the
   tuple of their results, in the same order. Requests of one session take effect in the order
-  sent. A flight waits unsent while the client is disconnected.
+  sent. A batch waits unsent while the client is disconnected.
 - ``Claim``: take the grant, if the lease is live; the answer is the grant. ``ClaimAll``: the same
   for several at once.
 - ``Wait``: sleep until something happens to one of the watched nodes; the answer is an ``Event``.
@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
-from zklock._ground.copied import copied
-from zklock._ground.kept import kept
+from zklock._ground.cached_property import cached_property
+from zklock._ground.copy_error import copy_error
 from zklock._recipes.names import Queue
 from zklock.token import FencingToken
 
@@ -263,8 +263,8 @@ def _parent(path: str) -> str:
 class MakePath:
     """Create a persistent node and its ancestors where missing → ``None``. Repeatable.
 
-    It takes several requests. It may stand at the head of a flight with a ``Create``: the rest is
-    sent when the node is there, or fails if this fails. Otherwise it must be a flight of its own.
+    It takes several requests. It may stand at the head of a batch with a ``Create``: the rest is
+    sent when the node is there, or fails if this fails. Otherwise it must be a batch of its own.
     """
 
     path: str
@@ -374,7 +374,7 @@ class Failed:
 
     def for_another(self) -> Failed:
         """Return the same failure, with an error of its own; see ``copied``."""
-        return replace(self, error=copied(self.error))
+        return replace(self, error=copy_error(self.error))
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,7 @@ class Listing:
     made: int = 0
     size: int = 0
 
-    @kept
+    @cached_property
     def queue(self) -> Queue:
         """Return the contenders among the children."""
         return Queue(self.names)
@@ -451,6 +451,6 @@ Request: TypeAlias = (
     | HandOver
     | MakePath
 )
-Flight: TypeAlias = tuple[Request, ...]
+Batch: TypeAlias = tuple[Request, ...]
 T = TypeVar("T")
-Recipe: TypeAlias = Generator[Flight | Claim | ClaimAll | Wait | Pause | Disown, Any, T]
+Recipe: TypeAlias = Generator[Batch | Claim | ClaimAll | Wait | Pause | Disown, Any, T]

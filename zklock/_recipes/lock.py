@@ -153,14 +153,14 @@ def acquire(entry: Entry, listing: Listing | None = None) -> Recipe[Any]:
 
 
 def enter(entry: Entry) -> Recipe[Listing]:
-    """Create the contender and look at the queue, in one flight."""
+    """Create the contender and look at the queue, in one batch."""
     make: tuple[MakePath, ...] = ()
     while True:
         prefix = f"{entry.path}/{names.prefix(entry.kind, entry.uuid, entry.naming)}"
         try:
             data = entry.data
-            flight = (Create(prefix, data, entry.asked), List(entry.path))
-            *made, created, listing = yield (*make, *flight)
+            batch = (Create(prefix, data, entry.asked), List(entry.path))
+            *made, created, listing = yield (*make, *batch)
         except GiveUp:
             entry.uuid = ""  # nothing was sent
             raise

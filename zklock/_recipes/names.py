@@ -16,7 +16,7 @@ from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
 
-from zklock._ground.kept import kept
+from zklock._ground.cached_property import cached_property
 
 RENEW_AT = 2**30
 """From this sequence number on, a release that leaves the parent empty deletes the parent."""
@@ -107,11 +107,11 @@ class Queue:
     def __init__(self, names: Iterable[str]) -> None:
         self.contenders = sorted(filter(None, map(parse, names)), key=attrgetter("order"))
 
-    @kept
+    @cached_property
     def _places(self) -> dict[str, int]:
         return {name.text: at for at, name in enumerate(self.contenders)}
 
-    @kept
+    @cached_property
     def _latest(self) -> list[int]:
         """For each place: the place of the youngest one before it that blocks a reader, or -1."""
         found, last = [], -1

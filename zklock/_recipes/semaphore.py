@@ -87,8 +87,8 @@ class Entry(lock_recipe.Entry):
             return (yield from lock_recipe.Entry.wait_behind(self, blocker, reads))
         assert self.node is not None
         while True:
-            flight = (Watch(blocker), Watch(self.node), WatchList(leases(self.root)))
-            before, own, listed, root = yield (*flight, Read(self.root))
+            batch = (Watch(blocker), Watch(self.node), WatchList(leases(self.root)))
+            before, own, listed, root = yield (*batch, Read(self.root))
             steps.check(before, Failure.DROPPED, Failure.MISSING, Failure.DENIED)
             for result in (own, listed, root):
                 steps.check(result, Failure.DROPPED, Failure.MISSING)
@@ -133,8 +133,8 @@ class Entry(lock_recipe.Entry):
         """Sleep until there may be room → the present leases; ``None``: its node was deleted."""
         assert self.node is not None
         while True:
-            flight = (WatchList(leases(self.root)), Watch(self.node), Watch(self.root))
-            listed, own, root = yield flight
+            batch = (WatchList(leases(self.root)), Watch(self.node), Watch(self.root))
+            listed, own, root = yield batch
             for result in (listed, own, root):
                 steps.check(result, Failure.DROPPED, Failure.MISSING)
             if any(steps.is_(result, Failure.DROPPED) for result in (listed, own, root)):

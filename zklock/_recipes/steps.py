@@ -147,12 +147,12 @@ def delete(
     """
     first: Request = request or Delete(node)
     empties, marked = tidy or worn(node), isinstance(request, Depart)
-    flight = (first, Delete(path)) if empties and not marked else (first,)
+    batch = (first, Delete(path)) if empties and not marked else (first,)
     refused: Exception | None = None
     tries = 0
     try:
         while True:
-            result, *_ = yield flight
+            result, *_ = yield batch
             if result is None or result.why is Failure.MISSING:
                 if refused is not None:
                     raise refused
@@ -160,11 +160,11 @@ def delete(
                     yield from _delete_unmarked(path)
                 return
             if result.why is Failure.DENIED and result.node is not None:
-                refused, flight = result.error, (Delete(node),)
+                refused, batch = result.error, (Delete(node),)
                 continue
             check(result, *_PASSING)
             if result.why is not Failure.DROPPED:
-                flight = (Delete(node), *flight[1:])
+                batch = (Delete(node), *batch[1:])
                 yield Pause(backoff(tries))
                 tries += 1
     except SessionReplaced:

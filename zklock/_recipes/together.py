@@ -1,7 +1,7 @@
 """Several contenders that are made in one transaction: how a ``MultiLock`` finds its locks free.
 
 The *ticket* is that transaction. It makes a contender for each of several locks, on one session.
-The same flight lists the queues. There is an order of all locks that is the same for everybody, and
+The same batch lists the queues. There is an order of all locks that is the same for everybody, and
 ``entries`` stand in it.
 
 - A contender that stands first in its queue is granted at once, and so are those after it, up to
@@ -100,7 +100,7 @@ def acquire(entries: Sequence[lock.Entry], sweep: Callable[[str], object]) -> Re
 
 
 def _enter(entries: Sequence[lock.Entry]) -> Recipe[list[Listing] | None]:
-    """Create the contenders and look at the queues, in one flight; ``None``: nothing is left."""
+    """Create the contenders and look at the queues, in one batch; ``None``: nothing is left."""
     creates = tuple(
         Create(f"{entry.path}/{names.prefix(entry.kind, entry.uuid, entry.naming)}", entry.data)
         for entry in entries

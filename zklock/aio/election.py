@@ -18,8 +18,8 @@ from zklock._engine.callbacks import is_coroutine_function
 from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
+from zklock._ground.async_event import LOOK, AsyncEvent
 from zklock._ground.groups import OF_LOSS, says_only
-from zklock._ground.news import LOOK, News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
 from zklock._recipes.candidate import Candidacy
@@ -92,7 +92,7 @@ class _Term(Term[Leadership]):
 
     def __init__(self, leadership: Leadership, candidacy: Candidacy, *, led: bool) -> None:
         super().__init__(leadership, candidacy, led=led)
-        self.over: News = News()
+        self.over: AsyncEvent = AsyncEvent()
         self.cancelled = False  # by the election
         self.task: asyncio.Task[Any] | None = None
         self.look_no_more: Callable[[], object] = lambda: None  # whether the loop is closed
@@ -160,7 +160,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     def _set_up(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._news = News()
+        self._news = AsyncEvent()
 
     async def run(
         self,
@@ -196,7 +196,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         call, loop = object(), asyncio.get_running_loop()
         self._begin_run(call)
         self._stop = stop
-        self._news = News()
+        self._news = AsyncEvent()
         self._loop = loop
         try:
             with contextlib.nullcontext() if stop is None else self._heeding(stop):
@@ -305,7 +305,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     # Inside.
 
     @contextlib.contextmanager
-    def _heeding(self, event: asyncio.Event | News) -> Iterator[None]:
+    def _heeding(self, event: asyncio.Event | AsyncEvent) -> Iterator[None]:
         """Make this event wake ``run``."""
         news = self._news
 

@@ -14,8 +14,8 @@ from typing import Any, Self, cast
 
 from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Begins, Bodied, T
 from zklock._engine.grant import GrantBase, GrantOptions, Keeper
+from zklock._ground.cached_property import cached_property
 from zklock._ground.itself import entered
-from zklock._ground.kept import kept
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import Claim
 from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
@@ -85,7 +85,7 @@ class Grant(GrantBase, Entered):
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
         self._loop = self._loop_of(terms)
 
-    @kept
+    @cached_property
     def lost(self) -> asyncio.Event:
         """Set once the grant is lost, not when it is released."""
         return asyncio.Event()

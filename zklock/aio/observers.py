@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 from zklock._election.changes import C, ChangesBase, Closing, Watch
 from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
-from zklock._ground.news import News
+from zklock._ground.async_event import AsyncEvent
 from zklock._ground.records import log_fields
 from zklock._recipes.observe import LeaderChange
 from zklock.aio.waiting import AWAITING, call_soon, running_task
@@ -29,7 +29,7 @@ class Changes(ChangesBase[C]):
     _FRONT = AWAITING
 
     def __init__(self, session: Session, watch: Watch[C], timeout: float | None) -> None:
-        self._news = News()
+        self._news = AsyncEvent()
         self._loop = loop = asyncio.get_running_loop()
         news = self._news
         super().__init__(session, watch, timeout, lambda: call_soon(loop, news.set))

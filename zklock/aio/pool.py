@@ -14,8 +14,8 @@ from typing import Any
 
 from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
+from zklock._ground.async_event import AsyncEvent
 from zklock._ground.itself import entered
-from zklock._ground.news import News
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
 from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
@@ -73,7 +73,7 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     _GRANT = _ShardGrant
 
     def _set_up(self) -> None:
-        self._news = News()
+        self._news = AsyncEvent()
         self._waiting = 0
         self._ended = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -191,7 +191,7 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
     # Inside, on the loop.
 
     def _tell_those_who_wait(self) -> None:
-        news, self._news = self._news, News()
+        news, self._news = self._news, AsyncEvent()
         news.set()
         if self._closed:
             self._ended.set()

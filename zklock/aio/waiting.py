@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from zklock._engine.script import A, Beginner, Front, Outcome
 from zklock._ground import threads
-from zklock._ground.news import settle
+from zklock._ground.async_event import settle
 from zklock._ground.records import log_fields
 
 log = logging.getLogger("zklock")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from zklock._engine.callbacks import check_callbacks, ran
+from zklock._ground.async_event import AsyncEvent
 from zklock._ground.clock import check_timeout
-from zklock._ground.news import News
 from zklock._ground.numbers import check_int
 from zklock.errors import GuardUnusable, NoAnswer
 from zklock.fencing.guard import Fenced, admit, resource_name, token_of
@@ -323,7 +323,7 @@ class _Line:
     async def take_async(self, place: _Place, timeout: float | None) -> bool:
         """Do the same as ``take`` for a task."""
         end = None if timeout is None else time.monotonic() + timeout
-        poked = News()
+        poked = AsyncEvent()
         place.poke = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, poked.set)
         self._places.append(place)
         while self._first() is not place:

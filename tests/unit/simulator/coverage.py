@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from tests.unit.simulator import system as simulated
-from zklock._engine import lifecycle, stages
+from zklock._engine import attempt_state, grant_state
 from zklock._pool import slot_states
 from zklock._recipes import lock
 from zklock._recipes.effects import Event
@@ -38,7 +38,11 @@ class Pair(NamedTuple):
         return f"{self.machine}: {self.state} + {self.event}"
 
 
-MACHINES: dict[str, Any] = {"acquisition": lifecycle, "attempt": stages, "shard": slot_states}
+MACHINES: dict[str, Any] = {
+    "acquisition": grant_state,
+    "attempt": attempt_state,
+    "shard": slot_states,
+}
 """The machines that are written as a table, and their modules."""
 
 _NEAREST = {Kind.READ: "a reader", Kind.WRITE: "a writer"}

@@ -40,7 +40,7 @@ class Ordered(zklock.MultiLock):
     _TICKETS = 0
 
 
-class Several:
+class Multimap:
     """All grants of several locks that are not given back yet."""
 
     def __init__(self, world: World) -> None:

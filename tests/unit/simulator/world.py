@@ -57,7 +57,7 @@ from tests.unit.simulator.plans import (
 )
 from tests.unit.simulator.pools import Planned, Workers
 from tests.unit.simulator.rights import Rights
-from tests.unit.simulator.several import Several
+from tests.unit.simulator.several import Multimap
 from tests.unit.simulator.substituted import substituted
 from tests.unit.simulator.system import Over, Process, System, Violation
 from zklock import LossReason, telemetry
@@ -96,7 +96,7 @@ class World:
         self.told = Told()
         self.struck: Counter[str] = Counter()
         self.cancelled: dict[str, float] = {}  # when the acquire of a user was cancelled last
-        self.several = Several(self)
+        self.several = Multimap(self)
         self.elections = Elections(self)
         self.workers = Workers(self)
         self.marks = Marks(self)

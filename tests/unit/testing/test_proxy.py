@@ -307,10 +307,10 @@ class TestStandingFaults:
 
 
 class TestOneShotFaults:
-    """Each fault at each position of a pipelined flight of five."""
+    """Each fault at each position of a pipelined batch of five."""
 
     @staticmethod
-    def flight(client: Client) -> list[int]:
+    def batch(client: Client) -> list[int]:
         client.send(b"".join(request(xid, "exists") for xid in range(1, 6)))
         answered = []
         try:
@@ -324,7 +324,7 @@ class TestOneShotFaults:
         self, proxy: FaultProxy, client: Client, server: Server, n: int
     ) -> None:
         fault = proxy.drop_before_request(n)
-        assert self.flight(client) == list(range(1, n))
+        assert self.batch(client) == list(range(1, n))
         assert fault.wait(DEADLINE).xid == n
         assert not fault.answered
         server.wait(lambda: server.ends == 1)
@@ -335,7 +335,7 @@ class TestOneShotFaults:
         self, proxy: FaultProxy, client: Client, server: Server, n: int
     ) -> None:
         fault = proxy.drop_after_request(n)
-        assert self.flight(client) == list(range(1, n))
+        assert self.batch(client) == list(range(1, n))
         assert fault.wait(DEADLINE).xid == n
         assert fault.answered
         assert server.xids == list(range(1, n + 1))
@@ -345,7 +345,7 @@ class TestOneShotFaults:
         self, proxy: FaultProxy, client: Client, server: Server, n: int
     ) -> None:
         fault = proxy.drop_before_reply(n)
-        assert self.flight(client) == list(range(1, n))
+        assert self.batch(client) == list(range(1, n))
         assert fault.wait(DEADLINE).xid == n
         assert fault.answered
         assert server.xids[:n] == list(range(1, n + 1))
@@ -355,7 +355,7 @@ class TestOneShotFaults:
         self, proxy: FaultProxy, client: Client, server: Server, n: int
     ) -> None:
         fault = proxy.drop_after_reply(n)
-        assert self.flight(client) == list(range(1, n + 1))
+        assert self.batch(client) == list(range(1, n + 1))
         assert fault.wait(DEADLINE).xid == n
         assert server.xids[:n] == list(range(1, n + 1))
 
@@ -365,7 +365,7 @@ class TestOneShotFaults:
     ) -> None:
         proxy.delay(0.02)
         proxy.drop_before_request(n)
-        assert self.flight(client) == list(range(1, n))
+        assert self.batch(client) == list(range(1, n))
         server.wait(lambda: server.ends == 1)
         assert server.xids == list(range(1, n))
 

@@ -26,7 +26,7 @@ from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.handler import Handler, WireObserver
 from zklock._kazoo.riding import open_store
 from zklock._kazoo.store import Results
-from zklock._recipes.effects import Flight
+from zklock._recipes.effects import Batch
 from zklock.errors import ZkLockError
 from zklock.testing.simulation.server import Link, SimulatedServer, linked
 
@@ -186,7 +186,7 @@ class Side:
         self.world = world
         self.number = number
         self.local = Tokens(self.stirs)
-        self.flights = Tokens(self.stirs)
+        self.batches = Tokens(self.stirs)
         self.handler = SimulatedHandler(self)
         self.client: Kazoo = None
         self.runtime = Runtime(self.now, self._thread, self._callers, self._store, self.limit)
@@ -349,7 +349,7 @@ class Side:
         """Return what is not at rest on this side, if anything is. On the server's thread."""
         if self.over:
             return self.local.held()
-        what = self.local.held() or (None if self.cut else self.flights.held())
+        what = self.local.held() or (None if self.cut else self.batches.held())
         return what or self.handler.unrest(self.cut)
 
 
@@ -429,31 +429,31 @@ class _Callers:
 
 
 class _Store:
-    """Sends flights (see ``runtime.Sends``); each holds a token until it is answered."""
+    """Sends batches (see ``runtime.Sends``); each holds a token until it is answered."""
 
     def __init__(self, side: Side, inner: Sends) -> None:
         self._side = side
         self._inner = inner
 
-    def fly(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        back = self._side.flights.take("a request")
+    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        back = self._side.batches.take("a request")
 
-        def landed(results: Results) -> None:
+        def on_reply(results: Results) -> None:
             try:
                 done(results)
             finally:
                 back()
 
         try:
-            self._inner.fly(flight, landed)
+            self._inner.send_batch(batch, on_reply)
         except BaseException:
             back()
             raise
 
-    def fly_awaited(self, flight: Flight, done: Callable[[Results], None]) -> None:
-        self.fly(flight, done)
+    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        self.send_batch(batch, done)
 
-    def hear(self, flight: Flight, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float) -> bool:
         return False  # a simulated network has no socket to read
 
 

@@ -1,4 +1,4 @@
-"""What a session notes of every request of a flight: whose nodes can be claimed, and are proven."""
+"""What a session notes of every request of a batch: whose nodes can be claimed, and are proven."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def create(path: str) -> Recipe[list[Node]]:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_every_node_that_a_flight_creates_can_be_claimed(
+def test_every_node_that_a_batch_creates_can_be_claimed(
     client: Any, zklock_path: str, number: int
 ) -> None:
     def recipe() -> Recipe[Taken]:
@@ -72,7 +72,7 @@ def test_every_node_that_a_flight_creates_can_be_claimed(
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_every_own_node_that_a_flight_finds_can_be_claimed(
+def test_every_own_node_that_a_batch_finds_can_be_claimed(
     client: Any, other: Any, zklock_path: str, at: int
 ) -> None:
     other.ensure_path(zklock_path)
@@ -94,7 +94,7 @@ def test_every_own_node_that_a_flight_finds_can_be_claimed(
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_no_node_that_a_flight_deletes_can_be_claimed(
+def test_no_node_that_a_batch_deletes_can_be_claimed(
     client: Any, zklock_path: str, number: int
 ) -> None:
     def recipe() -> Recipe[Taken]:
@@ -106,7 +106,7 @@ def test_no_node_that_a_flight_deletes_can_be_claimed(
     assert not children(client, zklock_path)
 
 
-def test_a_create_anywhere_in_a_flight_proves_that_the_session_lives(
+def test_a_create_anywhere_in_a_batch_proves_that_the_session_lives(
     zklock_connect: Callable[..., Any], zklock_path: str, session_seconds: float
 ) -> None:
     client = zklock_connect(timeout=session_seconds)

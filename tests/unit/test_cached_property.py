@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zklock._ground.kept import kept
+from zklock._ground.cached_property import cached_property
 from zklock._recipes.effects import Listing
 from zklock._recipes.names import Kind, Queue, parse, prefix
 
@@ -40,7 +40,7 @@ def test_is_computed_once_and_kept() -> None:
     class Thing:
         computed = 0
 
-        @kept
+        @cached_property
         def value(self) -> list[int]:
             """What it is."""
             self.computed += 1

@@ -1,6 +1,6 @@
 """The stages of an attempt, held against the table written out here, and against the docs.
 
-``python -m tests.unit.test_stages`` writes the table of docs/design.md anew.
+``python -m tests.unit.test_attempt_state`` writes the table of docs/design.md anew.
 """
 
 from __future__ import annotations
@@ -8,25 +8,25 @@ from __future__ import annotations
 import pytest
 
 from tests.tables import Shown, written
-from zklock._engine.machine import IllegalStep
-from zklock._engine.stages import TABLE, News, Stage
+from zklock._engine.attempt_state import TABLE, AttemptEvent, Stage
+from zklock._engine.transition_table import IllegalStep
 
 ROWS = """
-                 NEW      RUNNING  PARKED   FLIGHT   REST     CLAIM    WAIT     PAUSE    OVER
+                 NEW      RUNNING  PARKED   BATCH   REST     CLAIM    WAIT     PAUSE    OVER
 START            RUNNING  -        -        -        -        -        -        -        OVER
 ANSWERED         -        -        -        RUNNING  -        -        -        -        -
 BUSY             -        -        -        REST     -        -        -        -        -
-ANSWERED_LATE    -        -        PARKED   FLIGHT   REST     CLAIM    WAIT     PAUSE    OVER
+ANSWERED_LATE    -        -        PARKED   BATCH   REST     CLAIM    WAIT     PAUSE    OVER
 ELAPSED          -        -        -        -        RUNNING  -        -        RUNNING  -
-CONNECTED        -        -        RUNNING  FLIGHT   REST     CLAIM    WAIT     PAUSE    OVER
-LEASE_LIVE       -        -        PARKED   FLIGHT   REST     RUNNING  WAIT     PAUSE    OVER
-REFUSED          -        -        PARKED   FLIGHT   REST     RUNNING  WAIT     PAUSE    OVER
-WATCHED          -        -        PARKED   FLIGHT   REST     CLAIM    RUNNING  PAUSE    OVER
-GIVEN_UP         RUNNING  -        RUNNING  FLIGHT   REST     RUNNING  RUNNING  RUNNING  OVER
+CONNECTED        -        -        RUNNING  BATCH   REST     CLAIM    WAIT     PAUSE    OVER
+LEASE_LIVE       -        -        PARKED   BATCH   REST     RUNNING  WAIT     PAUSE    OVER
+REFUSED          -        -        PARKED   BATCH   REST     RUNNING  WAIT     PAUSE    OVER
+WATCHED          -        -        PARKED   BATCH   REST     CLAIM    RUNNING  PAUSE    OVER
+GIVEN_UP         RUNNING  -        RUNNING  BATCH   REST     RUNNING  RUNNING  RUNNING  OVER
 SESSION_GONE     NEW      -        RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  OVER
 CLIENT_OVER      RUNNING  -        RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  OVER
 TORN             OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER
-SENDS            -        FLIGHT   -        -        -        -        -        -        -
+SENDS            -        BATCH   -        -        -        -        -        -        -
 PARKS            -        PARKED   -        -        -        -        -        -        -
 CLAIMS           -        CLAIM    -        -        -        -        -        -        -
 WAITS            -        WAIT     -        -        -        -        -        -        -
@@ -35,13 +35,13 @@ ENDS             -        OVER     -        -        -        -        -        
 """
 
 
-CASES = written(ROWS, Stage, News)
-SHOWN = Shown("stages", TABLE, Stage, News)
+CASES = written(ROWS, Stage, AttemptEvent)
+SHOWN = Shown("stages", TABLE, Stage, AttemptEvent)
 
 
-@pytest.mark.parametrize("news", News)
+@pytest.mark.parametrize("news", AttemptEvent)
 @pytest.mark.parametrize("stage", Stage)
-def test_every_stage_and_news(stage: Stage, news: News) -> None:
+def test_every_stage_and_news(stage: Stage, news: AttemptEvent) -> None:
     then = CASES[stage, news]
     if then is None:
         with pytest.raises(IllegalStep, match=stage.value):
@@ -52,7 +52,7 @@ def test_every_stage_and_news(stage: Stage, news: News) -> None:
 
 def test_the_table_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
-        TABLE[Stage.OVER, News.START] = Stage.RUNNING  # type: ignore[index]
+        TABLE[Stage.OVER, AttemptEvent.START] = Stage.RUNNING  # type: ignore[index]
 
 
 def test_what_is_over_stays_over() -> None:
@@ -61,7 +61,7 @@ def test_what_is_over_stays_over() -> None:
 
 def test_the_docs_show_the_table() -> None:
     assert SHOWN.found == SHOWN.text, (
-        "docs/design.md shows another table: run python -m tests.unit.test_stages"
+        "docs/design.md shows another table: run python -m tests.unit.test_attempt_state"
     )
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from zklock._ground.news import News
+from zklock._ground.async_event import AsyncEvent
 
 SOON = 60.0
 
 
 def test_what_is_set_needs_no_wait() -> None:
     async def body() -> None:
-        news = News()
+        news = AsyncEvent()
         assert not news.is_set()
         news.set()
         assert news.is_set()
@@ -31,7 +31,7 @@ def test_what_is_set_needs_no_wait() -> None:
 @pytest.mark.parametrize("cleared", [False, True])
 def test_all_who_wait_are_woken(seconds: float | None, cleared: bool) -> None:
     async def body() -> None:
-        news = News()
+        news = AsyncEvent()
         waiting = [asyncio.create_task(news.wait(seconds)) for _ in range(3)]
         await asyncio.sleep(0)
         news.set()
@@ -44,7 +44,7 @@ def test_all_who_wait_are_woken(seconds: float | None, cleared: bool) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01])
 def test_news_that_do_not_come(seconds: float) -> None:
-    assert not asyncio.run(News().wait(seconds))
+    assert not asyncio.run(AsyncEvent().wait(seconds))
 
 
 def test_a_task_that_was_cancelled_waits_like_any_other() -> None:
@@ -52,9 +52,9 @@ def test_a_task_that_was_cancelled_waits_like_any_other() -> None:
 
     async def clean_up() -> None:
         try:
-            await News().wait()
+            await AsyncEvent().wait()
         finally:
-            seen.append(await News().wait(0.01))
+            seen.append(await AsyncEvent().wait(0.01))
 
     async def body() -> None:
         task = asyncio.create_task(clean_up())
@@ -69,7 +69,7 @@ def test_a_task_that_was_cancelled_waits_like_any_other() -> None:
 
 def test_who_is_cancelled_waits_no_more() -> None:
     async def body() -> None:
-        news = News()
+        news = AsyncEvent()
         gone, stays = (asyncio.create_task(news.wait(SOON)) for _ in range(2))
         await asyncio.sleep(0)
         gone.cancel()

@@ -11,7 +11,7 @@ LOOK = 1.0
 """Seconds between two looks at an event loop that may be closed: nothing tells of it."""
 
 
-class News:
+class AsyncEvent:
     """An ``asyncio.Event`` whose ``wait()`` has a limit. All calls come from one loop.
 
     A task that was cancelled may wait in this way, too, while it cleans up. ``asyncio.timeout()``

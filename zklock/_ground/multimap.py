@@ -11,7 +11,7 @@ V = TypeVar("V", bound=Hashable)
 _FEW = 4
 
 
-class Several(Generic[K, V]):
+class Multimap(Generic[K, V]):
     """A set for each key, in the order in which its members came; an empty one is not kept.
 
     A member stands for the set of itself, and a few are a tuple: that takes a third of the memory

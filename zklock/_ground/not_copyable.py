@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, NoReturn, SupportsIndex
 
 
-class Uncopied:
+class NotCopyable:
     """Refuses ``copy``, ``deepcopy``, ``pickle``: a copy would not hear when the original ends."""
 
     _INSTEAD: ClassVar[str]

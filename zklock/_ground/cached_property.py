@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class kept(Generic[T]):  # noqa: N801 - a decorator, as property is
+class cached_property(Generic[T]):  # noqa: N801 - a decorator, as property is
     """Compute the property at the first read, and keep it in the object.
 
     ``functools.cached_property`` of Python 3.11 takes a lock, one for all objects of the class. A

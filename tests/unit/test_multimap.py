@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import given, strategies as st
 
-from zklock._ground.several import Several
+from zklock._ground.multimap import Multimap
 
 CHANGES = st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(0, 9)), max_size=60)
 
@@ -16,7 +16,7 @@ CHANGES = st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(0
 def test_it_is_a_set_for_each_key_in_the_order_of_coming(
     changes: list[tuple[bool, str, int]],
 ) -> None:
-    several: Several[str, int] = Several()
+    several: Multimap[str, int] = Multimap()
     sets: dict[str, dict[int, None]] = defaultdict(dict)
     for adds, key, member in changes:
         if adds:
@@ -32,7 +32,7 @@ def test_it_is_a_set_for_each_key_in_the_order_of_coming(
 
 @pytest.mark.parametrize("size", [1, 2, 4, 5, 100])
 def test_nothing_is_left_of_an_empty_set(size: int) -> None:
-    several: Several[str, int] = Several()
+    several: Multimap[str, int] = Multimap()
     for _ in range(2):  # a change may be repeated
         for member in range(size):
             several.add("a", member)

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from zklock._engine import lifecycle
-from zklock._engine.lifecycle import State, Step
-from zklock._engine.machine import IllegalStep
+from zklock._engine import grant_state
+from zklock._engine.grant_state import State, Step
+from zklock._engine.transition_table import IllegalStep
 
 LEGAL = {
     (State.CONTENDING, Step.GRANT): State.HELD,
@@ -18,17 +18,17 @@ LEGAL = {
 @pytest.mark.parametrize(("state", "step"), list(itertools.product(State, Step)))
 def test_every_state_and_step(state: State, step: Step) -> None:
     if (state, step) in LEGAL:
-        assert lifecycle.TABLE[state, step] is LEGAL[state, step]
+        assert grant_state.TABLE[state, step] is LEGAL[state, step]
     else:
         with pytest.raises(IllegalStep, match=state.value):
-            lifecycle.TABLE[state, step]
+            grant_state.TABLE[state, step]
 
 
 @pytest.mark.parametrize("end", [State.RELEASED, State.LOST])
 def test_an_end_is_an_end(end: State) -> None:
-    assert not any(state is end for state, _ in lifecycle.TABLE)
+    assert not any(state is end for state, _ in grant_state.TABLE)
 
 
 def test_the_table_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
-        lifecycle.TABLE[State.LOST, Step.GRANT] = State.HELD  # type: ignore[index]
+        grant_state.TABLE[State.LOST, Step.GRANT] = State.HELD  # type: ignore[index]

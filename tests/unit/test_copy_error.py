@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zklock import AccessDenied, LimitMismatch
-from zklock._ground.copied import copied
+from zklock._ground.copy_error import copy_error
 from zklock._recipes.effects import Failed, Failure
 
 
@@ -22,7 +22,7 @@ def raised(error: Exception) -> Exception:
 
 def test_each_has_a_traceback_of_its_own() -> None:
     error = AccessDenied("no")
-    told = [raised(copied(error)) for _ in range(5)]
+    told = [raised(copy_error(error)) for _ in range(5)]
     assert {len(traceback.extract_tb(each.__traceback__)) for each in told} == {1}
     assert error.__traceback__ is None
 
@@ -32,7 +32,7 @@ def test_it_says_the_same() -> None:
     error = LimitMismatch("3, not 2", path="/lock")
     error.__cause__ = cause
     error.add_note("a note")
-    mine: Any = copied(error)
+    mine: Any = copy_error(error)
     assert (type(mine), mine.args, mine.path) == (LimitMismatch, error.args, "/lock")
     assert mine.__cause__ is cause
     mine.add_note("another")
@@ -49,7 +49,7 @@ class Odd(Exception):
 
 def test_one_that_cannot_be_copied_is_told_itself() -> None:
     error = Odd("one", "other")
-    assert copied(error) is error
+    assert copy_error(error) is error
 
 
 @pytest.mark.parametrize("busy", [False, True])

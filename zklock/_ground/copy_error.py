@@ -8,7 +8,7 @@ from typing import TypeVar
 E = TypeVar("E", bound=Exception)
 
 
-def copied(error: E) -> E:
+def copy_error(error: E) -> E:
     """Return a copy of an error, for one of several who raise it.
 
     Whoever raises an error adds to its traceback, and perhaps notes. So one error for a thousand
