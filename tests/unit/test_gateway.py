@@ -36,8 +36,8 @@ from zklock._ground.clock import clock
 from zklock._kazoo import gateway, handler as handler_module, wake
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.handler import Handler, WireObserver
-from zklock._kazoo.riders import Rider
 from zklock._kazoo.watches import Watch
+from zklock._kazoo.wire_request import WireRequest
 from zklock._recipes.effects import Sync
 from zklock.testing import wait_for
 
@@ -210,16 +210,16 @@ class Rides:
         self.heard: list[Any] = []
         self.then: Callable[[], object] = lambda: None
 
-    def rider(self, name: str, watch: Watch | None = None) -> Rider:
+    def rider(self, name: str, watch: Watch | None = None) -> WireRequest:
         def hear(error: int | None, body: bytes) -> None:
             self.heard.append((name, error, body))
             self.then()
 
-        line = self.kazoo.handler.line or self.kazoo.connection
-        return Rider(line, struct.pack(">i", GET_DATA) + text(name) + b"\1", hear, watch)
+        line = self.kazoo.handler.open_connection or self.kazoo.connection
+        return WireRequest(line, struct.pack(">i", GET_DATA) + text(name) + b"\1", hear, watch)
 
     def ride(self, name: str, watch: Watch | None = None) -> None:
-        self.kazoo.handler.board(self.rider(name, watch))
+        self.kazoo.handler.enqueue(self.rider(name, watch))
         self.kazoo.handler.rouse()
 
     def watch(self, path: str, opcode: int = GET_DATA) -> Watch:
@@ -252,7 +252,7 @@ def numbers(frames: list[bytes]) -> list[int]:
 
 
 class TestTheOrderOfRequests:
-    def test_riders_and_kazoo_are_numbered_together(self, kazoo: Kazoo, rides: Rides) -> None:
+    def test_gateway_and_kazoo_are_numbered_together(self, kazoo: Kazoo, rides: Rides) -> None:
         kazoo.ask(asks(1, "/a"))
         rides.ride("/b")
         rides.ride("/c")
@@ -349,11 +349,11 @@ class TestTheLine:
 
     def test_opens_in_the_main_loop(self) -> None:
         kazoo = Kazoo()
-        lines = [kazoo.handler.line]  # kazoo still authenticates
+        lines = [kazoo.handler.open_connection]  # kazoo still authenticates
         kazoo.run()
-        lines.append(kazoo.handler.line)
+        lines.append(kazoo.handler.open_connection)
         kazoo.close()
-        lines.append(kazoo.handler.line)
+        lines.append(kazoo.handler.open_connection)
         assert lines == [None, kazoo.connection, None]
 
     def test_closes_with_the_request_to_end_the_session(self, kazoo: Kazoo, rides: Rides) -> None:
@@ -362,8 +362,8 @@ class TestTheLine:
         kazoo.ask(CLOSE)
         late = rides.rider("/after")
         kazoo.run()
-        assert kazoo.handler.line is None
-        kazoo.handler.board(late)
+        assert kazoo.handler.open_connection is None
+        kazoo.handler.enqueue(late)
         assert rides.heard == [("/after", None, b"")]
         kazoo.far.sendall(answers(1, rest=b"!"))  # what went before is still answered
         assert len(kazoo.sent()) == 2
@@ -384,7 +384,7 @@ class TestTheLine:
 
     def test_closes_when_the_connection_is_dropped(self, kazoo: Kazoo) -> None:
         kazoo.handler.drop()
-        assert kazoo.handler.line is None
+        assert kazoo.handler.open_connection is None
 
     @pytest.mark.parametrize("flag", [b"\1", b"\0", b""])
     def test_stays_closed_at_a_server_that_only_reads(self, flag: bytes) -> None:
@@ -392,7 +392,7 @@ class TestTheLine:
         kazoo.connection.close()
         kazoo.connect(connected=frame(CONNECTED[4:-1] + flag))
         kazoo.run()
-        assert (kazoo.handler.line is None) == (flag == b"\1")
+        assert (kazoo.handler.open_connection is None) == (flag == b"\1")
         kazoo.close()
 
     def test_stays_closed_for_a_session_that_is_over(self) -> None:
@@ -401,7 +401,7 @@ class TestTheLine:
         over = struct.pack(">iiqi16s?", 0, 0, 0, 16, bytes(16), False)
         kazoo.connect(connected=frame(over))
         kazoo.run()
-        assert kazoo.handler.line is None
+        assert kazoo.handler.open_connection is None
         kazoo.close()
 
     def test_is_no_other_connection_of_kazoo(self, kazoo: Kazoo) -> None:
@@ -414,7 +414,7 @@ class TestTheLine:
         assert word.recv(10) == b"answer"
         word.close()
         far.close()
-        assert kazoo.handler.line is kazoo.connection
+        assert kazoo.handler.open_connection is kazoo.connection
 
 
 class TestReplies:
@@ -561,7 +561,7 @@ class TestReplies:
         kazoo.connection.close()
         rides.then = then
         with pytest.raises(TimeoutError, match="of a signal handler"):
-            kazoo.handler.board(late)
+            kazoo.handler.enqueue(late)
 
 
 class TestEvents:
@@ -656,7 +656,7 @@ class TestTheEnd:
     def test_drops_riders_that_come_late(self, kazoo: Kazoo, rides: Rides) -> None:
         late = rides.rider("/late")
         kazoo.connection.close()
-        kazoo.handler.board(late)
+        kazoo.handler.enqueue(late)
         assert rides.heard == [("/late", None, b"")]
         kazoo.connect()
         rides.ride("/next")
@@ -671,7 +671,7 @@ class TestTheEnd:
         """Its caller is not heard of again: it was interrupted."""
         old = rides.rider("/old")
         kazoo.connection.close()
-        kazoo.reader.board(old)
+        kazoo.reader.enqueue(old)
         kazoo.connect()
         kazoo.run()
         rides.ride("/new")
@@ -947,7 +947,7 @@ class Landing:
         self.done = threading.Event()
         self.riders = [self.rider(rides, name) for name in names]
 
-    def rider(self, rides: Rides, name: str) -> Rider:
+    def rider(self, rides: Rides, name: str) -> WireRequest:
         def hear(error: int | None, body: bytes) -> None:
             self.heard.append((name, error))
             self.threads.add(threading.get_ident())
@@ -955,7 +955,7 @@ class Landing:
                 self.done.set()
 
         rider = rides.rider(name)
-        return Rider(rider.line, rider.body, hear, None, self)
+        return WireRequest(rider.connection, rider.body, hear, None, self)
 
     def complete(self) -> None:
         for name in {*self.names} - {name for name, _ in self.heard}:
@@ -1119,10 +1119,10 @@ class TestACallerThatReads:
                 kazoo.far.sendall(answers(1) + answers(2))
                 moments.run(lambda: kazoo.handler.hear(BATCH, SOON), at)  # noqa: B023
             assert not kazoo.handler.interrupted()
-            kazoo.handler.nudge()  # as ``RidingStore`` does
+            kazoo.handler.nudge()  # as ``WireStore`` does
             rides.ride("/next")  # as a heartbeat does
             sent = [each for each in kazoo.sent() if what == "depart"]
-            if kazoo.handler.line is None:
+            if kazoo.handler.open_connection is None:
                 ended += 1
                 kazoo.connection.close()
             elif "/a" in names(sent) or what == "hear":
@@ -1156,7 +1156,7 @@ class TestAnInterrupt:
             with pytest.raises(Strike) if step != "seen" else contextlib.nullcontext():
                 rides.ride("/a")
         torn = step != "seen"
-        assert (kazoo.handler.line is None) == torn
+        assert (kazoo.handler.open_connection is None) == torn
         assert not kazoo.handler.interrupted()
         kazoo.run()
         assert (kazoo.dropped is not None) == torn
@@ -1201,12 +1201,12 @@ class TestAnInterrupt:
 
 
 def test_a_forked_child_has_no_line(kazoo: Kazoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = kazoo.handler.line
+    line = kazoo.handler.open_connection
     assert line is kazoo.connection
-    late = Rider(line, b"", lambda *_: None)
+    late = WireRequest(line, b"", lambda *_: None)
     monkeypatch.setattr(kazoo.handler, "_process", -1)
-    assert kazoo.handler.line is None
-    kazoo.handler.board(late)
+    assert kazoo.handler.open_connection is None
+    kazoo.handler.enqueue(late)
     kazoo.handler.rouse()
     kazoo.far.setblocking(False)
     with pytest.raises(BlockingIOError):

@@ -2,8 +2,8 @@
 
 Nobody waits here. A step runs on the thread that brings the news: an answer, a watch, a lost
 session, or the caller. The steps are short and do not block. ``mailbox`` has one thread at a time
-run them, and ``attempt_state`` says what news does in which stage. No lock is taken. So a signal handler
-may give an attempt up, even if it has interrupted a step of the same attempt.
+run them, and ``attempt_state`` says what news does in which stage. No lock is taken. So a signal
+handler may give an attempt up, even if it has interrupted a step of the same attempt.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from zklock._engine.callers import Callers, Calls
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock as real_clock
 from zklock._kazoo.client import Kazoo
-from zklock._kazoo.riding import open_store
 from zklock._kazoo.store import Results
+from zklock._kazoo.wire_store import open_store
 from zklock._recipes.effects import Batch
 
 

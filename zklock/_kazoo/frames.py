@@ -1,9 +1,9 @@
 """Sorts what a server sends on one connection: frame by frame, in the order in which they come.
 
 Each frame starts with its length. The first one answers the handshake. A reply carries the number
-of its request; replies come in the order of the requests. A reply to a rider completes the rider.
+of its request; replies come in the order of the requests. A reply to a wire request completes it.
 An event tells those who watch. Every other frame is kazoo's, and is passed on whole, under kazoo's
-own number. Nothing behind it is looked at before kazoo has asked for the next one.
+own number.
 
 A server answers credentials (``add_auth``) at once, before older requests. kazoo would take that
 for the answer to its oldest request. So it is held back until it is due.
@@ -19,9 +19,9 @@ from typing import Protocol
 from kazoo.exceptions import EXCEPTIONS, APIError
 
 from zklock._ground.records import log_fields
-from zklock._kazoo.riders import Rider
 from zklock._kazoo.socket import LONGEST_FIRST
 from zklock._kazoo.watches import Watch, Watches
+from zklock._kazoo.wire_request import WireRequest
 
 log = logging.getLogger("zklock")
 
@@ -59,7 +59,7 @@ class Frames:
 
     ``broken``: nothing more is taken from this stream, as a frame cannot be what it should be.
     ``due``: the replies that are to come, in order of the requests, each with the number of its
-    request (``AUTH_XID`` for credentials), kazoo's own number of it, the rider if it is one, and
+    request (``AUTH_XID`` for credentials), kazoo's own number of it, the request if it is one, and
     the watch that it asks for.
     ``zxid``: the highest one of a reply on this session.
     """
@@ -72,12 +72,12 @@ class Frames:
         self.zxid = 0
         self._data: bytes | bytearray = b""
         self._at = 0
-        self.due: deque[tuple[int, int, Rider | None, Watch | None]] = deque()
+        self.due: deque[tuple[int, int, WireRequest | None, Watch | None]] = deque()
         self._early: deque[bytes] = deque()  # answers to credentials
 
-    def left(self) -> list[Rider]:
-        """Return the riders without a reply."""
-        return [rider for _, _, rider, _ in self.due if rider is not None]
+    def left(self) -> list[WireRequest]:
+        """Return the requests without a reply."""
+        return [request for _, _, request, _ in self.due if request is not None]
 
     def feed(self, chunk: bytes) -> None:
         """Take what was received."""
@@ -141,17 +141,17 @@ class Frames:
         """Whether no reply is due, and nothing is left of what was received."""
         return not self.due and self._at == len(self._data) and not self.broken
 
-    def replies_to(self, landing: object) -> tuple[list[tuple[Rider, int, bytes]], bool]:
-        """Take the replies to the riders of a landing that come next: rider, error code, body.
+    def replies_to(self, landing: object) -> tuple[list[tuple[WireRequest, int, bytes]], bool]:
+        """Take the replies to the requests of a landing that come next: request, error code, body.
 
         Return them, and whether what comes next, as far as it is there, is no such reply. Nothing
         of that is looked at.
         """
-        taken: list[tuple[Rider, int, bytes]] = []
+        taken: list[tuple[WireRequest, int, bytes]] = []
         data, size, due = self._data, len(self._data), self.due
         while due:
-            number, _, rider, watch = due[0]
-            if rider is None or rider.landing is not landing:
+            number, _, request, watch = due[0]
+            if request is None or request.landing is not landing:
                 return taken, True
             at = self._at
             if size - at < _HEAD.size:
@@ -169,7 +169,7 @@ class Frames:
             due.popleft()
             body = bytes(data[at + _REPLY.size : end])
             self._seen(zxid)
-            taken.append((rider, self._heard(error, watch), body))
+            taken.append((request, self._heard(error, watch), body))
         return taken, self._at < size
 
     def _heard(self, error: int, watch: Watch | None) -> int:
@@ -198,10 +198,10 @@ class Frames:
         if zxid < self.zxid and self._hears.goes_back(zxid):
             return self._break()
         self._seen(zxid)
-        _, kazoos, rider, watch = self.due.popleft()
+        _, kazoos, request, watch = self.due.popleft()
         error = self._heard(error, watch)  # kazoo's thread would end because of an unknown one
-        if rider is not None:
-            rider.land(error, bytes(data[at + _REPLY.size : end]))
+        if request is not None:
+            request.land(error, bytes(data[at + _REPLY.size : end]))
             return b""
         return _REPLY.pack(length, kazoos, zxid, error) + data[at + _REPLY.size : end]
 

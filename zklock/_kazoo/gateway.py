@@ -6,8 +6,8 @@ asks for. It gets all that by the three public methods of ``IHandler``: what it 
 a line of wake-ups (``wake``); ``select`` waits until there is something for it.
 
 **One mutex guards what goes out**: the socket, and the numbers of requests. Whoever has it writes.
-zklock's own requests (``Rider``) are written at once, on the thread that asks. One thread for each
-connection reads. It completes zklock's requests, tells of events, and gathers kazoo's frames.
+zklock's own requests (``WireRequest``) are written at once, on the thread that asks. One thread for
+each connection reads. It completes zklock's requests, tells of events, and gathers kazoo's frames.
 
 **A caller that waits may read instead**, if nothing else is under way: the reader does not listen
 meanwhile, and no thread has to wake another one. The caller takes the replies to its own requests
@@ -29,7 +29,7 @@ Why it is right:
    any reply (``handler.seen``).
 5. *What is under way at the end of a connection is dropped, exactly once*: by the reader, when
    kazoo has closed it. A caller that was late looks at the line after it has put its request there,
-   and drops it itself. Each request is claimed by one of those who complete it (``Rider``).
+   and drops it itself. Each request is claimed by one of those who complete it (``WireRequest``).
 6. *An interrupt is a lost connection.* What strikes the main thread while it writes, or takes its
    replies, leaves ``torn`` set, or an orphan: the connection is dropped, the reader completes what
    was not heard, and kazoo resumes the session.
@@ -65,7 +65,6 @@ from zklock._ground.mutexes import Mutex
 from zklock._ground.records import log_fields
 from zklock._ground.strikes import of_the_call
 from zklock._kazoo.frames import AUTH_XID, Frames
-from zklock._kazoo.riders import Awaited, Rider
 from zklock._kazoo.socket import (
     _CHUNK,
     _CLOSE,
@@ -76,6 +75,7 @@ from zklock._kazoo.socket import (
     _Socket,
 )
 from zklock._kazoo.wake import Wakes
+from zklock._kazoo.wire_request import Awaited, WireRequest
 
 log = logging.getLogger("zklock")
 
@@ -118,7 +118,7 @@ class Carries(Hears, Protocol):
 class GatewaySocket(_Socket):
     """What kazoo takes for its socket.
 
-    ``rides``: it takes requests of ours. ``reading``: what a caller reads the replies to.
+    ``open``: it takes requests of ours. ``reading``: what a caller reads the replies to.
     """
 
     def __init__(
@@ -129,14 +129,14 @@ class GatewaySocket(_Socket):
         another: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(sock, handler, server, another)
-        self.rides = False
+        self.open = False
         self.torn = False
         self.reading: Awaited | None = None
         self.taking = 0  # the thread with this ident takes the replies that it reads
         self.ears = Mutex()
         self.saw, self.goes_back = handler.seen, handler.goes_back
         self._carrier = handler
-        self._may_ride = False
+        self._may_open = False
         self._sorted = Frames(self)
         self._inbox: deque[bytes] = deque()
         self._end: OSError | bool = False  # of what is received
@@ -155,9 +155,9 @@ class GatewaySocket(_Socket):
 
     def in_main_loop(self) -> None:
         """Note that kazoo waits for replies and wake-ups at once: it has finished connecting."""
-        if self._may_ride:
-            self._may_ride = False
-            self.rides = True
+        if self._may_open:
+            self._may_open = False
+            self.open = True
 
     def send(self, data: Any) -> int:
         """Send a frame, or hold it back until kazoo has sent all that it has queued."""
@@ -223,7 +223,7 @@ class GatewaySocket(_Socket):
 
     def close(self) -> None:
         """Close; the reader drops what is under way."""
-        self.rides = self._may_ride = False
+        self.open = self._may_open = False
         with self._carrier.mutex:
             self._stop_reading()
             self._sock.close()
@@ -231,7 +231,7 @@ class GatewaySocket(_Socket):
         self._wake_reader()
 
     def shut_down(self) -> None:
-        self.rides = False
+        self.open = False
         super().shut_down()
         self._wake_reader()
 
@@ -249,7 +249,7 @@ class GatewaySocket(_Socket):
             self._pinged = clock()
             return frame
         if length == 8 and opcode == _CLOSE:
-            self.rides = self._may_ride = False
+            self.open = self._may_open = False
             self._carrier.closing()
         self._carrier.sent()
         if xid == AUTH_XID:
@@ -261,13 +261,13 @@ class GatewaySocket(_Socket):
         self._sorted.due.append((number, xid, None, watch))
         return _NUMBER.pack(length, number) + frame[_NUMBER.size :]
 
-    def _take(self, dropped: list[Rider], rider: Rider) -> bool:
+    def _take(self, dropped: list[WireRequest], request: WireRequest) -> bool:
         """Put a request of ours behind what is to be sent, unless it is over, or cannot go."""
-        if not rider.hear or rider.line is not self or not self.rides:
-            dropped.append(rider)
+        if not request.hear or request.connection is not self or not self.open:
+            dropped.append(request)
             return True
-        body, number = rider.body, self._carrier.next_xid()
-        self._sorted.due.append((number, 0, rider, rider.watch))
+        body, number = request.body, self._carrier.next_xid()
+        self._sorted.due.append((number, 0, request, request.watch))
         self._held += _NUMBER.pack(len(body) + 4, number) + body
         return True
 
@@ -308,7 +308,7 @@ class GatewaySocket(_Socket):
     # For any thread that is not under the mutex.
 
     def write(
-        self, wake: Wakes, riders: Sequence[Rider] = (), landing: Awaited | None = None
+        self, wake: Wakes, requests: Sequence[WireRequest] = (), landing: Awaited | None = None
     ) -> bool:
         """Send our requests that stand first in line, and then these.
 
@@ -316,7 +316,7 @@ class GatewaySocket(_Socket):
         what the caller reads the replies to, if it can. This waits for the mutex for a moment only:
         a signal handler that does not return may have interrupted the thread that has it.
         """
-        dropped: list[Rider] = []
+        dropped: list[WireRequest] = []
         over = False
         for taken in map(self._carrier.mutex.acquire, (True,), (LONGEST,)):
             if not taken:
@@ -327,8 +327,8 @@ class GatewaySocket(_Socket):
                 lends = landing is not None and self._lends()
                 over = wake.hand_over(partial(self._take, dropped))
                 if over:
-                    for rider in riders:
-                        self._take(dropped, rider)
+                    for request in requests:
+                        self._take(dropped, request)
                     if lends and landing is not None and not dropped:
                         self._lend(landing)
                 self._write()
@@ -337,18 +337,18 @@ class GatewaySocket(_Socket):
                 self._carrier.mutex.release()
                 if self.torn:
                     self.shut_down()
-        for rider in dropped:
-            rider.drop()
+        for request in dropped:
+            request.drop()
         return over
 
     def _lends(self) -> bool:
         """Whether a caller may read the replies to what it sends next: nothing is under way."""
-        able = self._bell is not None and self.rides and not self._inside
+        able = self._bell is not None and self.open and not self._inside
         return able and self._sorted.idle and not self._held
 
     def _stop(self, end: OSError | bool) -> None:
         """Let nothing more out; kazoo still gets what has arrived before."""
-        self.rides = self._may_ride = False
+        self.open = self._may_open = False
         self._end = self._end or end
         self._carrier.wake_kazoo()
 
@@ -386,8 +386,8 @@ class GatewaySocket(_Socket):
                     self._wake_reader()
             finally:
                 self.taking = 0
-        for rider, error, body in replies:
-            rider.land(error, body)
+        for request, error, body in replies:
+            request.land(error, body)
         with contextlib.suppress(ValueError):  # the reader has completed it
             self._orphans.remove(awaited)
         self._carrier.rouse()
@@ -455,8 +455,8 @@ class GatewaySocket(_Socket):
 
     def _end_reading(self) -> None:
         """Complete what is under way: nothing is read any more."""
-        for rider in self._sorted.left():
-            rider.drop()
+        for request in self._sorted.left():
+            request.drop()
         while self._orphans:
             self._orphans.pop().complete()
         self._carrier.ended(self)
@@ -538,7 +538,7 @@ class GatewaySocket(_Socket):
 
     def connected(self, milliseconds: int, read_only: bool) -> None:
         """Note the answer to the handshake; 0 milliseconds: the session has expired."""
-        self._may_ride = milliseconds > 0 and not read_only
+        self._may_open = milliseconds > 0 and not read_only
         self._connected(milliseconds)
 
     def pinged_back(self) -> None:

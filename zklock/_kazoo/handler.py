@@ -53,9 +53,9 @@ from zklock._ground.strikes import may_strike
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.handshake import unanswered
 from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
-from zklock._kazoo.riders import Awaited, Rider
 from zklock._kazoo.socket import _SILENT
 from zklock._kazoo.wake import Wakes, WakeWriter
+from zklock._kazoo.wire_request import Awaited, WireRequest
 from zklock._recipes.effects import Batch
 from zklock.errors import ClientUnusable
 
@@ -113,7 +113,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """
 
     _connection: type[GatewaySocket] = GatewaySocket
-    _riders: Wakes | None = None
+    _wakes: Wakes | None = None
     completion_queue: Any
     callback_queue: Any
 
@@ -437,7 +437,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     @property
     def waiting(self) -> int:
         """How many requests wait to be sent, with the one that is being sent."""
-        return self._riders.pending() if self._riders is not None else 0
+        return self._wakes.pending() if self._wakes is not None else 0
 
     def closing(self) -> None:
         """Note that the client is about to end the session; called by the socket."""
@@ -497,10 +497,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return seconds
 
     @property
-    def line(self) -> GatewaySocket | None:
+    def open_connection(self) -> GatewaySocket | None:
         """The connection that takes our requests now; ``None``: they go through kazoo."""
         connection = self._socket
-        rides = connection is not None and connection.rides and not self.forked
+        rides = connection is not None and connection.open and not self.forked
         return connection if rides else None
 
     def interrupted(self) -> bool:
@@ -510,38 +510,38 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             connection is not None and connection.taking == threading.get_ident()
         )
 
-    def board(self, rider: Rider) -> None:
-        """Put a rider in line, behind what was asked of kazoo before; ``rouse()`` must follow.
+    def enqueue(self, request: WireRequest) -> None:
+        """Put a request in line, behind what was asked of kazoo before; ``rouse()`` must follow.
 
         The line may have been closed since the caller looked. Then whoever closed it may not have
-        seen this rider.
+        seen this request.
         """
-        riders = self._riders
-        if riders is not None:
-            riders.board(rider)
-        if riders is None or not rider.line.rides:
-            rider.drop()
+        wakes = self._wakes
+        if wakes is not None:
+            wakes.enqueue(request)
+        if wakes is None or not request.connection.open:
+            request.drop()
 
     def rouse(self) -> None:
         """Have sent what was put in line: on this thread, unless kazoo may have a queue."""
-        wake = self._riders
+        wake = self._wakes
         if wake is not None and wake.pending() and not self._sent(wake):
             self.wake_kazoo()
 
-    def depart(self, riders: Sequence[Rider], landing: Awaited) -> None:
+    def depart(self, requests: Sequence[WireRequest], landing: Awaited) -> None:
         """Send requests whose replies the caller waits for; it may ``hear`` them itself."""
-        if self._riders is None or not self._sent(self._riders, riders, landing):
-            for rider in riders:
-                self.board(rider)
+        if self._wakes is None or not self._sent(self._wakes, requests, landing):
+            for request in requests:
+                self.enqueue(request)
             self.wake_kazoo()
 
     def _sent(
-        self, wake: Wakes, riders: Sequence[Rider] = (), landing: Awaited | None = None
+        self, wake: Wakes, requests: Sequence[WireRequest] = (), landing: Awaited | None = None
     ) -> bool:
         """Send what stands in line and these, and return ``True``, unless kazoo goes first."""
-        line = self.line
+        line = self.open_connection
         queued = self.interrupted() or (self._open and self._is_asked())
-        return line is not None and not queued and line.write(wake, riders, landing)
+        return line is not None and not queued and line.write(wake, requests, landing)
 
     def hear(self, batch: Batch, seconds: float) -> bool:
         """Wait for replies to a batch, at most so long; ``False`` at once if the reader hears."""
@@ -557,13 +557,13 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def ended(self, connection: GatewaySocket) -> None:
         """Drop the requests of a closed connection that are still in line."""
-        if self._riders is not None:
-            self._riders.strand(connection)
+        if self._wakes is not None:
+            self._wakes.strand(connection)
 
     def sent(self) -> None:
         """Note that kazoo has sent a request of its queue."""
-        if self._riders is not None:
-            self._riders.sent()
+        if self._wakes is not None:
+            self._wakes.sent()
 
     def async_result(self) -> Any:
         """Return an asynchronous result (``IAsyncResult``), and note it until it is there."""
@@ -586,11 +586,11 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def create_socket_pair(self) -> tuple[Wakes, WakeWriter]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""
-        self._riders = Wakes(self._write, self.wake_kazoo)
-        return self._riders, WakeWriter(self._riders)
+        self._wakes = Wakes(self._write, self.wake_kazoo)
+        return self._wakes, WakeWriter(self._wakes)
 
     def _write(self, wake: Wakes) -> None:
-        """Write the riders that stand first in line; on the connection thread."""
+        """Write the requests that stand first in line; on the connection thread."""
         if self._socket is not None:
             self._socket.write(wake)
         else:
@@ -631,12 +631,12 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         request and before it wakes the thread. Then every later request would wait until the next
         one comes.
         """
-        if self._riders is not None:
-            self._riders.wake()
+        if self._wakes is not None:
+            self._wakes.wake()
 
 
-def _drop(rider: Rider) -> bool:
-    rider.drop()
+def _drop(request: WireRequest) -> bool:
+    request.drop()
     return True
 
 

@@ -157,7 +157,7 @@ class _Socket:
     def _shake_hands(self, frame: bytes) -> bytes:
         """Inspect the handshake; return it with the highest zxid that the client has seen.
 
-        kazoo does not see the replies to riders. Without this it would take up the session at a
+        kazoo does not see the replies to requests. Without this it would take up the session at a
         server that lags behind them.
 
         A handshake without an answer costs what is held on the session (see ``lease``). So none is

@@ -1,7 +1,7 @@
 """Who is told of the events of one connection. Pure.
 
 As kazoo keeps its own watches: a watch is there when the reply to the request that sets it says so,
-and is used up by the first event for its path and its kind. An event is kept from kazoo if riders
+and is used up by the first event for its path and its kind. An event is kept from kazoo if requests
 alone watch for it: kazoo would find nobody to tell.
 """
 

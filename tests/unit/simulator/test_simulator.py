@@ -42,7 +42,7 @@ from tests.unit.simulator.seeds import Entry, entries
 from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
 from zklock._kazoo.gateway import GatewaySocket
-from zklock._kazoo.riders import Awaited, Rider
+from zklock._kazoo.wire_request import Awaited, WireRequest
 
 ROOT = Path(__file__).parents[3]
 
@@ -76,10 +76,10 @@ FIRSTS = [pytest.param(first, marks=[SLOW] * (first >= FEW)) for first in range(
 
 @pytest.mark.parametrize("first", FIRSTS)
 def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rode: list[Rider] = []
+    rode: list[WireRequest] = []
     take = GatewaySocket._take
 
-    def counted(self: GatewaySocket, dropped: list[Rider], rider: Rider) -> bool:
+    def counted(self: GatewaySocket, dropped: list[WireRequest], rider: WireRequest) -> bool:
         rode.append(rider)
         return take(self, dropped, rider)
 

@@ -24,8 +24,8 @@ from zklock._ground.events import Event
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.handler import Handler, WireObserver
-from zklock._kazoo.riding import open_store
 from zklock._kazoo.store import Results
+from zklock._kazoo.wire_store import open_store
 from zklock._recipes.effects import Batch
 from zklock.errors import ZkLockError
 from zklock.testing.simulation.server import Link, SimulatedServer, linked
@@ -507,7 +507,7 @@ class SimulatedHandler(Handler):
     @property
     def closed(self) -> bool:
         """Whether the client is closed: kazoo has closed what wakes its connection thread."""
-        return self._riders is not None and self._riders.closed
+        return self._wakes is not None and self._wakes.closed
 
     # For kazoo.
 

@@ -13,8 +13,8 @@ from tests.contract.struck import Moments
 from tests.unit.testing.wire import CONNECTED, OPS, SESSION_ID, Peer, Server, frame, reply, text
 from zklock._kazoo.connect import new_client
 from zklock._kazoo.handler import Handler
-from zklock._kazoo.riding import RidingStore
 from zklock._kazoo.wire import GET_CHILDREN_2
+from zklock._kazoo.wire_store import WireStore
 from zklock._recipes.effects import Create, Delete, Failed, Failure, List, MakePath
 from zklock.testing import wait_for
 
@@ -99,14 +99,14 @@ class Client:
         self.handler = handler or Handler()
         self.kazoo = new_client(book.hosts, 30.0, handler=self.handler)
         self.kazoo.start(SOON)
-        self.store = RidingStore(
+        self.store = WireStore(
             self.kazoo,
             lambda *_: None,
             lambda owner: True,
             threading.RLock(),
             handler=self.handler,
         )
-        wait_for(lambda: self.handler.line is not None, SOON, "the line")
+        wait_for(lambda: self.handler.open_connection is not None, SOON, "the line")
 
     def send_batch(self, path: str) -> tuple[threading.Event, list[Any]]:
         heard: list[Any] = []
@@ -168,7 +168,7 @@ def test_what_kazoo_is_asked_after_an_interrupt_is_not_overtaken(
     book: Book, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kazoo has queued the request, and is not woken for it."""
-    wake = client.handler._riders
+    wake = client.handler._wakes
     assert wake is not None
     with monkeypatch.context() as struck:
         struck.setattr(wake, "wake", lambda: None)
@@ -211,7 +211,7 @@ def test_what_has_no_reply_when_the_connection_ends_is_dropped(book: Book, clien
         assert isinstance(failed, Failed)
         assert failed.why is Failure.DROPPED
     book.mute = False
-    wait_for(lambda: client.handler.line is not None, SOON, "the line")
+    wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
     landed, heard = client.send_batch("/again")
     assert landed.wait(SOON)
     assert heard == [None]
@@ -245,9 +245,9 @@ def test_nothing_rides_before_kazoo_has_authenticated(book: Book) -> None:
     kazoo.start_async()
     assert asked.wait(SOON)
     wait_for(lambda: kazoo.connected, SOON, "CONNECTED, which kazoo says before")
-    assert handler.line is None
+    assert handler.open_connection is None
     go.set()
-    wait_for(lambda: handler.line is not None, SOON, "the line")
+    wait_for(lambda: handler.open_connection is not None, SOON, "the line")
     kazoo.stop()
     kazoo.close()
 
@@ -299,7 +299,7 @@ def test_pings_go_on() -> None:
         client = Client(book)
         assert client.send_batch("/a")[0].wait(SOON)
         wait_for(lambda: -2 in book.xids, SOON, lambda: f"{book.xids}")
-        wait_for(lambda: client.handler.line is not None, SOON, "the line")
+        wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
         client.close()
 
 
@@ -307,7 +307,7 @@ def test_a_version_of_kazoo_that_wakes_differently_would_be_noticed() -> None:
     """Where nothing is queued, kazoo receives the wake-up without sending anything."""
     with Book() as book:
         client = Client(book)
-        wake = client.handler._riders
+        wake = client.handler._wakes
         assert wake is not None
         for _ in range(3):
             client.handler.nudge()

@@ -1,4 +1,4 @@
-"""A store that sends its requests past kazoo, as riders (see ``gateway``)."""
+"""A store that sends its requests past kazoo, as wire requests (see ``gateway``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.handler import Handler
-from zklock._kazoo.riders import Rider
 from zklock._kazoo.store import (
     MAX_REQUEST,
     Results,
@@ -25,6 +24,7 @@ from zklock._kazoo.store import (
     shielded,
 )
 from zklock._kazoo.watches import Watch as SetWatch
+from zklock._kazoo.wire_request import WireRequest
 from zklock._recipes.effects import (
     Batch,
     Create,
@@ -49,8 +49,8 @@ class AwaitedLanding(_Landing):
         self._finish()
 
 
-class RidingStore(Store):
-    """Sends batches as riders where it can, else through kazoo as the other store does."""
+class WireStore(Store):
+    """Sends batches as wire requests where it can, else through kazoo as the other store does."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RidingStore(Store):
 
         It can if the batch needs nothing of others, and is sent at once (see ``gateway``).
         """
-        line = self._carrier.line
+        line = self._carrier.open_connection
         if line is None or not self._depart(line, batch, done):
             self.send_batch(batch, done)
 
@@ -90,21 +90,23 @@ class RidingStore(Store):
     def _depart(self, line: GatewaySocket, batch: Batch, done: Callable[[Results], None]) -> bool:
         """Send a batch whose replies the caller may read; return whether it can go so."""
         landing = AwaitedLanding(batch, done)
-        riders = self._riders_of(line, landing)
-        if riders is None:
+        wire_requests = self._wire_requests_of(line, landing)
+        if wire_requests is None:
             return False
         try:
-            self._carrier.depart(riders, landing)
+            self._carrier.depart(wire_requests, landing)
         except BaseException:
             self._carrier.nudge()
             raise
         return True
 
-    def _riders_of(self, line: GatewaySocket, landing: AwaitedLanding) -> list[Rider] | None:
-        """Return the riders of a batch; ``None`` if it has to go another way, or with others."""
+    def _wire_requests_of(
+        self, line: GatewaySocket, landing: AwaitedLanding
+    ) -> list[WireRequest] | None:
+        """Return those of a batch; ``None`` if it has to go another way, or with others."""
         if self._makings.under_way:
             return None
-        riders = []
+        wire_requests = []
         chroot, acl = self._client.chroot, self._client.default_acl
         for slot, request in enumerate(landing.batch):
             encode = wire.ENCODERS.get(type(request))
@@ -116,11 +118,11 @@ class RidingStore(Store):
                 return None
             hear = partial(self._heard, request, partial(landing.put, slot))
             watch = self._watch(request) if isinstance(request, _WATCHING) else None
-            riders.append(Rider(line, body, hear, watch, landing))
-        return riders
+            wire_requests.append(WireRequest(line, body, hear, watch, landing))
+        return wire_requests
 
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
-        line, encode = self._carrier.line, wire.ENCODERS.get(type(request))
+        line, encode = self._carrier.open_connection, wire.ENCODERS.get(type(request))
         if line is None or encode is None:
             super()._ask(request, partial(self._answered, put))
             return
@@ -132,10 +134,10 @@ class RidingStore(Store):
             # whatever kazoo answers (see ``_answered``), and whoever hears replies.
             hear = partial(self._heard, request, put)
             watch = self._watch(request) if isinstance(request, _WATCHING) else None
-            self._carrier.board(Rider(line, body, hear, watch))
+            self._carrier.enqueue(WireRequest(line, body, hear, watch))
 
     def _answered(self, put: Callable[[Any], None], result: Any) -> None:
-        """Take kazoo's answer, on whichever thread, and wake for the riders that waited for it."""
+        """Take kazoo's answer, on whichever thread, and send what has waited for it."""
         try:
             put(result)
         finally:
@@ -149,7 +151,7 @@ class RidingStore(Store):
     def _heard(
         self, request: Request, put: Callable[[Any], None], code: int | None, body: bytes
     ) -> None:
-        """Take the reply to a request; see ``riders.Hear``."""
+        """Take the reply to a request; see ``wire_requests.Hear``."""
         kind = type(request)
         decode = wire.DECODERS.get(kind)
         result: Any = None
@@ -182,7 +184,7 @@ def open_store(
     is_mine: Callable[[int], bool],
     lock: AbstractContextManager[object],
 ) -> Store:
-    """Return the store of a client: one with riders if it has zklock's handler."""
+    """Return the store of a client: one with wire requests if it has zklock's handler."""
     if isinstance(client.handler, Handler):
-        return RidingStore(client, on_event, is_mine, lock, handler=client.handler)
+        return WireStore(client, on_event, is_mine, lock, handler=client.handler)
     return Store(client, on_event, is_mine, lock)

@@ -1,9 +1,9 @@
-"""Riders: zklock's own requests, past kazoo's queue.
+"""Wire requests: zklock's own requests, past kazoo's queue.
 
-A rider is serialised by zklock (``wire``) and written to the connection (``gateway``), which takes
-its reply out of the stream. kazoo's way through its queue stays for everything else, and for all
-requests while the line is closed: on a read-only server, a client with another handler, a
-connection that is being made or ended.
+A wire request is serialised by zklock (``wire``) and written to the connection (``gateway``), which
+takes its reply out of the stream. kazoo's way through its queue stays for everything else, and for
+all requests while there is no open connection: on a read-only server, a client with another
+handler, a connection that is being made or ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Hear: TypeAlias = Callable[[int | None, bytes], object]
 """Takes a reply: its error code and its body; ``None`` and nothing if the request was dropped."""
 
 
-class Line(Protocol):
-    """A connection that takes riders."""
+class Connection(Protocol):
+    """A connection that takes wire requests."""
 
     @property
-    def rides(self) -> bool:
+    def open(self) -> bool:
         """Whether it takes them now."""
 
 
@@ -41,26 +41,26 @@ class Awaited(Protocol):
         """Complete it: what was not heard counts as dropped. Repeatable."""
 
 
-class Rider:
+class WireRequest:
     """A request, and who hears the reply, once.
 
     ``body`` is the opcode and the request. ``watch`` is set when the reply says so (see
-    ``watches``). ``line`` is the connection that it is meant for: it is written to no other.
+    ``watches``). ``connection`` is the connection that it is meant for: it is written to no other.
     ``landing`` is that of its batch, if a caller waits for it (see ``gateway``). ``hear`` has who
-    hears the reply. It is empty once the rider is completed, which need not be sent any more then.
+    hears the reply. It is empty once the request is completed: it need not be sent any more.
     """
 
-    __slots__ = ("body", "hear", "landing", "line", "watch")
+    __slots__ = ("body", "connection", "hear", "landing", "watch")
 
     def __init__(
         self,
-        line: Line,
+        connection: Connection,
         body: bytes,
         hear: Hear,
         watch: Watch | None = None,
         landing: Awaited | None = None,
     ) -> None:
-        self.line = line
+        self.connection = connection
         self.body = body
         self.watch = watch
         self.landing = landing
@@ -69,7 +69,7 @@ class Rider:
     def land(self, error: int | None, body: bytes) -> None:
         """Complete; an error of ours does not end kazoo's connection thread.
 
-        A caller whose rider is dropped at once may be the main thread, where a signal handler may
+        A caller whose request is dropped at once may be the main thread, where a signal handler may
         have raised the error: there it goes on.
         """
         try:

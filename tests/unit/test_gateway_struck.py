@@ -41,7 +41,7 @@ def connect(
     def connect() -> zklock.Client:
         client = zklock.connect(server.hosts, timeout=60.0)
         clients.append(client)
-        wait_for(lambda: client.handler.line is not None, SOON, "the line")
+        wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
         return client
 
     yield connect

@@ -21,7 +21,7 @@ T = TypeVar("T")
 @pytest.fixture
 def client(zklock_proxy: FaultProxy, zklock_connect: Callable[..., Any]) -> Any:
     client = zklock_connect(zklock_proxy.hosts)
-    wait_for(lambda: client.handler.line is not None, SOON, "the line")
+    wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
     return client
 
 
