@@ -177,13 +177,13 @@ def test_no_property_has_a_lock_that_nobody_sees(module: str) -> None:
         for node in ast.walk(tree(module))
         for name in (
             [alias.name for alias in node.names]
-            if isinstance(node, ast.ImportFrom)
+            if isinstance(node, ast.ImportFrom) and node.module == "functools"
             else [node.attr]
-            if isinstance(node, ast.Attribute)
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "functools"
             else []
         )
     }
-    assert "cached_property" not in names, "Python 3.11's takes a lock: use _ground.kept"
+    assert "cached_property" not in names, "Python 3.11's takes a lock: use _ground's"
 
 
 @pytest.mark.hazard("H55")

@@ -20,10 +20,10 @@ For the wire requests right behind it nothing has to be asked again: what was qu
 them had its wake-up sent before it, and this wake-up is not between them.
 
 A user who never lets kazoo's queue be empty must not keep wire requests, and heartbeats among
-them, from being sent. So after ``ASKED`` requests in a row the wire request is written. Those that it
-must not overtake are fewer: when it becomes the first, all wake-ups from before it are received, and
-each has sent a request, or had none to send. What is left from before it was queued by threads that
-were just between queueing and waking, or were interrupted there: one request each.
+them, from being sent. So after ``ASKED`` requests in a row the wire request is written. Those that
+it must not overtake are fewer: when it becomes the first, all wake-ups from before it are received,
+and each has sent a request, or had none to send. What is left from before it was queued by threads
+that were just between queueing and waking, or were interrupted there: one request each.
 
 What kazoo sends while a wire request stands first leaves its wake-up behind it. Each of these would
 have kazoo send one more request before the next wire request, and they would pile up. So they are

@@ -140,7 +140,7 @@ MUTATIONS = {
             ),
             Bend(
                 Attempt,
-                "_landed",
+                "_on_reply",
                 "isinstance(result, Failed) and result.busy",
                 "False",
             ),
@@ -758,7 +758,7 @@ MUTATIONS = {
         quick=False,
     ),
     "who waits for a lease is not told that it is refused": Mutation(
-        (Bend(Session, "_beaten", "attempt.refused(copied(failed.error))", "pass"),),
+        (Bend(Session, "_beaten", "attempt.refused(copy_error(failed.error))", "pass"),),
         faults=(FORBID,),
         troubles=6,
         found="left waiting",
