@@ -63,7 +63,7 @@ lint: $(CHECK)  ## ruff's checks and format
 	$(BIN)/ruff format --check .
 
 types: $(CHECK)  ## mypy --strict
-	nice $(BIN)/mypy
+	$(BIN)/mypy
 
 zookeeper: $(READY)  ## find a ZooKeeper, or install Debian's as root
 	@$(BIN)/python -m zklock.testing.provision

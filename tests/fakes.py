@@ -502,7 +502,7 @@ class Client:
     def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
         self.send_batch(batch, done)
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
         return False
 
     def enter(self, attempt: Attempt[Any]) -> None:

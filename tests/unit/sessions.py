@@ -313,7 +313,7 @@ class FakeStore:
         self.awaited.append(batch)
         self.send_batch(batch, done)
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
         return False
 
     def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:

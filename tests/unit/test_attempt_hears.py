@@ -38,14 +38,14 @@ class Reading(Noting):
         super().__init__()
         self.awaited: list[Batch] = []
         self.happens: list[Callable[[], bool]] = []
-        self.seen: list[tuple[Batch, float]] = []
+        self.seen: list[tuple[Batch, float | None]] = []
 
     def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
         self.awaited.append(batch)
         super().send_batch(batch, done)
         self.sent.pop()
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
         self.seen.append((batch, seconds))
         return self.happens.pop(0)()
 
@@ -181,6 +181,23 @@ def test_a_busy_answer_that_is_told_twice_is_rested_after_once(host: Reading) ->
     (rest,) = host.pauses
     rest.done()
     assert asking.answers == [(BUSY,)]
+
+
+def test_who_must_not_sleep_looks_and_leaves_the_rest_to_others(host: Reading) -> None:
+    attempt = begun(host, FIRST, SECOND).attempt
+    host.happens += [lambda: answered(host), lambda: False]
+    assert not attempt.look()
+    assert host.seen == [(FIRST, None), (SECOND, None)]
+    assert not attempt.look()
+    assert len(host.seen) == 2, "it looks again"
+    host.answer(None)
+    assert attempt.look()
+
+
+def test_who_has_not_said_so_does_not_look(host: Reading) -> None:
+    attempt = Asking(host, FIRST).start().attempt
+    assert not attempt.look()
+    assert host.seen == []
 
 
 # What else the recipe asks for, and hears.

@@ -79,7 +79,7 @@ class Host:
     def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
         raise AssertionError("nobody waits here")
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
         raise AssertionError("nobody waits here")
 
     def park(self, attempt: Attempt[Any]) -> None:

@@ -1021,6 +1021,39 @@ class TestACallerThatReads:
             assert kazoo.handler.hear(BATCH, SOON)
         assert spun == [0, 1, 2, 3, 0, 1]
 
+    def test_that_must_not_sleep_glances_and_after_one_in_vain_not_for_a_while(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now, spun = [0.0], 0
+
+        def passes() -> None:
+            nonlocal spun
+            spun += 1
+            now[0] += gateway.SPIN / 3
+
+        monkeypatch.setattr(gateway, "clock", lambda: now[0])
+        monkeypatch.setattr(gateway, "_let_others_run", passes)
+        kazoo.connection._spins = True
+
+        def glances(*, in_time: bool) -> int:
+            """Return how often it has asked; a reply that is late is heard by the reader."""
+            nonlocal spun
+            spun = 0
+            landing, (sent,) = self.departed(kazoo, rides, "/a")
+            if in_time:
+                kazoo.far.sendall(answers(sent))
+            assert kazoo.handler.hear(BATCH, None)
+            if not in_time:
+                kazoo.far.sendall(answers(sent))
+            assert landing.done.wait(SOON)
+            return spun
+
+        assert [glances(in_time=True) for _ in range(3)] == [1, 1, 1]
+        assert glances(in_time=False) == 3
+        for _ in range(gateway.VAIN):
+            assert glances(in_time=False) == 0
+        assert glances(in_time=True) == 1
+
     def test_leaves_all_else_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
         landing, sent = self.departed(kazoo, rides, "/a", "/b")
         kazoo.far.sendall(answers(sent[0]) + event(CHILD, "/of-kazoo") + answers(sent[1]))

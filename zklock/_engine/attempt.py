@@ -129,8 +129,11 @@ class Host(MailHost, Protocol):
     def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
         """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
-        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
+        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them.
+
+        With ``None``, do not sleep: ask again for less than a millisecond.
+        """
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
@@ -234,10 +237,20 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._awaited = 0
         return bool(self._outcome) or super().wait(timeout)
 
-    def _hear(self, end: float) -> bool:
-        """Hear the answers to its batches until then, if this thread can; return whether it has."""
-        heard = False
-        while not self._outcome and (left := end - time.monotonic()) > 0:
+    def look(self) -> bool:
+        """Hear the answers to its batches if they come at once; return whether it is over."""
+        if self._awaited and not self._outcome:
+            self._hear(None)
+            self._awaited = 0
+        return bool(self._outcome)
+
+    def _hear(self, end: float | None) -> bool:
+        """Hear the answers to its batches until then, if this thread can; return whether it has.
+
+        Without an end, do not sleep.
+        """
+        heard, left = False, None
+        while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
             stay = self._stay
             if stay is None or not isinstance(stay.asked, tuple):
                 break

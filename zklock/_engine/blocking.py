@@ -26,7 +26,9 @@ def run(script: Callable[[], Coroutine[Any, Any, T]]) -> T:
 class Blocking(Front):
     """A thread waits by blocking."""
 
-    BLOCKS = True
+    def hears(self) -> bool:
+        """Whether this thread may hear answers: it waits for them."""
+        return True
 
     def begin(self, attempt: Outcome) -> None:
         """Start an attempt."""

@@ -280,7 +280,7 @@ class GrantBase(Losable):
 
     async def _release(self) -> None:
         check_thread("release()")
-        await self._answered(self._end(awaited=self._FRONT.BLOCKS))
+        await self._answered(self._end(awaited=self._FRONT.hears()))
 
     async def _answered(self, answer: Answer) -> None:
         """Wait for ZooKeeper's answer to the end of the grant, for a short, bounded time."""
@@ -399,7 +399,7 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
         _set_ends(ends)
         mine = _ended_by(ends)
         keeper, front = grants[0]._keeper, grants[0]._FRONT
-        answer = keeper.let_go(*mine, awaited=front.BLOCKS) if mine else None
+        answer = keeper.let_go(*mine, awaited=front.hears()) if mine else None
     except BaseException:
         try:
             _let_go_later(ends)

@@ -77,6 +77,10 @@ class Outcome(Generic[T]):
                 come.wait(min(left, _TURN))
         return bool(self._outcome)
 
+    def look(self) -> bool:
+        """Return whether there is an outcome, or one comes at once."""
+        return bool(self._outcome)
+
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
         return seconds

@@ -57,8 +57,11 @@ class Sends(Protocol):
         If it is interrupted meanwhile, ``done`` may be called twice, with the same results.
         """
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
-        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
+        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them.
+
+        With ``None``, do not sleep: ask again for less than a millisecond.
+        """
 
 
 Limit: TypeAlias = Callable[[float | None, Callable[[], object]], float | None]

@@ -24,6 +24,9 @@ class Answer(Protocol):
     def when_done(self, call: Callable[[], object]) -> None:
         """Call when the answer comes, on the thread that brings it; at once if it is there."""
 
+    def look(self) -> bool:
+        """Return whether the answer is there, or comes at once; do not sleep."""
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for at most ``timeout`` seconds; return whether the answer has come."""
 
@@ -88,13 +91,15 @@ class Turn(Protocol):
 
 
 class Front(ABC):
-    """How a front waits. ``BLOCKS``: the thread that has sent something waits for the answer."""
-
-    BLOCKS: bool
+    """How a front waits."""
 
     def turn(self) -> Turn | None:
         """Return a turn to wait for before a start; ``None``: start now."""
         return None
+
+    @abstractmethod
+    def hears(self) -> bool:
+        """Whether this thread may hear the answers to what it sends next; then ``finished()``."""
 
     @abstractmethod
     def begin(self, attempt: Outcome) -> None:

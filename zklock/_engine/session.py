@@ -399,7 +399,7 @@ class Session(NotCopyable, WireObserver):
         """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
         self._send(batch, done, self._store.send_awaited)
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
         return self._store.hear(batch, seconds)
 

@@ -93,6 +93,9 @@ SPIN = 0.0006
 """Seconds. For how long a caller that reads asks again and again, before it sleeps, if its last
 replies came within that time: a thread that sleeps takes as long to wake up."""
 
+VAIN = 16
+"""How many glances of an event loop are left out after one in vain."""
+
 LONGEST = 0.05
 """Seconds. For how long a caller reads without a look whether others have brought its outcome."""
 
@@ -150,6 +153,7 @@ class GatewaySocket(_Socket):
         self._full = False  # the server takes no more now
         self._spins = False  # another core can do what is waited for
         self._brief = False  # the last replies came soon
+        self._vain = 0  # how many glances are left out
 
     # For kazoo, on its connection thread.
 
@@ -354,10 +358,11 @@ class GatewaySocket(_Socket):
 
     # For a caller that reads.
 
-    def hear(self, awaited: Awaited, seconds: float) -> bool:
+    def hear(self, awaited: Awaited, seconds: float | None) -> bool:
         """Wait for replies, at most so long, and take those that have come.
 
         ``False`` at once if this caller reads no more. When its time is over, the reader listens.
+        With ``None`` it does not sleep, as an event loop runs on it.
         """
         number = self.fileno()
         if number < 0 or self.reading is not awaited:
@@ -392,7 +397,7 @@ class GatewaySocket(_Socket):
             self._orphans.remove(awaited)
         self._carrier.rouse()
 
-    def _await_replies(self, awaited: Awaited, number: int, seconds: float) -> bool:
+    def _await_replies(self, awaited: Awaited, number: int, seconds: float | None) -> bool:
         """Wait; return whether something may have come."""
         assert self._bell is not None
         come, goes_on = [], False
@@ -402,17 +407,33 @@ class GatewaySocket(_Socket):
                 poll = select.poll()
                 for each in (number, self._bell[0]):
                     poll.register(each, select.POLLIN)
-                began, limit = clock(), min(seconds, LONGEST)
-                come = _spun(poll.poll, began + min(limit, SPIN)) if self._brief else []
-                come = come or poll.poll(math.ceil(1000 * limit))
-                self._brief = self._spins and clock() < began + SPIN
-                goes_on = bool(come) or seconds > LONGEST
+                if seconds is None:
+                    come = self._glance(poll.poll)
+                else:
+                    come = self._wait(poll.poll, seconds)
+                goes_on = bool(come) or (seconds is not None and seconds > LONGEST)
         finally:
             self._inside = False
             if not goes_on:
                 with self._carrier.mutex:
                     self._stop_reading(awaited)
         return bool(come)
+
+    def _wait(self, poll: Poll, seconds: float) -> list[Any]:
+        began, limit = clock(), min(seconds, LONGEST)
+        come = _spun(poll, began + min(limit, SPIN)) if self._brief else []
+        come = come or poll(math.ceil(1000 * limit))
+        self._brief = self._spins and clock() < began + SPIN
+        return come
+
+    def _glance(self, poll: Poll) -> list[Any]:
+        """Ask again and again for a moment; after one in vain, do not for a while."""
+        if self._vain or not self._spins:
+            self._vain -= bool(self._vain)
+            return []
+        come = _spun(poll, clock() + SPIN)
+        self._vain = 0 if come else VAIN
+        return come
 
     # For the reader, which has a thread of its own.
 
@@ -546,6 +567,9 @@ class GatewaySocket(_Socket):
         self._pinged_back()
 
 
+Poll: TypeAlias = Callable[[int], list[Any]]
+"""Waits for so many milliseconds, and returns what there is."""
+
 _Pair: TypeAlias = tuple[socket.socket, socket.socket]
 """The reading and the writing end of what wakes a thread. Neither blocks."""
 
@@ -573,7 +597,7 @@ def _drain(pair: _Pair | None) -> None:
             pair[0].recv(_CHUNK)
 
 
-def _spun(poll: Callable[[int], list[Any]], until: float) -> list[Any]:
+def _spun(poll: Poll, until: float) -> list[Any]:
     """Ask again and again until then; return what there is."""
     come: list[Any] = []
     while not come and clock() < until:

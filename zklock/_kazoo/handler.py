@@ -543,7 +543,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         queued = self.interrupted() or (self._open and self._is_asked())
         return line is not None and not queued and line.write(wake, requests, landing)
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for replies to a batch, at most so long; ``False`` at once if the reader hears."""
         connection = self._socket
         awaited = None if connection is None else connection.reading

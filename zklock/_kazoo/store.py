@@ -269,7 +269,7 @@ class Store:
         """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
         self.send_batch(batch, done)
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
         return False
 

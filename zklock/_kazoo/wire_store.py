@@ -84,7 +84,7 @@ class WireStore(Store):
         if line is None or not self._depart(line, batch, done):
             self.send_batch(batch, done)
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
         return self._carrier.hear(batch, seconds)
 
     def _depart(self, line: GatewaySocket, batch: Batch, done: Callable[[Results], None]) -> bool:

@@ -199,7 +199,7 @@ class LockBase(NotCopyable, Locking[G]):
                 turn = None
             if check is not None:
                 check()
-            attempt.start(awaited=self._FRONT.BLOCKS)
+            attempt.start(awaited=self._FRONT.hears())
             come = await self._FRONT.finished(attempt, limit, abandon_result)
             grant = await taken(self._FRONT, attempt, come)
             if grant is not None:

@@ -87,13 +87,14 @@ class Starter:
         self._loop = weakref.ref(loop)
         self._queue: deque[Callable[[], object]] = deque()
         self._started = 0  # in this iteration of the loop
+        self._looked = False
 
-    def start(self, begin: Callable[[], object]) -> None:
+    def start(self, later: Callable[[], object], now: Callable[[], object]) -> None:
         """Begin now, or in one of the next iterations."""
         if self._crowded():
-            self._queue.append(begin)
+            self._queue.append(later)
         else:
-            begin()
+            now()
 
     def turn(self) -> Turn | None:
         """Return a turn to wait for; ``None``: begin now."""
@@ -103,6 +104,18 @@ class Starter:
         turn = Turn(loop)
         self._queue.append(turn.come)
         return turn
+
+    def may_look(self) -> bool:
+        """Whether a task may look for an answer now: one may, in an iteration of the loop."""
+        loop = self._loop()
+        if self._looked or loop is None:
+            return False
+        self._looked = True
+        loop.call_soon(self._look_again)
+        return True
+
+    def _look_again(self) -> None:
+        self._looked = False
 
     def _crowded(self) -> bool:
         """Whether another one has to wait; if not, it begins."""
@@ -160,11 +173,20 @@ class Awaiting(Front):
         except RuntimeError:
             return None  # in a forked child, it is said what is wrong
 
-    BLOCKS = False
+    def hears(self) -> bool:
+        """Whether this task may look for answers: one task may, in an iteration of the loop.
+
+        The loop stands still meanwhile, for less than a millisecond.
+        """
+        try:
+            return starter().may_look()
+        except RuntimeError:
+            return False  # no loop runs
 
     def begin(self, attempt: Outcome) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
-        starter().start(attempt.start)
+        # Who begins later hears nothing: finished() is called before.
+        starter().start(attempt.start, partial(attempt.start, awaited=self.hears()))
 
     def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
@@ -175,6 +197,9 @@ class Awaiting(Front):
         """
         loop = asyncio.get_running_loop()
         come: asyncio.Future[bool] = loop.create_future()
+        if answer.look():
+            loop.call_soon(settle, come, True)  # not at once: others have their turn, too
+            return come
         answer.when_done(_Wake(loop, come, answer, unheard))
         limit = answer.limit(timeout, partial(call_soon, loop, partial(settle, come, False)))
         return come if limit is None else _in_time(loop, come, limit)

@@ -453,7 +453,7 @@ class _Store:
     def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
         self.send_batch(batch, done)
 
-    def hear(self, batch: Batch, seconds: float) -> bool:
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
         return False  # a simulated network has no socket to read
 
 
