@@ -76,11 +76,18 @@ BELOW = {
         "docs/benchmarks",
         "docs/design",
     ],
-    "docs/index": ["CONTRIBUTING", "SECURITY"],
+    "docs/index": ["ARCHITECTURE", "CONTRIBUTING", "SECURITY"],
 }
 """Pages that the side lists below another one. A page that stands in no list ends the build."""
 
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "compose/README.md")
+PAGES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "examples/README.md",
+    "compose/README.md",
+)
 LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 NAME_OF_A_TEST = re.compile(r"`(?:Test\w+::)?test_\w+`")
 TEST = re.compile(r"(?: {4})?(class|def|async def) ([Tt]est\w+)")
