@@ -141,7 +141,9 @@ class GatewaySocket(_Socket):
         self._carrier = handler
         self._may_open = False
         self._sorted = Frames(self)
+        self._held = bytearray()  # to be sent
         self._inbox: deque[bytes] = deque()
+        self._buffer = memoryview(b"")  # what kazoo has begun to receive
         self._end: OSError | bool = False  # of what is received
         self._closed = False
         self._orphans: list[Awaited] = []  # what callers are taking the replies to
@@ -561,10 +563,6 @@ class GatewaySocket(_Socket):
         """Note the answer to the handshake; 0 milliseconds: the session has expired."""
         self._may_open = milliseconds > 0 and not read_only
         self._connected(milliseconds)
-
-    def pinged_back(self) -> None:
-        """Note the answer to a ping."""
-        self._pinged_back()
 
 
 Poll: TypeAlias = Callable[[int], list[Any]]

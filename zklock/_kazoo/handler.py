@@ -64,7 +64,6 @@ T = TypeVar("T")
 _UNHEARD = "does not answer"
 _ASKING = 1.0
 """Seconds. The most that a server has to answer why it turns the client away."""
-_UNPOLLED = 16
 _MAX_XID = 2**31 - 1
 _EQUAL = 0.001
 """kazoo asks in whole milliseconds."""
@@ -500,8 +499,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def open_connection(self) -> GatewaySocket | None:
         """The connection that takes our requests now; ``None``: they go through kazoo."""
         connection = self._socket
-        rides = connection is not None and connection.open and not self.forked
-        return connection if rides else None
+        if connection is None or not connection.open or self.forked:
+            return None
+        return connection
 
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted its own thread in here."""

@@ -116,8 +116,6 @@ class _Socket:
         self._below = getattr(sock, "pending", None)
         # TLS may have to read before it can write: kazoo handles that, with a real select.
         self.eager = self._below is None
-        self._held = bytearray()
-        self._buffer = memoryview(b"")
         self._asked: float | None = None
         self._resumes = False
         self._dead = False  # the session must be dead, and the server serves
@@ -214,7 +212,8 @@ class _Socket:
         if milliseconds > 0 and self._asked is not None:  # 0: the session has expired
             self._handler.connected(self._asked, milliseconds / 1000, self._resumes)
 
-    def _pinged_back(self) -> None:
+    def pinged_back(self) -> None:
+        """Note the answer to a ping."""
         if self._pinged is not None:
             self._handler.pinged(self._pinged, clock())
             self._pinged = None

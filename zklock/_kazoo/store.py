@@ -44,6 +44,7 @@ from zklock._recipes.effects import (
     WatchList,
     Write,
     WriteAll,
+    parent_of,
 )
 from zklock.errors import AccessDenied, ZkLockError
 
@@ -611,7 +612,7 @@ def _refused(results: list[Any]) -> Exception | None:
 def _paths(request: Request) -> tuple[str, str]:
     """Return the path of the request, and the path of its lock."""
     if isinstance(request, Create):
-        return request.prefix, request.prefix.rpartition("/")[0]
+        return request.prefix, parent_of(request.prefix)
     if isinstance(request, CreateAll):
         return _paths(request.creates[0])
     path = request.paths[0] if isinstance(request, DeleteAll) else request.path
@@ -622,7 +623,7 @@ def _paths(request: Request) -> tuple[str, str]:
 def _parents(create: Create | CreateAll) -> tuple[str, ...]:
     """Return the parents of what is created."""
     creates = create.creates if isinstance(create, CreateAll) else (create,)
-    return tuple([each.prefix.rpartition("/")[0] for each in creates])
+    return tuple([parent_of(each.prefix) for each in creates])
 
 
 def _written(request: Request) -> str | None:
@@ -633,7 +634,7 @@ def _written(request: Request) -> str | None:
         case WriteAll(writes=((path, _, _), *_)):
             return path
         case Mark(path):
-            return path.rpartition("/")[0]
+            return parent_of(path)
     return None
 
 

@@ -63,7 +63,6 @@ It returns the opcode and the body.
 """
 
 _EPHEMERAL_SEQUENTIAL = 3
-_ANY_VERSION = -1
 _FAILED = -1  # an operation of a transaction
 _int, _buffer, _part = INT.write, BUFFER.write, PART.pack
 _text_at, _texts_at, _buffer_at = TEXT.read, TEXTS.read, BUFFER.read

@@ -116,9 +116,8 @@ class WireStore(Store):
             body = encode(request, chroot, acl)
             if len(body) > MAX_REQUEST:
                 return None
-            hear = partial(self._heard, request, partial(landing.put, slot))
-            watch = self._watch(request) if isinstance(request, _WATCHING) else None
-            wire_requests.append(WireRequest(line, body, hear, watch, landing))
+            put = partial(landing.put, slot)
+            wire_requests.append(self._wire_request(line, request, body, put, landing))
         return wire_requests
 
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
@@ -132,9 +131,7 @@ class WireStore(Store):
         else:
             # ``rouse()`` must follow. ``send_batch`` calls it once, for the whole batch. So does
             # whatever kazoo answers (see ``_answered``), and whoever hears replies.
-            hear = partial(self._heard, request, put)
-            watch = self._watch(request) if isinstance(request, _WATCHING) else None
-            self._carrier.enqueue(WireRequest(line, body, hear, watch))
+            self._carrier.enqueue(self._wire_request(line, request, body, put))
 
     def _answered(self, put: Callable[[Any], None], result: Any) -> None:
         """Take kazoo's answer, on whichever thread, and send what has waited for it."""
@@ -143,10 +140,20 @@ class WireStore(Store):
         finally:
             self._carrier.rouse()
 
-    def _watch(self, request: Watch | WatchList | WatchExists) -> SetWatch:
-        """Return the watch that a request asks for."""
-        path = wire.full_path(request.path, self._client.chroot)
-        return SetWatch(wire.WATCHING[type(request)], path, (self._told, request.path))
+    def _wire_request(
+        self,
+        connection: GatewaySocket,
+        request: Request,
+        body: bytes,
+        put: Callable[[Any], None],
+        landing: AwaitedLanding | None = None,
+    ) -> WireRequest:
+        watch = None
+        if isinstance(request, _WATCHING):
+            path = wire.full_path(request.path, self._client.chroot)
+            watch = SetWatch(wire.WATCHING[type(request)], path, (self._told, request.path))
+        hear = partial(self._heard, request, put)
+        return WireRequest(connection, body, hear, watch, landing)
 
     def _heard(
         self, request: Request, put: Callable[[Any], None], code: int | None, body: bytes

@@ -161,7 +161,7 @@ class Mark(Transaction):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        return Expect(self.path), Write(_parent(self.path), self.data)
+        return Expect(self.path), Write(parent_of(self.path), self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class Depart(Transaction):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        return Delete(self.path), Write(_parent(self.path), self.data)
+        return Delete(self.path), Write(parent_of(self.path), self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,8 @@ class HandOver(Transaction):
 Operation: TypeAlias = Create | Delete | Write | Expect
 
 
-def _parent(path: str) -> str:
+def parent_of(path: str) -> str:
+    """Return the path of the parent of a node."""
     return path.rpartition("/")[0]
 
 

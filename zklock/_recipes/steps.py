@@ -31,6 +31,7 @@ from zklock._recipes.effects import (
     WatchList,
     Write,
     backoff,
+    parent_of,
 )
 from zklock.errors import AccessDenied, MixedNames, SequenceExhausted, ZkLockError
 
@@ -199,7 +200,7 @@ def overwrite(path: str, data: bytes) -> Recipe[bool]:
 
 def remove(node: str) -> Recipe[None]:
     """Delete a contender's node, which is all that it has; see ``persist``."""
-    return persist(partial(delete, _parent(node), node))
+    return persist(partial(delete, parent_of(node), node))
 
 
 def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
@@ -261,7 +262,7 @@ def watch(
     denied = False
     while True:
         answers = yield (
-            WatchList(_parent(blocker)) if denied else Watch(blocker),
+            WatchList(parent_of(blocker)) if denied else Watch(blocker),
             *((Watch(own),) if own else ()),
         )
         found = answers[0]
@@ -283,14 +284,10 @@ def watch(
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
             return Event.LETS_IN
         answers = found = result = None  # many may wait
-        sleep = Wait(_parent(blocker) if denied else blocker, own, far=far)
+        sleep = Wait(parent_of(blocker) if denied else blocker, own, far=far)
         event: Event = (yield sleep) if patient else Event.UNWATCHED
         if event is not Event.UNWATCHED or not patient:
             return event
-
-
-def _parent(node: str) -> str:
-    return node.rpartition("/")[0]
 
 
 def given(event: Event) -> Recipe[Event]:
