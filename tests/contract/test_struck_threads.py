@@ -25,18 +25,21 @@ def strike(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return what has the exception strike in ``Thread.start()`` of the next thread of this name.
 
     It strikes where Python looks for signals, once the call in C has returned that starts the
-    thread. By then the thread has noted that it runs.
+    thread. By then the thread has noted that it runs. What an earlier test has left running starts
+    its threads unharmed.
     """
 
     def arm(name: str) -> None:
         start = next(name for name in STARTS if hasattr(threading, name))
         begin = getattr(threading, start)
         armed = [name]
+        others = {*threading.enumerate()} - {threading.current_thread()}
 
         def struck(run: Any, *args: Any, **options: Any) -> Any:
             begun = begin(run, *args, **options)
             thread: threading.Thread = run.__self__
-            if thread.name.startswith(name) and armed:
+            ours = threading.current_thread() not in others
+            if thread.name.startswith(name) and armed and ours:
                 armed.clear()
                 wait_for(lambda: thread not in threading._limbo, SOON)  # type: ignore[attr-defined]
                 raise Limit
