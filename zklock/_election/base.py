@@ -17,8 +17,9 @@ from zklock._engine import telling
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._engine.ports import Answer
 from zklock._engine.roster import MembershipChange, Present, Roster
-from zklock._engine.script import Answer, Front
+from zklock._engine.script import Front
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout, seconds_left

@@ -21,7 +21,8 @@ from zklock._election.observers import LeaderChanges, MembershipChanges, Observe
 from zklock._engine.attempt import Attempt
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.callbacks import ran
-from zklock._engine.grant import GrantOptions, Keeper
+from zklock._engine.grant import GrantOptions
+from zklock._engine.ports import SessionPort
 from zklock._engine.roster import MembershipChange
 from zklock._ground import threads
 from zklock._ground.events import Event
@@ -54,7 +55,7 @@ class Leadership(Leading, Grant):
     """
 
     def __init__(
-        self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
+        self, keeper: SessionPort, *, claim: Claim, session_id: int, terms: GrantOptions
     ) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
         self.should_stop: threading.Event = Event()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zklock._engine import grant_state
 from zklock._engine.bodies import Bodied, Left, Uses
 from zklock._engine.callbacks import check_callback
 from zklock._engine.grant_state import State, Step
-from zklock._engine.script import Answer, Asked, Front
+from zklock._engine.ports import Answer, SessionPort
+from zklock._engine.script import Front
 from zklock._ground.cached_property import cached_property
 from zklock._ground.clock import check_timeout
 from zklock._ground.loss import Loss, LossReason
@@ -51,43 +52,6 @@ class GrantOptions:
     uses: Uses | None = None
     kind: str = "exclusive"
     asked_by: Callable[[bytes], str | None] | None = None
-
-
-class Keeper(Asked, Protocol):
-    """What a grant needs from its session."""
-
-    def now(self) -> float:
-        """Return the time, in seconds of the clock that the lease runs on."""
-
-    @property
-    def lease_end(self) -> float:
-        """When the lease ends, or has ended."""
-
-    @property
-    def moment(self) -> float:
-        """How long a call that should be short may wait for an answer, in seconds."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether this is a signal handler that has interrupted a change on its own thread."""
-
-    def remaining(self) -> float:
-        """Return the seconds of lease left; grants that are over by now are declared lost."""
-
-    def notify(self, calls: list[Callable[[], object]]) -> None:
-        """Run users' callbacks on threads of the library."""
-
-    def let_go(self, *grants: GrantBase, awaited: bool = False) -> Answer:
-        """Give grants back to ZooKeeper, with as many tries as it takes; several together.
-
-        ``awaited``: this thread is about to wait for the answer.
-        """
-
-    def let_go_later(self, grant: GrantBase) -> None:
-        """Give the grant back from the session's own thread."""
-
-    def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
-        """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,11 +137,12 @@ class GrantBase(Losable):
     _asked: str | None = None
     _reads = False  # a downgraded write lock
     _kept = False  # its owner has got it
+    _let_go = False  # its nodes are being deleted
     _undo: Callable[[], Recipe[None]] | None = None  # what gives it back if nobody has got it
     _granted_at: float | None = None  # if telemetry was told of it
 
     def __init__(
-        self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
+        self, keeper: SessionPort, *, claim: Claim, session_id: int, terms: GrantOptions
     ) -> None:
         self.token = claim.token
         self.path = claim.path
@@ -329,17 +294,13 @@ class GrantBase(Losable):
 
     def _end(self, *, awaited: bool = False) -> Answer:
         end = End(grant_state.TABLE[self._given, Step.RELEASE])
+        finish = partial(self._keeper.finish, self)
         try:
             if not self.held or not self._end_with(end):
                 raise self._why_not()
             return self._keeper.let_go(self, awaited=awaited)
         except BaseException:
-            ends = {self: end}
-            try:
-                _let_go_later(ends)
-            except BaseException:  # a second interrupt
-                _let_go_later(ends)
-                raise
+            self._keeper.post(finish)
             raise
 
     def _lose(self, reason: LossReason, *, noticed: float, lease_end: float) -> None:
@@ -395,36 +356,19 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     If one of them is over, the others are released, and then ``LockLost`` or ``NotHeld`` is raised.
     """
     ends = {grant: End(grant_state.TABLE[grant._given, Step.RELEASE]) for grant in grants}
+    keeper, front = grants[0]._keeper, grants[0]._FRONT
+    finish = partial(keeper.finish, *grants)
     try:
-        _set_ends(ends)
-        mine = _ended_by(ends)
-        keeper, front = grants[0]._keeper, grants[0]._FRONT
+        for grant, end in ends.items():
+            if grant.held:
+                grant._end_with(end)
+        mine = [grant for grant, end in ends.items() if grant._ended is end]
         answer = keeper.let_go(*mine, awaited=front.hears()) if mine else None
     except BaseException:
-        try:
-            _let_go_later(ends)
-        except BaseException:  # a second interrupt
-            _let_go_later(ends)
-            raise
+        keeper.post(finish)
         raise
     if answer is not None:
         await mine[0]._answered(answer)
     for grant in grants:
         if grant not in mine:
             raise grant._why_not()
-
-
-def _set_ends(ends: Mapping[GrantBase, End]) -> None:
-    for grant, end in ends.items():
-        if grant.held:
-            grant._end_with(end)
-
-
-def _let_go_later(ends: Mapping[GrantBase, End]) -> None:
-    """Have those that ended so given back from their sessions' own threads."""
-    for grant in _ended_by(ends):
-        grant._keeper.let_go_later(grant)
-
-
-def _ended_by(ends: Mapping[GrantBase, End]) -> list[GrantBase]:
-    return [grant for grant, end in ends.items() if grant._ended is end]

@@ -40,8 +40,8 @@ from zklock._engine.heartbeat import HUNG, LATE, Beat, Heartbeat
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
 from zklock._engine.nodes import OwnNode, OwnNodes
 from zklock._engine.outbox import Outbox
+from zklock._engine.ports import Answer
 from zklock._engine.runtime import Runtime, Thread
-from zklock._engine.script import Answer
 from zklock._engine.watches import HeldWatches, Watchers, asked_of
 from zklock._ground import telemetry
 from zklock._ground.copy_error import copy_error
@@ -128,6 +128,7 @@ class Session(NotCopyable, WireObserver):
         self._runtime = runtime = runtime or Runtime()
         self._clock = runtime.clock
         self._worker = runtime.thread("zklock-session", self._turn)
+        self.post = self._worker.post
         self._callers = runtime.callers()
         self._store = runtime.store(
             client,
@@ -254,7 +255,7 @@ class Session(NotCopyable, WireObserver):
             telling.begun(attempt, self._clock)
         return attempt
 
-    # For grants (grant.Keeper).
+    # For grants.
 
     def remaining(self) -> float:
         """Return the seconds of lease left; grants that are over by now are declared lost."""
@@ -300,23 +301,27 @@ class Session(NotCopyable, WireObserver):
             nodes, each = zip(*((grant.path, grant._give_back) for grant in grants), strict=True)
             give_back = partial(together.give_back, nodes, each)
         attempt = self.attempt(give_back(), recover=give_back)
-
-        def go() -> None:
-            with self.guard:
-                for grant in grants:
-                    self._nodes.forget(grant._paths)
-            attempt.start(awaited=awaited)
-
         if self.interrupted:
-            awaited = False
-            self.later(go)
+            self.later(partial(self._begin_to_let_go, attempt, grants, awaited=False))
         else:
-            go()
+            self._begin_to_let_go(attempt, grants, awaited=awaited)
         return attempt
 
-    def let_go_later(self, grant: GrantBase) -> None:
-        """Give the grant back from the session's own thread."""
-        self.later(lambda: self.let_go(grant))
+    def _begin_to_let_go(
+        self, attempt: Attempt[None], grants: Iterable[GrantBase], *, awaited: bool
+    ) -> None:
+        with self.guard:
+            for grant in grants:
+                self._nodes.forget(grant._paths)
+        attempt.start(awaited=awaited)
+        for grant in grants:
+            grant._let_go = True
+
+    def finish(self, *grants: GrantBase) -> None:
+        """Give back grants whose release was interrupted: those that ended, and were not let go."""
+        for grant in grants:
+            if grant.released and not grant._let_go:
+                self.let_go(grant)
 
     def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
         """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""
@@ -327,7 +332,7 @@ class Session(NotCopyable, WireObserver):
                 self._lose(grant._paths, LossReason.NODE_DELETED)
             self._outbox.send()
 
-    # For attempts (attempt.Host).
+    # For attempts.
 
     @property
     def interrupted(self) -> bool:

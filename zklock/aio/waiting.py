@@ -11,7 +11,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from zklock._engine.script import A, Beginner, Front, Outcome
+from zklock._engine.ports import Pending
+from zklock._engine.script import A, Front
 from zklock._ground import threads
 from zklock._ground.async_event import settle
 from zklock._ground.records import log_fields
@@ -70,7 +71,7 @@ class Turn:
         given_up: bool = decided.give_up(error)
         return given_up
 
-    def pass_to(self, beginner: Beginner | None) -> None:
+    def pass_to(self, beginner: Pending | None) -> None:
         """Note who begins now, ``None`` if nobody does; raise the error if it was given up."""
         decided = self._decided.setdefault(None, beginner)
         if isinstance(decided, BaseException):
@@ -183,7 +184,7 @@ class Awaiting(Front):
         except RuntimeError:
             return False  # no loop runs
 
-    def begin(self, attempt: Outcome) -> None:
+    def begin(self, attempt: Pending) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
         # Who begins later hears nothing: finished() is called before.
         starter().start(attempt.start, partial(attempt.start, awaited=self.hears()))

@@ -25,7 +25,6 @@ from tests.unit.simulator.system import MOST_STEPS, Violation
 from tests.unit.simulator.world import World
 from zklock._election import base as election_base
 from zklock._election.threads import LeaderElection, Leadership
-from zklock._engine import grant
 from zklock._engine.attempt import Attempt
 from zklock._engine.callers import Callers
 from zklock._engine.lease import Lease
@@ -585,7 +584,7 @@ MUTATIONS = {
         quick=False,
     ),
     "an interrupted release is not carried out": Mutation(
-        (Bend(grant, "_let_go_later", "grant._keeper.let_go_later(grant)", "pass"),),
+        (Bend(Session, "finish", "self.let_go(grant)", "pass"),),
         faults=(INTERRUPT,),
         found="left",
     ),
