@@ -39,7 +39,8 @@ class GrantOptions:
     ``uses`` counts the uses of the grant, where a thread or task may have several.
     ``kind`` is a word for what is granted. ``asked_by`` returns the request to release that the
     data of the lock's path has for the grant, ``None`` without one; the grant watches those data.
-    Without ``asked_by``, only the grant's own node is watched.
+    Without ``asked_by``, only the grant's own node is watched. ``place`` is where the client's
+    contender stands (see ``keep``), and ``keep`` the seconds for which an idle znode stays.
     """
 
     lock_path: str
@@ -52,6 +53,8 @@ class GrantOptions:
     uses: Uses | None = None
     kind: str = "exclusive"
     asked_by: Callable[[bytes], str | None] | None = None
+    place: Any = None
+    keep: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +141,9 @@ class GrantBase(Losable):
     _reads = False  # a downgraded write lock
     _kept = False  # its owner has got it
     _let_go = False  # its nodes are being deleted
+    _place: Any = None  # what keeps its znode; see ``keep``
+    kept = False
+    """Whether its znode was kept from a grant before, whose token it has, too."""
     _undo: Callable[[], Recipe[None]] | None = None  # what gives it back if nobody has got it
     _granted_at: float | None = None  # if telemetry was told of it
 
@@ -223,7 +229,8 @@ class GrantBase(Losable):
         May be called from any thread, and from a signal handler.
         """
         try:
-            self._end()
+            if self._place is None or not self._place.give_back(self):
+                self._end()
         except (LockLost, NotHeld):
             return
 
@@ -245,7 +252,8 @@ class GrantBase(Losable):
 
     async def _release(self) -> None:
         check_thread("release()")
-        await self._answered(self._end(awaited=self._FRONT.hears()))
+        if self._place is None or not self._place.give_back(self):
+            await self._answered(self._end(awaited=self._FRONT.hears()))
 
     async def _answered(self, answer: Answer) -> None:
         """Wait for ZooKeeper's answer to the end of the grant, for a short, bounded time."""

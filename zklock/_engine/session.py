@@ -28,7 +28,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -147,6 +147,7 @@ class Session(NotCopyable, WireObserver):
             self._nodes, lambda: self.guard, self._store.send_batch, self._read
         )
         self._outbox = Outbox()
+        self.places: dict[Hashable, Any] = {}  # of kept locks; see ``keep``
         self._attempts: dict[Attempt[Any], None] = {}
         self._parked: dict[Attempt[Any], None] = {}
         self._resuming = False  # some go on, and others after the answer that is under way
@@ -467,7 +468,7 @@ class Session(NotCopyable, WireObserver):
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
         return self._worker.after(seconds, done)
 
-    def claim(self, attempt: Attempt[Any], claim: Claim) -> GrantBase | None:
+    def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         """Return a grant if the lease is live, with some time left; else call back when it is.
 
         If ACLs may deny the heartbeats, the first grant waits until a heartbeat is answered.
@@ -480,6 +481,8 @@ class Session(NotCopyable, WireObserver):
             if self._may_grant(paths):
                 if not attempt.accept():
                     return None
+                if terms.place is not None:
+                    return terms.place.granted(claim)
                 return self._give(attempt, claim, terms)
             self._awaiting_lease[attempt] = claim.path
             self._heartbeat.soon()
@@ -515,6 +518,34 @@ class Session(NotCopyable, WireObserver):
             if own is None or own.owner != self._id:
                 return False
         return self._live() and self._readable
+
+    # For kept locks; the caller has the guard.
+
+    @property
+    def session_id(self) -> int:
+        """The present session."""
+        return self._id or 0
+
+    def may_use(self) -> bool:
+        """Whether enough lease is left for a grant on a node that is there."""
+        return self._live() and self._readable
+
+    def give(self, grant: GrantBase) -> None:
+        """Note the first grant on a node."""
+        self._nodes.give(grant)
+
+    def give_again(self, grant: GrantBase, before: GrantBase) -> None:
+        """Note another grant on a node that was kept."""
+        self._nodes.give_again(grant, before)
+
+    def tell_granted(self, asked: Any, grant: GrantBase) -> None:
+        """Tell telemetry of a grant."""
+        telling.granted(asked, grant, self._epochs, self._clock())
+
+    def forget(self, path: str) -> None:
+        """Forget a node that is about to be deleted."""
+        with self.guard:
+            self._nodes.forget([path])
 
     def grants(self, lock_path: str) -> list[GrantBase]:
         """Return the grants of a lock that are held on this session."""
@@ -844,6 +875,8 @@ class Session(NotCopyable, WireObserver):
             if grant._loss is not None:  # by this call, or before it by the grant itself
                 losses.append(grant._loss)
             self._outbox.add(grant._tell_loss)
+            if grant._place is not None:
+                self._outbox.add(partial(grant._place.lose, grant))
             if telemetry.hooks:
                 self._outbox.add(partial(telling.lost, grant))
             # The session may live on, and keep the nodes. A grant on several nodes is lost if one
@@ -1054,6 +1087,8 @@ class Session(NotCopyable, WireObserver):
             own.read_at = self._clock()
         if grant is not None and (asked := asked_of(grant, results)) is not None:
             grant._release_requested(asked)
+            if grant._place is not None:
+                grant._place.ask(grant)
         if steps.is_(node, Failure.MISSING):
             with self.guard:
                 if self._nodes.get(path) is own:
