@@ -67,34 +67,11 @@ class Asked(Protocol):
         """Return an attempt at a recipe; it is not started yet."""
 
 
-class Beginner(Protocol):
-    """What can be given up."""
-
-    def give_up(self, error: BaseException | None = None) -> bool:
-        """Withdraw, unless it is too late; return whether this call did it."""
-
-
-class Turn(Protocol):
-    """A place in the line of those that are about to begin."""
-
-    def wake(self) -> None:
-        """End the wait, from any thread."""
-
-    def wait(self, limit: float | None) -> Awaitable[bool]:
-        """Wait for the turn, at most ``limit`` seconds. Return whether it has come."""
-
-    def give_up(self, error: BaseException) -> bool:
-        """Give up with this error, or have the one who has begun give up."""
-
-    def pass_to(self, beginner: Beginner | None) -> None:
-        """Note who begins now, ``None`` if nobody does; raise the error if it was given up."""
-
-
 class Front(ABC):
     """How a front waits."""
 
-    def turn(self) -> Turn | None:
-        """Return a turn to wait for before a start; ``None``: start now."""
+    def in_line(self) -> Awaitable[object] | None:
+        """Return what to wait for before a start, so that others have their turn; or ``None``."""
         return None
 
     @abstractmethod

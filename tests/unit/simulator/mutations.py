@@ -272,7 +272,7 @@ MUTATIONS = {
                 "taken",
                 "if not come and attempt.give_up():\n    return None",
                 "if not come:\n"
-                "    await front.finished(attempt, None, abandon_result)\n"
+                "    await front.finished(attempt, None, abandon_made)\n"
                 "    return None",
             ),
         ),
@@ -404,8 +404,8 @@ MUTATIONS = {
         kind="several",
         found="has given all back",
     ),
-    "a ticket waits with contenders after the one that waits": Mutation(
-        (Bend(together, "_take_turns", "yield from leave(behind)", "pass"),),
+    "a ticket leaves the contenders that are not granted": Mutation(
+        (Bend(together, "acquire", "yield from leave(entries[len(claims):])", "pass"),),
         kind="several",
         found="left",
         quick=False,
@@ -441,7 +441,7 @@ MUTATIONS = {
         (
             Bend(
                 together,
-                "_turn",
+                "_free",
                 "standing.nearest is not None",
                 "False",
             ),
@@ -573,7 +573,7 @@ MUTATIONS = {
         found="holds",
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
-        (Bend(base, "undo", "partial(abandon_result, attempt)", "bool"),),
+        (Bend(base, "undo", "partial(abandon_made, attempt)", "bool"),),
         faults=(INTERRUPT,),
         found="holds",
         quick=False,
