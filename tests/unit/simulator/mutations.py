@@ -24,6 +24,7 @@ from tests.unit.simulator.plans import (
 from tests.unit.simulator.system import MOST_STEPS, Violation
 from tests.unit.simulator.world import World
 from zklock._election import base as election_base
+from zklock._election.candidate import Candidacy
 from zklock._election.threads import LeaderElection, Leadership
 from zklock._engine import grant
 from zklock._engine.attempt import Attempt
@@ -43,7 +44,6 @@ from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
 from zklock._recipes import abandoned, lock, names, semaphore, steps, together
-from zklock._recipes.candidate import Candidacy
 
 
 @dataclass(frozen=True)
