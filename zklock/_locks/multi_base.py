@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ ZooKeeper takes for a request."""
 _Contender: TypeAlias = tuple[lock_recipe.Entry, GrantOptions]
 
 G = TypeVar("G", bound=GrantBase)
+_Uses: TypeAlias = list[tuple[LockBase[G], G]]
 L = TypeVar("L", bound=LockBase[Any])
 
 
@@ -104,9 +105,9 @@ class MultiGrantBase(Losable, Generic[G]):
             self._check_given()
             self._set_over()
             failed: ZkLockError | None = None
-            for call in reversed(self._calls()):
+            for uses in self._groups():
                 try:
-                    await call()
+                    await _give_back(uses)
                 except ZkLockError as error:
                     error.__context__ = error.__context__ or failed
                     failed = error
@@ -123,16 +124,13 @@ class MultiGrantBase(Losable, Generic[G]):
 
     _give_back_use = _release
 
-    def _calls(self) -> list[Callable[[], Awaitable[None]]]:
-        """Return what gives everything back. What is held on one session goes together."""
-        groups: dict[object, dict[G, LockBase[G]]] = {}
-        calls: list[Callable[[], Awaitable[None]]] = []
-        for lock, grant in self._uses:
-            if grant._alone and grant.held and not lock._used_more(grant):
-                groups.setdefault(grant._keeper, {})[grant] = lock
-            else:
-                calls.append(partial(lock._give_back, grant))
-        return [*calls, *(partial(_give_back_together, group) for group in groups.values())]
+    def _groups(self) -> Iterable[_Uses[G]]:
+        """Return what is given back at a time: together what ends with its nodes on one session."""
+        groups: dict[object, _Uses[G]] = {}
+        for lock, grant in reversed(self._uses):
+            together = grant._alone and grant.held and not lock._used_more(grant)
+            groups.setdefault(grant._keeper if together else grant, []).append((lock, grant))
+        return groups.values()
 
     def _note_use(self, left: Left) -> None:
         for lock, grant in self._uses:
@@ -182,12 +180,16 @@ class MultiGrantBase(Losable, Generic[G]):
         return f"<{type(self).__name__} {', '.join(grant.lock_path for grant in self.grants)}>"
 
 
-async def _give_back_together(group: Mapping[G, LockBase[G]]) -> None:
-    """Release grants of one session, the only uses of them, in one transaction."""
+async def _give_back(uses: _Uses[G]) -> None:
+    """Release grants; several are the only uses of grants of one session."""
+    if len(uses) == 1:
+        ((lock, grant),) = uses
+        await lock._give_back(grant)
+        return
     try:
-        await release_together(list(group))
+        await release_together([grant for _, grant in uses])
     finally:
-        for grant, lock in group.items():
+        for lock, grant in uses:
             lock._forget(grant, lock._holdings())
 
 

@@ -396,8 +396,8 @@ MUTATIONS = {
         (
             Bend(
                 MultiGrantBase,
-                "_calls",
-                "self._uses",
+                "_groups",
+                "reversed(self._uses)",
                 "self._uses[:1]",
             ),
         ),
