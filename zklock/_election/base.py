@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from zklock._election import observe as observe_recipe
+from zklock._election.candidate import Candidacy, successor
 from zklock._election.changes import TURN, Feed, Observed, Watched
 from zklock._engine import telling
 from zklock._engine.attempt import Attempt
@@ -24,6 +26,7 @@ from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.copy_error import copy_error
+from zklock._ground.happened import LeaderChanged
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
@@ -35,11 +38,9 @@ from zklock._recipes import (
     names,
     nodedata,
     notes,
-    observe as observe_recipe,
     queries,
     revoke,
 )
-from zklock._recipes.candidate import Candidacy, successor
 from zklock._recipes.effects import Recipe
 from zklock._recipes.queries import Contender
 from zklock.errors import (
@@ -553,7 +554,15 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         def tell(change: observe_recipe.LeaderChange) -> None:
             feed.put(change)
             if telemetry.hooks and not change.same_leader:
-                telling.leader_changed(self._path, change, self._session.now())
+                leader = change.leader.identity if change.leader is not None else None
+                event = LeaderChanged(
+                    at=self._session.now(),
+                    path=self._path,
+                    leader=leader,
+                    token=change.token,
+                    gap=change.gap,
+                )
+                telemetry.emit(event)
             wake()
 
         attempt = self._session.attempt(observe_recipe.observe(self._path, tell))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
+from zklock._election.observe import LeaderChange
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.script import Front
@@ -16,7 +17,6 @@ from zklock._engine.session import Session
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.mutexes import Mutex
 from zklock._kazoo.loops import check_thread
-from zklock._recipes.observe import LeaderChange
 
 TURN = 0.2
 """The longest wait of a thread at a time, in seconds. Python misses a signal that arrives just

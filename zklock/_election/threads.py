@@ -16,7 +16,9 @@ from types import FrameType
 from typing import Literal, overload
 
 from zklock._election.base import ElectionBase, Leading, Term, discard
+from zklock._election.candidate import Candidacy
 from zklock._election.changes import TURN
+from zklock._election.observe import LeaderChange
 from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
 from zklock._engine.attempt import Attempt
 from zklock._engine.blocking import BLOCKING, run
@@ -32,9 +34,7 @@ from zklock._ground.public import public
 from zklock._ground.records import log_fields
 from zklock._ground.telemetry import in_child
 from zklock._locks.grant import Attempting, Grant
-from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Claim
-from zklock._recipes.observe import LeaderChange
 from zklock._recipes.queries import Contender
 from zklock.errors import LeaderStuck, ZkLockError
 

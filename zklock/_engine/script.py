@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from zklock._engine.ports import Answer, Pending, SessionPort
 from zklock._recipes import queries
@@ -22,27 +22,11 @@ R = TypeVar("R")
 A = TypeVar("A", bound=Answer)
 
 
-class Turn(Protocol):
-    """A place in the line of those that are about to begin."""
-
-    def wake(self) -> None:
-        """End the wait, from any thread."""
-
-    def wait(self, limit: float | None) -> Awaitable[bool]:
-        """Wait for the turn, at most ``limit`` seconds. Return whether it has come."""
-
-    def give_up(self, error: BaseException) -> bool:
-        """Give up with this error, or have the one who has begun give up."""
-
-    def pass_to(self, beginner: Pending | None) -> None:
-        """Note who begins now, ``None`` if nobody does; raise the error if it was given up."""
-
-
 class Front(ABC):
     """How a front waits."""
 
-    def turn(self) -> Turn | None:
-        """Return a turn to wait for before a start; ``None``: start now."""
+    def in_line(self) -> Awaitable[object] | None:
+        """Return what to wait for before a start, so that others have their turn; or ``None``."""
         return None
 
     @abstractmethod

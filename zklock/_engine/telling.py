@@ -17,14 +17,12 @@ from zklock._ground.happened import (
     Disconnected,
     EpochChanged,
     Granted,
-    LeaderChanged,
     Lost,
     Queued,
     Released,
     Suspended,
     Withdrawn,
 )
-from zklock._recipes.observe import LeaderChange
 
 _EPOCHS = 4096  # paths whose epochs are remembered
 
@@ -109,14 +107,6 @@ def lost(grant: GrantBase) -> None:
             **_grant(grant),
         )
         telemetry.emit(event, grant._end_told)
-
-
-def leader_changed(path: str, change: LeaderChange, now: float) -> None:
-    """Tell what an observer of an election has heard."""
-    leader = change.leader.identity if change.leader is not None else None
-    telemetry.emit(
-        LeaderChanged(at=now, path=path, leader=leader, token=change.token, gap=change.gap)
-    )
 
 
 def _withdrawn(attempt: Any, began: float, now: Callable[[], float]) -> None:

@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from zklock._election.base import ElectionBase, Leading, Term, discard
+from zklock._election.candidate import Candidacy
+from zklock._election.observe import LeaderChange
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import is_coroutine_function
 from zklock._engine.grant import GrantOptions
@@ -22,9 +24,7 @@ from zklock._ground.async_event import LOOK, AsyncEvent
 from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
-from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Claim
-from zklock._recipes.observe import LeaderChange
 from zklock._recipes.queries import Contender
 from zklock.aio.grant import Attempting, Grant
 from zklock.aio.observers import LeaderChanges, MembershipChanges, Observer

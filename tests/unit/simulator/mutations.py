@@ -24,6 +24,7 @@ from tests.unit.simulator.plans import (
 from tests.unit.simulator.system import MOST_STEPS, Violation
 from tests.unit.simulator.world import World
 from zklock._election import base as election_base
+from zklock._election.candidate import Candidacy
 from zklock._election.threads import LeaderElection, Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.callers import Callers
@@ -42,7 +43,6 @@ from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
 from zklock._recipes import abandoned, lock, names, semaphore, steps, together
-from zklock._recipes.candidate import Candidacy
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ MUTATIONS = {
                 "taken",
                 "if not come and attempt.give_up():\n    return None",
                 "if not come:\n"
-                "    await front.finished(attempt, None, abandon_result)\n"
+                "    await front.finished(attempt, None, abandon_made)\n"
                 "    return None",
             ),
         ),
@@ -395,16 +395,16 @@ MUTATIONS = {
         (
             Bend(
                 MultiGrantBase,
-                "_calls",
-                "self._uses",
+                "_groups",
+                "reversed(self._uses)",
                 "self._uses[:1]",
             ),
         ),
         kind="several",
         found="has given all back",
     ),
-    "a ticket waits with contenders after the one that waits": Mutation(
-        (Bend(together, "_take_turns", "yield from leave(behind)", "pass"),),
+    "a ticket leaves the contenders that are not granted": Mutation(
+        (Bend(together, "acquire", "yield from leave(entries[len(claims):])", "pass"),),
         kind="several",
         found="left",
         quick=False,
@@ -440,7 +440,7 @@ MUTATIONS = {
         (
             Bend(
                 together,
-                "_turn",
+                "_free",
                 "standing.nearest is not None",
                 "False",
             ),
@@ -572,7 +572,7 @@ MUTATIONS = {
         found="holds",
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
-        (Bend(base, "undo", "partial(abandon_result, attempt)", "bool"),),
+        (Bend(base, "undo", "partial(abandon_made, attempt)", "bool"),),
         faults=(INTERRUPT,),
         found="holds",
         quick=False,
