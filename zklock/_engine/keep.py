@@ -53,6 +53,7 @@ class Waiter(Outcome[GrantBase | None]):
     heard: float | None = None
     told = False
 
+    made: tuple[GrantBase, ...] = ()
     _place: Place | None = None
     _decided: object = None
 
@@ -103,8 +104,8 @@ class Kept:
     """A znode of a place, and the present grant on it, or the last one.
 
     ``idle``: since when nobody has it; ``None``: it is in use. ``watched``: whether the watch on
-    the queue is placed. ``asked``: it must be given back. ``looks``: what watches the queue. ``timed``:
-    whether an alarm is set for the end of its idle time.
+    the queue is placed. ``asked``: it must be given back. ``looks``: what watches the queue.
+    ``timed``: whether an alarm is set for the end of its idle time.
     """
 
     def __init__(self, claim: Claim, session_id: int) -> None:
@@ -141,7 +142,7 @@ class Place:
 
     def take(self, terms: GrantOptions) -> GrantBase | None:
         """Return a grant of an idle znode; ``None``: there is none that may be used now."""
-        rebuild = partial(self._rebuild, terms)
+        rebuild = partial(self.rebuild, terms)
         try:
             with self._session.guard:
                 kept = self._kept
@@ -174,7 +175,7 @@ class Place:
                 self._waiters.pop(waiter, None)
             self._go_on()
         except BaseException:
-            self._session.post(self._rebuild)
+            self._session.post(self.rebuild)
             raise
 
     # For grants.
@@ -190,7 +191,7 @@ class Place:
         try:
             return self._give_back(grant)
         except BaseException:
-            self._session.post(self._rebuild)
+            self._session.post(self.rebuild)
             raise
 
     def _give_back(self, grant: GrantBase) -> bool:
@@ -288,8 +289,8 @@ class Place:
                 self._contender = contender = first.contend(self, first.patient)
                 return partial(self._begin, contender, partial(self._over, contender))
         elif self._contender is None:
-            if kept is None:
-                self._session.places.pop(self._key, None)
+            if kept is None and self._session.places.get(self._key) is self:
+                del self._session.places[self._key]
         elif not self._withdrawn:
             self._withdrawn = True
             return self._contender.give_up
@@ -317,6 +318,7 @@ class Place:
             del self._waiters[waiter]
             if waiter.accept():
                 grant = self._grant(kept, waiter.terms)
+                waiter.made = (grant,)
                 self._handed.append((waiter, grant))
                 if telemetry.hooks:
                     self._session.tell_granted(waiter, grant)
@@ -401,7 +403,7 @@ class Place:
                 kept.asked |= self._session.now() >= kept.idle + kept.grant._terms.keep
         self._go_on()
 
-    def _rebuild(self, taken: GrantOptions | None = None) -> None:
+    def rebuild(self, taken: GrantOptions | None = None) -> None:
         """Start over after an interrupt: give the znode up, and queue again.
 
         ``taken``: the options of a grant that nobody may have got.
@@ -442,7 +444,7 @@ def _join(session: Session, key: Hashable, waiter: Waiter) -> None:
 def _rebuild(session: Session, key: Hashable) -> None:
     place = session.places.get(key)
     if place is not None:
-        place._rebuild()
+        place.rebuild()
 
 
 def _nothing() -> None:
