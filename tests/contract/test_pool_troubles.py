@@ -727,8 +727,8 @@ def test_without_threads_for_a_while(
     front: Front, join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The election, the callbacks and the end of a pool each need one."""
-    led = refusing(zklock.LeaderElection.run, 2, lambda *_, **__: True)
-    monkeypatch.setattr(zklock.LeaderElection, "run", led)
+    led = refusing(zklock.LeaderElection.acquire, 2, lambda *_, **__: True)
+    monkeypatch.setattr(zklock.LeaderElection, "acquire", led)
     called = refusing(OwnThreads.submit, 3, lambda *given: isinstance(given[-1], zklock.Grant))
     monkeypatch.setattr(OwnThreads, "submit", called)
     assigned = Assigned()

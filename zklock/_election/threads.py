@@ -452,7 +452,13 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         except BaseException as error:
             if not (says_only(error, OF_LOSS) and not leadership.held):
                 term.error = error
-                self._say_failed(leadership, error)
+                log.error(
+                    "%s: lead() with token %s raised",
+                    self._path,
+                    leadership.token,
+                    exc_info=error,
+                    extra=log_fields(leadership),
+                )
         finally:
             if not in_child(pid):
                 self._finish(term)
@@ -477,15 +483,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         finally:
             term.over.set()
             self._mail.put(None)
-
-    def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
-        log.error(
-            "%s: lead() with token %s raised",
-            self._path,
-            leadership.token,
-            exc_info=error,
-            extra=log_fields(leadership),
-        )
 
     async def _await_end(self, term: _Term) -> bool:
         """Wait for the end of ``lead``, for its grace once it is told. Return whether it ended."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from zklock._election.base import check_payload, check_retry, member_identity
 from zklock._election.changes import Observed, Watched
-from zklock._election.threads import Leadership
+from zklock._election.threads import LeaderElection
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.lease import HEARTBEATS
@@ -59,14 +59,22 @@ from zklock._pool.own_threads import Calling
 from zklock._pool.planning import Assign
 from zklock._pool.processes import InExecutor, InProcesses, is_being_spawned
 from zklock._pool.publication import Publication
-from zklock._pool.rebalancer import Planner, PoolElection, Rebalancer
+from zklock._pool.rebalancer import Planner, Rebalancer
 from zklock._pool.returning import Place
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Duties, ShardLock, Slot, Slots
 from zklock._pool.trouble import Trouble
 from zklock._recipes import names, queries
 from zklock._recipes.effects import Recipe
-from zklock.errors import ClientClosed, ForkedClient, PoolStuck, ZkLockError
+from zklock.errors import (
+    AcquireCancelled,
+    ClientClosed,
+    ForkedClient,
+    LockLost,
+    NotHeld,
+    PoolStuck,
+    ZkLockError,
+)
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
@@ -177,7 +185,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         if rejoin_delay and identity is None:
             raise ValueError("rejoin_delay= needs an identity= that is the same at every start")
         self._client = client
-        self._session_options = {
+        self._session_options: dict[str, Any] = {
             "session_timeout": session_timeout,
             "lease_fraction": lease_fraction,
         }
@@ -198,13 +206,8 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         )
         self._desk = WorkerNodes(self._places, said)
         self._planner = Planner(self._initial, Trouble(self._retry), settle, assign)
-        self._election = PoolElection(
-            self._planner.trouble,
-            client,
-            self._places,
-            identity=self._identity,
-            retry=self._retry,
-            **self._session_options,
+        self._election = LeaderElection(
+            client, self._places.leader, identity=self._identity, **self._session_options
         )
         self._lock = ReentrantMutex()
         self._state = MemberState.NEW
@@ -607,17 +610,25 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         while not self._stopping:
             try:
                 self._agenda.ready()  # it has jobs; nobody else tries again to start its thread
-                self._election.run(self._lead)
+                self._lead()
+            except (AcquireCancelled, LockLost):
+                continue  # it leaves; or another one may lead
             except Exception as error:
                 if self._over(error):
                     return  # the pool's thread says so
                 if trouble.strikes(error):
-                    self._say(ERROR, "this worker cannot lead: %s", error)
+                    unexpected = None if isinstance(error, ZkLockError) else error
+                    self._say(ERROR, "this worker cannot lead: %s", error, error=unexpected)
                 with contextlib.suppress(Empty):
                     self._departing.get(timeout=trouble.pause())
 
-    def _lead(self, leadership: Leadership) -> None:
-        Rebalancer(self._session, self._places, leadership, self._planner).run()
+    def _lead(self) -> None:
+        leadership = self._election.acquire()
+        try:
+            Rebalancer(self._session, self._places, leadership, self._planner).run()
+        finally:
+            with contextlib.suppress(LockLost, NotHeld):
+                leadership.release()
 
     def _told(self, data: bytes, version: int) -> None:
         """Hear what the leader has written, on the thread that brings it."""

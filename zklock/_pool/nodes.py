@@ -71,7 +71,7 @@ _OWNED = struct.Struct(">HQI")  # number, epoch and sequence of the token
 _NAMED = b"N"
 """Begins what a worker says of shards with names. It does not begin what ``zlib`` writes."""
 _MAX_OWNED = max(MAX_SHARDS * _OWNED.size, MAX_NAMED * 48 + MAX_NAMES_SIZE)
-_BATCH = 256  # nodes read in one batch
+_READS = 256  # in one batch
 _BATCH = 400_000  # bytes written in one transaction; ZooKeeper takes a little less than 1 MiB
 
 
@@ -490,7 +490,7 @@ def read(paths: Sequence[str], hidden: list[str] | None = None) -> Recipe[list[N
     passing = () if hidden is None else (Failure.DENIED,)
     there: list[Node | None] = []
     while len(there) < len(paths):
-        batch = paths[len(there) : len(there) + _BATCH]
+        batch = paths[len(there) : len(there) + _READS]
         nodes = yield tuple(map(Read, batch))
         for node in nodes:
             steps.check(node, Failure.DROPPED, Failure.MISSING, *passing)

@@ -11,12 +11,11 @@ from logging import ERROR, INFO, WARNING
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from zklock._election.threads import LeaderElection, Leadership
+from zklock._election.threads import Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.session import Session
 from zklock._ground.records import Fields, Logs, log_fields
-from zklock._kazoo.client import AnyClient
 from zklock._pool import nodes
 from zklock._pool.keys import Key, Keys, alike, parse_shards, told
 from zklock._pool.newcomers import Newcomers
@@ -64,27 +63,6 @@ class Planner:
     assign: Assign | None
     asked: Asked | None = None
     newcomers: Newcomers = field(default_factory=Newcomers)
-
-
-class PoolElection(LeaderElection):
-    """The election of a pool's leader. It says each cause of a failure once."""
-
-    def __init__(
-        self, trouble: Trouble, client: AnyClient, places: PoolPaths, **options: Any
-    ) -> None:
-        super().__init__(client, places.leader, **options)
-        self._trouble = trouble
-        self._pool = places.root
-
-    def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
-        if self._trouble.strikes(error):
-            log.error(
-                "%s: this worker cannot lead: %s",
-                self._pool,
-                error,
-                exc_info=None if isinstance(error, ZkLockError) else error,
-                extra=log_fields(leadership, path=self._pool),
-            )
 
 
 class _NoPlan(Exception):
