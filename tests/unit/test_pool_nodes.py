@@ -16,17 +16,17 @@ from hypothesis import given, strategies as st
 from zklock._pool import nodes
 from zklock._pool.keys import MAX_SHARDS, Key, parse_shards
 from zklock._pool.nodes import WorkerRecord
+from zklock._recipes import steps
 from zklock._recipes.effects import (
     Create,
     Delete,
-    DeleteIf,
     Disown,
-    Exists,
     Failed,
     Failure,
     GiveUp,
     List,
     Node,
+    Pause,
     Read,
     SessionReplaced,
     Sync,
@@ -212,7 +212,7 @@ def test_what_is_forbidden_of_a_plan_is_told() -> None:
 @pytest.mark.hazard("H56")
 def test_a_worker_writes_for_the_version_that_was_read() -> None:
     """So what comes late undoes nothing."""
-    recipe = nodes.write("/p/x", b"now")
+    recipe = steps.overwrite("/p/x", b"now")
     assert next(recipe) == (Read("/p/x"),)
     assert recipe.send((Node("/p/x", b"", 1, True, 7),)) == (Write("/p/x", b"now", 7),)
     with pytest.raises(StopIteration):
@@ -221,7 +221,7 @@ def test_a_worker_writes_for_the_version_that_was_read() -> None:
 
 @pytest.mark.parametrize("why", [Failure.DROPPED, Failure.CHANGED, Failure.MISSING])
 def test_a_worker_that_does_not_know_what_was_written_reads_again(why: Failure) -> None:
-    recipe = nodes.write("/p/x", b"now")
+    recipe = steps.overwrite("/p/x", b"now")
     next(recipe)
     recipe.send((Node("/p/x", b"", 1, True, 7),))
     assert recipe.send((Failed(why, Exception("?")),)) == (Read("/p/x"),)
@@ -232,11 +232,11 @@ def test_a_worker_that_does_not_know_what_was_written_reads_again(why: Failure) 
 
 def test_a_worker_that_may_not_write_says_so() -> None:
     denied = Failed(Failure.DENIED, AccessDenied("/p/x: forbidden"))
-    recipe = nodes.write("/p/x", b"now")
+    recipe = steps.overwrite("/p/x", b"now")
     next(recipe)
     with pytest.raises(AccessDenied):
         recipe.send((denied,))
-    recipe = nodes.write("/p/x", b"now")
+    recipe = steps.overwrite("/p/x", b"now")
     next(recipe)
     recipe.send((Node("/p/x", b"", 1, True, 7),))
     with pytest.raises(AccessDenied):
@@ -245,15 +245,7 @@ def test_a_worker_that_may_not_write_says_so() -> None:
 
 PLACES = nodes.PoolPaths("/p")
 PLACE = PLACES.place("me")
-MEMBER = "/p/members/_c_u-member-0000000007"
 FAILED = {why: Failed(why, ZkLockError(str(why))) for why in Failure}
-
-
-def leaving(member: str | None = MEMBER) -> Any:
-    """Return the recipe of a worker that gives up its place."""
-    desk = nodes.WorkerNodes(PLACES, WorkerRecord("me", 1.0, rejoin_delay=5.0))
-    desk.member = member
-    return nodes._give_up_place(desk)
 
 
 def over(recipe: Any, answer: Any) -> None:
@@ -261,54 +253,49 @@ def over(recipe: Any, answer: Any) -> None:
         recipe.send(answer)
 
 
+FOUND = (Node(PLACE, b"", 1, False, 7),)
+READ, DELETE = (Read(PLACE),), (Delete(PLACE, 7),)
+
+
 @pytest.mark.hazard("H56")
-def test_a_place_is_deleted_for_the_worker_that_leaves() -> None:
-    """The worker that comes back has another node: a request that is late spares its place."""
-    recipe = leaving()
-    assert next(recipe) == (DeleteIf(PLACE, MEMBER, -1),)
+def test_a_place_is_deleted_as_it_was_read() -> None:
+    """The worker that comes back writes it anew: a request that is late spares its place."""
+    recipe = nodes._give_up_place(PLACE)
+    assert next(recipe) == READ
+    assert recipe.send(FOUND) == DELETE
     over(recipe, (None,))
 
 
-def test_a_place_that_may_have_been_deleted_is_asked_for_again() -> None:
-    recipe = leaving()
-    first = next(recipe)
-    assert recipe.send((FAILED[Failure.DROPPED],)) == first
-    assert recipe.send((FAILED[Failure.MISSING],)) == (Exists(MEMBER),)
-    assert recipe.send((FAILED[Failure.DROPPED],)) == first
-    assert recipe.send((FAILED[Failure.MISSING],)) == (Exists(MEMBER),)
-    over(recipe, (Node(MEMBER, b"", 1, True),))
-
-
-def test_a_worker_whose_node_is_gone_deletes_its_place_all_the_same() -> None:
-    recipe = leaving()
+def test_a_place_is_deleted_with_as_many_tries_as_it_takes() -> None:
+    """It does not end with the session: it is deleted in the next one, if there is one."""
+    recipe = nodes._give_up_place(PLACE)
     next(recipe)
-    recipe.send((FAILED[Failure.MISSING],))
-    assert recipe.send((FAILED[Failure.MISSING],)) == (Delete(PLACE),)
-    over(recipe, (None,))
-    assert next(leaving(None)) == (Delete(PLACE),)
-
-
-def test_a_place_whose_deletion_is_refused_is_deleted_with_as_many_tries_as_it_takes() -> None:
-    recipe = leaving()
-    next(recipe)
-    assert recipe.send((FAILED[Failure.OTHER],)) == (Delete(PLACE),)
-
-
-def test_a_place_does_not_end_with_the_session() -> None:
-    """The worker's node does. So its place is deleted in the next session, if there is one."""
-    recipe = leaving()
-    next(recipe)
-    assert recipe.throw(SessionReplaced(None)) == (Delete(PLACE),)
-    assert recipe.throw(SessionReplaced(None)) == (Delete(PLACE),)
-    over(recipe, (None,))
-    recipe = leaving()
-    next(recipe)
+    assert recipe.send(FOUND) == DELETE
+    assert recipe.send((FAILED[Failure.DROPPED],)) == DELETE
+    assert recipe.send((FAILED[Failure.CHANGED],)) == READ
+    assert recipe.send(FOUND) == DELETE
+    assert recipe.throw(SessionReplaced(None)) == READ
+    assert isinstance(recipe.send((FAILED[Failure.OTHER],)), Pause)
+    assert recipe.send(None) == READ
     with pytest.raises(StopIteration):
-        recipe.throw(SessionReplaced(ZkLockError("stopped")))
-    recipe = leaving()
+        recipe.send((FAILED[Failure.MISSING],))
+
+
+def test_the_place_of_a_client_that_is_stopped_stays() -> None:
+    recipe = nodes._give_up_place(PLACE)
     next(recipe)
+    final = SessionReplaced(ZkLockError("stopped"))
+    assert isinstance(recipe.throw(final), Pause)
+    with pytest.raises(StopIteration):
+        recipe.throw(final)
+
+
+def test_one_that_is_given_up_deletes_its_place_first() -> None:
+    recipe = nodes._give_up_place(PLACE)
+    next(recipe)
+    assert recipe.throw(GiveUp()) == READ
     with pytest.raises(GiveUp):
-        recipe.throw(GiveUp())
+        recipe.send((FAILED[Failure.MISSING],))
 
 
 def set_up(profile: WorkerRecord) -> tuple[Any, list[None]]:
@@ -338,9 +325,7 @@ def test_a_worker_that_may_not_make_its_place_takes_its_nodes_along() -> None:
     """It tries again later. If the nodes stayed, each would be given shards for ever."""
     denied = Failed(Failure.DENIED, AccessDenied("its place"))
     recipe, left = set_up(WorkerRecord("me", 1.0, rejoin_delay=5.0))
-    (beside,) = recipe.send((denied,))
-    assert isinstance(beside, DeleteIf)
-    assert recipe.send((denied,)) == (Delete(PLACE),)
+    assert recipe.send((denied,)) == READ
     gone = deleted(recipe, recipe.send((denied,)))
     assert [path.split("/")[2] for path in gone] == ["members", "assigned", "owned"]
     assert left == [None]

@@ -376,7 +376,8 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             )
         nodes.check_kind(self._path, kept, self._initial)
         self._planner.shards = kept
-        call.nodes = entered = WorkerNodes(self._places, self._desk.profile)
+        with self._lock:
+            call.nodes = entered = self._desk = WorkerNodes(self._places, self._desk.profile)
         await self._ask("start()", lambda: nodes.enter(entered), None)
         if home is not None:
             self._join(call, home)
@@ -438,8 +439,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             if self._starter is not call or self._joins_no_more(call):
                 return  # it was given up, or the pool was stopped
             try:
-                assert call.nodes is not None
-                self._desk.take_over(call.nodes)
                 self._begin_work(home)
             except Exception as error:
                 call.error = error
@@ -630,9 +629,9 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             with contextlib.suppress(LockLost, NotHeld):
                 leadership.release()
 
-    def _told(self, data: bytes, version: int) -> None:
+    def _told(self, data: bytes, version: int, current: bool) -> None:
         """Hear what the leader has written, on the thread that brings it."""
-        self._agenda.later(partial(self._heed, self._desk.assigned, data, version))
+        self._agenda.later(partial(self._heed, self._desk.assigned, data, version, current))
 
     def _close(self) -> None:
         """End what was started for the work. Runs on a thread of its own, when no work is left."""
@@ -738,11 +737,14 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         tokens = {shard: grant.token for shard, grant in self._owned.items()}
         return self._desk.owned, nodes.owned_data(tokens)
 
-    def _heed(self, node: str | None, data: bytes, version: int) -> None:
+    def _heed(self, node: str | None, data: bytes, version: int, current: bool) -> None:
         if node is not None and self._absent.ends():
             self._say(INFO, "this worker is in the pool again")
         if self._stopping:
             return
+        if not current:
+            self._says_profile.forget()
+            self._says_profile.soon()
         seen, latest = self._seen
         if node == seen and version < latest:
             return  # from another server, which is behind the one before

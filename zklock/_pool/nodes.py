@@ -23,6 +23,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -41,12 +42,10 @@ from zklock._pool.keys import (
     shards_data,
     told,
 )
-from zklock._recipes import steps
+from zklock._recipes import queries, steps
 from zklock._recipes.effects import (
     Create,
     Delete,
-    DeleteIf,
-    Exists,
     Failed,
     Failure,
     GiveUp,
@@ -165,10 +164,6 @@ class WorkerNodes:
         """Note that the nodes are gone with their session."""
         self.assigned = self.owned = self.member = self.creating = None
 
-    def take_over(self, other: WorkerNodes) -> None:
-        """Have the nodes of another from now on."""
-        self.assigned, self.owned, self.member = other.assigned, other.owned, other.member
-
 
 def assigned_data(token: FencingToken, keys: Iterable[Key]) -> bytes:
     """Return the data that the leader with this token writes for a worker."""
@@ -268,11 +263,6 @@ def check_kind(path: str, there: Keys, shards: Keys) -> None:
         )
 
 
-def write(path: str, data: bytes) -> Recipe[None]:
-    """Write a node, again until there is an answer. A node that is gone is left alone."""
-    yield from steps.overwrite(path, data)
-
-
 def enter(desk: WorkerNodes) -> Recipe[None]:
     """Make the nodes of a worker. None is left if that fails, or is given up."""
     desk.forget()
@@ -292,13 +282,14 @@ def leave(desk: WorkerNodes) -> Recipe[None]:
 
 
 def attend(
-    desk: WorkerNodes, tell: Callable[[bytes, int], object], left: Callable[[], object]
+    desk: WorkerNodes, tell: Callable[[bytes, int, bool], object], left: Callable[[], object]
 ) -> Recipe[None]:
     """Be a worker of the pool until given up, in one session after the other.
 
-    ``tell(data, version)`` is called with what the leader has written, and with nothing when the
-    session is replaced: what was written for the former one counts no more. ``left()`` is called
-    once no node is left in ZooKeeper. Neither may block.
+    ``tell(data, version, current)`` is called with what the leader has written, and with nothing
+    when the session is replaced: what was written for the former one counts no more. ``current``:
+    whether the worker's own node says what it should. ``left()`` is called once no node is left in
+    ZooKeeper. Neither may block.
     """
     given_up: list[GiveUp] = []
     try:
@@ -310,7 +301,7 @@ def attend(
                 yield from _clear(desk, given_up)  # somebody has deleted one of its nodes
             except SessionReplaced as replaced:
                 desk.forget()
-                tell(b"", 0)
+                tell(b"", 0, True)
                 if replaced.final is not None:
                     raise replaced.final from None
         raise given_up[0]
@@ -371,8 +362,8 @@ def _create(desk: WorkerNodes, parent: str, marker: str, data: Callable[[], byte
             return found
 
 
-def _listen(desk: WorkerNodes, tell: Callable[[bytes, int], object]) -> Recipe[None]:
-    """Tell what the leader writes, until a node of the worker is gone."""
+def _listen(desk: WorkerNodes, tell: Callable[[bytes, int, bool], object]) -> Recipe[None]:
+    """Tell what is written, until a node of the worker is gone."""
     assert desk.assigned is not None
     assert desk.member is not None
     assert desk.owned is not None
@@ -388,19 +379,8 @@ def _listen(desk: WorkerNodes, tell: Callable[[bytes, int], object]) -> Recipe[N
         assigned, member, _ = found
         if not (assigned.mine and member.mine):
             return
-        tell(assigned.data, assigned.version)
-        said = profile_data(desk)
-        if member.data == said or not (yield from _permitted(write(desk.member, said))):
-            yield Wait(desk.assigned, desk.owned, desk.member)
-
-
-def _permitted(write: Recipe[None]) -> Recipe[bool]:
-    """Write → whether ACLs permit it. If they do not, it is tried again later."""
-    try:
-        yield from write
-    except AccessDenied:
-        return False
-    return True
+        tell(assigned.data, assigned.version, member.data == profile_data(desk))
+        yield Wait(desk.assigned, desk.owned, desk.member)
 
 
 def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
@@ -428,7 +408,8 @@ def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
         if node is not None:
             yield from through(lambda: steps.delete(parent, node))
     if desk.profile.rejoin_delay:
-        yield from through(lambda: _give_up_place(desk))
+        place = desk.places.place(desk.profile.identity)
+        yield from through(lambda: _give_up_place(place))
     member = desk.member
     if member is not None:
         yield from through(lambda: _sign_off(member, profile_data(desk, leaving=True)))
@@ -440,37 +421,17 @@ def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
         raise failed[0]
 
 
-def _give_up_place(desk: WorkerNodes) -> Recipe[None]:
-    """Delete the worker's place, which does not end with its session.
-
-    The path is used again when the worker comes back. So the request is for this worker's node,
-    which never comes back: one that is carried out late spares a place that was made anew.
-    """
-    place, member = desk.places.place(desk.profile.identity), desk.member
-    while True:
-        try:
-            if not (yield from _delete_beside(place, member)):
-                yield from steps.delete(desk.places.returning, place, lasting=True)
-        except SessionReplaced as replaced:
-            if replaced.final is None:
-                member = None  # it is gone with its session
-                continue
-        return
+def _give_up_place(place: str) -> Recipe[None]:
+    """Delete the worker's place, which does not end with its session."""
+    return steps.persist(partial(queries.retry_on_new_session, partial(_delete_place, place)))
 
 
-def _delete_beside(node: str, other: str | None) -> Recipe[bool]:
-    """Delete a node if the other one exists → whether it is gone. No other error is tried again."""
-    while other is not None:
-        (done,) = yield (DeleteIf(node, other, -1),)
-        if done is None:
-            return True
-        if done.why is Failure.MISSING:
-            (done,) = yield (Exists(other),)
-            if isinstance(done, Node):
-                return True
-        if done.why is not Failure.DROPPED:
-            break
-    return False
+def _delete_place(place: str) -> Recipe[None]:
+    """Delete the version that was read: a late request spares a place that was claimed anew."""
+    gone = False
+    while not gone:
+        (found,) = yield from read([place])
+        gone = found is None or (yield from drop(found))
 
 
 def _sign_off(member: str, data: bytes) -> Recipe[None]:
@@ -550,13 +511,13 @@ def kept(places: PoolPaths) -> Recipe[tuple[list[Node], list[str]]]:
     return [node for node in found if node is not None], hidden
 
 
-def drop(place: Node) -> Recipe[None]:
-    """Delete a place if it still says the same."""
+def drop(place: Node) -> Recipe[bool]:
+    """Delete a place if it still says the same → whether it is gone."""
     while True:
         (deleted,) = yield (Delete(place.path, place.version),)
         steps.check(deleted, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
         if not steps.is_(deleted, Failure.DROPPED):
-            return
+            return not steps.is_(deleted, Failure.CHANGED)
 
 
 def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:

@@ -10,10 +10,9 @@ from functools import partial
 from zklock._engine.outcome import Once
 from zklock._engine.session import Session
 from zklock._ground.records import Fields
-from zklock._pool import nodes
 from zklock._pool.agenda import Agenda
 from zklock._pool.trouble import Trouble
-from zklock._recipes import queries
+from zklock._recipes import queries, steps
 from zklock.errors import AccessDenied
 
 log = logging.getLogger("zklock")
@@ -64,7 +63,7 @@ class Publication:
             self._under_way = False
             return
         self._written = said
-        write = partial(nodes.write, node, data)
+        write = partial(steps.overwrite, node, data)
         attempt = self.session.attempt(queries.retry_on_new_session(write))
         answered = Once(lambda: self._answered(attempt.settled()[1]))
         attempt.when_done(partial(self.agenda.later, answered))
