@@ -193,6 +193,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         self._session = session_of(client, session_timeout, lease_fraction)
         self._running: dict[None, object] = {}  # the call of ``run`` or ``acquire`` that runs now
         self._pending: Attempt[L | None] | None = None  # of ``acquire``
+        self._queued: Attempt[L | None] | None = None  # of ``run``
         self._stopped = False
         self._stop: Flag | None = None
         self._term: T | None = None
@@ -281,7 +282,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
     def _end_run(self, call: object) -> None:
         """Note that ``run`` or ``acquire`` has ended, if the call that had begun is this one."""
         if self._running.get(None) is call:
-            self._pending = None
+            self._pending = self._queued = None
             del self._running[None]
 
     def _leads_already(self, term: T) -> WouldDeadlock:
@@ -299,13 +300,17 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         if pending is not None:
             pending.give_up(AcquireCancelled(f"{self._path}: {why}", path=self._path))
 
+    def _leave_queue(self) -> None:
+        """Have ``run`` not wait to be elected any more. From any thread."""
+        queued = self._queued
+        if queued is not None:
+            queued.give_up()
+
     def _stop_all(self) -> None:
         """Note that it is stopped for good; tell what is acquired, or is being acquired."""
         self._stopped = True
         self._call_off(_STOPPED)
-        self._tell_what_is_acquired()
-
-    def _tell_what_is_acquired(self) -> None:
+        self._leave_queue()
         term = self._term
         if term is not None and not term.leadership._led:
             term.leadership._tell_to_stop()
@@ -382,12 +387,13 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         if self._on_elected is not None:
             leadership._notify([partial(self._on_elected, leadership)])
 
-    async def _outcome(self, attempt: Attempt[L | None]) -> L | None:
-        while not attempt.done:
-            if self._stopping:
-                attempt.give_up()  # has no effect if the grant is on its way
-            await self._sleep()
-        return attempt.result()
+    async def _elected(self, attempt: Attempt[L | None]) -> L | None:
+        """Queue until elected; ``None`` if stopped before."""
+        self._queued = attempt
+        if self._stopping:  # a stop that comes later finds the attempt
+            attempt.give_up()
+        self._FRONT.begin(attempt)
+        return await outcome(self._FRONT, attempt, None)
 
     async def _spend(self, grace: float) -> float:
         """Sleep for a turn at most; return what is left of the grace.
@@ -605,14 +611,6 @@ def pause_after(
     first, longest = retry
     whole = min(longest, first * 2.0 ** min(failures - 1, 64))
     return between(whole / 2, whole)
-
-
-def discard(attempt: Attempt[Any]) -> None:
-    """Give back a leadership that ``lead`` was to get, and that arrived too late."""
-    leadership, _ = attempt.settled()
-    if leadership is not None:
-        with contextlib.suppress(LockLost, NotHeld):
-            leadership._end()
 
 
 def check_payload(payload: Any) -> bytes:

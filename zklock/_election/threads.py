@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
-from zklock._election.base import ElectionBase, Leading, Term, discard
+from zklock._election.base import ElectionBase, Leading, Term
 from zklock._election.changes import TURN
 from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
 from zklock._engine.attempt import Attempt
@@ -35,7 +35,7 @@ from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Claim
 from zklock._recipes.observe import LeaderChange
 from zklock._recipes.queries import Contender
-from zklock.errors import LeaderStuck, ZkLockError
+from zklock.errors import LeaderStuck, LockLost, NotHeld, ZkLockError
 
 log = logging.getLogger("zklock")
 
@@ -377,7 +377,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         def watch(stop: threading.Event) -> None:
             while not stop.wait(TURN) and not done:
                 pass
-            self._mail.put(None)
+            if not done:
+                self._leave_queue()
+                self._mail.put(None)
 
         try:
             self._stop = stop
@@ -400,10 +402,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         attempt = self._attempt(candidacy, self._lost)
         term: _Term | None = None
         try:
-            attempt.when_done(lambda: self._mail.put(None))
-            # On another thread: kazoo swallows an interrupt that strikes while it sends.
-            self._session.later(partial(_start, attempt))
-            leadership = await self._outcome(attempt)
+            leadership = await self._elected(attempt)
             if leadership is None:
                 return None
             term = self._term = _Term(leadership, candidacy, led=True)
@@ -515,6 +514,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             self._on_lost(loss)
 
 
-def _start(attempt: Attempt[object]) -> None:
-    with contextlib.suppress(Exception):  # it is the outcome of the attempt
-        attempt.start()
+def discard(attempt: Attempt[Any]) -> None:
+    """Give back a leadership that ``lead`` was to get, and that arrived too late."""
+    leadership, _ = attempt.settled()
+    if leadership is not None:
+        with contextlib.suppress(LockLost, NotHeld):
+            leadership._end()

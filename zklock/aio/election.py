@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Literal, overload
 
-from zklock._election.base import ElectionBase, Leading, Term, discard
+from zklock._election.base import ElectionBase, Leading, Term
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import is_coroutine_function
 from zklock._engine.grant import GrantOptions
@@ -22,6 +22,7 @@ from zklock._ground.async_event import LOOK, AsyncEvent
 from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
+from zklock._locks.base import undo
 from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Claim
 from zklock._recipes.observe import LeaderChange
@@ -311,6 +312,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
         async def heed() -> None:
             await event.wait()
+            self._leave_queue()  # nothing, once elected
             news.set()
 
         task = asyncio.create_task(heed(), name="zklock-heed")
@@ -327,7 +329,12 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     async def _stand(self, lead: Callable[[Leadership], Awaitable[object]]) -> _Term | None:
         candidacy = self._candidacy()
-        leadership = await self._elected(candidacy)
+        attempt: Attempt[Leadership | None] = self._attempt(candidacy, self._on_lost)
+        try:
+            leadership = await self._elected(attempt)
+        except BaseException:
+            undo(attempt)
+            raise
         if leadership is None:
             return None
         term = self._term = _Term(leadership, candidacy, led=True)
@@ -366,24 +373,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         else:
             look = partial(self._look_at_loop, loop, term)
             term.look_no_more = self._session.pause(LOOK, look)
-
-    async def _elected(self, candidacy: Candidacy) -> Leadership | None:
-        """Queue until elected; ``None`` if stopped before."""
-        loop, news = asyncio.get_running_loop(), self._news
-        attempt: Attempt[Leadership | None] = self._attempt(candidacy, self._on_lost)
-
-        def wake() -> None:
-            if not call_soon(loop, news.set):
-                discard(attempt)
-
-        try:
-            attempt.when_done(wake)
-            self._FRONT.begin(attempt)
-            return await self._outcome(attempt)
-        except BaseException:
-            if not attempt.give_up():
-                attempt.when_done(lambda: discard(attempt))
-            raise
 
     async def _ended(self, term: _Term, until: float | None) -> bool:
         wake = partial(call_soon, asyncio.get_running_loop(), term.over.wake)

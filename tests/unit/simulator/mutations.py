@@ -501,7 +501,7 @@ MUTATIONS = {
             Bend(
                 pool_nodes,
                 "attend",
-                "desk.forget()\ntell(b'', 0)\n"
+                "desk.forget()\ntell(b'', 0, True)\n"
                 "if replaced.final is not None:\n    raise replaced.final from None",
                 "return",
             ),
