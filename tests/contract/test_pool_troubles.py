@@ -217,14 +217,14 @@ def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
     attend, gone, leave = nodes.attend, Membership._gone, Membership._leave
     told, leaving, stopped = threading.Event(), threading.Event(), []
 
-    def slow_to_end(desk: Any, tell: Any, left: Callable[[], object]) -> Any:
+    def slow_to_end(worker: Any, tell: Any, left: Callable[[], object]) -> Any:
         def ends() -> None:
             left()
             assert told.wait(SOON)
             stopped.append(run(pool.stop))
             assert leaving.wait(SOON)
 
-        return attend(desk, tell, ends)
+        return attend(worker, tell, ends)
 
     def tells(self: Membership[Any]) -> None:
         gone(self)
@@ -266,7 +266,7 @@ def test_a_client_that_is_started_again_has_no_half_of_a_worker(
         held_up.set()
         go_on.wait(SOON)
 
-    pool._agenda.later(hold_up)
+    pool._task_queue.later(hold_up)
     assert held_up.wait(SOON)
     client.stop()
     pool._campaign.join(SOON)

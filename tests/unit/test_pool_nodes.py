@@ -301,8 +301,8 @@ def test_one_that_is_given_up_deletes_its_place_first() -> None:
 def set_up(profile: WorkerRecord) -> tuple[Any, list[None]]:
     """Return a worker that has made its nodes, and what notes that it has left."""
     left: list[None] = []
-    desk = nodes.WorkerNodes(PLACES, profile)
-    recipe: Any = nodes.attend(desk, lambda *_: None, lambda: left.append(None))
+    worker = nodes.Registration(PLACES, profile)
+    recipe: Any = nodes.attend(worker, lambda *_: None, lambda: left.append(None))
     batch: Any = next(recipe)
     for number in range(3):
         (create,) = batch
@@ -333,8 +333,8 @@ def test_a_worker_that_may_not_make_its_place_takes_its_nodes_along() -> None:
 
 def test_one_that_may_not_make_all_of_its_nodes_takes_the_others_along() -> None:
     denied = Failed(Failure.DENIED, AccessDenied("a node"))
-    desk = nodes.WorkerNodes(PLACES, WorkerRecord("me", 1.0))
-    recipe: Any = nodes.attend(desk, lambda *_: None, lambda: None)
+    worker = nodes.Registration(PLACES, WorkerRecord("me", 1.0))
+    recipe: Any = nodes.attend(worker, lambda *_: None, lambda: None)
     (create,) = next(recipe)
     recipe.send((Node(f"{create.prefix}0000000000", b"", 0, True),))
     assert recipe.send((denied,)) == (Sync(PLACES.owned), List(PLACES.owned))

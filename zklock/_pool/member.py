@@ -43,7 +43,6 @@ from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import G
 from zklock._pool import nodes
-from zklock._pool.agenda import Agenda
 from zklock._pool.executors import in_processes, runner
 from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_shards
 from zklock._pool.member_states import (
@@ -54,7 +53,7 @@ from zklock._pool.member_states import (
     MemberEvent,
     MemberState,
 )
-from zklock._pool.nodes import Found, PoolPaths, WorkerNodes, WorkerRecord
+from zklock._pool.nodes import Found, PoolPaths, Registration, WorkerRecord
 from zklock._pool.own_threads import Calling
 from zklock._pool.planning import Assign
 from zklock._pool.processes import InExecutor, InProcesses, is_being_spawned
@@ -62,7 +61,8 @@ from zklock._pool.publication import Publication
 from zklock._pool.rebalancer import Planner, Rebalancer
 from zklock._pool.returning import Place
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
-from zklock._pool.slot import Duties, ShardLock, Slot, Slots
+from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
+from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
 from zklock._recipes import names, queries
 from zklock._recipes.effects import Recipe
@@ -128,7 +128,7 @@ class StartCall:
     """One call of ``start()``."""
 
     error: Exception | None = None  # why it could not join
-    nodes: WorkerNodes | None = None  # what it makes in ZooKeeper before it joins
+    nodes: Registration | None = None  # what it makes in ZooKeeper before it joins
 
 
 class Membership(NotCopyable, Observed, Logs, Generic[G]):
@@ -204,7 +204,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             payload=_coded(payload),
             rejoin_delay=rejoin_delay,
         )
-        self._desk = WorkerNodes(self._places, said)
+        self._registration = Registration(self._places, said)
         self._planner = Planner(self._initial, Trouble(self._retry), settle, assign)
         self._election = LeaderElection(
             client, self._places.leader, identity=self._identity, **self._session_options
@@ -216,24 +216,26 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             target=self._lead_in_turn, name="zklock-campaign", daemon=True
         )
         self._departing: SimpleQueue[None] = SimpleQueue()
-        self._agenda = Agenda(self._session, self._turn)
+        self._task_queue = TaskQueue(self._session, self._turn)
         self._owned: dict[Key, G] = {}
         self._place = b""  # what is to be kept for it; nothing before it was assigned any shards
         publish = partial(
             Publication,
             self._session,
-            self._agenda,
+            self._task_queue,
             stopping=lambda: self._stopping,
             _fields=self._fields,
         )
-        self._says_profile = publish(lambda: (self._desk.member, nodes.profile_data(self._desk)))
+        self._says_profile = publish(
+            lambda: (self._registration.member, nodes.profile_data(self._registration))
+        )
         self._says_owned = publish(self._said_owned, pause=_AFTER)
         self._says_place = publish(lambda: (place if self._place else None, self._place))
         self._slots = Slots(
             self._path,
             self._identity,
             self._owned,
-            Duties(
+            Callbacks(
                 on_assigned,
                 on_revoked,
                 on_error == "retry",
@@ -241,7 +243,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
                 stuck_after,
                 on_stuck,
             ),
-            self._agenda,
+            self._task_queue,
             lock=self._lock_of,
             usable=self._usable,
             stopping=lambda: self._stopping,
@@ -253,7 +255,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._attending: Attempt[None] | None = None
         self._absent = Trouble(self._retry)
         self._seen: tuple[str | None, int] = None, -1
-        self._left = False  # no node of the desk is left in ZooKeeper
+        self._left = False  # no node of the registration is left in ZooKeeper
         self._set_up()
 
     def _set_up(self) -> None:
@@ -273,12 +275,12 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     @property
     def capacity(self) -> float:
         """The weight of this worker."""
-        return self._desk.profile.capacity
+        return self._registration.profile.capacity
 
     @property
     def draining(self) -> bool:
         """Whether this worker should have no shards."""
-        return self._desk.profile.draining
+        return self._registration.profile.draining
 
     @property
     def is_leader(self) -> bool:
@@ -303,7 +305,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     @property
     def payload(self) -> bytes:
         """This worker's payload, for others to read."""
-        return self._desk.profile.payload_bytes
+        return self._registration.profile.payload_bytes
 
     def set_payload(self, payload: bytes | str) -> None:
         """Change this worker's payload. Does not wait. No shard moves."""
@@ -377,13 +379,15 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         nodes.check_kind(self._path, kept, self._initial)
         self._planner.shards = kept
         with self._lock:
-            call.nodes = entered = self._desk = WorkerNodes(self._places, self._desk.profile)
+            call.nodes = entered = self._registration = Registration(
+                self._places, self._registration.profile
+            )
         await self._ask("start()", lambda: nodes.enter(entered), None)
         if home is not None:
             self._join(call, home)
         else:
             # On another thread: an interrupt in the middle would leave half of a worker.
-            self._agenda.later(partial(self._join, call, None))
+            self._task_queue.later(partial(self._join, call, None))
             self._check_thread(call)
             await self._until(lambda: self._joins_no_more(call), math.inf)
         if call.error is None and self._state is MemberState.REFUSED:
@@ -403,7 +407,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         """Raise ``ZkLockError`` if the pool's thread cannot be started: nobody tries again."""
         try:
             if not self._joins_no_more(call):
-                self._agenda.ready()
+                self._task_queue.ready()
         except RuntimeError as error:
             raise ZkLockError(
                 f"{self._path}: the pool's threads cannot be started ({error}): call start() "
@@ -447,12 +451,12 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     def _begin_work(self, home: asyncio.AbstractEventLoop | None) -> None:
         slots = self._slots
         slots.home = home
-        slots.taking = not self._desk.profile.draining
+        slots.taking = not self._registration.profile.draining
         if self._make_runner is not None:
             slots.runner = self._make_runner(home)
-        duties = slots.duties
-        if any((duties.on_assigned, duties.on_revoked, duties.on_stuck)):
-            slots.callbacks = self._new_callbacks()
+        callbacks = slots.callbacks
+        if any((callbacks.on_assigned, callbacks.on_revoked, callbacks.on_stuck)):
+            slots.caller = self._new_callbacks()
         self._happens(MemberEvent.JOIN)  # else the pool's thread ends when the campaign starts it
         try:
             threads.begin(self._campaign)
@@ -460,7 +464,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             if slots.runner is not None:
                 slots.runner.close()
             raise
-        self._agenda.later(self._attend)
+        self._task_queue.later(self._attend)
 
     def _give_up_start(self, call: StartCall) -> None:
         """Undo a start that has failed or was interrupted, as far as it got."""
@@ -523,7 +527,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         if joined:
             self._departing.put(None)
             self._election.stop()
-            self._agenda.later(self._leave)
+            self._task_queue.later(self._leave)
         return joined
 
     async def _drain(self, timeout: float | None) -> bool:
@@ -594,10 +598,10 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     def _change(self, **what: Any) -> None:
         """Change what this worker says of itself, now or when it joins."""
         with self._lock:
-            self._desk.profile = replace(self._desk.profile, **what)
+            self._registration.profile = replace(self._registration.profile, **what)
             joined = self._state in HAS_JOINED
         if joined:
-            self._agenda.later(self._take_profile)
+            self._task_queue.later(self._take_profile)
 
     def _drained(self) -> bool:
         # This worker takes no more shards, even if the leader does not know yet that it drains.
@@ -608,7 +612,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         trouble = self._planner.trouble
         while not self._stopping:
             try:
-                self._agenda.ready()  # it has jobs; nobody else tries again to start its thread
+                self._task_queue.ready()  # it has jobs; nobody else tries again to start its thread
                 self._lead()
             except (AcquireCancelled, LockLost):
                 continue  # it leaves; or another one may lead
@@ -631,7 +635,9 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     def _told(self, data: bytes, version: int, current: bool) -> None:
         """Hear what the leader has written, on the thread that brings it."""
-        self._agenda.later(partial(self._heed, self._desk.assigned, data, version, current))
+        self._task_queue.later(
+            partial(self._heed, self._registration.assigned, data, version, current)
+        )
 
     def _close(self) -> None:
         """End what was started for the work. Runs on a thread of its own, when no work is left."""
@@ -639,8 +645,8 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             self._campaign.join()
             if self._slots.runner is not None:
                 self._slots.runner.close()
-            if self._slots.callbacks is not None:
-                self._slots.callbacks.shutdown()
+            if self._slots.caller is not None:
+                self._slots.caller.shutdown()
         finally:
             self._happens(MemberEvent.CLOSE)
             self._heard()
@@ -660,8 +666,8 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             # the lease is not noted before the loss is told.
             if all(grant._loss is None for grant in self._owned.values()):
                 runner.lease(end)
-            self._agenda.wake_by(now + self._session.timeout / HEARTBEATS / 2)
-        elsewhere: tuple[object, ...] = (runner, self._slots.callbacks)
+            self._task_queue.wake_by(now + self._session.timeout / HEARTBEATS / 2)
+        elsewhere: tuple[object, ...] = (runner, self._slots.caller)
         for each in elsewhere:
             if isinstance(each, OnLoop) and each.look():
                 self._look_again()
@@ -675,18 +681,18 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     def _look_again(self) -> None:
         """Look soon whether an event loop is closed: nothing tells of it."""
-        self._agenda.wake_by(self._agenda.now() + LOOK)
+        self._task_queue.wake_by(self._task_queue.now() + LOOK)
 
     def _attend(self) -> None:
-        if self._stopping and self._desk.member is None:
+        if self._stopping and self._registration.member is None:
             self._gone()
             return
         self._left = False
         attempt = self._session.attempt(
-            nodes.attend(self._desk, self._told, lambda: self._agenda.later(self._gone))
+            nodes.attend(self._registration, self._told, lambda: self._task_queue.later(self._gone))
         )
         self._attending = attempt
-        attempt.when_done(partial(self._agenda.later, Once(partial(self._attended, attempt))))
+        attempt.when_done(partial(self._task_queue.later, Once(partial(self._attended, attempt))))
         attempt.start()
 
     def _attended(self, attempt: Attempt[None]) -> None:
@@ -698,7 +704,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
                 return
             if self._absent.strikes(error):
                 self._say(ERROR, "this worker cannot be in the pool: %s", error)
-            self._agenda.at(self._agenda.now() + self._absent.pause(), self._attend)
+            self._task_queue.at(self._task_queue.now() + self._absent.pause(), self._attend)
 
     def _over(self, error: Exception) -> bool:
         """Whether the client is of no use any more. Then all of the worker leaves, for good.
@@ -731,11 +737,11 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     def _take_profile(self) -> None:
         self._says_profile.soon()
-        self._slots.take(not self._desk.profile.draining)
+        self._slots.take(not self._registration.profile.draining)
 
     def _said_owned(self) -> tuple[str | None, bytes]:
         tokens = {shard: grant.token for shard, grant in self._owned.items()}
-        return self._desk.owned, nodes.owned_data(tokens)
+        return self._registration.owned, nodes.owned_data(tokens)
 
     def _heed(self, node: str | None, data: bytes, version: int, current: bool) -> None:
         if node is not None and self._absent.ends():
@@ -764,7 +770,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
                 )
             return
         self._slots.want(wanted)
-        said = self._desk.profile
+        said = self._registration.profile
         if said.rejoin_delay and data:  # without data, the leader has not planned for it yet
             self._place = bytes(Place(self._identity, said.weight, said.rejoin_delay, wanted))
             self._says_place.soon()
@@ -787,7 +793,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         attempt.start()
 
     def _unfit(self) -> None:
-        if not self._desk.profile.draining and not self._stopping:
+        if not self._registration.profile.draining and not self._stopping:
             self._say(
                 ERROR,
                 "%s gives up its shards and takes no others: its executor or event loop is "

@@ -82,7 +82,7 @@ class _View:
         self.pids = shared[16 + 8 * MAX_SHARDS :].cast("Q")
 
 
-class Board:
+class SharedBoard:
     """The shared memory, for the process that owns the shards.
 
     Others find it by ``path`` and ``mark``. On Linux it is in no directory, so that nothing is left
@@ -236,12 +236,12 @@ class HandlerFailed(Exception):
     """
 
 
-class Boarded:
+class OnSharedBoard:
     """What runners in processes share: a board, and the lease on it."""
 
     def __init__(self, handler: ShardHandler) -> None:
         self._handler = handler
-        self._board = Board()
+        self._board = SharedBoard()
         self._named: dict[str, int] = {}  # the places of shards with names, last begun last
 
     def lease(self, end: float) -> None:
@@ -268,7 +268,7 @@ class Boarded:
         return place
 
 
-class InProcesses(Boarded):
+class InProcesses(OnSharedBoard):
     """Runs each handler in a process of its own.
 
     A shard's future is done only when its process is gone.
@@ -515,7 +515,7 @@ def _follow(parent: int | None, sentinel: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class InExecutor(Boarded):
+class InExecutor(OnSharedBoard):
     """Runs handlers on processes of the user's executor.
 
     If one of them dies, the executor kills the others, and runs nothing any more.

@@ -491,7 +491,7 @@ MUTATIONS = {
         found="given back",
     ),
     "a shard whose handler fails is left alone": Mutation(
-        (Bend(Slot, "_handled", "self._slots.duties.again", "False"),),
+        (Bend(Slot, "_handled", "self._slots.callbacks.again", "False"),),
         kind="pool",
         found="nobody handles",
         quick=False,
@@ -501,7 +501,7 @@ MUTATIONS = {
             Bend(
                 pool_nodes,
                 "attend",
-                "desk.forget()\ntell(b'', 0, True)\n"
+                "worker.forget()\ntell(b'', 0, True)\n"
                 "if replaced.final is not None:\n    raise replaced.final from None",
                 "return",
             ),
@@ -512,7 +512,14 @@ MUTATIONS = {
         quick=False,
     ),
     "a worker that leaves forgets a node": Mutation(
-        (Bend(pool_nodes, "_clear", "(desk.assigned, desk.owned)", "(desk.assigned,)"),),
+        (
+            Bend(
+                pool_nodes,
+                "_clear",
+                "(worker.assigned, worker.owned)",
+                "(worker.assigned,)",
+            ),
+        ),
         kind="pool",
         found="left behind",
     ),
