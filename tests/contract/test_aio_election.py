@@ -500,7 +500,7 @@ class TestErrorsOfLead:
 
         election = aio.LeaderElection(client, zklock_path, retry=(SOON, SOON))
         running = asyncio.create_task(election.run(lead))
-        await until(lambda: election._term is not None and election._term.over.is_set())
+        await until(lambda: election._term is not None and election._term.over.done)
         began = boottime()
         election.stop()
         await ended(running)

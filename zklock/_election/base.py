@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import random
@@ -17,15 +18,19 @@ from zklock._engine import telling
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._engine.outcome import Outcome
 from zklock._engine.roster import MembershipChange, Present, Roster
 from zklock._engine.script import Answer, Front
+from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.copy_error import copy_error
+from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
+from zklock._ground.records import log_fields
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import check_identity, limit_of, outcome, undo
@@ -50,6 +55,8 @@ from zklock.errors import (
     WouldDeadlock,
     ZkLockError,
 )
+
+log = logging.getLogger("zklock")
 
 MAX_PAYLOAD = 16384
 """The size limit of a payload, in bytes."""
@@ -120,15 +127,29 @@ class Leading(GrantBase):
 L = TypeVar("L", bound=Leading)
 
 
+class _Over(Outcome[None]):
+    """The end of a term, for which others wait by the session's clock."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        return self._session.limit(seconds, wake)
+
+    def come(self) -> None:
+        """Note the end. Repeatable."""
+        self._resolve(None, None)
+
+
 class Term(Generic[L]):
-    """A leadership and its outcome; ``over`` is set once ``lead`` has ended.
+    """A leadership and its outcome; ``over`` is there once ``lead`` has ended.
 
     ``led``: whether ``lead`` is called. Else the leadership was acquired.
     """
 
-    over: Flag
-
-    def __init__(self, leadership: L, candidacy: Candidacy, *, led: bool) -> None:
+    def __init__(self, leadership: L, candidacy: Candidacy, session: Session, *, led: bool) -> None:
+        self.over = _Over(session)
         leadership._led = led
         self.leadership = leadership
         self.candidacy = candidacy
@@ -141,7 +162,29 @@ class Term(Generic[L]):
     def is_over(self) -> bool:
         """Whether another term may begin on the same object."""
         leadership = self.leadership
-        return self.over.is_set() if leadership._led else not leadership.held
+        return self.over.done if leadership._led else not leadership.held
+
+    def failed(self, error: BaseException) -> None:
+        """Note what ``lead`` has raised. That its leadership is lost is no failure."""
+        leadership = self.leadership
+        if not (says_only(error, OF_LOSS) and not leadership.held):
+            self.error = error
+            log.error(
+                "%s: lead() with token %s raised",
+                leadership.lock_path,
+                leadership.token,
+                exc_info=error,
+                extra=log_fields(leadership),
+            )
+
+    def say_refused(self) -> None:
+        """Log why it was not handed over, if it was to be."""
+        if self.candidacy.refused is not None:
+            log.warning(
+                "not handed over: %s",
+                self.candidacy.refused,
+                extra=log_fields(self.leadership),
+            )
 
     def give_back(self) -> None:
         """Give the leadership back, if it is not lost. ``lead`` must have ended."""
@@ -378,7 +421,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     def _acquired(self, leadership: L, candidacy: Candidacy) -> None:
         leadership._get_ready()
-        self._term = self._TERM(leadership, candidacy, led=False)
+        self._term = self._TERM(leadership, candidacy, self._session, led=False)
         if self._stopped:  # a stop() that comes later finds the term
             leadership._tell_to_stop()
         self._tell_elected(leadership)
@@ -438,9 +481,15 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         else:
             leadership._transferred = True
             term.give_back()  # then it is told: who hears of it may release at once
-            term.over.set()
+            term.over.come()
         done = await self._ended(term, until)
         return self._handed_over(term, identity, chosen, None if done else limit)
+
+    async def _ended(self, term: T, until: float | None) -> bool:
+        """Wait for the end of the term and ZooKeeper's answer to it; whether both have come."""
+        if not await self._FRONT.finished(term.over, self._left(until)):
+            return False
+        return term.answer is None or await self._FRONT.finished(term.answer, self._left(until))
 
     # For the fronts.
 
@@ -450,10 +499,6 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     async def _sleep(self, seconds: float = math.inf) -> None:
         """Sleep until there is news, for at most ``seconds``."""
-        raise NotImplementedError
-
-    async def _ended(self, term: T, until: float | None) -> bool:
-        """Wait for the end of the term and ZooKeeper's answer to it; whether both have come."""
         raise NotImplementedError
 
     def _leads(self, term: T) -> bool:

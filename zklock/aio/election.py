@@ -19,7 +19,6 @@ from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
 from zklock._ground.async_event import LOOK, AsyncEvent
-from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
 from zklock._locks.base import undo
@@ -91,9 +90,10 @@ class Leadership(Leading, Grant):
 class _Term(Term[Leadership]):
     """A leadership and the task that leads."""
 
-    def __init__(self, leadership: Leadership, candidacy: Candidacy, *, led: bool) -> None:
-        super().__init__(leadership, candidacy, led=led)
-        self.over: AsyncEvent = AsyncEvent()
+    def __init__(
+        self, leadership: Leadership, candidacy: Candidacy, session: Session, *, led: bool
+    ) -> None:
+        super().__init__(leadership, candidacy, session, led=led)
         self.cancelled = False  # by the election
         self.task: asyncio.Task[Any] | None = None
         self.look_no_more: Callable[[], object] = lambda: None  # whether the loop is closed
@@ -106,34 +106,18 @@ class _Term(Term[Leadership]):
     def ended(self, task: asyncio.Task[Any]) -> None:
         """Give the leadership back, if it is not lost. ``lead`` has ended."""
         self.look_no_more()
-        leadership = self.leadership
         error: BaseException | None
         if task.cancelled():
             error = None if self.cancelled else asyncio.CancelledError("lead was cancelled")
         else:
             error = task.exception()
-        if error is not None and not (says_only(error, OF_LOSS) and not leadership.held):
-            self.error = error
-            log.error(
-                "%s: lead() with token %s raised",
-                leadership.lock_path,
-                leadership.token,
-                exc_info=error,
-                extra=log_fields(leadership),
-            )
-        leadership.should_stop.set()
+        if error is not None:
+            self.failed(error)
+        self.leadership.should_stop.set()
         self.give_back()
         if self.answer is not None:
-            self.answer.when_done(self._answered)
-        self.over.set()
-
-    def _answered(self) -> None:
-        if self.candidacy.refused is not None:
-            log.warning(
-                "not handed over: %s",
-                self.candidacy.refused,
-                extra=log_fields(self.leadership),
-            )
+            self.answer.when_done(self.say_refused)
+        self.over.come()
 
 
 @public
@@ -306,7 +290,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     # Inside.
 
     @contextlib.contextmanager
-    def _heeding(self, event: asyncio.Event | AsyncEvent) -> Iterator[None]:
+    def _heeding(self, event: asyncio.Event) -> Iterator[None]:
         """Make this event wake ``run``."""
         news = self._news
 
@@ -337,12 +321,12 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             raise
         if leadership is None:
             return None
-        term = self._term = _Term(leadership, candidacy, led=True)
+        term = self._term = _Term(leadership, candidacy, self._session, led=True)
         try:
             term.task = asyncio.create_task(self._lead(leadership, lead), name="zklock-lead")
         except BaseException:  # an eager task raises SystemExit at once
             term.give_back()
-            term.over.set()
+            term.over.come()
             raise
         term.task.add_done_callback(term.ended)
         try:
@@ -374,13 +358,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             look = partial(self._look_at_loop, loop, term)
             term.look_no_more = self._session.pause(LOOK, look)
 
-    async def _ended(self, term: _Term, until: float | None) -> bool:
-        wake = partial(call_soon, asyncio.get_running_loop(), term.over.wake)
-        while not await term.over.wait(self._session.limit(self._left(until), wake)):
-            if self._left(until) == 0:
-                return False
-        return term.answer is None or await self._FRONT.finished(term.answer, self._left(until))
-
     def _owner(self) -> object:
         return weakref.ref(running_task())
 
@@ -401,11 +378,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     async def _end_of(self, term: _Term) -> None:
         """Wait for the end of ``lead``: its grace once it is told, and again once cancelled."""
         leadership = term.leadership
-        with (
-            self._heeding(leadership.should_stop),
-            self._heeding(leadership.lost),
-            self._heeding(term.over),
-        ):
+        term.over.when_done(partial(call_soon, asyncio.get_running_loop(), self._news.set))
+        with self._heeding(leadership.should_stop), self._heeding(leadership.lost):
             await self._until_told(leadership)
             await self._until_over(term)
 
@@ -433,7 +407,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     async def _until_over(self, term: _Term) -> None:
         left = self._grace
-        while not term.over.is_set():
+        while not term.over.done:
             if not term.cancelled and (term.leadership.lost.is_set() or left <= 0):
                 term.cancel()
                 left = self._grace
