@@ -262,6 +262,7 @@ def test_one_that_does_not_return_is_told_of_and_another_leads(
 def test_one_that_was_left_behind_is_not_called_beside_itself(
     join: Join, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("zklock._pool.rebalancer._LATE", 0.1)
     monkeypatch.setattr("zklock._pool.rebalancer._OVERDUE", 0.2)
     one = join("a", assign=hanging)
     said = "this worker gives up the lead and waits"

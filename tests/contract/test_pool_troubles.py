@@ -269,7 +269,7 @@ def test_a_client_that_is_started_again_has_no_half_of_a_worker(
     pool._task_queue.later(hold_up)
     assert held_up.wait(SOON)
     client.stop()
-    pool._campaign.join(SOON)
+    wait_for(lambda: pool._stopping, SOON, "the thread that leads has seen it")
     client.start()
     go_on.set()
     wait_for(lambda: pool._closed, SOON, "the worker has left")
@@ -726,7 +726,7 @@ def refusing(call: Callable[..., Any], times: int, of: Callable[..., bool]) -> C
 def test_without_threads_for_a_while(
     front: Front, join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The election, the callbacks and the end of a pool each need one."""
+    """The callbacks need one, and what leads asks for one."""
     led = refusing(zklock.LeaderElection.acquire, 2, lambda *_, **__: True)
     monkeypatch.setattr(zklock.LeaderElection, "acquire", led)
     called = refusing(OwnThreads.submit, 3, lambda *given: isinstance(given[-1], zklock.Grant))
@@ -741,10 +741,6 @@ def test_without_threads_for_a_while(
     assert len(assigned.numbers) == 3
     assert caplog.text.count("this worker cannot lead: can't start new thread") == 1
     assert caplog.text.count("on_assigned of shard") == 3
-    ended = refusing(
-        threading.Thread, 1, lambda *_, **options: options.get("name") == "zklock-stop"
-    )
-    monkeypatch.setattr("zklock._pool.member.threading.Thread", ended)
     pool.stop()
     assert pool.owned() == {}
 

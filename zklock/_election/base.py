@@ -191,6 +191,11 @@ class Term(Generic[L]):
         with contextlib.suppress(LockLost, NotHeld):
             self.answer = self.leadership._end()
 
+    def end(self) -> None:
+        """Give the leadership back: the term is over. Repeatable."""
+        self.give_back()
+        self.over.come()
+
 
 R = TypeVar("R")
 T = TypeVar("T", bound=Term[Any])
@@ -480,8 +485,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
                 return chosen
         else:
             leadership._transferred = True
-            term.give_back()  # then it is told: who hears of it may release at once
-            term.over.come()
+            term.end()  # then it is told: who hears of it may release at once
         done = await self._ended(term, until)
         return self._handed_over(term, identity, chosen, None if done else limit)
 

@@ -431,8 +431,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         if term is None:
             attempt.when_done(lambda: discard(attempt))
         elif term.is_up_to("who has asked"):
-            term.give_back()
-            term.over.come()
+            term.end()
         else:
             term.leadership.resign()
 

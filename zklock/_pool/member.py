@@ -19,7 +19,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import ERROR, INFO, WARNING
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from zklock._election.base import check_payload, check_retry, member_identity
@@ -35,6 +34,7 @@ from zklock._engine.sessions import session_of
 from zklock._ground import threads
 from zklock._ground.async_event import LOOK
 from zklock._ground.clock import check_timeout
+from zklock._ground.events import Event
 from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
@@ -167,8 +167,9 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._initial = check_shards(shards)
         self._identity = member_identity(identity)
         capacity = _check_capacity(capacity)
-        callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_stuck": on_stuck}
-        check_callbacks(self._AWAITS, 2, **callbacks)
+        check_callbacks(
+            self._AWAITS, 2, on_assigned=on_assigned, on_revoked=on_revoked, on_stuck=on_stuck
+        )
         check_callbacks(False, 2, assign=assign)  # the leader's thread calls it, in both fronts
         if handler is None and executor is not None:
             raise ValueError("executor= needs a handler")
@@ -212,10 +213,9 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._lock = ReentrantMutex()
         self._state = MemberState.NEW
         self._starter: StartCall | None = None  # the call that starts it, or has started it
-        self._campaign = threading.Thread(
-            target=self._lead_in_turn, name="zklock-campaign", daemon=True
-        )
-        self._departing: SimpleQueue[None] = SimpleQueue()
+        self._campaign = threading.Thread(target=self._serve, name="zklock-campaign", daemon=True)
+        self._departing = Event()
+        self._work_over = Event()
         self._task_queue = TaskQueue(self._session, self._turn)
         self._owned: dict[Key, G] = {}
         self._place = b""  # what is to be kept for it; nothing before it was assigned any shards
@@ -446,7 +446,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
                 self._begin_work(home)
             except Exception as error:
                 call.error = error
-                self._happens(MemberEvent.FAIL)
 
     def _begin_work(self, home: asyncio.AbstractEventLoop | None) -> None:
         slots = self._slots
@@ -463,6 +462,8 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         except BaseException:
             if slots.runner is not None:
                 slots.runner.close()
+            if not self._campaign.is_alive():
+                self._happens(MemberEvent.FAIL)
             raise
         self._task_queue.later(self._attend)
 
@@ -525,7 +526,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             self._happens(MemberEvent.STOP)
             joined = self._state in HAS_JOINED
         if joined:
-            self._departing.put(None)
+            self._departing.set()
             self._election.stop()
             self._task_queue.later(self._leave)
         return joined
@@ -608,6 +609,19 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         taking = self._state is MemberState.JOINED and self._slots.taking
         return not taking and self._slots.empty
 
+    def _serve(self) -> None:
+        """Lead in turn; then end what was started for the work, when no work is left."""
+        self._lead_in_turn()
+        self._work_over.wait()
+        try:
+            if self._slots.runner is not None:
+                self._slots.runner.close()
+            if self._slots.caller is not None:
+                self._slots.caller.shutdown()
+        finally:
+            self._happens(MemberEvent.CLOSE)
+            self._heard()
+
     def _lead_in_turn(self) -> None:
         trouble = self._planner.trouble
         while not self._stopping:
@@ -622,8 +636,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
                 if trouble.strikes(error):
                     unexpected = None if isinstance(error, ZkLockError) else error
                     self._say(ERROR, "this worker cannot lead: %s", error, error=unexpected)
-                with contextlib.suppress(Empty):
-                    self._departing.get(timeout=trouble.pause())
+                self._departing.wait(trouble.pause())
 
     def _lead(self) -> None:
         leadership = self._election.acquire()
@@ -638,18 +651,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._task_queue.later(
             partial(self._heed, self._registration.assigned, data, version, current)
         )
-
-    def _close(self) -> None:
-        """End what was started for the work. Runs on a thread of its own, when no work is left."""
-        try:
-            self._campaign.join()
-            if self._slots.runner is not None:
-                self._slots.runner.close()
-            if self._slots.caller is not None:
-                self._slots.caller.shutdown()
-        finally:
-            self._happens(MemberEvent.CLOSE)
-            self._heard()
 
     def _end_of(self, limit: float | None) -> float:
         """Return when so many seconds are over, by the session's clock."""
@@ -672,9 +673,8 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             if isinstance(each, OnLoop) and each.look():
                 self._look_again()
         if self._state is MemberState.LEAVING and not self._slots.running:
-            with self._lock:  # the other thread closes after this event
-                threading.Thread(target=self._close, name="zklock-stop", daemon=True).start()
-                self._happens(MemberEvent.WORK_OVER)
+            self._happens(MemberEvent.WORK_OVER)
+            self._work_over.set()
         self._heard()
         over = self._done() and self._slots.empty and self._left
         return self._state in HAS_JOINED and not over

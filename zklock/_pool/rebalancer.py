@@ -446,40 +446,39 @@ class Rebalancer(Logs):
 
         One call is under way at a time. One that an earlier term has left is waited for first.
         """
-        overdue = self._session.now() + _OVERDUE
         if self._planner.asked is not None:
-            self._wait_for(self._planner.asked, overdue)
+            self._wait_for(self._planner.asked)
         try:
             self._planner.asked = asked = Asked(assign, shards, workers)
         except RuntimeError as error:
             raise BadPlan("no thread can be started for it") from error
-        self._wait_for(asked, overdue)
+        self._wait_for(asked)
         self._planner.asked = None
         return asked.result()
 
-    def _wait_for(self, asked: Asked, overdue: float) -> None:
+    def _wait_for(self, asked: Asked) -> None:
         """Wait until the user's function has returned; ``_NoPlan`` if this term ends before."""
-        late = overdue - _OVERDUE + _LATE
-        while not asked.done.is_set():
+        if self._returns(asked, _LATE):
+            return
+        self._say(WARNING, "assign= has not returned for %g s: no shard moves meanwhile", _LATE)
+        if self._returns(asked, _OVERDUE - _LATE):
+            return
+        self._say(
+            ERROR,
+            "assign= has not returned for %g s: this worker gives up the lead and "
+            "waits for its next turn",
+            _OVERDUE,
+        )
+        raise _NoPlan
+
+    def _returns(self, asked: Asked, seconds: float) -> bool:
+        end = self._session.now() + seconds
+        while not asked.done.is_set() and (left := end - self._session.now()) > 0:
             if self._over_now:
                 raise _NoPlan
-            now = self._session.now()
-            if now >= late and not asked.complained:
-                asked.complained = True
-                self._say(
-                    WARNING, "assign= has not returned for %g s: no shard moves meanwhile", _LATE
-                )
-            if now >= overdue:
-                self._say(
-                    ERROR,
-                    "assign= has not returned for %g s: this worker gives up the lead and "
-                    "waits for its next turn",
-                    _OVERDUE,
-                )
-                raise _NoPlan
-            due = overdue if asked.complained else late
-            limit = self._session.limit(due - now, asked.done.wake)
+            limit = self._session.limit(left, asked.done.wake)
             asked.done.wait(_TURN if limit is None else min(limit, _TURN))
+        return asked.done.is_set()
 
     def _refuse(self, bad: BadPlan) -> None:
         due = self._session.now() + _ASK_AGAIN

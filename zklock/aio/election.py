@@ -325,8 +325,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         try:
             term.task = asyncio.create_task(self._lead(leadership, lead), name="zklock-lead")
         except BaseException:  # an eager task raises SystemExit at once
-            term.give_back()
-            term.over.come()
+            term.end()
             raise
         term.task.add_done_callback(term.ended)
         try:

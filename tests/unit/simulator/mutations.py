@@ -604,7 +604,7 @@ MUTATIONS = {
         quick=False,
     ),
     "a term that an interrupt has kept from its thread is not given back": Mutation(
-        (Bend(LeaderElection, "_undo", "term.give_back()", "pass"),),
+        (Bend(LeaderElection, "_undo", "term.end()", "term.over.come()"),),
         kind="election",
         faults=("no threads", INTERRUPT),
         found="left",
