@@ -20,7 +20,7 @@ from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.outcome import Outcome
 from zklock._engine.roster import MembershipChange, Present, Roster
-from zklock._engine.script import Answer, Front
+from zklock._engine.script import Answer
 from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
@@ -197,7 +197,6 @@ class Term(Generic[L]):
         self.over.come()
 
 
-R = TypeVar("R")
 T = TypeVar("T", bound=Term[Any])
 
 
@@ -207,7 +206,6 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
     _INSTEAD = "make another member, in another process with a client of its own"
 
     _AWAITS: ClassVar[bool] = False
-    _FRONT: ClassVar[Front]
     _LEADERSHIP: type[L]
     _TERM: type[T]
     _FAILURES: ClassVar[type[BaseException]]
@@ -364,11 +362,6 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
             term.leadership._tell_to_stop()
 
     # Scripts: what the fronts' methods do.
-
-    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
-        """Run a query about the election and return its result; ``NoAnswer`` if not in time."""
-        check_thread(what)
-        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
 
     async def _campaign(self, lead: Callable[[L], Any], on_error: str) -> None:
         """Stand for election, again and again, until it has to stop."""

@@ -29,7 +29,6 @@ from zklock._engine.callbacks import check_callbacks
 from zklock._engine.lease import HEARTBEATS
 from zklock._engine.outcome import Once
 from zklock._engine.roster import MembershipChange, Present, Roster
-from zklock._engine.script import Front, R
 from zklock._engine.sessions import session_of
 from zklock._ground import threads
 from zklock._ground.async_event import LOOK
@@ -65,7 +64,6 @@ from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
 from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
 from zklock._recipes import names, queries
-from zklock._recipes.effects import Recipe
 from zklock.errors import (
     AcquireCancelled,
     ClientClosed,
@@ -137,7 +135,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     _INSTEAD = "make another worker, in another process with a client of its own"
 
     _AWAITS: ClassVar[bool] = False
-    _FRONT: ClassVar[Front]
     _GRANT: ClassVar[type[Reporting]]
 
     def __init__(
@@ -346,11 +343,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     # Scripts: what the fronts' methods do.
 
-    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
-        """Run a query about the pool and return its result; ``NoAnswer`` if not in time."""
-        check_thread(what)
-        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
-
     async def _start(self, call: StartCall, home: asyncio.AbstractEventLoop | None) -> None:
         check_thread("start()")
         if is_being_spawned():
@@ -388,7 +380,14 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         else:
             # On another thread: an interrupt in the middle would leave half of a worker.
             self._task_queue.later(partial(self._join, call, None))
-            self._check_thread(call)
+            try:
+                self._task_queue.ready()
+            except RuntimeError as error:
+                raise ZkLockError(
+                    f"{self._path}: the pool's threads cannot be started ({error}): call start() "
+                    "again when threads can be started",
+                    path=self._path,
+                ) from error
             await self._until(lambda: self._joins_no_more(call), math.inf)
         if call.error is None and self._state is MemberState.REFUSED:
             call.error = ZkLockError(
@@ -402,18 +401,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             raise call.error
         if kept != self._initial:
             self._tell_shards(kept)
-
-    def _check_thread(self, call: StartCall) -> None:
-        """Raise ``ZkLockError`` if the pool's thread cannot be started: nobody tries again."""
-        try:
-            if not self._joins_no_more(call):
-                self._task_queue.ready()
-        except RuntimeError as error:
-            raise ZkLockError(
-                f"{self._path}: the pool's threads cannot be started ({error}): call start() "
-                "again when threads can be started",
-                path=self._path,
-            ) from error
 
     def _tell_shards(self, kept: Keys) -> None:
         if isinstance(kept, range):

@@ -335,7 +335,7 @@ class Rebalancer(Logs):
 
     def _read(self) -> None:
         """Read the assignments that are not known yet, and what is kept for workers."""
-        there, hidden = self._ask(self._kept)
+        there, hidden = self._ask(partial(nodes.kept, self._places))
         self._say_of_new(
             ERROR,
             "no shards are reserved for a crashed worker because ACLs hide its place "
@@ -493,9 +493,6 @@ class Rebalancer(Logs):
                 _ASK_AGAIN,
                 error=bad.__cause__,
             )
-
-    def _kept(self) -> Recipe[tuple[list[Node], list[str]]]:
-        return nodes.kept(self._places)
 
     def _who_is_away(self) -> list[Place]:
         """Return the workers that have crashed, and for which their shards are still kept."""
