@@ -15,8 +15,10 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import zklock
-from tests.contract.fronts import Loop, Steps, Threads
+from tests.contract import workers
+from tests.contract.fronts import Steps, Threads
 from tests.contract.support import SOON, Child, children, reaches, run, tree
+from tests.contract.workers import Front, Join, joining
 from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
 from zklock._election import base
@@ -30,25 +32,13 @@ from zklock._pool.returning import Place
 from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 12
-Front = Threads | Loop
-Join = Callable[..., Any]
 
 
 @pytest.fixture
 def join(front: Front, zklock_connect: Callable[..., Any], zklock_path: str) -> Iterator[Join]:
     """Return ``join(identity, **options)``: a started worker with a session of its own."""
-    pools: list[Any] = []
-
-    def start(identity: str, **options: Any) -> Any:
-        client = options.pop("client", None) or zklock_connect()
-        pool = front.pool(client, zklock_path, identity=identity, **{"shards": SHARDS, **options})
-        pools.append(pool)
-        pool.start()
-        return pool
-
-    yield start
-    for pool in pools:
-        pool.stop()
+    with joining(front, zklock_path, zklock_connect, shards=SHARDS) as join:
+        yield join
 
 
 def owned(*pools: Any) -> list[int]:
@@ -56,13 +46,7 @@ def owned(*pools: Any) -> list[int]:
 
 
 def shared(*pools: Any, total: int = SHARDS) -> None:
-    """Wait until the workers own all shards, in equal parts."""
-
-    def done() -> bool:
-        counts = [len(pool.owned()) for pool in pools]
-        return max(counts) - min(counts) <= 1 and owned(*pools) == list(range(total))
-
-    wait_for(done, SOON, lambda: f"{total} shards, but {[len(pool.owned()) for pool in pools]}")
+    workers.shared(pools, range(total))
 
 
 class Calls:

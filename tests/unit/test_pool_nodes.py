@@ -140,6 +140,19 @@ def test_what_one_worker_has_fits_into_its_nodes() -> None:
     assert len(every_other) < LIMIT / 2
 
 
+def test_many_nodes_are_read_some_at_a_time() -> None:
+    """ZooKeeper answers in order: a heartbeat waits behind what was asked for before it."""
+    paths = [f"/p/{number}" for number in range(600)]
+    recipe, asked = nodes.read(paths), list[int]()
+    batch: Any = next(recipe)
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            asked.append(len(batch))
+            batch = recipe.send(tuple([Node(each.path, b"", 1, False) for each in batch]))
+    assert asked == [256, 256, 88]
+    assert [node.path for node in stop.value.value] == paths
+
+
 def handed_out(sizes: list[int]) -> list[WriteAll]:
     """Return the transactions for writes of these sizes."""
     writes = [(f"/p/{at}", b"x" * size, 7) for at, size in enumerate(sizes)]
