@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import random
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from zklock._pool import nodes
-from zklock._pool.keys import MAX_SHARDS, Key, parse_shards
+from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.nodes import WorkerRecord
 from zklock._recipes import steps
 from zklock._recipes.effects import (
@@ -94,38 +93,10 @@ def test_what_is_no_assignment(data: bytes) -> None:
     assert nodes.parse_assigned(data) is None
 
 
-@pytest.mark.parametrize(
-    "data", [b"\xff", b"many", b"0", b"-5", b"65537", b"9" * 5000, b"", b"1.0"]
-)
-def test_what_is_no_number_of_shards(data: bytes) -> None:
-    assert parse_shards(data) is None
-
-
-@given(st.binary())
-def test_whatever_a_worker_says_that_it_has_is_read(data: bytes) -> None:
-    assert nodes.parse_owned(data) == {}
-    assert nodes.parse_owned(zlib.compress(data[: len(data) // 14 * 14] + b"\0")) == {}
-
-
 def test_the_longest_identity_fits() -> None:
     profile = WorkerRecord("\x01" * 4096, 1.0)
     assert len(bytes(profile)) < LIMIT / 10
     assert json.loads(bytes(profile))["identity"] == profile.identity
-
-
-@given(st.frozensets(st.integers(0, MAX_SHARDS - 1)))
-def test_assigned(numbers: frozenset[int]) -> None:
-    data = nodes.assigned_data(FencingToken(1, 2), numbers)
-    assert nodes.parse_assigned(data) == numbers
-    assert nodes.parse_assigned(b"") == frozenset()
-
-
-@given(st.dictionaries(st.integers(0, 99), st.integers(0, 2**31 - 1)))
-def test_owned(sequences: dict[int, int]) -> None:
-    tokens: dict[Key, FencingToken]
-    tokens = {number: FencingToken(2**40, each) for number, each in sequences.items()}
-    assert nodes.parse_owned(nodes.owned_data(tokens)) == tokens
-    assert nodes.parse_owned(b"") == {}
 
 
 def test_what_one_worker_has_fits_into_its_nodes() -> None:

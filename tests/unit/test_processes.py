@@ -107,15 +107,6 @@ def test_the_last_shard(board: SharedBoard) -> None:
     assert shard(board, 65535, turn).held
 
 
-def test_woken_by_another_thread(board: SharedBoard) -> None:
-    turn = board.begin(7)
-    mine = shard(board, 7, turn)
-    timer = threading.Timer(0.05, lambda: board.note(7, turn, _STOPS))
-    timer.start()
-    assert mine.should_stop.wait(20.0)
-    timer.join()
-
-
 def test_what_is_lost_stays_lost(board: SharedBoard) -> None:
     turn = board.begin(7)
     mine = shard(board, 7, turn)

@@ -22,7 +22,6 @@ from hypothesis.stateful import (
 from tests.modes import examples
 from tests.unit.test_pool_states import CASES
 from zklock._engine.outcome import Outcome
-from zklock._engine.transition_table import IllegalStep
 from zklock._pool import slot
 from zklock._pool.runners import CannotRun, Task
 from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
@@ -337,21 +336,6 @@ def test_every_event_that_is_allowed(
     assert (SHARD in world.slots.owned) == (then in WORKED_ON and event is not E.LOST)
     assert (slot in world.slots._slots.values()) == (then is not S.GONE)
     assert world.slots.stuck() == ([SHARD] if (state, event) == (S.ENDING, E.OVERDUE) else [])
-
-
-@pytest.mark.parametrize(("state", "event"), [case for case, then in CASES.items() if not then])
-def test_every_event_that_is_not_allowed_changes_nothing(
-    state: SlotState, event: SlotEvent
-) -> None:
-    world = OneSlot()
-    world.reach(state, event)
-    world.acts.clear()
-    before = dict(vars(world.slot)), dict(world.slots.owned), dict(world.slots._slots)
-    with pytest.raises(IllegalStep, match=state.value):
-        world.slot._happens(event, Grant(world))
-    assert (vars(world.slot), world.slots.owned, world.slots._slots) == before
-    assert not world.acts
-    assert not world.jobs
 
 
 # What follows from several events.
