@@ -266,34 +266,41 @@ class Place:
             kept.asked |= bool(self._waiters) and not self._session.may_use()
             if kept.asked:
                 self._leaving.append(kept)
-                self._kept = kept = None
+                self._kept = None
+            elif kept.watched:
+                self._hand(kept)
         if self._handed:
             return self._tell
         if self._leaving:
             return self._let_go
-        if kept is not None and kept.idle is not None:
-            if kept.looks is None:
-                kept.looks = look = self._session.attempt(
-                    watch_queue(kept.claim.path, partial(self._alone, kept))
-                )
-                return partial(self._begin, look, partial(self._seen, kept))
-            if kept.watched:
-                if self._hand(kept):
-                    return self._tell
-                if not kept.timed:
-                    kept.timed = True
-                    return partial(self._set_alarm, kept)
-        if self._waiters:
-            if self._contender is None and (kept is None or kept.asked):
-                first = next(iter(self._waiters))
-                self._contender = contender = first.contend(self, first.patient)
-                return partial(self._begin, contender, partial(self._over, contender))
-        elif self._contender is None:
-            if kept is None and self._session.places.get(self._key) is self:
-                del self._session.places[self._key]
-        elif not self._withdrawn:
+        return self._due_while_idle() or self._due_in_the_queue()
+
+    def _due_while_idle(self) -> Callable[[], object] | None:
+        kept = self._kept
+        if kept is None or kept.idle is None:
+            return None
+        if kept.looks is None:
+            kept.looks = looks = self._session.attempt(
+                watch_queue(kept.claim.path, partial(self._alone, kept))
+            )
+            return partial(self._begin, looks, partial(self._seen, kept))
+        if kept.watched and not kept.timed:
+            kept.timed = True
+            return partial(self._set_alarm, kept)
+        return None
+
+    def _due_in_the_queue(self) -> Callable[[], object] | None:
+        kept, contender = self._kept, self._contender
+        if self._waiters and contender is None and (kept is None or kept.asked):
+            first = next(iter(self._waiters))
+            self._contender = contender = first.contend(self, first.patient)
+            return partial(self._begin, contender, partial(self._over, contender))
+        if not self._waiters and contender is not None and not self._withdrawn:
             self._withdrawn = True
-            return self._contender.give_up
+            return contender.give_up
+        empty = not self._waiters and contender is None and kept is None
+        if empty and self._session.places.get(self._key) is self:
+            del self._session.places[self._key]
         return None
 
     def _free(self, kept: Kept) -> bool:

@@ -490,7 +490,7 @@ MUTATIONS = {
         found="given back",
     ),
     "a shard whose handler fails is left alone": Mutation(
-        (Bend(Slot, "_handled", "self._slots.duties.again", "False"),),
+        (Bend(Slot, "_handled", "self._slots.callbacks.again", "False"),),
         kind="pool",
         found="nobody handles",
         quick=False,
@@ -500,7 +500,7 @@ MUTATIONS = {
             Bend(
                 pool_nodes,
                 "attend",
-                "desk.forget()\ntell(b'', 0)\n"
+                "worker.forget()\ntell(b'', 0, True)\n"
                 "if replaced.final is not None:\n    raise replaced.final from None",
                 "return",
             ),
@@ -511,7 +511,14 @@ MUTATIONS = {
         quick=False,
     ),
     "a worker that leaves forgets a node": Mutation(
-        (Bend(pool_nodes, "_clear", "(desk.assigned, desk.owned)", "(desk.assigned,)"),),
+        (
+            Bend(
+                pool_nodes,
+                "_clear",
+                "(worker.assigned, worker.owned)",
+                "(worker.assigned,)",
+            ),
+        ),
         kind="pool",
         found="left behind",
     ),
@@ -596,7 +603,7 @@ MUTATIONS = {
         quick=False,
     ),
     "a term that an interrupt has kept from its thread is not given back": Mutation(
-        (Bend(LeaderElection, "_undo", "term.give_back()", "pass"),),
+        (Bend(LeaderElection, "_undo", "term.end()", "term.over.come()"),),
         kind="election",
         faults=("no threads", INTERRUPT),
         found="left",
