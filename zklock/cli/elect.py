@@ -30,17 +30,17 @@ from zklock.cli.run import (
     say_cuts,
 )
 from zklock.cli.saying import say
+from zklock.cli.settings import HELD_VARIABLE, HOSTS, PATH_VARIABLE, TOKEN_VARIABLE
 from zklock.cli.status import Status
-from zklock.cli.variables import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE
 
 _LOOK_SECONDS = 0.2
 _RETRY = (0.5, 30.0)
 """The first and the longest pause after a command that has failed."""
 
-_DESCRIPTION = f"""\
+DESCRIPTION = f"""\
 Stand for election, and run the command while this member leads. The command finds the fencing token
 of the term in ${TOKEN_VARIABLE}, the path in ${PATH_VARIABLE}, 1 in ${HELD_VARIABLE}, the hosts in
-${connection.HOSTS_VARIABLE}. When the lease ends, the command's process group gets SIGTERM,
+${HOSTS.variable}. When the lease ends, the command's process group gets SIGTERM,
 after the grace all its processes get SIGKILL, and this member stands again. The processes
 are gone before another can lead, even if 'zklock elect' itself is stopped or killed. When
 the command ends by itself, 'zklock elect' ends with its status, 128 + n if signal n ended it; with
@@ -50,13 +50,8 @@ no ZooKeeper; 77: not permitted; 125: 'zklock elect' itself has failed; 126: the
 run; 127: there is no such command."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "elect", help="run a command while leading an election", description=_DESCRIPTION,
-        usage="zklock elect [options] PATH [--] COMMAND [ARGUMENT ...]\n"
-        "       zklock elect [options] PATH -c LINE",
-    )  # fmt: skip
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument(
         "--again", action="store_true", help="stand again when the command has ended by itself"
     )
@@ -67,7 +62,6 @@ def add(commands: Any) -> None:
         help="more text that others see, such as an address",
     )
     add_command_options(parser, "leadership")
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import zklock
 from zklock._ground.clock import clock
@@ -34,11 +35,8 @@ from zklock.cli.happenings import (
     Stopped,
 )
 from zklock.cli.saying import say
+from zklock.cli.settings import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE
 from zklock.cli.status import Status
-from zklock.cli.variables import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE, given
-
-if TYPE_CHECKING:
-    from zklock.cli.standing import Lock
 
 GRACE_FRACTION = 0.1
 """The default grace, as a fraction of the session timeout T.
@@ -63,11 +61,12 @@ _TELL_SECONDS = 2.0
 _CANCEL_SECONDS = 0.1
 _NAME_LENGTH = 800  # characters of at most 4 bytes: an identity has room for 4096 bytes
 _SHELL = "/bin/sh"
+_PERMITS = settings.whole(1, 2**31 - 1, "not a number of permits")
 
-_DESCRIPTION = f"""\
+DESCRIPTION = f"""\
 Wait for the lock, run the command while it is held, release the lock. The command finds the fencing
 token in ${TOKEN_VARIABLE}, the path in ${PATH_VARIABLE}, 1 in ${HELD_VARIABLE}, the hosts in \
-${connection.HOSTS_VARIABLE}. When the lease of the lock ends, the command's process group gets
+${settings.HOSTS.variable}. When the lease of the lock ends, the command's process group gets
 SIGTERM, and after the grace all its processes get SIGKILL. They are gone before another can be
 granted the lock, even if 'zklock run' itself is stopped or killed. The lock is released only when
 the command has ended. The exit status is that of the command, 128 + n if signal n ended it; 75, or
@@ -76,28 +75,17 @@ permitted; 125: 'zklock run' itself has failed; 126: the command cannot be run; 
 such command."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "run", help="run a command while holding a lock", description=_DESCRIPTION,
-        usage="zklock run [options] PATH [--] COMMAND [ARGUMENT ...]\n"
-        "       zklock run [options] PATH -c LINE",
-    )  # fmt: skip
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     waiting = parser.add_mutually_exclusive_group()
     waiting.add_argument(
         "-n", "--nonblock", action="store_true", help="do not wait if the lock is not free"
     )
-    waiting.add_argument(
-        "-w",
-        "--wait",
-        type=connection.seconds,
-        metavar="SECONDS",
-        help="wait no longer than this; above 0",
-    )
+    connection.add_wait(waiting)
     parser.add_argument(
         "-E",
         "--conflict-exit-code",
-        type=_code,
+        type=settings.whole(0, 255, "not 0 to 255"),
         default=Status.NOT_OBTAINED,
         metavar="CODE",
         help="the exit status if the lock was not granted, with -n or -w; default 75",
@@ -108,33 +96,32 @@ def add(commands: Any) -> None:
     )
     kind.add_argument(
         "--limit",
-        type=_number,
+        type=_PERMITS,
         metavar="M",
         help="PATH is a semaphore of M permits: up to M commands run at a time",
     )
     parser.add_argument(
         "--permits",
-        type=_number,
+        type=_PERMITS,
         metavar="N",
         help="take N permits of the semaphore; default 1. Without --limit, the stored limit counts",
     )
     parser.add_argument(
         "--at-least",
-        type=connection.seconds,
+        type=settings.seconds,
         default=0.0,
         metavar="SECONDS",
         help="keep the lock for this long after the grant, even if the command ends earlier: a "
         "job that several hosts start, by clocks that differ, runs once",
     )
     add_command_options(parser, "lock")
-    parser.set_defaults(run=run, parser=parser)
 
 
 def add_command_options(parser: argparse.ArgumentParser, what: str) -> None:
     """Add what 'run' and 'elect' have in common, and the command."""
     parser.add_argument(
         "--grace",
-        type=connection.seconds,
+        type=settings.seconds,
         metavar="SECONDS",
         help=f"time between SIGTERM and SIGKILL when the {what} is about to be lost; default a "
         "tenth of the session timeout, at most a third of it",
@@ -155,9 +142,10 @@ def add_command_options(parser: argparse.ArgumentParser, what: str) -> None:
         help="pass SIGHUP to the command, as a request to reload; it does not end the wait for "
         f"the {what}",
     )
-    connection.add_options(parser)
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     parser.add_argument("command", metavar="COMMAND ...", nargs=argparse.REMAINDER)
+    usage = f"{parser.prog} [options] PATH"
+    parser.usage = f"{usage} [--] COMMAND [ARGUMENT ...]\n       {usage} -c LINE"
     parser.set_defaults(failed=Status.ITSELF)
 
 
@@ -186,7 +174,7 @@ class _Run:
         self._happened = Happenings()
         self._asked: int | None = None
         self._client: Any = None
-        self._lock: Lock | None = None
+        self._lock: zklock.Lock | zklock.ReadLock | zklock.Semaphore | None = None
         self._place: int | None = None  # this contender's sequence number, once it was seen
         self._runs = False
         self._over = threading.Event()  # the command has ended, or must not begin
@@ -309,14 +297,11 @@ class _Run:
     def _say(self, what: str) -> None:
         from kazoo.exceptions import KazooException  # noqa: PLC0415 - most get their lock at once
 
-        from zklock.cli.standing import Standing  # noqa: PLC0415
+        from zklock.cli.standing import standing  # noqa: PLC0415
 
-        lock = self._lock
-        assert lock is not None
         with contextlib.suppress(zklock.ZkLockError, KazooException):  # nothing is told
-            queue = Standing.of(lock, self._client, self._place)
-            self._place = queue.place
-            say("run", f"{what}: {queue}")
+            told, self._place = standing(self._client, self._options.path, self._place)
+            say("run", f"{what}: {told}")
 
     def _keep(self, grant: zklock.Grant, until: float) -> None:
         """Keep the lock until then, unless this process is asked to end."""
@@ -518,10 +503,29 @@ def run_command(
     return Outcome(child.status)
 
 
+def _environ() -> dict[str, str]:
+    """Return the environment, without the locale that Python gives itself in place of ``C``.
+
+    That needs ``/proc``; elsewhere the locale stays. (PEP 538.)
+    """
+    found = dict(os.environ)
+    if found.get(_COERCED) in {"C.UTF-8", "C.utf8", "UTF-8"}:
+        with contextlib.suppress(OSError):
+            begun = Path("/proc/self/environ").read_bytes().split(b"\0")
+            del found[_COERCED]
+            for name, _, value in (entry.partition(b"=") for entry in begun):
+                if name == _COERCED.encode():
+                    found[_COERCED] = os.fsdecode(value)
+    return found
+
+
+_COERCED = "LC_CTYPE"
+
+
 def environ_of(grant: zklock.Grant, options: argparse.Namespace) -> dict[str, str]:
     """Return the environment of a command that runs while the grant is held."""
     return {
-        **settings.environ_for(options, given()),
+        **settings.environ_for(options, _environ()),
         PATH_VARIABLE: grant.lock_path,
         TOKEN_VARIABLE: str(grant.token),
         HELD_VARIABLE: "1",
@@ -553,17 +557,3 @@ def _attend(child: Child, happened: Happenings, term: Term) -> bool:
                 else:  # somebody has taken it: the next may be granted already
                     child.end(clock() + term.grace)
                 say(None, str(loss))
-
-
-def _code(text: str) -> int:
-    code = settings.whole(text)
-    if not 0 <= code <= 255:
-        raise argparse.ArgumentTypeError(f"{text}: not 0 to 255")
-    return code
-
-
-def _number(text: str) -> int:
-    number = settings.whole(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: not a number of permits")
-    return number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,27 +12,19 @@ from zklock.cli.saying import columns, say_limits, say_missing
 from zklock.cli.status import Status
 from zklock.cli.view.model import Found, LockView, PoolView, What, below
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned, fitted, many, named, plain, short
+from zklock.cli.view.text import aligned, fitted, json_of, many, named, plain, short
 
 _COLUMNS = ("", "", "", "token", "session", "", "identity")
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
+DESCRIPTION = """\
+Print the contenders of a lock, a semaphore or an election, of zklock and of other libraries, in
+queue order: whether it holds, its place, what it wants, token, session, age, identity. Of a pool,
+its workers. Of any other node, what it is. Exit status 66 if there is no such node."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "show",
-        help="show the holder and the queue of a lock",
-        description="Print the contenders of a lock, a semaphore or an election, of zklock and of "
-        "other libraries, in queue order: whether it holds, its place, what it wants, token, "
-        "session, age, identity. Of a pool, its workers. Of any other node, what it is. Exit "
-        "status 66 if there is no such node.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         return say_missing("show", path, ": look for it with 'zklock ls'")
     say_limits("show", reader)
     if options.json:
-        print(json.dumps(_told(found, strangers)))
+        print(json_of(**_told(found, strangers)))
     else:
         print(*_lines(found, strangers), sep="\n")
     return Status.OK
@@ -56,7 +47,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _told(found: Found, strangers: list[str]) -> dict[str, Any]:
     return {
-        "version": VERSION,
         "path": found.path,
         "kind": found.what.value,
         "limit": None if found.lock is None else found.lock.limit,

@@ -13,9 +13,6 @@ from zklock.cli.view.model import Facts, LockView, Picture, below
 from zklock.cli.view.text import CLOCKS_DIFFER, many
 from zklock.cli.view.waits import Graph
 
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
-
 LEASE = 2 / 3
 HEARTBEAT = 1 / 10
 SILENCE = 1 / 3

@@ -16,9 +16,6 @@ from zklock.cli.view.waits import Deadlock, Graph, Stand
 Owner: TypeAlias = tuple[int | None, str]
 _Row: TypeAlias = tuple[str, str, Owner | None, str]  # indent, mark, who waits there, line
 
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
-
 
 def remedy(deadlock: Deadlock, options: str = "") -> str | None:
     """Return the command that opens the circle; ``options`` are to stand before the path."""
@@ -30,12 +27,10 @@ def remedy(deadlock: Deadlock, options: str = "") -> str | None:
     return f"zklock break {options}{shlex.quote(lock.path)} {which}"
 
 
-def to_json(graph: Graph, path: str, options: str = "") -> dict[str, Any]:
+def to_json(graph: Graph, options: str = "") -> dict[str, Any]:
     """Return the graph for ``json.dumps``: contenders, what each waits for, deadlocks."""
     nodes = [stand.place.contender.path for stand in graph.stands]
     return {
-        "version": VERSION,
-        "path": path,
         "contenders": [
             {"lock": stand.lock.path, **stand.place.to_json()} for stand in graph.stands
         ],
