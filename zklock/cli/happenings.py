@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from zklock._ground.clock import clock
 from zklock._ground.loss import Loss
-from zklock._locks.grant import Grant
 
 PARTING_SECONDS = 3.0
 """How long a command that was told to end waits for ZooKeeper's answer; then it ends without."""
@@ -52,22 +51,13 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """The lock is held, since ``at`` (of ``clock``)."""
-
-    grant: Grant
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class Finished:
-    """The work in the background is over, with an exit status or with an error."""
+    """The work in the background is over, with this error if it has failed."""
 
-    status: int | None = None
     error: BaseException | None = None
 
 
-Happening: TypeAlias = Exited | Stopped | Ends | Asked | Passed | Granted | Finished | Loss
+Happening: TypeAlias = Exited | Stopped | Ends | Asked | Passed | Finished | Loss
 
 
 class Happenings:
@@ -87,13 +77,15 @@ class Happenings:
             if clock() >= until:
                 return None
 
-    def work(self, job: Callable[[], int | None], name: str) -> None:
+    def work(self, job: Callable[[], object], name: str) -> None:
         """Do the job on its own thread; put ``Finished`` at the end, however the job ends."""
 
         def run() -> None:
             try:
-                self.put(Finished(job()))
+                job()
             except BaseException as error:
-                self.put(Finished(error=error))
+                self.put(Finished(error))
+            else:
+                self.put(Finished())
 
         threading.Thread(target=run, name=name, daemon=True).start()
