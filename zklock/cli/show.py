@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from zklock.cli import connection
@@ -12,9 +12,10 @@ from zklock.cli.saying import columns, say_limits, say_missing
 from zklock.cli.status import Status
 from zklock.cli.view.model import Found, LockView, PoolView, What, below
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned, fitted, json_of, many, named, plain, short
+from zklock.cli.view.table import QUEUE_COLUMNS, queue_rows
+from zklock.cli.view.text import aligned, fitted, json_of, many, named, plain
 
-_COLUMNS = ("", "", "", "token", "session", "", "identity")
+_COLUMNS = ("state", "place", "kind", "token", "session", "age", "identity")
 DESCRIPTION = """\
 Print the contenders of a lock, a semaphore or an election, of zklock and of other libraries, in
 queue order: whether it holds, its place, what it wants, token, session, age, identity. Of a pool,
@@ -99,18 +100,7 @@ def _queue(lock: LockView) -> Iterator[str]:
         f"{plain(lock.path)} is {article} {lock.name}: {holding} hold{'s' * (holding == 1)}, "
         f"{waiting} wait{'s' * (waiting == 1)}"
     )
-    rows: Sequence[Sequence[str]] = [
-        (
-            "waits" if number else "holds",
-            str(number or "-"),
-            place.kind,
-            str(place.contender.token or "-"),
-            place.session or "-",
-            short(place.age),
-            named(place.contender.identity),
-        )
-        for number, place in lock.numbered()
-    ]
+    rows = [[row[at] for at in map(QUEUE_COLUMNS.index, _COLUMNS)] for row in queue_rows(lock, {})]
     width = columns()
     if width is not None:
         _, *rows = fitted([_COLUMNS, *rows], width, ("identity",), ("session", "token"))

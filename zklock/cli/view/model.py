@@ -7,7 +7,7 @@ import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from zklock._ground.addresses import session_text
 from zklock._ground.clock import clock
@@ -29,6 +29,10 @@ WORKERS = frozenset({"members", "assigned", "owned"})
 POOL_PARTS = WORKERS | {"shards", "returning"}
 """The parts of a pool that are no lock."""
 _WORD = 2**64 - 1
+
+Owner: TypeAlias = tuple[int | None, str]
+"""A session and an identity."""
+
 OWN = "/zookeeper"
 """ZooKeeper's own nodes."""
 
@@ -103,6 +107,11 @@ class Place:
         """The session's id, as ZooKeeper writes it; ``None`` if this client may not see it."""
         number = self.contender.session_id
         return None if number is None else session_text(number)
+
+    @property
+    def owner(self) -> Owner:
+        """What tells contenders of one owner from others."""
+        return self.contender.session_id, self.contender.identity
 
     @property
     def name(self) -> names.Name:
