@@ -1,4 +1,4 @@
-"""The events that a command handles on its main thread while its other threads work."""
+"""The events that a command handles while its other threads work."""
 
 from __future__ import annotations
 
@@ -12,42 +12,12 @@ from typing import TypeAlias
 
 from zklock._ground.clock import clock
 from zklock._ground.loss import Loss
+from zklock.cli.supervisor import Message
 
 PARTING_SECONDS = 3.0
 """How long a command that was told to end waits for ZooKeeper's answer; then it ends without."""
 
 _TURN_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """The child has ended and must be reaped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The child was stopped by this signal."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The child was told to end, because its lease runs out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """This process was asked to end by this signal."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """This process got a signal that is for the command alone."""
-
-    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +27,8 @@ class Finished:
     error: BaseException | None = None
 
 
-Happening: TypeAlias = Exited | Stopped | Ends | Asked | Passed | Finished | Loss
+Happening: TypeAlias = "int | Message | Loss | Finished"
+"""A signal's number, what the supervisor tells of the command, a loss, or the end of the work."""
 
 
 class Happenings:

@@ -17,19 +17,10 @@ from typing import Any, ClassVar
 
 import zklock
 from zklock._ground.clock import clock
-from zklock.cli import connection, settings
+from zklock.cli import connection, settings, supervisor
 from zklock.cli.child import Child, Limits, check_proc, expect_children
 from zklock.cli.ending import Ending, ends_on_signals
-from zklock.cli.happenings import (
-    PARTING_SECONDS,
-    Asked,
-    Ends,
-    Exited,
-    Finished,
-    Happenings,
-    Passed,
-    Stopped,
-)
+from zklock.cli.happenings import PARTING_SECONDS, Finished, Happenings
 from zklock.cli.saying import say
 from zklock.cli.settings import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE
 from zklock.cli.status import Status
@@ -97,7 +88,7 @@ class Runner:
             return self._attend(ending)
 
     def _attend(self, ending: Ending) -> int:
-        ending.divert(lambda number: self._signals.put(Asked(number)))
+        ending.divert(self._signals.put)
         self._signals.work(self.work, f"zklock-{self.NAME}")
         leave_at = math.inf
         while True:
@@ -107,7 +98,7 @@ class Runner:
                     if error is not None and not self._gave_up():
                         raise error
                     return self._outcome()
-                case Asked(number):
+                case int(number):
                     self._heed(number)
             if self.asked is None or self._runs:
                 leave_at = math.inf
@@ -131,13 +122,10 @@ class Runner:
         While the command runs, a hang-up is for it, too: it may go on.
         """
         hangs_up = number == signal.SIGHUP and (self._runs or self.options.pass_hup)
-        if number in PASSED or hangs_up:
-            if self._runs:
-                self.happened.put(Passed(number))
-            return
-        self.end(number)
+        if number not in PASSED and not hangs_up:
+            self.end(number)
         if self._runs:
-            self.happened.put(Asked(number))
+            self.happened.put(number)
 
     def end(self, number: int) -> None:
         """End as after this signal, once no command runs."""
@@ -403,13 +391,13 @@ def _attend(child: Child, happened: Happenings, term: Term) -> bool:
                 term.told = None
                 if term.grant.held:  # else it hears of the loss
                     child.signal(signal.SIGTERM)
-            case Exited():
+            case (supervisor.EXITED, _):
                 return ended
-            case Stopped(number):
+            case (supervisor.STOPPED, number):
                 child.stop_with_it(number, go_on=lambda: term.grant.held)
-            case Asked(number) | Passed(number):
+            case int(number):
                 child.signal(number)
-            case Ends():
+            case (supervisor.ENDS,):
                 ended = True
                 say(
                     None,
