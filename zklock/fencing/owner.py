@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import weakref
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kazoo.exceptions import NoNodeError
 
 from zklock._ground.clock import clock
-from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.numbers import check_int, check_number
 from zklock._recipes import names, nodedata, semaphore as semaphore_recipe
 from zklock._recipes.notes import Notes, parse as parse_notes
@@ -27,11 +24,10 @@ if TYPE_CHECKING:
 _REMEMBERED = 1024
 
 _Key: TypeAlias = tuple[str, FencingToken, int]
-_Memory: TypeAlias = OrderedDict[_Key, tuple[float, Contender]]
+_Memory: TypeAlias = dict[_Key, tuple[float, Contender]]
 
+# Each step is one of a dict's: no lock, which a fork or a signal handler could find taken.
 _memories: weakref.WeakKeyDictionary[KazooClient, _Memory] = weakref.WeakKeyDictionary()
-# Not a plain lock: a signal handler may ask while its own thread holds the mutex.
-_mutex = ReentrantMutex()
 
 
 def verify_owner(
@@ -199,28 +195,12 @@ def _contender(
 
 
 def _recall(client: KazooClient, key: _Key, since: float) -> Contender | None:
-    with _mutex:
-        known = _memories.get(client, OrderedDict()).get(key)
-        return known[1] if known is not None and known[0] >= since else None
+    known = _memories.get(client, {}).get(key)
+    return known[1] if known is not None and known[0] >= since else None
 
 
 def _remember(client: KazooClient, key: _Key, asked: float, holder: Contender) -> None:
-    with _mutex:
-        memory = _memories.setdefault(client, OrderedDict())
-        memory[key] = asked, holder
-        memory.move_to_end(key)
-        _shorten(memory)
-
-
-def _shorten(memory: _Memory) -> None:
-    while len(memory) > _REMEMBERED:
-        memory.popitem(last=False)
-
-
-def _after_fork() -> None:
-    global _mutex  # noqa: PLW0603
-    _mutex = ReentrantMutex()  # another thread may have had it, which does not run here
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    memory = _memories.setdefault(client, {})
+    if len(memory) >= _REMEMBERED:
+        memory.clear()
+    memory[key] = asked, holder
