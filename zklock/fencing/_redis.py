@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from zklock.errors import OutcomeUnknown
-from zklock.fencing._told import in_doubt, refusing, unasked
 from zklock.fencing.guard import (
     NO_TOKEN,
     Fenced,
+    in_doubt,
     missing,
     parse_mark,
+    refusing,
     resource_name,
     stale,
     token_of,
+    unasked,
     unreadable,
 )
 from zklock.token import FencingToken

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from zklock.fencing._sql import codes
+from zklock.fencing._sql import errors
 from zklock.fencing._sql.alchemy import Watch
-from zklock.fencing._sql.doubt import clear, doubtful
+from zklock.fencing._sql.errors import clear, doubtful
 from zklock.fencing._sql.recognise import DIALECTS, driver_of, refuse_asynchronous
 from zklock.fencing._sql.statements import BEGIN, DDL, MYSQL_FAIL, POSTGRESQL_FAIL, Dialect
 
@@ -127,7 +127,7 @@ class Session(ABC):
         try:
             self.release(self.savepoint())
         except Exception as error:
-            if codes.no_savepoint(error):
+            if errors.no_savepoint(error):
                 return False
             raise
         return True
@@ -146,7 +146,7 @@ class Session(ABC):
         try:
             self.run("BEGIN")
         except Exception as error:
-            if codes.begun_already(error):
+            if errors.begun_already(error):
                 return True
             raise
         self.run("ROLLBACK")

@@ -1,12 +1,18 @@
-"""What the errors of databases mean, with any driver or framework."""
+"""What errors of databases and drivers mean, and what zklock raises for them."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import contextlib
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
-from zklock.errors import ZkLockError
-from zklock.fencing._sql.recognise import DIALECTS, driver_of
+from zklock.errors import SnapshotTooOld, TransactionEnded, ZkLockError
+from zklock.fencing._sql.recognise import DIALECTS, LIBRARIES, driver_of, of_a_library, package
 from zklock.fencing._sql.statements import Dialect
+from zklock.fencing.guard import in_doubt, refusing, unasked
+
+Result = TypeVar("Result")
 
 _Code: TypeAlias = tuple[Dialect, object]
 
@@ -144,3 +150,111 @@ def _code(error: BaseException) -> _Code | None:
 def _sqlite_says(error: BaseException, *texts: str) -> bool:
     error = _original(error)
     return _code(error) == ("sqlite", 1) and any(text in str(error) for text in texts)
+
+
+@contextlib.contextmanager
+def told(resource: str, *, commit: bool = False) -> Iterator[None]:
+    """Raise an error of zklock for an error of the driver, with that as its cause.
+
+    ``commit``: the block commits. What the database then says of the user's data passes. So does
+    what is no error of a driver.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (known := _known(resource, error, commit)) is None:
+            raise
+        raise known from error
+
+
+def ended(resource: str) -> TransactionEnded:
+    """Return the error for a transaction that is not the one of ``advance`` any more."""
+    return TransactionEnded(
+        f"{resource}: the transaction of advance() has ended or failed: later statements were "
+        "rolled back, or committed without the check; look for an ignored error, a commit or "
+        "rollback, or DDL",
+        resource=resource,
+    )
+
+
+def _known(resource: str, error: Exception, commit: bool) -> ZkLockError | None:
+    outside = isinstance(error, OSError) and not (commit and isinstance(error, TimeoutError))
+    if isinstance(error, ZkLockError) or not (of_a_library(error) or outside):
+        return None
+    if lost_race(error):
+        return SnapshotTooOld(
+            f"{resource}: the database ended this transaction in favour of another one, or the "
+            "mark stayed locked: roll back, and repeat the whole transaction with advance first",
+            resource=resource,
+        )
+    if failed_transaction(error) or no_savepoint(error):
+        return ended(resource)
+    if unanswered(error):
+        return in_doubt(resource) if commit else unasked(resource)
+    return None if commit else refusing(resource, error)
+
+
+# A time limit or a cancellation can strike inside a driver. The reply to its last statement is then
+# half read, and the next statement waits for ever, or takes it for its own. Such a connection can
+# only be closed.
+
+# What these call is the driver; one written in C has no frames of its own.
+_OURS = {"zklock.fencing._sql.session", "zklock.fencing._sql.alchemy"}
+
+
+def doubtful(error: BaseException) -> bool:
+    """Whether a connection must not be used after this error.
+
+    It may be used after an answer of the database, and after an error of the user's own code.
+    """
+    if lost_race(error):
+        return False
+    return any(
+        not isinstance(found, ZkLockError)
+        and package(type(found).__module__) not in LIBRARIES
+        and any(name in _OURS or package(name) in LIBRARIES for name in _passed(found))
+        for found in _chain(error)
+    )
+
+
+def clear(error: BaseException) -> None:
+    """Forget the local variables of the functions that the error has left."""
+    for found in _chain(error):
+        traceback.clear_frames(found.__traceback__)
+
+
+def of_the_user(change: Callable[[Any], Result], connection: Any) -> Result:
+    """Call ``change``: what the traceback shows before this frame does not count."""
+    return change(connection)
+
+
+async def awaited_of_the_user(made: Awaitable[Result]) -> Result:
+    """Await what ``change`` has made: see ``of_the_user``."""
+    return await made
+
+
+_BOUNDS = {of_the_user.__code__, awaited_of_the_user.__code__}
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            waiting += [found.__cause__, found.__context__]
+
+
+def _passed(error: BaseException) -> list[str]:
+    """Return the modules that the error has passed, up to the user's own function."""
+    names: list[str] = []
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in _BOUNDS:
+            names.clear()
+        else:
+            names.append(trace.tb_frame.f_globals.get("__name__", ""))
+        trace = trace.tb_next
+    return names
