@@ -55,18 +55,6 @@ def test_without_create_everything_is_refused(database: Database) -> None:
     assert other.highest() == A
 
 
-def test_autocommit_is_refused(database: Database) -> None:
-    with database.open() as connection:
-        connection.isolation_level = None
-        with pytest.raises(ValueError, match="report: the connection is in autocommit mode"):
-            database.guard.advance(connection, A)
-        assert database.guard.highest() is None
-        connection.execute("BEGIN")
-        database.guard.advance(connection, A)
-        connection.execute("COMMIT")
-    assert database.guard.highest() == A
-
-
 @pytest.mark.parametrize("mode", ["DELETE", "WAL"])
 def test_an_early_read_is_not_built_upon(database: Database, mode: str) -> None:
     with database.open() as connection, database.open() as other:
