@@ -10,8 +10,9 @@ from kazoo.exceptions import NoNodeError
 from zklock._ground.clock import clock
 from zklock._ground.numbers import check_int, check_number
 from zklock._recipes import names, nodedata, semaphore as semaphore_recipe
-from zklock._recipes.notes import Notes, parse as parse_notes
-from zklock._recipes.queries import Contender
+from zklock._recipes.effects import Node
+from zklock._recipes.notes import parse as parse_notes
+from zklock._recipes.queries import Contender, describe
 from zklock.errors import NotOwner
 from zklock.fencing.guard import Fenced, token_of
 from zklock.fencing.zookeeper import Deadline
@@ -93,18 +94,19 @@ def _ask(
             read, checked = client.get_async(node), check.commit_async()
             noted = client.get_async(parent) if name.kind is names.Kind.LATCH else None
             try:
-                found = _read(read, deadline)
+                data, stat = _read(read, deadline)
                 (result,) = deadline.wait(checked)
                 if isinstance(result, Exception):
                     raise result
-                notes = b"" if noted is None else _read(noted, deadline)[0]
+                notes = None if noted is None else parse_notes(_read(noted, deadline)[0])
             except NoNodeError:
                 # Gone since the listing, or this server is behind: look again.
                 pass
             else:
                 # No name recurs, and no later contender comes in before it. So a node that
                 # still exists still holds the lock, however old the listing is.
-                return _contender(name, epoch, node, found, parse_notes(notes))
+                there = Node(node, data, stat.ephemeralOwner, mine=False)
+                return describe(parent, token.epoch, [(name, there)], notes)[0]
         deadline.wait(client.sync_async(path))
         caught_up = True
 
@@ -178,19 +180,6 @@ def _not_owner(
         path=path,
         token=token,
         holder=holder,
-    )
-
-
-def _contender(
-    name: names.Name, epoch: int | None, node: str, found: tuple[bytes, Any], notes: Notes
-) -> Contender:
-    data, stat = found
-    token = None if epoch is None else FencingToken(epoch, name.sequence)
-    said = nodedata.parse(data)
-    identity = said.identity.decode(errors="replace")
-    payload = notes.payloads.get(name.text, said.payload)
-    return Contender(
-        identity, name.sequence, token, stat.ephemeralOwner, node, holds=True, payload=payload
     )
 
 

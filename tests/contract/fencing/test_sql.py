@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
 from tests.modes import repeated
@@ -31,9 +32,7 @@ LEVELS = pytest.mark.thorough(
 
 @pytest.fixture(params=ALL)
 def store(request: pytest.FixtureRequest, stores: Stores) -> Sql:
-    subject = stores[request.param]
-    assert isinstance(subject, Sql)
-    return subject.fresh()
+    return fresh(stores, request.param, Sql)
 
 
 def guard_of(store: Sql) -> SqlGuard:
