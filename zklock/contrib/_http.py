@@ -40,19 +40,21 @@ class Bearer:
         self, method: str, resource: str, said: str, *, again: bool = False
     ) -> StaleToken | OutcomeUnknown:
         """Return the error to raise; ``again``: the request had been sent before."""
-        grant = self._grant
-        head = f"{method} {resource} refused token {grant.token}"
-        tail = f"stop its work and acquire the lock again. The service says: {said.strip()[:_TOLD]}"
+        grant, said = self._grant, said.strip()[:_TOLD]
         if again:
             return OutcomeUnknown(
-                f"{head} when the request was repeated: the first one may have taken effect; "
-                f"read, and decide. The grant of {grant.lock_path} is over; {tail}",
+                f"{method} {resource} refused token {grant.token} when the request was repeated: "
+                "the first one may have taken effect; read, and decide. The grant of "
+                f"{grant.lock_path} is over; stop its work and acquire the lock again. The service "
+                f"says: {said}",
                 resource=resource,
                 token=grant.token,
                 path=grant.lock_path,
             )
         return StaleToken(
-            f"{head} and changed nothing: the grant of {grant.lock_path} is over; {tail}",
+            f"{method} {resource} refused token {grant.token} and changed nothing: the grant of "
+            f"{grant.lock_path} is over; stop its work and acquire the lock again. The service "
+            f"says: {said}",
             resource=resource,
             token=grant.token,
             highest=None,
