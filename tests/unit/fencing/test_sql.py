@@ -11,7 +11,7 @@ import pytest
 
 from zklock.errors import GuardUnusable, SnapshotTooOld, StaleToken
 from zklock.fencing import SqlGuard, is_retryable
-from zklock.fencing._sql import errors
+from zklock.fencing._sql.errors import Says, says
 from zklock.fencing._sql.session import render
 from zklock.token import FencingToken
 
@@ -112,8 +112,8 @@ def test_errors_of_asyncmy_are_those_of_mysql() -> None:
     """It has classes of its own; SQLAlchemy passes them on."""
     made = type("OperationalError", (Exception,), {"__module__": "asyncmy.errors"})
     assert is_retryable(made(1205, "Lock wait timeout exceeded"))
-    assert errors.no_table(made(1146, "Table 'zklock_fence' doesn't exist"))
-    assert errors.no_savepoint(made(1305, "SAVEPOINT zklock does not exist"))
+    assert says(made(1146, "Table 'zklock_fence' doesn't exist")) is Says.NO_TABLE
+    assert says(made(1305, "SAVEPOINT zklock does not exist")) is Says.NO_SAVEPOINT
 
 
 def test_the_table_refuses_what_is_no_token(database: Database) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
+from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 from zklock.errors import SnapshotTooOld, TransactionEnded, ZkLockError
@@ -16,107 +17,89 @@ Result = TypeVar("Result")
 
 _Code: TypeAlias = tuple[Dialect, object]
 
-_LOST_RACE: set[_Code] = {
-    ("postgresql", "40001"),  # serialization_failure
-    ("postgresql", "40P01"),  # deadlock_detected
-    ("postgresql", "55P03"),  # lock_not_available: lock_timeout
-    ("mysql", 1020),  # ER_CHECKREAD
-    ("mysql", 1205),  # ER_LOCK_WAIT_TIMEOUT
-    ("mysql", 1213),  # ER_LOCK_DEADLOCK
-    ("sqlite", 5),  # SQLITE_BUSY
-}
 
-# CREATE TABLE IF NOT EXISTS of PostgreSQL looks first and creates later.
-_MADE_MEANWHILE: set[_Code] = {
-    ("postgresql", "42P07"),  # duplicate_table
-    ("postgresql", "42710"),  # duplicate_object: the type of the table's rows
-    ("postgresql", "23505"),  # unique_violation, in the catalog
-    ("mysql", 1050),  # ER_TABLE_EXISTS_ERROR
-}
+class Says(Enum):
+    """What an error means for a guard, with any driver or framework."""
 
-_NO_TABLE: set[_Code] = {
-    ("postgresql", "42P01"),  # undefined_table
-    ("postgresql", "42703"),  # undefined_column
-    ("postgresql", "3F000"),  # invalid_schema_name
-    ("mysql", 1146),  # ER_NO_SUCH_TABLE
-    ("mysql", 1054),  # ER_BAD_FIELD_ERROR
-}
+    LOST_RACE = "the transaction or statement was ended in favour of another one"
+    TABLE_MADE = "another transaction has just made the same table"
+    NO_TABLE = "the table, or a column of it, does not exist"
+    NO_SAVEPOINT = "the savepoint does not exist; one reason is that no transaction is open"
+    FAILED = "an earlier error has failed the transaction"
+    BEGUN = "a transaction is open already"
+    NOTHING = "the connection or the server has failed, or the server has given up"
 
-_NO_SAVEPOINT: set[_Code] = {
-    ("postgresql", "25P01"),  # no_active_sql_transaction
-    ("postgresql", "3B001"),  # invalid_savepoint_specification
-    ("mysql", 1305),  # ER_SP_DOES_NOT_EXIST
-}
 
-_FAILED_TRANSACTION: _Code = ("postgresql", "25P02")  # in_failed_sql_transaction
-_FAILED = {"PendingRollbackError", "TransactionManagementError"}  # of SQLAlchemy, of Django
-
-# The connection or the server has failed, or the server has given up: not what was asked.
-_UNANSWERED: set[_Code] = {
-    ("postgresql", "25P03"),  # idle_in_transaction_session_timeout
-    ("postgresql", "25P04"),  # transaction_timeout
-    ("mysql", 1040),  # ER_CON_COUNT_ERROR
-    ("mysql", 1053),  # ER_SERVER_SHUTDOWN
-    ("mysql", 1317),  # ER_QUERY_INTERRUPTED
-    ("mysql", 1927),  # ER_CONNECTION_KILLED
-    ("mysql", 1969),  # ER_STATEMENT_TIMEOUT
-    ("mysql", 3024),  # ER_QUERY_TIMEOUT
-    ("mysql", 4031),  # ER_CLIENT_INTERACTION_TIMEOUT
-    ("sqlite", 9),  # SQLITE_INTERRUPT
-    ("sqlite", 10),  # SQLITE_IOERR
-    ("sqlite", 13),  # SQLITE_FULL
-    ("sqlite", 14),  # SQLITE_CANTOPEN
+_CODES: dict[_Code, Says] = {
+    ("postgresql", "40001"): Says.LOST_RACE,  # serialization_failure
+    ("postgresql", "40P01"): Says.LOST_RACE,  # deadlock_detected
+    ("postgresql", "55P03"): Says.LOST_RACE,  # lock_not_available: lock_timeout
+    ("mysql", 1020): Says.LOST_RACE,  # ER_CHECKREAD
+    ("mysql", 1205): Says.LOST_RACE,  # ER_LOCK_WAIT_TIMEOUT
+    ("mysql", 1213): Says.LOST_RACE,  # ER_LOCK_DEADLOCK
+    ("sqlite", 5): Says.LOST_RACE,  # SQLITE_BUSY
+    # CREATE TABLE IF NOT EXISTS of PostgreSQL looks first and creates later.
+    ("postgresql", "42P07"): Says.TABLE_MADE,  # duplicate_table
+    ("postgresql", "42710"): Says.TABLE_MADE,  # duplicate_object: the type of the table's rows
+    ("postgresql", "23505"): Says.TABLE_MADE,  # unique_violation, in the catalog
+    ("mysql", 1050): Says.TABLE_MADE,  # ER_TABLE_EXISTS_ERROR
+    ("postgresql", "42P01"): Says.NO_TABLE,  # undefined_table
+    ("postgresql", "42703"): Says.NO_TABLE,  # undefined_column
+    ("postgresql", "3F000"): Says.NO_TABLE,  # invalid_schema_name
+    ("mysql", 1146): Says.NO_TABLE,  # ER_NO_SUCH_TABLE
+    ("mysql", 1054): Says.NO_TABLE,  # ER_BAD_FIELD_ERROR
+    ("postgresql", "25P01"): Says.NO_SAVEPOINT,  # no_active_sql_transaction
+    ("postgresql", "3B001"): Says.NO_SAVEPOINT,  # invalid_savepoint_specification
+    ("mysql", 1305): Says.NO_SAVEPOINT,  # ER_SP_DOES_NOT_EXIST
+    ("postgresql", "25P02"): Says.FAILED,  # in_failed_sql_transaction
+    ("postgresql", "25P03"): Says.NOTHING,  # idle_in_transaction_session_timeout
+    ("postgresql", "25P04"): Says.NOTHING,  # transaction_timeout
+    ("mysql", 1040): Says.NOTHING,  # ER_CON_COUNT_ERROR
+    ("mysql", 1053): Says.NOTHING,  # ER_SERVER_SHUTDOWN
+    ("mysql", 1317): Says.NOTHING,  # ER_QUERY_INTERRUPTED
+    ("mysql", 1927): Says.NOTHING,  # ER_CONNECTION_KILLED
+    ("mysql", 1969): Says.NOTHING,  # ER_STATEMENT_TIMEOUT
+    ("mysql", 3024): Says.NOTHING,  # ER_QUERY_TIMEOUT
+    ("mysql", 4031): Says.NOTHING,  # ER_CLIENT_INTERACTION_TIMEOUT
+    ("sqlite", 9): Says.NOTHING,  # SQLITE_INTERRUPT
+    ("sqlite", 10): Says.NOTHING,  # SQLITE_IOERR
+    ("sqlite", 13): Says.NOTHING,  # SQLITE_FULL
+    ("sqlite", 14): Says.NOTHING,  # SQLITE_CANTOPEN
 }
 # connection_exception, insufficient_resources, operator_intervention
-_UNANSWERED_CLASSES = {"08", "53", "57"}
+_NOTHING_CLASSES = {"08", "53", "57"}
 _CLIENT_ERRORS = range(2000, 3000)  # of MySQL's protocol
 
+_TEXTS = {  # of SQLITE_ERROR
+    "no such table": Says.NO_TABLE,
+    "no such column": Says.NO_TABLE,
+    "unknown database": Says.NO_TABLE,
+    "no such savepoint": Says.NO_SAVEPOINT,
+    "cannot start a transaction within a transaction": Says.BEGUN,
+}
 
-def lost_race(error: BaseException) -> bool:
-    """Whether the database ended the transaction or statement in favour of another one."""
-    return _code(error) in _LOST_RACE
-
-
-def made_meanwhile(error: BaseException) -> bool:
-    """Whether another transaction has just made the same table."""
-    return _code(error) in _MADE_MEANWHILE
-
-
-def no_table(error: BaseException) -> bool:
-    """Whether the table, or a column of it, does not exist."""
-    return _code(error) in _NO_TABLE or _sqlite_says(
-        error, "no such table", "no such column", "unknown database"
-    )
+_FAILED = {"PendingRollbackError", "TransactionManagementError"}  # of SQLAlchemy, of Django
+_UNCODED = {"OSError", "OperationalError", "InterfaceError", "TimeoutError"}
 
 
-def no_savepoint(error: BaseException) -> bool:
-    """Whether the savepoint does not exist; one reason is that no transaction is open."""
-    return _code(error) in _NO_SAVEPOINT or _sqlite_says(error, "no such savepoint")
-
-
-def failed_transaction(error: BaseException) -> bool:
-    """Whether an earlier error has failed the transaction."""
-    return _code(error) == _FAILED_TRANSACTION or bool(_FAILED & _names(error))
-
-
-def unanswered(error: BaseException) -> bool:
-    """Whether the connection has failed, so that the database may have said nothing."""
-    code = _code(error)
+def says(error: BaseException) -> Says | None:
+    """Return what an error means; ``None``: something else."""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    original = _original(error)
+    code = _code(original)
+    if code in _CODES:
+        return _CODES[code]
+    if code == ("sqlite", 1):
+        text = str(original)
+        return next((meaning for part, meaning in _TEXTS.items() if part in text), None)
+    if names & _FAILED:
+        return Says.FAILED
     if code is None or not code[1] or code[1] == -1:
-        return isinstance(error, OSError) or bool(
-            {"OperationalError", "InterfaceError", "TimeoutError"} & _names(error)
-        )
+        return Says.NOTHING if names & _UNCODED else None
     dialect, known = code
-    return (
-        code in _UNANSWERED
-        or (dialect == "postgresql" and str(known)[:2] in _UNANSWERED_CLASSES)
-        or (dialect == "mysql" and known in _CLIENT_ERRORS)
-    )
-
-
-def begun_already(error: BaseException) -> bool:
-    """Whether SQLite refuses BEGIN because a transaction is open."""
-    return _sqlite_says(error, "cannot start a transaction within a transaction")
+    if dialect == "postgresql":
+        return Says.NOTHING if str(known)[:2] in _NOTHING_CLASSES else None
+    return Says.NOTHING if dialect == "mysql" and known in _CLIENT_ERRORS else None
 
 
 def _original(error: BaseException) -> BaseException:
@@ -130,12 +113,7 @@ def _original(error: BaseException) -> BaseException:
     return error
 
 
-def _names(error: BaseException) -> set[str]:
-    return {cls.__name__ for cls in type(error).__mro__}
-
-
 def _code(error: BaseException) -> _Code | None:
-    error = _original(error)
     if (number := getattr(error, "sqlite_errorcode", None)) is not None:
         return "sqlite", number & 0xFF
     first = next(iter(error.args), None)
@@ -145,11 +123,6 @@ def _code(error: BaseException) -> _Code | None:
     if sqlstate is None and isinstance(first, dict):  # pg8000
         sqlstate = first.get("C")
     return None if sqlstate is None else ("postgresql", sqlstate)
-
-
-def _sqlite_says(error: BaseException, *texts: str) -> bool:
-    error = _original(error)
-    return _code(error) == ("sqlite", 1) and any(text in str(error) for text in texts)
 
 
 @contextlib.contextmanager
@@ -181,15 +154,16 @@ def _known(resource: str, error: Exception, commit: bool) -> ZkLockError | None:
     outside = isinstance(error, OSError) and not (commit and isinstance(error, TimeoutError))
     if isinstance(error, ZkLockError) or not (of_a_library(error) or outside):
         return None
-    if lost_race(error):
+    meaning = says(error)
+    if meaning is Says.LOST_RACE:
         return SnapshotTooOld(
             f"{resource}: the database ended this transaction in favour of another one, or the "
             "mark stayed locked: roll back, and repeat the whole transaction with advance first",
             resource=resource,
         )
-    if failed_transaction(error) or no_savepoint(error):
+    if meaning in {Says.FAILED, Says.NO_SAVEPOINT}:
         return ended(resource)
-    if unanswered(error):
+    if meaning is Says.NOTHING:
         return in_doubt(resource) if commit else unasked(resource)
     return None if commit else refusing(resource, error)
 
@@ -207,7 +181,7 @@ def doubtful(error: BaseException) -> bool:
 
     It may be used after an answer of the database, and after an error of the user's own code.
     """
-    if lost_race(error):
+    if says(error) is Says.LOST_RACE:
         return False
     return any(
         not isinstance(found, ZkLockError)

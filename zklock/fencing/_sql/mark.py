@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from zklock.errors import GuardUnusable, SnapshotTooOld, TransactionEnded, ZkLockError
-from zklock.fencing._sql import errors, statements
-from zklock.fencing._sql.errors import doubtful, ended, told
+from zklock.fencing._sql import statements
+from zklock.fencing._sql.errors import Says, doubtful, ended, says, told
 from zklock.fencing._sql.session import AlchemySession, Session, open_session
 from zklock.fencing._sql.statements import TABLE, Dialect
 from zklock.fencing.guard import Fenced, admit, missing, resource_name, token_of, unreadable
@@ -110,7 +110,7 @@ class SqlFence:
             if kind is not None:
                 return
             if not isinstance(failure, TransactionEnded) and (
-                self._session.over or errors.failed_transaction(failure)
+                self._session.over or says(failure) is Says.FAILED
             ):
                 raise over from failure
             raise
@@ -168,7 +168,7 @@ class SqlMark:
                 session.run(self.ddl(session.dialect, table=self._table))
                 session.commit()
         except ZkLockError as error:
-            if not errors.made_meanwhile(error):
+            if says(error) is not Says.TABLE_MADE:
                 raise
             session.rollback()
 
@@ -303,7 +303,7 @@ class SqlMark:
         try:
             yield
         except Exception as error:
-            if not errors.no_table(error):
+            if says(error) is not Says.NO_TABLE:
                 raise
             raise GuardUnusable(
                 f"{self._resource}: the database has no table {self._table} with the columns "
@@ -328,4 +328,4 @@ def is_retryable(error: BaseException) -> bool:
     40P01 and 55P03; the errors 1020, 1205 and 1213 of MariaDB and MySQL; BUSY of SQLite in all its
     forms; and ``SnapshotTooOld``.
     """
-    return isinstance(error, SnapshotTooOld) or errors.lost_race(error)
+    return isinstance(error, SnapshotTooOld) or says(error) is Says.LOST_RACE
