@@ -25,7 +25,6 @@ from docker.utils import parse_repository_tag
 from zklock.testing import composefile, reaper, snapshot
 from zklock.testing.backend import Backend, Capability, Group, Node
 from zklock.testing.errors import BackendUnavailable, NotSupported, StartFailed
-from zklock.testing.owner import Owner
 from zklock.testing.ports import LOOPBACK, free_ports
 from zklock.testing.settings import Settings
 from zklock.testing.waiting import wait_for
@@ -63,7 +62,6 @@ class ContainerBackend(Backend):
         self.engine = _engine(environ)
         self.image = _image(self.engine, environ)
         self.capabilities = frozenset(Capability)
-        reaper.remove_orphans(self.engine)
 
     def describe(self) -> str:
         """Name the image."""
@@ -105,7 +103,7 @@ class _Scope:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.id = secrets.token_hex(6)
-        self.labels = {reaper.OWNER_LABEL: str(Owner.current()), reaper.GROUP_LABEL: self.id}
+        self.labels = {reaper.GROUP_LABEL: self.id}
         self._environ = environ
         self._watchdog: Watchdog | None = None
 
