@@ -32,13 +32,11 @@ from zklock.testing.zookeeper.messages import (
     Message,
     Multi,
     Ping,
-    RemoveWatches,
     Request,
     SetAcl,
     SetData,
     Sync,
     Unreadable,
-    WatchKind,
 )
 from zklock.testing.zookeeper.tree import COUNTER_END
 
@@ -143,7 +141,6 @@ class TestNodes:
             (GetChildren("/none"), Code.NO_NODE),
             (GetAcl("/none"), Code.NO_NODE),
             (SetAcl("/none", OPEN), Code.NO_NODE),
-            (RemoveWatches("/none", WatchKind.ANY), Code.NO_WATCHER),
             (Unreadable(Op.CREATE), Code.MARSHALLING_ERROR),
         ],
     )
