@@ -38,6 +38,12 @@ What waits by the real clock for something that needs time of a simulation waits
 may be five times as slow.
 """
 
+LEASE_FRACTION = 2 / 3
+"""The part of the session timeout for which a lease runs, where nobody says otherwise."""
+
+RENEW_AT, EXHAUSTED_AT = 2**30, 2**31 - 2**20
+"""The sequence numbers from which on a free lock's path is made anew, and nothing is granted."""
+
 
 def children(client: Any, path: str) -> list[str]:
     """Return the names of the nodes below ``path``, by sequence number; none if it is absent."""
@@ -195,6 +201,12 @@ def descriptors() -> list[str]:
 def boottime() -> float:
     """Return the clock of leases."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def now_of(client: Any) -> float:
+    """Return the clock that a client goes by: in a simulation it is another one."""
+    side = getattr(client.handler, "side", None)
+    return boottime() if side is None else float(side.now())
 
 
 _UNMEASURED = {"interrupt", "interrupt_pool"}
