@@ -20,13 +20,12 @@ import pytest
 import zklock
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract.fronts import Loop, Steps, Threads
-from tests.contract.support import SOON, children, delete, freeze, gone, run, tree
+from tests.contract.support import SOON, boottime, children, delete, freeze, gone, run, tree
 from tests.modes import repeated
 from zklock import aio
 from zklock._engine import blocking
 from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
-from zklock._ground.clock import clock
 from zklock._pool import nodes
 from zklock._pool.assignment import assign
 from zklock._pool.keys import MAX_SHARDS
@@ -831,10 +830,10 @@ def test_a_crash_and_a_history_of_ownership(
     shared(one, two)
     late = processes("d", capacity=2.0)
     shared(one, two, late, counted=[6, 6, 12])
-    began = clock()
+    began = boottime()
     freeze(two.process.pid)
     wait_for(lambda: sum(counts(one, late)) == SHARDS, SOON, "redistributed")
-    history.note("pause", at=began, worker="b", until=clock())
+    history.note("pause", at=began, worker="b", until=boottime())
     os.kill(two.process.pid, signal.SIGCONT)
     shared(one, two, late, counted=[6, 6, 12])
     assert one.ask("drain", SOON)
