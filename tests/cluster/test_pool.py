@@ -15,7 +15,6 @@ import zklock
 from tests.backends import backend_to_cut
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract.support import boottime
-from zklock._pool.nodes import PoolPaths
 from zklock.testing import Ensemble, wait_for
 from zklock.testing.checker import Verdict, check
 from zklock.testing.history import History, load
@@ -98,7 +97,7 @@ def verdict(folder: Path, client: KazooClient) -> Verdict:
     """Note what is left, and return what the checker says."""
     with History(folder, "director") as history:
         history.note("calm")
-        shards = PoolPaths(PATH).shards
+        shards = f"{PATH}/shards"
         for name in client.get_children(shards):
             lock = f"{shards}/{name}"
             history.note("left", lock=lock, names=client.get_children(lock))

@@ -20,7 +20,7 @@ import pytest
 import zklock
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract.fronts import Loop, Steps, Threads
-from tests.contract.support import SOON, boottime, children, delete, freeze, gone, run, tree
+from tests.contract.support import SOON, boottime, children, delete, freeze, gone, now_of, run, tree
 from tests.modes import repeated
 from zklock import aio
 from zklock._engine import blocking
@@ -636,11 +636,10 @@ def test_a_failing_handler_is_called_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = zklock_connect()
-    session = session_of(client)
     times: list[float] = []
 
     def handle(shard: zklock.Shard) -> Steps:
-        times.append(session.now())
+        times.append(now_of(client))
         if len(times) < 5:
             raise ValueError("the handler's own")
         yield shard.should_stop
