@@ -427,14 +427,12 @@ MUTATIONS = {
         quick=False,
     ),
     "a worker does not join again after its session": Mutation(
-        (
-            Bend(
-                pool_nodes,
-                "attend",
-                "worker.forget()\ntell(b'', 0, True)\n"
-                "if replaced.final is not None:\n    raise replaced.final from None",
-                "return",
-            ),
+        Bend(
+            pool_nodes,
+            "attend",
+            "worker.forget()\ntell(b'', 0, True)\n"
+            "if replaced.final is not None:\n    raise replaced.final from None",
+            "return",
         ),
         kind="pool",
         faults=("expire",),
@@ -442,13 +440,11 @@ MUTATIONS = {
         quick=False,
     ),
     "a worker that leaves forgets a node": Mutation(
-        (
-            Bend(
-                pool_nodes,
-                "_clear",
-                "(worker.assigned, worker.owned)",
-                "(worker.assigned,)",
-            ),
+        Bend(
+            pool_nodes,
+            "_clear",
+            "(worker.assigned, worker.owned)",
+            "(worker.assigned,)",
         ),
         kind="pool",
         found="left behind",
