@@ -374,8 +374,7 @@ class Place:
             if granted is None:
                 refused = [each for each in self._waiters if error is not None or not each.patient]
                 refused = [each for each in refused if each.accept()]
-            for waiter in refused:
-                del self._waiters[waiter]
+            self._waiters = {each: None for each in self._waiters if each not in refused}
         for waiter in refused:
             waiter._resolve(None, copy_error(error) if isinstance(error, Exception) else error)
         self._go_on()
