@@ -368,7 +368,7 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     finish = partial(keeper.finish, *grants)
     try:
         _set_ends(ends)
-        mine = [grant for grant, end in ends.items() if grant._ended is end]
+        mine = _ended_by(ends)
         answer = keeper.let_go(*mine, awaited=front.hears()) if mine else None
     except BaseException:
         keeper.post(finish)
@@ -384,3 +384,7 @@ def _set_ends(ends: Mapping[GrantBase, End]) -> None:
     for grant, end in ends.items():
         if grant.held:
             grant._end_with(end)
+
+
+def _ended_by(ends: Mapping[GrantBase, End]) -> list[GrantBase]:
+    return [grant for grant, end in ends.items() if grant._ended is end]
