@@ -30,6 +30,7 @@ NAVIGATION = {
     "Using it": [
         "docs/howto",
         "docs/family",
+        "docs/kept",
         "docs/election",
         "docs/pool",
         "docs/asyncio",
