@@ -296,7 +296,7 @@ class Place:
         if self._handed:
             return self._tell
         if self._leaving:
-            return self._let_go
+            return self._leave_queue
         return self._due_while_idle() or self._due_in_the_queue()
 
     def _due_while_idle(self) -> Callable[[], object] | None:
@@ -405,7 +405,7 @@ class Place:
                 self._skip = self._skips = min(2 * self._skips or 1, MOST_SKIPPED)
         self._go_on()
 
-    def _let_go(self) -> None:
+    def _leave_queue(self) -> None:
         while self._leaving:
             try:
                 kept = self._leaving[0]

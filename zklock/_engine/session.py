@@ -316,12 +316,12 @@ class Session(NotCopyable, WireObserver):
                 self._nodes.forget(grant._paths)
         attempt.start(awaited=awaited)
         for grant in grants:
-            grant._let_go = True
+            grant._release_begun = True
 
     def finish(self, *grants: GrantBase) -> None:
         """Give back grants whose release was interrupted: those that ended, and were not let go."""
         for grant in grants:
-            if grant.released and not grant._let_go:
+            if grant.released and not grant._release_begun:
                 self.let_go(grant)
 
     def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
