@@ -12,7 +12,7 @@ from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock as real_clock
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.store import Results
-from zklock._kazoo.wire_store import open_store
+from zklock._kazoo.transports import open_store
 from zklock._recipes.effects import Batch
 
 
