@@ -20,7 +20,7 @@ from kazoo.security import make_digest_acl
 import zklock
 from tests import fakes
 from tests.contract.support import SOON
-from zklock._kazoo.transports import open_store
+from zklock._kazoo.channels import open_store
 from zklock._recipes.effects import (
     Check,
     Create,

@@ -11,9 +11,9 @@ import pytest
 
 from tests.contract.struck import Moments
 from tests.unit.testing.wire import CONNECTED, OPS, SESSION_ID, Peer, Server, frame, reply, text
+from zklock._kazoo.channels import open_store
 from zklock._kazoo.connect import new_client
 from zklock._kazoo.handler import Handler
-from zklock._kazoo.transports import open_store
 from zklock._kazoo.wire import GET_CHILDREN_2
 from zklock._recipes.effects import Create, Delete, Failed, Failure, List, MakePath
 from zklock.testing import wait_for

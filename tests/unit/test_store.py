@@ -10,6 +10,7 @@ import pytest
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
+from zklock._kazoo.channels import open_store
 from zklock._kazoo.store import (
     MAX_REQUEST,
     MEANINGS,
@@ -20,7 +21,6 @@ from zklock._kazoo.store import (
     shielded,
     translate,
 )
-from zklock._kazoo.transports import open_store
 from zklock._recipes.effects import (
     Check,
     Create,

@@ -198,7 +198,7 @@ class Asked(NamedTuple):
     put: Callable[[Any], None]
 
 
-class Transport(Protocol):
+class Channel(Protocol):
     """Sends requests back to back, in this order, and does not block."""
 
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
@@ -212,10 +212,10 @@ class Store:
     """Sends batches over one client. ``lock``: may be taken in a signal handler."""
 
     def __init__(
-        self, client: Kazoo, transport: Transport, lock: AbstractContextManager[object]
+        self, client: Kazoo, channel: Channel, lock: AbstractContextManager[object]
     ) -> None:
         self._client = client
-        self._transport = transport
+        self._channel = channel
         self._listings = _Listings(self._ask, lock)
         self._makings = _Makings(self._ask, lock)
 
@@ -232,7 +232,7 @@ class Store:
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
-        return self._transport.hear(batch, seconds)
+        return self._channel.hear(batch, seconds)
 
     def _begin(self, batch: Batch, landing: Landing, awaited: bool) -> None:
         """Send a batch, heeding what is being made."""
@@ -256,7 +256,7 @@ class Store:
                 put = partial(landing.created, slot, request)
             if isinstance(request, List) and not isinstance(batch[0], Sync):
                 if self._listings.under_way(request.path):
-                    self._transport.send(asked)  # before the listing that it gets
+                    self._channel.send(asked)  # before the listing that it gets
                     asked, awaited = [], False
                     self._listings.join(request, put)
                     continue
@@ -264,14 +264,14 @@ class Store:
                     shared.append(self._listings.begin(request, put))
                     put = partial(self._listings.on_reply, request, shared[-1])
             self._add(asked, request, put)
-        self._transport.send(asked, landing if awaited else None)
+        self._channel.send(asked, landing if awaited else None)
         for listing in shared:
             listing.sent = True
 
     def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
         asked: list[Asked] = []
         self._add(asked, request, put)
-        self._transport.send(asked)
+        self._channel.send(asked)
 
     def _add(self, asked: list[Asked], request: Request, put: Callable[[Any], None]) -> None:
         encode = wire.ENCODERS.get(type(request))

@@ -14,7 +14,7 @@ from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.handler import Handler, Inline
 from zklock._kazoo.paths import make_path
-from zklock._kazoo.store import Answers, Asked, Landing, Store, Transport, failed, shielded
+from zklock._kazoo.store import Answers, Asked, Channel, Landing, Store, failed, shielded
 from zklock._kazoo.watches import Watch as SetWatch
 from zklock._kazoo.wire_request import WireRequest
 from zklock._recipes.effects import (
@@ -42,7 +42,7 @@ OnEvent = Callable[[str, str | None], None]
 _WATCHING = (Watch, WatchList, WatchExists)  # made once: `A | B` makes an object at each evaluation
 
 
-class KazooTransport:
+class KazooChannel:
     """Asks through kazoo's public calls: for clients with another handler than zklock's."""
 
     def __init__(self, client: Kazoo, answers: Answers, on_event: OnEvent) -> None:
@@ -88,7 +88,7 @@ class KazooTransport:
         return False
 
 
-class GatewayTransport(KazooTransport):
+class GatewayChannel(KazooChannel):
     """Asks past kazoo where it can, else through kazoo: for clients with zklock's handler."""
 
     def __init__(
@@ -176,9 +176,9 @@ def open_store(
 ) -> Store:
     """Return the store of a client. ``is_mine`` tells the present session's id."""
     answers = Answers(is_mine)
-    transport: Transport
+    channel: Channel
     if isinstance(client.handler, Handler):
-        transport = GatewayTransport(client, client.handler, answers, on_event)
+        channel = GatewayChannel(client, client.handler, answers, on_event)
     else:
-        transport = KazooTransport(client, answers, on_event)
-    return Store(client, transport, lock)
+        channel = KazooChannel(client, answers, on_event)
+    return Store(client, channel, lock)
