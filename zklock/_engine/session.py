@@ -60,7 +60,8 @@ from zklock._ground.records import Fields, log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo import states
 from zklock._kazoo.client import Kazoo, closed_error, forked_error
-from zklock._kazoo.handler import Handler, WireObserver
+from zklock._kazoo.client_state import WireObserver
+from zklock._kazoo.handler import Handler
 from zklock._kazoo.states import Change
 from zklock._kazoo.store import Results, shielded
 from zklock._recipes import steps, together
