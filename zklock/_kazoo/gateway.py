@@ -112,6 +112,7 @@ class GatewaySocket(HandshakingSocket):
         self.reading: Awaited | None = None
         self._reads_until = 0.0  # the caller listens until then
         self._orphans: list[Awaited] = []  # what callers are taking the replies to
+        self._struck = False  # an exception has struck in a step, perhaps even before shut_down()
         self._may_open = False
         self._frames = Frames(self)
         self._held = bytearray()  # to be sent
@@ -275,6 +276,8 @@ class GatewaySocket(HandshakingSocket):
             if not taken:
                 return False
             try:
+                if self._struck:
+                    self.shut_down()
                 if not self.open:
                     return False
                 self._end_late_reading()
@@ -288,6 +291,7 @@ class GatewaySocket(HandshakingSocket):
                     self._poller.modify(self.fileno(), 0)  # the reader does not listen
                 self._write()
             except BaseException:
+                self._struck = True  # the next heartbeat sees this if another one strikes here
                 self.shut_down()
                 raise
             finally:
@@ -345,6 +349,7 @@ class GatewaySocket(HandshakingSocket):
             with contextlib.suppress(ValueError):  # the reader has completed it
                 self._orphans.remove(awaited)
         except BaseException:
+            self._struck = True
             self.shut_down()
             raise
 
