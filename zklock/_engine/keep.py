@@ -214,6 +214,7 @@ class Place:
             if kept is None or kept.grant is not grant:
                 return False
             stays = not (kept.asked or grant._reads or (self._skip and not kept.watched))
+            due = not stays or self._waiters or not kept.timed
             if stays:
                 if not grant._end_with(End(State.RELEASED)):
                     return False
@@ -225,7 +226,8 @@ class Place:
             telling.released(grant, self._session.now())
         if not stays:
             kept.ends()
-        self._go_on()
+        if due:
+            self._go_on()
         return stays
 
     def _idle(self, grant: GrantBase) -> None:
