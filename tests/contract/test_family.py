@@ -1193,16 +1193,6 @@ class TestMultiLock:
             assert grant.held
         wait_for(lambda: not children(other, zklock_path), SOON)
 
-    def test_an_error_of_the_body_is_kept(
-        self, z: Any, client: Any, other: Any, paths: list[str]
-    ) -> None:
-        multi = z.MultiLock([z.Lock(client, path) for path in paths])
-        with pytest.raises(KeyError) as caught, multi as grant:
-            other.delete(grant.grants[0].path)
-            assert grant.lost.wait(SOON)
-            raise KeyError("x")
-        assert "lost" in caught.value.__notes__[0]
-
     def test_bad_input(self, z: Any, client: Any, paths: list[str]) -> None:
         lock = z.Lock(client, paths[0])
         with pytest.raises(ValueError, match="at least one"):

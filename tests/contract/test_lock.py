@@ -245,22 +245,6 @@ class TestRelease:
         assert lock.grant is second
         lock.release()
 
-    def test_after_a_loss(self, make_lock: Make, other: Any) -> None:
-        lock = make_lock()
-        grant = granted(lock)
-        other.delete(grant.path)
-        assert grant.lost.wait(SOON)
-        assert lock.grant is grant
-        for ask in (grant.release, grant.check, grant.verify, lock.release):
-            with pytest.raises(zklock.LockLost) as caught:
-                ask()
-            assert caught.value.loss is not None
-            assert caught.value.loss.reason is zklock.LossReason.NODE_DELETED
-            assert caught.value.token == grant.token
-        with pytest.raises(zklock.NotHeld):
-            lock.release()
-        assert lock.grant is None
-
     def test_abandon(self, make_lock: Make, other: Any, zklock_path: str) -> None:
         lock = make_lock()
         grant = granted(lock)
@@ -281,24 +265,6 @@ class TestRelease:
         lock.__exit__(None, None, None)
         with pytest.raises(zklock.NotHeld):
             lock.__exit__(None, None, None)
-
-
-class TestWith:
-    def test_a_loss_that_the_body_raised_is_raised_once(self, make_lock: Make, other: Any) -> None:
-        with pytest.raises(zklock.LockLost) as caught, make_lock() as grant:
-            other.delete(grant.path)
-            assert grant.lost.wait(SOON)
-            grant.check()
-        assert not hasattr(caught.value, "__notes__")
-
-    def test_an_error_of_a_holder_is_its_own(self, make_lock: Make) -> None:
-        lock = make_lock()
-        problem = KeyError("k")
-        with pytest.raises(KeyError) as caught, lock:
-            raise problem
-        assert caught.value is problem
-        assert not hasattr(problem, "__notes__")
-        assert not lock.held
 
 
 class TestVerify:
