@@ -271,6 +271,8 @@ class FakeThread:
     def later(self, job: Callable[[], object]) -> None:
         self.after(0.0, job)
 
+    post = later
+
     def after(self, seconds: float, job: Callable[[], object]) -> Callable[[], object]:
         self._world.check_free()
         return self._world.at(self._world.now + seconds, job)

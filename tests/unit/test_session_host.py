@@ -17,7 +17,8 @@ from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import AccessDenied, ClientClosed, Grant, Loss, LossReason, WouldDeadlock, ZkLockError
 from zklock._engine import session as session_module
 from zklock._engine.attempt import Attempt
-from zklock._engine.grant import GrantOptions
+from zklock._engine.grant import End, GrantOptions
+from zklock._engine.grant_state import State
 from zklock._engine.lease import LeaseSettings
 from zklock._engine.session import LATE_TIMEOUTS, LATENESS, Session
 from zklock._kazoo import states
@@ -271,7 +272,7 @@ def test_what_an_interrupted_release_has_ended_is_not_held(
     assert nodes(world) == []
 
 
-def test_a_grant_that_is_struck_before_anybody_gets_it_is_given_back_at_once(
+def test_a_grant_that_is_struck_before_anybody_gets_it_is_given_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that reads its own replies can be struck between the claim and the outcome."""
@@ -290,10 +291,10 @@ def test_a_grant_that_is_struck_before_anybody_gets_it_is_given_back_at_once(
         with pytest.raises(KeyboardInterrupt):
             world.run()
     assert struck == [attempt]
+    world.run()
     assert world.session.grants(PATH) == []
     with pytest.raises(KeyboardInterrupt):
         attempt.result()
-    world.run()
     assert nodes(world) == []
 
 
@@ -778,17 +779,20 @@ def test_a_grant_is_given_back_when_the_interrupted_change_is_over(world: World)
     assert list(world.session._nodes) == []
 
 
-def test_a_grant_is_given_back_at_once_or_from_the_thread_of_the_session(world: World) -> None:
-    now, later = world.acquire(), world.acquire("/later")
-    given = world.session.let_go(now)
+def test_an_interrupted_release_is_finished_once_and_no_other_grant_ends(world: World) -> None:
+    released, interrupted, held = (world.acquire(path) for path in ("/a", "/b", "/c"))
+    given = world.session.let_go(released)
+    interrupted._end_with(End(State.RELEASED))
     assert len(world.requests(Delete)) == 1
-    world.session.let_go_later(later)
-    assert len(world.requests(Delete)) == 1
+    for _ in range(2):
+        world.session.finish(released, interrupted, held)
     world.run()
-    assert nodes(world) == nodes(world, "/later") == []
+    assert nodes(world, "/a") == nodes(world, "/b") == []
+    assert len(nodes(world, "/c")) == 1
+    assert held.held
     assert isinstance(given, Attempt)
     assert given.done
-    assert world.requests(DeleteAll) == []
+    assert len(world.requests(Delete)) == 2
 
 
 def test_a_confirmation_by_a_quorum_extends_the_lease(world: World) -> None:

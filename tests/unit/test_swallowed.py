@@ -20,7 +20,7 @@ from kazoo.exceptions import ConnectionClosedError
 import zklock
 from tests.contract.support import SOON
 from tests.unit.bytecodes import Bytecodes
-from zklock._election.base import discard
+from zklock._election.threads import discard
 from zklock._engine import outcome, telling
 from zklock._engine.outcome import Outcome
 from zklock._ground.clock import clock

@@ -85,6 +85,7 @@ class LockBase(NotCopyable, Locking[G]):
     """What telemetry calls this kind."""
     _AWAITS: ClassVar[bool] = False
     _FRONT: ClassVar[Front]
+    _keep_for = 0.0  # seconds
     _GRANT: type[G]
 
     def __init__(
@@ -216,9 +217,15 @@ class LockBase(NotCopyable, Locking[G]):
             grant._kept = False
         undo(attempt)
         self._users.pop(attempt, None)
-        # Else a release would take it for the newest one, and the one before would stay held.
+        self._drop(attempt.made)
+
+    def _drop(self, made: tuple[GrantBase, ...]) -> None:
+        """Forget grants that nobody has got.
+
+        Else a release would take them for the newest ones, and those before would stay held.
+        """
         mine = self._holdings()
-        mine.grants = tuple([grant for grant in mine.grants if grant not in attempt.made])
+        mine.grants = tuple([grant for grant in mine.grants if grant not in made])
 
     async def _in_line(self, turn: Awaitable[object], limit: float | None) -> float | None:
         """Wait for the turn to begin. Return what is left of the limit; 0: it is over."""
@@ -321,9 +328,20 @@ class LockBase(NotCopyable, Locking[G]):
 
     def _contender(self, patient: bool, **wanted: Any) -> tuple[lock_recipe.Entry, GrantOptions]:
         """Return a new contender, and the options of its grant."""
-        identity = self._identity or _identity(os.getpid(), self._label())
+        identity = self._named()
         entry = self._entry(_data(identity), patient, **wanted)
-        terms = GrantOptions(
+        terms = self._options(identity)
+        if telemetry.hooks:
+            entry.queued = telling.queued(terms, self._session.now)
+        return entry, terms
+
+    def _named(self) -> str:
+        """Return the identity of a contender."""
+        return self._identity or default_identity(os.getpid(), self._label())
+
+    def _options(self, identity: str) -> GrantOptions:
+        """Return the options of a grant."""
+        return GrantOptions(
             self._path,
             identity,
             self._GRANT,
@@ -333,10 +351,8 @@ class LockBase(NotCopyable, Locking[G]):
             self._owner(),
             self,
             self._CALLED,
+            keep=self._keep_for,
         )
-        if telemetry.hooks:
-            entry.queued = telling.queued(terms, self._session.now)
-        return entry, terms
 
     def _attempt(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
         return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
@@ -360,6 +376,10 @@ class LockBase(NotCopyable, Locking[G]):
         mine.asked = None
         left = [old for old in mine.grants if old in mine.entered or old.held]
         mine.grants = (*left, grant)
+
+    def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
+        """Return a grant of a kept lock, if one may be had at once; see ``keeping``."""
+        return None
 
     def _newest(self) -> G:
         """Return the newest grant of the running thread or task; ``NotHeld`` if there is none."""
@@ -472,12 +492,12 @@ def _host() -> str:
 
 
 @lru_cache(maxsize=_MAKERS)
-def _identity(pid: int, label: str) -> str:
+def default_identity(pid: int, label: str) -> str:
     """Return a default identity. Grants of the same thread or task share one text.
 
     Threads and tasks may have any name: what cannot be in an identity is replaced, or cut off.
     """
-    text = f"{_host()}:{pid}:{label}".replace("\0", "?")
+    text = ":".join(filter(None, (_host(), str(pid), label))).replace("\0", "?")
     return text.encode(errors="replace")[:MAX_IDENTITY].decode(errors="ignore")
 
 

@@ -11,7 +11,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from zklock._engine.script import A, Front, Outcome
+from zklock._engine.ports import Pending
+from zklock._engine.script import A, Front
 from zklock._ground import threads
 from zklock._ground.async_event import settle
 from zklock._ground.records import log_fields
@@ -123,7 +124,7 @@ class Awaiting(Front):
         except RuntimeError:
             return False  # no loop runs
 
-    def begin(self, attempt: Outcome) -> None:
+    def begin(self, attempt: Pending) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
         turn = _line().join()
         if turn is None:
