@@ -198,34 +198,22 @@ class LockBase(NotCopyable, Locking[G]):
             attempt.start(awaited=self._FRONT.hears())
             come = await self._FRONT.finished(attempt, limit, abandon_made)
             grant = await taken(self._FRONT, attempt, come)
-            if grant is not None:
-                self._keep(grant)
-            else:
-                self._holdings().asked = entry
             self._users.pop(attempt, None)
-            return grant  # inside the try: an interrupt before the return must not miss a grant
+            if grant is None:
+                self._holdings().asked = entry
+            else:
+                self._keep(grant)
+            return grant
         except BaseException:
-            try:
-                self._undo(attempt)
-            finally:  # a second interrupt may have struck in it
-                self._undo(attempt)
+            self._session.post(lambda: self._undo(attempt))  # one call in C; see ``ports``
             raise
 
     def _undo(self, attempt: Attempt[G | None]) -> None:
-        """Undo an acquire that has begun. Repeatable."""
+        """Undo an acquire that has begun."""
         for grant in attempt.made:
             grant._kept = False
         undo(attempt)
         self._users.pop(attempt, None)
-        self._drop(attempt.made)
-
-    def _drop(self, made: tuple[GrantBase, ...]) -> None:
-        """Forget grants that nobody has got.
-
-        Else a release would take them for the newest ones, and those before would stay held.
-        """
-        mine = self._holdings()
-        mine.grants = tuple([grant for grant in mine.grants if grant not in made])
 
     async def _in_line(self, turn: Awaitable[object], limit: float | None) -> float | None:
         """Wait for the turn to begin. Return what is left of the limit; 0: it is over."""
@@ -368,13 +356,17 @@ class LockBase(NotCopyable, Locking[G]):
         return attempt.start()
 
     def _keep(self, grant: G) -> None:
-        """Note what the running thread or task has acquired."""
+        """Note what the running thread or task has acquired.
+
+        From the last step on, it has it. Before, an interrupt has it given back; after it, nothing
+        can strike until the caller has got it.
+        """
         grant._get_ready()
-        self._grant = grant
-        grant._kept = True  # one that was struck on its way to its owner is given back
         mine = self._holdings()
-        mine.asked = None
         left = [old for old in mine.grants if old in mine.entered or old.held]
+        mine.asked = None
+        self._grant = grant
+        grant._kept = True
         mine.grants = (*left, grant)
 
     def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
