@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -376,6 +377,9 @@ class TestBadInput:
             (lambda: lock.acquire(timeout=-1), ValueError),
             (lambda: lock.acquire(timeout=True), TypeError),
             (lambda: lock.acquire(5), TypeError),
+            (lambda: lock.acquire(timeout="1"), TypeError),
+            (lambda: lock.acquire(timeout=math.nan), ValueError),
+            (lambda: lock.acquire(blocking=False, timeout=0), ValueError),
             (lambda: lock.acquire(blocking=False, timeout=1), ValueError),
             (lambda: lock.contenders(timeout="1"), TypeError),
             (lambda: lock.holder(timeout=-1), ValueError),

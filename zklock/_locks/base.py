@@ -17,7 +17,6 @@ from zklock._engine.bodies import Left, Locking, Taken
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.script import Front
-from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout
@@ -117,7 +116,7 @@ class LockBase(NotCopyable, Locking[G]):
         self._on_release_requested = on_release_requested
         self._tidy = bool(tidy)
         self._naming = _check_naming(naming, self._tidy)
-        self._session = self._open(client, session_timeout, lease_fraction)
+        self._session = session_of(client, session_timeout, lease_fraction)
         # Who uses it: pending attempts, with None, and perhaps tasks, with what each has acquired.
         # No lock: a signal handler that cancels may have interrupted the code that holds it.
         # Adding, discarding and copying are one step each: nothing can come in between.
@@ -229,7 +228,8 @@ class LockBase(NotCopyable, Locking[G]):
     async def _give_back(self, grant: G) -> None:
         """Release one use of the grant."""
         mine = self._holdings()
-        if self._shared(grant, mine):
+        if self._used_more(grant) and grant.held:
+            mine.drop(grant)
             return
         try:
             await grant._release()
@@ -249,11 +249,6 @@ class LockBase(NotCopyable, Locking[G]):
         return await self._ask("break_lock()", lambda: self._break(token), timeout)
 
     # For the fronts.
-
-    def _open(
-        self, client: AnyClient, session_timeout: float | None, lease_fraction: float | None
-    ) -> Session:
-        return session_of(client, session_timeout, lease_fraction)
 
     def _storage(self) -> Any:
         """Return the store of what each thread or task has acquired."""
@@ -379,13 +374,6 @@ class LockBase(NotCopyable, Locking[G]):
         if not grants:
             raise self._nothing_here()
         return grants[-1]
-
-    def _shared(self, grant: G, mine: Holdings[G]) -> bool:
-        """Take back one use of the grant. Return whether this thread or task has other uses."""
-        if mine.grants.count(grant) > 1 and grant.held:
-            mine.drop(grant)
-            return True
-        return False
 
     def _note_use(self, grant: G, left: Left) -> None:
         """Note how many uses of the grant are left without one; see ``Left``."""
