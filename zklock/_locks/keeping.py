@@ -65,8 +65,6 @@ class Keeps(LockBase[G]):
             if grant is not None:
                 grant._kept = False
             self._session.post(rebuild)
-            if grant is not None:
-                self._drop((grant,))
             raise
 
     def _attempt(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
