@@ -379,7 +379,11 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         leadership = term.leadership
         term.over.when_done(partial(call_soon, asyncio.get_running_loop(), self._news.set))
         with self._heeding(leadership.should_stop), self._heeding(leadership.lost):
-            await self._until_told(leadership)
+            while not leadership.should_stop.is_set():
+                if self._stopping:
+                    leadership.resign()
+                else:
+                    await self._sleep()
             await self._until_over(term)
 
     async def _to_the_end_of(self, term: _Term) -> None:
@@ -396,13 +400,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         stuck = None if ending.cancelled() else ending.exception()
         if stuck is not None:
             log.error("%s", stuck, extra=log_fields(term.leadership))
-
-    async def _until_told(self, leadership: Leadership) -> None:
-        while not leadership.should_stop.is_set():
-            if self._stopping:
-                leadership.resign()
-            else:
-                await self._sleep()
 
     async def _until_over(self, term: _Term) -> None:
         left = self._grace
