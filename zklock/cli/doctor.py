@@ -8,7 +8,6 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import version
 from ssl import SSLContext
 
@@ -129,13 +128,9 @@ def _alike(
     """Return how many connections from this machine's address its server has, 0: not known."""
     for host, number, asked in serving:
         if server_name(host, number) == client.handler.server:
-            found = servers.connections(host, number, partial(_itself, asked), tls)
+            found = servers.connections(host, number, lambda: asked, tls)  # noqa: B023
             return servers.alike(found or {}, client.client_id[0])
     return 0
-
-
-def _itself(asked: servers.Admin) -> servers.Admin:
-    return asked
 
 
 def _exists(client: KazooClient, path: str) -> bool:

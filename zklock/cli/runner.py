@@ -177,7 +177,7 @@ def add_command_options(parser: argparse.ArgumentParser, what: str) -> None:
         "tenth of the session timeout, at most a third of it",
     )
     parser.add_argument(
-        "--identity", type=connection.text, help="shown to others; default host:pid:COMMAND"
+        "--identity", type=settings.utf8, help="shown to others; default host:pid:COMMAND"
     )
     parser.add_argument(
         "-c",

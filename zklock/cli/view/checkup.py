@@ -9,14 +9,16 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
+from zklock._engine.heartbeat import HUNG
+from zklock._engine.lease import DEFAULT_FRACTION
 from zklock._recipes import names
 from zklock.cli.view.model import Facts, LockView, Picture, below
 from zklock.cli.view.text import CLOCKS_DIFFER, many
 from zklock.cli.view.waits import Graph
 
-LEASE = 2 / 3
+LEASE = DEFAULT_FRACTION
 HEARTBEAT = 1 / 10
-SILENCE = 1 / 3
+SILENCE = HUNG
 """Fractions of the session timeout: the lease, the time between heartbeats, and the time after
 which a heartbeat without an answer breaks the connection."""
 
