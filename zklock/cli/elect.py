@@ -10,8 +10,7 @@ from contextlib import suppress
 import zklock
 from zklock._election.base import pause_after
 from zklock.cli import connection, supervisor
-from zklock.cli.child import Child
-from zklock.cli.happenings import Happenings
+from zklock.cli.child import Child, Happenings
 from zklock.cli.runner import (
     Runner,
     add_command_options,

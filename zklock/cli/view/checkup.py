@@ -12,7 +12,7 @@ from typing import Any
 from zklock._engine.heartbeat import HUNG
 from zklock._engine.lease import DEFAULT_FRACTION
 from zklock._recipes import names
-from zklock.cli.view.model import Facts, LockView, Picture, below
+from zklock.cli.view.model import Facts, LockView, Picture
 from zklock.cli.view.text import CLOCKS_DIFFER, many
 from zklock.cli.view.waits import Graph
 
@@ -582,19 +582,3 @@ def _deadlocks(it: Examined) -> Iterator[Finding]:
             f"{'a certain' if deadlock.certain else 'a possible'} deadlock over {locks}",
             f"see 'zklock graph'; this would break it: {remedy}",
         )
-
-
-def nearest(path: str, exists: Sequence[str]) -> str:
-    """Return the nearest ancestor of ``path``, or itself, that is among ``exists``."""
-    while path != "/" and path not in exists:
-        path = path.rpartition("/")[0] or "/"
-    return path
-
-
-def ancestors(path: str) -> list[str]:
-    """Return the path and its ancestors, from the root down."""
-    found = ["/"]
-    for part in path.strip("/").split("/"):
-        if part:
-            found.append(below(found[-1], part))
-    return found
