@@ -51,7 +51,7 @@ def _told(found: Found, strangers: list[str]) -> dict[str, Any]:
         "path": found.path,
         "kind": found.what.value,
         "limit": None if found.lock is None else found.lock.limit,
-        "contenders": [] if found.lock is None else found.lock.to_json(),
+        "contenders": [] if found.lock is None else found.lock.queue_to_json(),
         **({"strangers": strangers} if strangers else {}),
         **({} if found.pool is None else found.pool.to_json()),
     }
