@@ -66,8 +66,11 @@ class Deadline:
 
         ``changes``: what was asked changes something.
         """
+        left = max(0.001, self._end - time.monotonic())
         try:
-            return self._got(answer)
+            return answer.get(timeout=min(left, threading.TIMEOUT_MAX))
+        except self._too_late:
+            raise self._no_answer() from None
         except NoAuthError as error:
             raise AccessDenied(
                 f"{self._path}: ZooKeeper's ACLs refuse the request: let this client read and "
@@ -90,13 +93,6 @@ class Deadline:
                 resource=self._path,
                 path=self._path,
             ) from error
-
-    def _got(self, answer: IAsyncResult) -> Any:
-        try:
-            left = max(0.001, self._end - time.monotonic())
-            return answer.get(timeout=min(left, threading.TIMEOUT_MAX))
-        except self._too_late:
-            raise self._no_answer() from None
 
     def _no_answer(self) -> NoAnswer:
         return NoAnswer(
