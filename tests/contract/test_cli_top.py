@@ -19,9 +19,8 @@ import pytest
 from kazoo.client import KazooClient
 
 import zklock
-from tests.contract.support import queued, run
+from tests.contract.support import boottime, queued, run
 from tests.contract.test_cli import PATIENCE, Commands
-from zklock._ground.clock import clock
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 
 
@@ -131,9 +130,11 @@ class Terminal:
 
     def until(self, text: str) -> None:
         """Read until the text was written."""
-        deadline = clock() + PATIENCE
+        deadline = boottime() + PATIENCE
         while text.encode() not in self.seen:
-            assert select.select([self.master], [], [], max(0.0, deadline - clock()))[0], self.seen
+            assert select.select([self.master], [], [], max(0.0, deadline - boottime()))[0], (
+                self.seen
+            )
             self.seen += os.read(self.master, 65536)
 
     def type_in(self, text: str) -> None:
@@ -141,9 +142,9 @@ class Terminal:
 
     def close(self) -> int:
         """Read to the end; return the exit status."""
-        deadline = clock() + PATIENCE
+        deadline = boottime() + PATIENCE
         while self.process.poll() is None:
-            assert clock() < deadline
+            assert boottime() < deadline
             if select.select([self.master], [], [], 0.05)[0]:
                 try:
                     os.read(self.master, 65536)

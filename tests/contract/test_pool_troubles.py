@@ -15,40 +15,27 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import zklock
-from tests.contract.fronts import Loop, Steps, Threads
-from tests.contract.support import SOON, Child, children, reaches, run, tree
+from tests.contract import workers
+from tests.contract.fronts import Steps, Threads
+from tests.contract.support import SOON, Child, children, now_of, reaches, run, tree
+from tests.contract.workers import Front, Join, joining, numbers
 from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
 from zklock._election import base
-from zklock._engine.sessions import session_of
 from zklock._pool import nodes, publication, trouble
-from zklock._pool.keys import decode
 from zklock._pool.member import Membership
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.publication import Publication
-from zklock._pool.returning import Place
 from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 12
-Front = Threads | Loop
-Join = Callable[..., Any]
 
 
 @pytest.fixture
 def join(front: Front, zklock_connect: Callable[..., Any], zklock_path: str) -> Iterator[Join]:
     """Return ``join(identity, **options)``: a started worker with a session of its own."""
-    pools: list[Any] = []
-
-    def start(identity: str, **options: Any) -> Any:
-        client = options.pop("client", None) or zklock_connect()
-        pool = front.pool(client, zklock_path, identity=identity, **{"shards": SHARDS, **options})
-        pools.append(pool)
-        pool.start()
-        return pool
-
-    yield start
-    for pool in pools:
-        pool.stop()
+    with joining(front, zklock_path, zklock_connect, shards=SHARDS) as join:
+        yield join
 
 
 def owned(*pools: Any) -> list[int]:
@@ -56,13 +43,7 @@ def owned(*pools: Any) -> list[int]:
 
 
 def shared(*pools: Any, total: int = SHARDS) -> None:
-    """Wait until the workers own all shards, in equal parts."""
-
-    def done() -> bool:
-        counts = [len(pool.owned()) for pool in pools]
-        return max(counts) - min(counts) <= 1 and owned(*pools) == list(range(total))
-
-    wait_for(done, SOON, lambda: f"{total} shards, but {[len(pool.owned()) for pool in pools]}")
+    workers.shared(pools, range(total))
 
 
 class Calls:
@@ -217,14 +198,14 @@ def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
     attend, gone, leave = nodes.attend, Membership._gone, Membership._leave
     told, leaving, stopped = threading.Event(), threading.Event(), []
 
-    def slow_to_end(desk: Any, tell: Any, left: Callable[[], object]) -> Any:
+    def slow_to_end(worker: Any, tell: Any, left: Callable[[], object]) -> Any:
         def ends() -> None:
             left()
             assert told.wait(SOON)
             stopped.append(run(pool.stop))
             assert leaving.wait(SOON)
 
-        return attend(desk, tell, ends)
+        return attend(worker, tell, ends)
 
     def tells(self: Membership[Any]) -> None:
         gone(self)
@@ -266,10 +247,10 @@ def test_a_client_that_is_started_again_has_no_half_of_a_worker(
         held_up.set()
         go_on.wait(SOON)
 
-    pool._agenda.later(hold_up)
+    pool._task_queue.later(hold_up)
     assert held_up.wait(SOON)
     client.stop()
-    pool._campaign.join(SOON)
+    wait_for(lambda: pool._stopping, SOON, "the thread that leads has seen it")
     client.start()
     go_on.set()
     wait_for(lambda: pool._closed, SOON, "the worker has left")
@@ -343,7 +324,7 @@ def test_garbage_in_an_assignment_is_repaired(
     wait_for(lambda: "not a list of shards; ignored" in caplog.text, SOON, "it is said")
     two = join("b")
     shared(one, two)
-    assert nodes.parse_assigned(zklock_client.get(node)[0]) == frozenset(one.owned())
+    assert Member(zklock_client, zklock_path, node, "").has() == set(one.owned())
     assert all(one.owned()[number].token == tokens[number] for number in one.owned())
 
 
@@ -356,10 +337,10 @@ class Member:
     assigned: str
     member: str
 
-    def has(self) -> frozenset[Any]:
+    def has(self) -> set[int]:
         """Return what it is to have."""
         data = self.client.get(self.assigned)[0]
-        return decode(data.decode().partition(" ")[2])
+        return numbers(data.decode().partition(" ")[2])
 
     def vanish(self) -> None:
         """Go without a word."""
@@ -472,7 +453,9 @@ def test_a_place_that_may_not_be_deleted_stops_nobody(
     shared(one)
     places = f"{zklock_path}/returning"
     zklock_client.ensure_path(places)
-    zklock_client.create(f"{places}/_gone", bytes(Place("gone", 1.0, 0.1, frozenset())))
+    zklock_client.create(
+        f"{places}/_gone", b'{"identity": "gone", "weight": 1, "delay": 0.1, "shards": ""}'
+    )
     zklock_client.set_acls(places, [make_acl("world", "anyone", read=True, admin=True)])
     two = join("b")
     shared(one, two)
@@ -654,18 +637,18 @@ def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
     zklock_client: Any,
     zklock_path: str,
 ) -> None:
-    client = zklock_connect(timeout=3.0)
+    unit = 3.0
+    client = zklock_connect(timeout=unit)
     pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
     with pool:
         shared(pool)
-        session, waits = session_of(client), []
-        unit = session.timeout
+        waits = []
         for _ in range(4):
-            came = session.now()
+            came = now_of(client)
             looper = member(zklock_client, zklock_path, "looper")
             wait_for(looper.has, SOON, "it gets shards")
-            waits.append((session.now() - came) / unit)
-            reaches(session, came + unit)
+            waits.append((now_of(client) - came) / unit)
+            reaches(client, came + unit)
             looper.vanish()
             shared(pool)
         assert waits[2] >= 1
@@ -679,17 +662,16 @@ def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
 def test_a_worker_that_has_crashed_is_not_left_out_if_nobody_else_is_there(
     front: Front, zklock_connect: Callable[..., Any], zklock_client: Any, zklock_path: str
 ) -> None:
-    client = zklock_connect(timeout=1.0)
+    unit = 1.0
+    client = zklock_connect(timeout=unit)
     pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
     with pool:
         shared(pool)
-        session = session_of(client)
-        unit = session.timeout
         for _ in range(3):
-            came = session.now()
+            came = now_of(client)
             looper = member(zklock_client, zklock_path, "looper")
             wait_for(looper.has, SOON, "it gets shards")
-            reaches(session, came + unit)
+            reaches(client, came + unit)
             looper.vanish()
         assert pool.drain(SOON)
         looper = member(zklock_client, zklock_path, "looper")
@@ -726,9 +708,9 @@ def refusing(call: Callable[..., Any], times: int, of: Callable[..., bool]) -> C
 def test_without_threads_for_a_while(
     front: Front, join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The election, the callbacks and the end of a pool each need one."""
-    led = refusing(zklock.LeaderElection.run, 2, lambda *_, **__: True)
-    monkeypatch.setattr(zklock.LeaderElection, "run", led)
+    """The callbacks need one, and what leads asks for one."""
+    led = refusing(zklock.LeaderElection.acquire, 2, lambda *_, **__: True)
+    monkeypatch.setattr(zklock.LeaderElection, "acquire", led)
     called = refusing(OwnThreads.submit, 3, lambda *given: isinstance(given[-1], zklock.Grant))
     monkeypatch.setattr(OwnThreads, "submit", called)
     assigned = Assigned()
@@ -741,10 +723,6 @@ def test_without_threads_for_a_while(
     assert len(assigned.numbers) == 3
     assert caplog.text.count("this worker cannot lead: can't start new thread") == 1
     assert caplog.text.count("on_assigned of shard") == 3
-    ended = refusing(
-        threading.Thread, 1, lambda *_, **options: options.get("name") == "zklock-stop"
-    )
-    monkeypatch.setattr("zklock._pool.member.threading.Thread", ended)
     pool.stop()
     assert pool.owned() == {}
 
