@@ -45,7 +45,6 @@ def client_for(key: Hashable, make: Callable[[], zklock.Client]) -> zklock.Clien
 
 
 def end_all() -> None:
-    """Stop all clients."""
     while _clients:
         try:
             _, client = _clients.popitem()

@@ -75,7 +75,6 @@ class Session(ABC):
         """The driver's own connection."""
 
     def run(self, statement: str, **parameters: object) -> None:
-        """Execute a statement that has no rows."""
         self.rows(statement, **parameters)
 
     def begin(self) -> None:
@@ -92,7 +91,6 @@ class Session(ABC):
         """Send what is kept back until the commit."""
 
     def commit(self) -> None:
-        """Commit the open transaction."""
         if self._begun:
             # The commit() of some drivers does nothing in autocommit mode.
             self.run("COMMIT")
