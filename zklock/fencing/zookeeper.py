@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import (
     AuthFailedError,
@@ -120,15 +120,6 @@ class Deadline:
             return self.wait(answer)
         except NoNodeError as error:
             return error
-
-
-@runtime_checkable
-class _LiveGrant(Protocol):
-    @property
-    def token(self) -> FencingToken: ...
-
-    @property
-    def path(self) -> str: ...
 
 
 class ZooKeeperGuard:
@@ -279,7 +270,7 @@ class FencedTransaction:
     def __init__(self, guard: ZooKeeperGuard, token: Fenced) -> None:
         self._guard = guard
         self._token = token_of(token)
-        self._node = token.path if isinstance(token, _LiveGrant) else None
+        self._node: str | None = getattr(token, "path", None)  # a grant's own
         self._changes = guard._client.transaction()
         self._sent = False
 
