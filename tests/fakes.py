@@ -469,8 +469,54 @@ class _Landing:
             self.done(tuple(self.results))
 
 
-class Client:
-    """One client process (``zklock._engine.attempt.Host``), connected from the start."""
+class NoSession:
+    """A session that can do nothing but run jobs later; a fake adds what it can."""
+
+    timeout = moment = lease_end = 1.0
+
+    @property
+    def post(self) -> Callable[[Callable[[], object]], object]:
+        return self.later
+
+    def now(self) -> float:
+        raise NotImplementedError
+
+    def remaining(self) -> float:
+        raise NotImplementedError
+
+    def attempt(self, what: Recipe[Any]) -> Any:
+        raise NotImplementedError
+
+    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+        raise NotImplementedError
+
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        raise NotImplementedError
+
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
+        return False
+
+    def let_go(self, *grants: Any, awaited: bool = False) -> Any:
+        raise NotImplementedError
+
+    def finish(self, *grants: Any) -> None:
+        raise NotImplementedError
+
+    def confirmed(self, grant: Any, sent: float, there: bool) -> None:
+        raise NotImplementedError
+
+    def notify(self, calls: list[Callable[[], object]]) -> None:
+        raise NotImplementedError
+
+    def check_usable(self) -> None:
+        """It can be asked."""
+
+    def later(self, job: Callable[[], object]) -> None:
+        raise NotImplementedError
+
+
+class Client(NoSession):
+    """One client process, connected from the start."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -497,13 +543,10 @@ class Client:
         self._slow = False  # whether there has been any
         self._disowned: list[tuple[str, str]] = []
 
-    # attempt.Host
+    # For attempts.
 
     def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
         self.send_batch(batch, done)
-
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        return False
 
     def enter(self, attempt: Attempt[Any]) -> None:
         self._attempts[attempt] = None

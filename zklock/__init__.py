@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zklock._version import __version__
 
 if TYPE_CHECKING:
+    from zklock._election.observe import LeaderChange
     from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
     from zklock._election.threads import LeaderElection, Leadership
     from zklock._engine.roster import MembershipChange
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from zklock._pool.planning import PlannedWorker, balanced
     from zklock._pool.runners import Shard
     from zklock._pool.threads import WorkerPool
-    from zklock._recipes.observe import LeaderChange
     from zklock._recipes.queries import Contender
     from zklock.errors import (
         AccessDenied,
@@ -153,7 +153,7 @@ _NAMES = {
     ),
     "zklock._pool.runners": ("Shard",),
     "zklock._pool.threads": ("WorkerPool",),
-    "zklock._recipes.observe": ("LeaderChange",),
+    "zklock._election.observe": ("LeaderChange",),
     "zklock._recipes.queries": ("Contender",),
     "zklock.errors": (
         "AccessDenied",

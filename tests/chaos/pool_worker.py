@@ -29,7 +29,7 @@ import zklock
 from tests.chaos import stores
 from tests.contract.fronts import FRONTS, Steps
 from zklock import aio
-from zklock._engine.script import Answer
+from zklock._engine.ports import Answer
 from zklock._ground.clock import clock
 from zklock._pool.member import Membership
 from zklock._pool.slot import Reporting

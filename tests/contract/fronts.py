@@ -45,6 +45,9 @@ KINDS = [
     Kind("WriteLock", zklock.WriteLock, aio.WriteLock),
 ]
 
+KEPT = Kind("kept Lock", zklock.Lock, aio.Lock, {"keep": 0.05})
+"""It stays with its client for a moment, and waits there without a znode for each who waits."""
+
 
 class Threads:
     """The threaded front, as it is."""

@@ -105,7 +105,7 @@ SIMULATION_LACKS = (
     Lack(
         "handlers in processes",
         "they go by the clock of their processes; a pool refuses them",
-        r"test_pool\.py::test_(processes|a_killed_process_is_replaced)"
+        r"test_pool\.py::test_processes"
         r"|test_pool_names\.py::test_a_process_knows_the_name"
         r"|test_pool_stuck\.py::test_a_process_is_ended"
         r"|test_pool_processes\.py::test_(?!a_late_write_that_is_refused_is_no_failure\[threads)",

@@ -229,22 +229,6 @@ class TestLoss:
         assert record.exc_info is not None
         assert record.exc_info[0] is asyncio.CancelledError
 
-    @on_loop
-    async def test_coroutine_callbacks_that_raise_hold_nothing_up(
-        self, zklock_connect: Connect, zklock_path: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        async def fail(shard: int, grant: aio.Grant) -> None:
-            await asyncio.sleep(0)
-            raise ValueError("the callback's own")
-
-        with caplog.at_level(logging.ERROR, "zklock"):
-            async with aio.WorkerPool(
-                zklock_connect(), zklock_path, shards=1, on_assigned=fail, on_revoked=fail
-            ) as pool:
-                await until(lambda: owns(pool, total=1))
-        said = [it.message.partition(": ")[2] for it in caplog.records]
-        assert said == ["on_assigned of shard 0 raised", "on_revoked of shard 0 raised"]
-
 
 Act = Callable[[aio.WorkerPool], Coroutine[Any, Any, Any]]
 ACTS: dict[str, Act] = {

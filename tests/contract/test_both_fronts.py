@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fronts import KINDS, Kind, Loop, Threads
+from tests.contract.fronts import KEPT, KINDS, Kind, Loop, Threads
 from tests.contract.support import (
     SOON,
     Losses,
@@ -32,7 +32,12 @@ Make = Callable[..., Any]
 BOUNDED = bounded(2.0)
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+EACH_WITH_A_ZNODE = pytest.mark.parametrize(
+    "kind", KINDS, indirect=True, ids=lambda kind: kind.name
+)
+
+
+@pytest.fixture(params=[*KINDS, KEPT], ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -57,6 +62,7 @@ def make(
 
 
 class TestGrants:
+    @EACH_WITH_A_ZNODE
     def test_from_acquire_to_release(
         self, make: Make, client: Any, zklock_path: str, session_seconds: float
     ) -> None:
@@ -78,6 +84,7 @@ class TestGrants:
         assert not grant.lost.is_set()
         assert children(client, zklock_path) == []
 
+    @EACH_WITH_A_ZNODE
     def test_name_host_process_and_thread_or_task(self, make: Make) -> None:
         def identity() -> str:
             with make() as grant:
@@ -105,6 +112,7 @@ class TestGrants:
         assert len(tokens) == 30
         assert tokens == sorted(set(tokens))
 
+    @EACH_WITH_A_ZNODE
     def test_come_in_the_order_of_asking(self, make: Make, other: Any, zklock_path: str) -> None:
         holder = granted(make())
         order: list[int] = []
@@ -125,6 +133,7 @@ class TestGrants:
 
 
 class TestGivingUp:
+    @EACH_WITH_A_ZNODE
     @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0}, {"timeout": 0.3}])
     def test_in_time(self, make: Make, other: Any, zklock_path: str, how: dict[str, Any]) -> None:
         lock = make()
@@ -150,6 +159,7 @@ class TestGivingUp:
         with make():
             pass
 
+    @EACH_WITH_A_ZNODE
     def test_cancel_h11(self, make: Make, other: Any, zklock_path: str) -> None:
         lock, bystander, holder = make(), make(), granted(make(other))
         pending = [run(lock.acquire) for _ in range(2)]

@@ -87,7 +87,7 @@ def test_a_run_that_gives_up_may_not_know_who_holds(
     server: EmbeddedServer, client: zklock.Client, zk: Commands
 ) -> None:
     with zklock.Lock(client, PATH):
-        fault = server.throttle("exists", 1000)
+        fault = server.throttle("getData", 1000)
         process = zk.start("run", "-n", "-v", PATH, "true")
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 75

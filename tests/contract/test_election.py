@@ -15,6 +15,7 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 import zklock
+from tests.contract.fronts import Steps, Threads
 from tests.contract.lasting import LASTING
 from tests.contract.support import (
     SOON,
@@ -39,21 +40,26 @@ Connect = Callable[..., Any]
 class Member:
     """An election with a ``run`` of its own, whose ``lead`` waits until it is told to end."""
 
-    def __init__(self, client: Any, path: str, identity: str, **options: Any) -> None:
+    def __init__(
+        self, client: Any, path: str, identity: str, front: Any = None, **options: Any
+    ) -> None:
+        front = front or Threads()
         run_options = {name: options.pop(name) for name in ("on_error", "stop") if name in options}
-        self.election = zklock.LeaderElection(client, path, identity=identity, **options)
-        self.terms: list[zklock.Leadership] = []
+        self.election = front.LeaderElection(client, path, identity=identity, **options)
+        self.terms: list[Any] = []
         self.working = 0
-        self.done = run(self.election.run, self.lead, **run_options)
+        self.done = run(self.election.run, front.script(self.lead), **run_options)
 
-    def lead(self, leadership: zklock.Leadership) -> None:
+    def lead(self, leadership: Any) -> Steps:
         self.working += 1
         assert self.working == 1
         self.terms.append(leadership)
-        leadership.should_stop.wait(2 * SOON)
-        self.working -= 1
+        try:
+            yield leadership.should_stop
+        finally:
+            self.working -= 1
 
-    def leads(self, terms: int = 1) -> zklock.Leadership:
+    def leads(self, terms: int = 1) -> Any:
         """Wait until it leads for the n-th time."""
         wait_for(
             lambda: len(self.terms) >= terms,
@@ -79,7 +85,7 @@ def crew(client: Any, path: str, *names: str, **options: Any) -> Iterator[list[M
         yield members
 
 
-def identities(election: zklock.LeaderElection) -> list[str]:
+def identities(election: Any) -> list[str]:
     return [member.identity for member in election.members()]
 
 
@@ -105,34 +111,6 @@ class TestTerms:
         assert len(tokens) == 5
         assert election.leadership is None
         assert not election.is_leader
-        gone(client, zklock_path)
-
-    def test_are_one_at_a_time(self, client: Any, other: Any, zklock_path: str) -> None:
-        at_once, most, terms = [0], [0], []
-        guard = threading.Lock()
-
-        def lead(leadership: zklock.Leadership) -> None:
-            with guard:
-                at_once[0] += 1
-                most[0] = max(most[0], at_once[0])
-                terms.append(leadership.token)
-            leadership.should_stop.wait(0.002)
-            with guard:
-                at_once[0] -= 1
-
-        stop = threading.Event()
-        elections = [
-            zklock.LeaderElection(each, zklock_path, identity=f"{at}{number}")
-            for at, each in enumerate((client, other))
-            for number in range(3)
-        ]
-        done = [run(each.run, lead, stop) for each in elections]
-        wait_for(lambda: len(terms) >= 60, SOON)
-        stop.set()
-        for each in done:
-            each.result(SOON)
-        assert most == [1]
-        assert terms == sorted(set(terms))
         gone(client, zklock_path)
 
     @pytest.mark.hazard("H44")
@@ -369,8 +347,8 @@ class TestMembers:
 
 
 class TestResigning:
-    def test_goes_to_the_back_of_the_queue(self, client: Any, zklock_path: str) -> None:
-        with crew(client, zklock_path, "a", "b", "c") as (a, b, c):
+    def test_goes_to_the_back_of_the_queue(self, front: Any, client: Any, zklock_path: str) -> None:
+        with crew(client, zklock_path, "a", "b", "c", front=front) as (a, b, c):
             a.leads()
             a.election.resign()
             b.leads()
@@ -385,19 +363,23 @@ class TestResigning:
 
     @pytest.mark.parametrize("how", ["resign", "release", "abandon"])
     def test_nobody_else_leads_before_lead_has_returned(
-        self, client: Any, zklock_path: str, how: str
+        self, front: Any, client: Any, zklock_path: str, how: str
     ) -> None:
         may_end, told = threading.Event(), threading.Event()
 
-        def lead(leadership: zklock.Leadership) -> None:
-            getattr(leadership, how)()
-            leadership.should_stop.wait(SOON)
+        def lead(leadership: Any) -> Steps:
+            yield ready
+            yield leadership.should_stop
             assert leadership.held
             told.set()
-            may_end.wait(SOON)
+            yield may_end
 
-        election = zklock.LeaderElection(client, zklock_path)
-        done = run(election.run, lead)
+        ready = threading.Event()
+        election = front.LeaderElection(client, zklock_path)
+        done = run(election.run, front.script(lead))
+        wait_for(lambda: election.is_leader, SOON)
+        getattr(election.leadership, how)()
+        ready.set()
         assert told.wait(SOON)
         other = Member(client, zklock_path, "b")
         queued(client, zklock_path, 2)
@@ -479,34 +461,6 @@ class TestTransferring:
             b.leads()
             b.stop()
 
-    def test_to_one_that_dies_before_the_end(self, client: Any, zklock_path: str) -> None:
-        may_end, told = threading.Event(), threading.Event()
-
-        def lead(leadership: zklock.Leadership) -> None:
-            leadership.should_stop.wait(SOON)
-            told.set()
-            may_end.wait(SOON)
-            election.stop()
-
-        election = zklock.LeaderElection(client, zklock_path, identity="first")
-        running = run(election.run, lead)
-        queued(client, zklock_path, 1)
-        wait_for(lambda: election.is_leader, SOON)
-        b = Member(client, zklock_path, "b")
-        queued(client, zklock_path, 2)
-        c = Member(client, zklock_path, "c")
-        queued(client, zklock_path, 3)
-        transfer = run(election.transfer, "c")
-        assert told.wait(SOON)
-        c.stop()
-        queued(client, zklock_path, 2)
-        may_end.set()
-        with pytest.raises(zklock.NoSuchMember, match="'c'"):
-            transfer.result(SOON)
-        running.result(SOON)
-        b.leads()
-        b.stop()
-
     def test_two_at_a_time_to_different_members(self, client: Any, zklock_path: str) -> None:
         may_end = threading.Event()
 
@@ -536,26 +490,6 @@ class TestTransferring:
         c.leads()
         assert not b.terms
         c.stop()
-        b.stop()
-
-    def test_not_in_time(self, client: Any, zklock_path: str) -> None:
-        may_end = threading.Event()
-
-        def lead(leadership: zklock.Leadership) -> None:
-            may_end.wait(SOON)
-            election.stop()
-
-        election = zklock.LeaderElection(client, zklock_path, identity="first")
-        running = run(election.run, lead)
-        wait_for(lambda: election.is_leader, SOON)
-        b = Member(client, zklock_path, "b")
-        queued(client, zklock_path, 2)
-        with pytest.raises(zklock.NoAnswer, match="it continues"):
-            election.transfer("b", timeout=0.3)
-        assert not b.terms
-        may_end.set()
-        running.result(SOON)
-        b.leads()
         b.stop()
 
     def test_not_even_begun_in_time(
@@ -631,11 +565,13 @@ class TestStopping:
             queued(client, zklock_path, 1)
             assert a.terms[0].held
 
-    def test_a_client_that_is_stopped(self, zklock_connect: Connect, zklock_path: str) -> None:
+    def test_a_client_that_is_stopped(
+        self, front: Any, zklock_connect: Connect, zklock_path: str
+    ) -> None:
         leading, waiting = zklock_connect(), zklock_connect()
-        a = Member(leading, zklock_path, "a")
+        a = Member(leading, zklock_path, "a", front)
         a.leads()
-        b = Member(waiting, zklock_path, "b")
+        b = Member(waiting, zklock_path, "b", front)
         queued(leading, zklock_path, 2)
         waiting.stop()
         with pytest.raises(zklock.ClientClosed):
@@ -773,19 +709,20 @@ class TestLosing:
     @pytest.mark.hazard("H19")
     def test_a_leader_that_loses_its_session_is_told(
         self,
+        front: Any,
         zklock_connect: Connect,
         other: Any,
         zklock_path: str,
         zklock_expire_session: Callable[[Any], int],
     ) -> None:
         mine = zklock_connect()
-        a = Member(mine, zklock_path, "a")
+        a = Member(mine, zklock_path, "a", front)
         a.leads()
-        b = Member(other, zklock_path, "b")
+        b = Member(other, zklock_path, "b", front)
         queued(other, zklock_path, 2)
         zklock_expire_session(mine)
         early, late = a.leads(), b.leads()
-        assert early.lost.wait(SOON)
+        wait_for(early.lost.is_set, SOON)
         assert early.should_stop.is_set()
         with pytest.raises(zklock.LockLost):
             early.check()

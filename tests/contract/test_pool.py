@@ -19,8 +19,10 @@ import pytest
 
 import zklock
 from tests.chaos.pool_worker import PoolWorker
-from tests.contract.fronts import Loop, Steps, Threads
-from tests.contract.support import SOON, boottime, children, delete, freeze, gone, now_of, run, tree
+from tests.contract import workers
+from tests.contract.fronts import Steps
+from tests.contract.support import SOON, boottime, children, freeze, gone, now_of, run, tree
+from tests.contract.workers import Front, Join, joining
 from tests.modes import repeated
 from zklock import aio
 from zklock._engine import blocking
@@ -35,27 +37,13 @@ from zklock.testing import FaultProxy, checker, wait_for
 from zklock.testing.history import History, load
 
 SHARDS = 24
-Front = Threads | Loop
 
 
 @pytest.fixture
-def join(
-    front: Front, zklock_connect: Callable[..., Any], zklock_path: str
-) -> Iterator[Callable[..., Any]]:
+def join(front: Front, zklock_connect: Callable[..., Any], zklock_path: str) -> Iterator[Join]:
     """Return ``join(identity, **options)``: a started worker with a session of its own."""
-    pools: list[Any] = []
-
-    def start(identity: str, **options: Any) -> Any:
-        options.setdefault("shards", SHARDS)
-        client = options.pop("client", None) or zklock_connect()
-        pool = front.pool(client, zklock_path, identity=identity, **options)
-        pools.append(pool)
-        pool.start()
-        return pool
-
-    yield start
-    for pool in pools:
-        pool.stop()
+    with joining(front, zklock_path, zklock_connect, shards=SHARDS) as join:
+        yield join
 
 
 @pytest.fixture
@@ -98,20 +86,14 @@ def counts(*pools: Any) -> list[int]:
 
 def shared(*pools: Any, counted: list[int] | None = None, total: int = SHARDS) -> None:
     """Wait until the workers own so many shards each, by default in equal parts."""
-
-    def done() -> bool:
-        now = counts(*pools)
-        if counted is not None:
-            return now == counted
-        numbers = sorted(number for pool in pools for number in pool.owned())
-        return numbers == list(range(total)) and max(now) - min(now) <= 1
-
-    wait_for(done, SOON, lambda: f"{counted or 'equal parts'}, but {counts(*pools)}")
-    numbers = [number for pool in pools for number in pool.owned()]
-    assert len(set(numbers)) == len(numbers)
+    if counted is None:
+        workers.shared(pools, range(total))
+    else:
+        wait_for(lambda: counts(*pools) == counted, SOON, lambda: f"{counts(*pools)}")
+        assert len({number for pool in pools for number in pool.owned()}) == sum(counted)
 
 
-def test_one_worker_owns_all(join: Any, zklock_client: Any, zklock_path: str) -> None:
+def test_one_worker_owns_all(join: Join, zklock_client: Any, zklock_path: str) -> None:
     pool = join("one")
     shared(pool)
     assert sorted(pool.owned()) == list(range(SHARDS))
@@ -154,7 +136,7 @@ def test_clients_of_either_sort(
         assert pool.drain(SOON)
 
 
-def test_a_join_and_a_leave_move_no_more_than_they_must(join: Any) -> None:
+def test_a_join_and_a_leave_move_no_more_than_they_must(join: Join) -> None:
     one = join("a")
     shared(one)
     two = join("b")
@@ -171,7 +153,7 @@ def test_a_join_and_a_leave_move_no_more_than_they_must(join: Any) -> None:
         assert one.owned()[number].token == token
 
 
-def test_tokens_rise_from_owner_to_owner(join: Any) -> None:
+def test_tokens_rise_from_owner_to_owner(join: Join) -> None:
     one = join("a")
     shared(one)
     before = {number: grant.token for number, grant in one.owned().items()}
@@ -181,7 +163,7 @@ def test_tokens_rise_from_owner_to_owner(join: Any) -> None:
     assert all(grant.token > before[number] for number, grant in moved.items())
 
 
-def test_weights(join: Any) -> None:
+def test_weights(join: Join) -> None:
     small, big = join("small"), join("big", capacity=2.0)
     shared(small, big, counted=[8, 16])
     small.set_capacity(4)
@@ -189,7 +171,7 @@ def test_weights(join: Any) -> None:
     shared(small, big, counted=[16, 8])
 
 
-def test_drain_and_resume(join: Any) -> None:
+def test_drain_and_resume(join: Join) -> None:
     one, two = join("a"), join("b")
     shared(one, two)
     assert one.drain(SOON)
@@ -205,7 +187,7 @@ def test_drain_and_resume(join: Any) -> None:
 
 
 def test_drained_before_it_joins(
-    front: Front, join: Any, zklock_connect: Callable[..., Any], zklock_path: str
+    front: Front, join: Join, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
     one = join("a")
     shared(one)
@@ -221,7 +203,7 @@ def test_drained_before_it_joins(
     assert two.drain()
 
 
-def test_drain_says_when_it_takes_too_long(front: Front, join: Any) -> None:
+def test_drain_says_when_it_takes_too_long(front: Front, join: Join) -> None:
     hold = threading.Event()
     one = join("a", shards=1, on_revoked=front.script(held_up(hold)))
     shared(one, total=1)
@@ -231,7 +213,7 @@ def test_drain_says_when_it_takes_too_long(front: Front, join: Any) -> None:
     assert one.drain(SOON)
 
 
-def test_shards_come_and_go(join: Any) -> None:
+def test_shards_come_and_go(join: Join) -> None:
     one, two = join("a"), join("b")
     shared(one, two)
     before = set(one.owned())
@@ -246,7 +228,7 @@ def test_shards_come_and_go(join: Any) -> None:
 
 
 def test_assignment(
-    front: Front, join: Any, zklock_connect: Callable[..., Any], zklock_path: str
+    front: Front, join: Join, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
     one, two = join("a"), join("b")
     shared(one, two)
@@ -270,7 +252,7 @@ def test_assignment(
     assert {(it.wanted, it.owner, it.token) for it in outside.assignment()} == {(None, None, None)}
 
 
-def test_a_hand_over_in_order(front: Front, join: Any) -> None:
+def test_a_hand_over_in_order(front: Front, join: Join) -> None:
     """Told, finished, released, granted: the new owner never begins before the old one ended."""
     events: list[tuple[str, str, int]] = []
     noting = threading.Lock()
@@ -310,7 +292,7 @@ def test_a_hand_over_in_order(front: Front, join: Any) -> None:
         assert mine[4:] == [("b", "assigned"), ("b", "handles")]
 
 
-def test_a_slow_owner_keeps_its_shard(front: Front, join: Any) -> None:
+def test_a_slow_owner_keeps_its_shard(front: Front, join: Join) -> None:
     """The leader wants it elsewhere; who works on it still owns it until it has finished."""
     finish = threading.Event()
     one = join("a", shards=2, handler=front.script(held_up(finish)))
@@ -327,7 +309,7 @@ def test_a_slow_owner_keeps_its_shard(front: Front, join: Any) -> None:
 
 
 def test_a_session_lost_and_another(
-    front: Front, join: Any, zklock_expire_session: Any, zklock_connect: Any
+    front: Front, join: Join, zklock_expire_session: Any, zklock_connect: Any
 ) -> None:
     """The grants are lost, the handlers told; in the new session the worker is a member again.
 
@@ -364,19 +346,9 @@ def test_a_session_lost_and_another(
     assert sorted(assigned) == sorted(2 * list(range(SHARDS)))
 
 
-def test_a_member_whose_nodes_are_deleted_comes_back(
-    join: Any, zklock_client: Any, zklock_path: str
+def test_a_shard_whose_node_is_deleted_is_lost_and_had_again(
+    join: Join, zklock_client: Any
 ) -> None:
-    one = join("a")
-    shared(one)
-    for parent in ("members", "assigned"):
-        for name in children(zklock_client, f"{zklock_path}/{parent}"):
-            delete(zklock_client, f"{zklock_path}/{parent}/{name}")
-        wait_for(lambda: len(one.members()) == 1, SOON, "a member again")
-        shared(one)
-
-
-def test_a_shard_whose_node_is_deleted_is_lost_and_had_again(join: Any, zklock_client: Any) -> None:
     told: list[tuple[int, bool]] = []
     one = join("a", on_revoked=lambda shard, grant: told.append((shard, grant.held)))
     shared(one)
@@ -388,7 +360,7 @@ def test_a_shard_whose_node_is_deleted_is_lost_and_had_again(join: Any, zklock_c
     assert one.owned()[3].token > grant.token
 
 
-def test_the_leader_goes_and_nothing_that_runs_is_lost(join: Any) -> None:
+def test_the_leader_goes_and_nothing_that_runs_is_lost(join: Join) -> None:
     pools = [join(name) for name in "abc"]
     shared(*pools)
     leader = next(pool for pool in pools if pool.is_leader)
@@ -403,7 +375,7 @@ def test_the_leader_goes_and_nothing_that_runs_is_lost(join: Any) -> None:
 
 
 def test_a_stale_leader_writes_nothing(
-    join: Any, zklock_connect: Callable[..., Any], zklock_path: str
+    join: Join, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
     """What a leader writes is bound to its node, and to the version that it has read."""
     one = join("a", shards=2)
@@ -431,7 +403,7 @@ def test_a_stale_leader_writes_nothing(
 
 
 def test_another_leader_corrects_what_was_written_behind_its_back(
-    join: Any, zklock_client: Any, zklock_path: str
+    join: Join, zklock_client: Any, zklock_path: str
 ) -> None:
     one, two = join("a"), join("b")
     shared(one, two)
@@ -485,7 +457,7 @@ def handle_in_a_process(shard: zklock.Shard) -> None:
     (folder / f"{shard.number}-{shard.token}-{shard.held}").touch()
 
 
-def test_threads(join: Any) -> None:
+def test_threads(join: Join) -> None:
     running: set[int] = set()
 
     def handle(shard: zklock.Shard) -> None:
@@ -500,7 +472,7 @@ def test_threads(join: Any) -> None:
     assert not running
 
 
-def test_an_executor_of_the_user(join: Any) -> None:
+def test_an_executor_of_the_user(join: Join) -> None:
     """Two threads, so that two shards are handled at a time, and the others wait for theirs."""
     running: list[int] = []
 
@@ -517,7 +489,7 @@ def test_an_executor_of_the_user(join: Any) -> None:
         assert executor.submit(lambda: "still mine").result(SOON) == "still mine"
 
 
-def test_asyncio(join: Any) -> None:
+def test_asyncio(join: Join) -> None:
     running: set[int] = set()
     loops = set()
 
@@ -587,7 +559,7 @@ def test_a_loop_of_the_user_that_is_closed(zklock_connect: Any, zklock_path: str
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_processes(join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+def test_processes(join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
     executor: Any = "processes"
     if not own:
@@ -604,7 +576,7 @@ def test_processes(join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, o
 
 
 def test_processes_hear_of_the_loss(
-    join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zklock_client: Any
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zklock_client: Any
 ) -> None:
     monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
     one = join("a", shards=1, handler=handle_in_a_process, executor="processes")
@@ -614,24 +586,9 @@ def test_processes_hear_of_the_loss(
     wait_for(lambda: len(list(tmp_path.glob("*-began"))) == 2, SOON, "handled again")
 
 
-def test_a_killed_process_is_replaced(
-    join: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
-    join("a", shards=1, handler=handle_in_a_process, executor="processes", retry=(0.05, 0.1))
-
-    def pids() -> set[int]:
-        texts = [path.read_text() for path in tmp_path.glob("*-began")]
-        return {int(text.split()[0]) for text in texts if " " in text}
-
-    (first,) = wait_for(pids, SOON, "handled")
-    os.kill(first, signal.SIGKILL)
-    wait_for(lambda: pids() - {first}, SOON, "handled by another")
-
-
 def test_a_failing_handler_is_called_again(
     front: Front,
-    join: Any,
+    join: Join,
     zklock_connect: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -655,7 +612,7 @@ def test_a_failing_handler_is_called_again(
     assert sum("the handler of shard 0 raised" in it.message for it in caplog.records) == 4
 
 
-def test_a_failing_handler_is_stopped_where_asked(front: Front, join: Any) -> None:
+def test_a_failing_handler_is_stopped_where_asked(front: Front, join: Join) -> None:
     calls: list[int] = []
 
     def handle(shard: zklock.Shard) -> Steps:
@@ -671,7 +628,9 @@ def test_a_failing_handler_is_stopped_where_asked(front: Front, join: Any) -> No
     assert counts(one) == [3]
 
 
-def test_callbacks_that_raise_hold_nothing_up(front: Front, join: Any) -> None:
+def test_callbacks_that_raise_hold_nothing_up(
+    front: Front, join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(shard: int, grant: Any) -> None:
         raise ValueError("the callback's own")
 
@@ -694,9 +653,11 @@ def test_callbacks_that_raise_hold_nothing_up(front: Front, join: Any) -> None:
     )
     wait_for(lambda: len(handled) == 3, SOON, "handled")
     one.stop()
+    for what in ("on_assigned", "on_revoked"):
+        assert sum(f"{what} of shard" in it.message for it in caplog.records) == 3
 
 
-def test_stop_says_what_does_not_end(front: Front, join: Any) -> None:
+def test_stop_says_what_does_not_end(front: Front, join: Join) -> None:
     finish = threading.Event()
     one = join("a", shards=2, handler=front.script(held_up(finish)))
     shared(one, total=2)
@@ -719,7 +680,7 @@ def test_a_stop_that_may_not_wait_finds_nothing_stuck_where_nobody_works(
 
 
 def test_stopped_in_the_middle_of_everything(
-    join: Any, zklock_client: Any, zklock_path: str
+    join: Join, zklock_client: Any, zklock_path: str
 ) -> None:
     for delay in range(0, 60, 4):
         one = join("a")
@@ -734,7 +695,7 @@ def test_stopped_in_the_middle_of_everything(
 
 
 def test_the_client_is_stopped_first(
-    front: Front, join: Any, zklock_connect: Callable[..., Any]
+    front: Front, join: Join, zklock_connect: Callable[..., Any]
 ) -> None:
     client = zklock_connect()
     one = join("a", client=client, handler=front.script(waits))

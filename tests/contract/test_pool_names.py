@@ -13,7 +13,7 @@ import zklock
 from tests.contract.handlers import Named
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, children
-from tests.contract.workers import Front, Join, joining, owns
+from tests.contract.workers import Front, Join, joining, owns, shared
 from zklock.testing import wait_for
 
 pytestmark = LASTING
@@ -24,18 +24,8 @@ NAMES = ["eu/west", "eu/east", "us", "7", "..", "Südost %2F"]
 @pytest.fixture
 def join(front: Front, other: Any, zklock_path: str) -> Iterator[Join]:
     """Return ``join(identity, **options)``: a started worker; they share a client."""
-    with joining(front, other, zklock_path, NAMES) as join:
+    with joining(front, zklock_path, lambda: other, shards=NAMES, settle=0.0) as join:
         yield join
-
-
-def shared(*pools: Any, shards: Sequence[Any] = NAMES) -> None:
-    def done() -> bool:
-        owned = [set(pool.owned()) for pool in pools]
-        sizes = [len(mine) for mine in owned]
-        together = sum(sizes) == len(shards) and set().union(*owned) == set(shards)
-        return together and max(sizes) - min(sizes) <= 1
-
-    wait_for(done, SOON, lambda: f"{[pool.owned() for pool in pools]}")
 
 
 def test_shards_have_names_everywhere(join: Join, other: Any, zklock_path: str) -> None:
@@ -69,7 +59,7 @@ def test_shards_have_names_everywhere(join: Join, other: Any, zklock_path: str) 
     assert len(children(other, f"{zklock_path}/shards")) == len(NAMES)
     before = set(one.owned())
     two = join("b")
-    shared(one, two)
+    shared([one, two], NAMES)
     assert set(revoked) == before - set(one.owned())
 
 
@@ -119,7 +109,7 @@ def test_what_was_written_over_by_the_other_kind_is_passed_over(
     other.set(f"{zklock_path}/shards", b"2")
     wait_for(lambda: "6 shards with names stay" in caplog.text, SOON)
     two = join("b", shards=2)  # it is as it would have to be, but for the leader
-    shared(one, two)
+    shared([one, two], NAMES)
 
 
 def by_site(shards: Sequence[Any], workers: Sequence[zklock.PlannedWorker]) -> Mapping[Any, str]:
@@ -183,7 +173,7 @@ def test_one_that_makes_no_plan_moves_nothing(
     assert one.is_leader
     assign.does = zklock.balanced
     two.set_capacity(1.0)  # news: it is asked again
-    shared(one, two)
+    shared([one, two], NAMES)
 
 
 def test_it_is_asked_again_without_news(
@@ -252,7 +242,7 @@ def test_one_that_does_not_return_is_told_of_and_another_leads(
     wait_for(lambda: "this worker gives up the lead and waits" in caplog.text, SOON)
     assert caplog.text.count("assign= has not returned for 0.1 s: no shard moves") == 1
     wait_for(lambda: two.is_leader, SOON)
-    shared(one, two)
+    shared([one, two], NAMES)
     assert one.drain(SOON)  # the plan for it is made by the other
     owns(two, *NAMES)
 
@@ -260,6 +250,7 @@ def test_one_that_does_not_return_is_told_of_and_another_leads(
 def test_one_that_was_left_behind_is_not_called_beside_itself(
     join: Join, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("zklock._pool.rebalancer._LATE", 0.1)
     monkeypatch.setattr("zklock._pool.rebalancer._OVERDUE", 0.2)
     one = join("a", assign=hanging)
     said = "this worker gives up the lead and waits"
@@ -281,7 +272,7 @@ def test_a_leader_that_is_lost_does_not_wait_for_it(
     first = min(children(other, election), key=lambda name: name.rpartition("-")[2])
     other.delete(f"{election}/{first}")
     wait_for(lambda: two.is_leader and not one.is_leader, SOON)
-    shared(one, two)
+    shared([one, two], NAMES)
 
 
 def test_of_two_with_one_identity_the_later_one_is_asked_about(join: Join) -> None:

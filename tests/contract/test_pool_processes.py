@@ -15,34 +15,22 @@ from typing import Any
 
 import pytest
 
-import zklock
+from tests.contract.fronts import Threads
 from tests.contract.handlers import Handle, alive, noted, tokens
 from tests.contract.support import ROOT, SOON
+from tests.contract.workers import Join, joining
 from zklock._pool import processes
 from zklock.testing import wait_for
 
-Join = Callable[..., Any]
 SHARDS = 4
 
 
 @pytest.fixture
 def join(zklock_connect: Callable[..., Any], zklock_path: str) -> Iterator[Join]:
     """Return ``join(identity, **options)``: a started worker with a session of its own."""
-    pools: list[zklock.WorkerPool] = []
-
-    def start(identity: str, **options: Any) -> zklock.WorkerPool:
-        settings: dict[str, Any] = {"executor": "processes", "retry": (0.05, 0.1)}
-        settings["shards"] = SHARDS
-        pool = zklock.WorkerPool(
-            zklock_connect(), zklock_path, identity=identity, **(settings | options)
-        )
-        pools.append(pool)
-        pool.start()
-        return pool
-
-    yield start
-    for pool in pools:
-        pool.stop()
+    options: dict[str, Any] = {"executor": "processes", "retry": (0.05, 0.1), "shards": SHARDS}
+    with joining(Threads(), zklock_path, zklock_connect, **options) as join:
+        yield join
 
 
 def began(folder: Path, count: int = SHARDS) -> dict[int, int]:
@@ -205,6 +193,7 @@ def test_what_a_handler_has_forked_knows_that_the_shard_is_lost(join: Join, tmp_
 SCRIPT = """
 import sys
 import zklock
+from tests.contract.fronts import Threads
 from tests.contract.handlers import Handle
 
 if __name__ == "__main__":

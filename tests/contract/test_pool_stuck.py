@@ -26,7 +26,7 @@ PATIENCE = 0.2
 @pytest.fixture
 def join(front: Front, other: Any, zklock_path: str) -> Iterator[Join]:
     """Return ``join(identity, **options)``: a started worker; they share a client."""
-    with joining(front, other, zklock_path, 1) as join:
+    with joining(front, zklock_path, lambda: other, shards=1, settle=0.0) as join:
         yield join
 
 

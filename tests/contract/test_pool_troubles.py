@@ -15,9 +15,10 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import zklock
-from tests.contract.fronts import Loop, Steps, Threads
+from tests.contract import workers
+from tests.contract.fronts import Steps, Threads
 from tests.contract.support import SOON, Child, children, now_of, reaches, run, tree
-from tests.contract.workers import numbers
+from tests.contract.workers import Front, Join, joining, numbers
 from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
 from zklock._election import base
@@ -28,25 +29,13 @@ from zklock._pool.publication import Publication
 from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 12
-Front = Threads | Loop
-Join = Callable[..., Any]
 
 
 @pytest.fixture
 def join(front: Front, zklock_connect: Callable[..., Any], zklock_path: str) -> Iterator[Join]:
     """Return ``join(identity, **options)``: a started worker with a session of its own."""
-    pools: list[Any] = []
-
-    def start(identity: str, **options: Any) -> Any:
-        client = options.pop("client", None) or zklock_connect()
-        pool = front.pool(client, zklock_path, identity=identity, **{"shards": SHARDS, **options})
-        pools.append(pool)
-        pool.start()
-        return pool
-
-    yield start
-    for pool in pools:
-        pool.stop()
+    with joining(front, zklock_path, zklock_connect, shards=SHARDS) as join:
+        yield join
 
 
 def owned(*pools: Any) -> list[int]:
@@ -54,13 +43,7 @@ def owned(*pools: Any) -> list[int]:
 
 
 def shared(*pools: Any, total: int = SHARDS) -> None:
-    """Wait until the workers own all shards, in equal parts."""
-
-    def done() -> bool:
-        counts = [len(pool.owned()) for pool in pools]
-        return max(counts) - min(counts) <= 1 and owned(*pools) == list(range(total))
-
-    wait_for(done, SOON, lambda: f"{total} shards, but {[len(pool.owned()) for pool in pools]}")
+    workers.shared(pools, range(total))
 
 
 class Calls:
@@ -215,14 +198,14 @@ def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
     attend, gone, leave = nodes.attend, Membership._gone, Membership._leave
     told, leaving, stopped = threading.Event(), threading.Event(), []
 
-    def slow_to_end(desk: Any, tell: Any, left: Callable[[], object]) -> Any:
+    def slow_to_end(worker: Any, tell: Any, left: Callable[[], object]) -> Any:
         def ends() -> None:
             left()
             assert told.wait(SOON)
             stopped.append(run(pool.stop))
             assert leaving.wait(SOON)
 
-        return attend(desk, tell, ends)
+        return attend(worker, tell, ends)
 
     def tells(self: Membership[Any]) -> None:
         gone(self)
@@ -264,10 +247,10 @@ def test_a_client_that_is_started_again_has_no_half_of_a_worker(
         held_up.set()
         go_on.wait(SOON)
 
-    pool._agenda.later(hold_up)
+    pool._task_queue.later(hold_up)
     assert held_up.wait(SOON)
     client.stop()
-    pool._campaign.join(SOON)
+    wait_for(lambda: pool._stopping, SOON, "the thread that leads has seen it")
     client.start()
     go_on.set()
     wait_for(lambda: pool._closed, SOON, "the worker has left")
@@ -725,9 +708,9 @@ def refusing(call: Callable[..., Any], times: int, of: Callable[..., bool]) -> C
 def test_without_threads_for_a_while(
     front: Front, join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The election, the callbacks and the end of a pool each need one."""
-    led = refusing(zklock.LeaderElection.run, 2, lambda *_, **__: True)
-    monkeypatch.setattr(zklock.LeaderElection, "run", led)
+    """The callbacks need one, and what leads asks for one."""
+    led = refusing(zklock.LeaderElection.acquire, 2, lambda *_, **__: True)
+    monkeypatch.setattr(zklock.LeaderElection, "acquire", led)
     called = refusing(OwnThreads.submit, 3, lambda *given: isinstance(given[-1], zklock.Grant))
     monkeypatch.setattr(OwnThreads, "submit", called)
     assigned = Assigned()
@@ -740,10 +723,6 @@ def test_without_threads_for_a_while(
     assert len(assigned.numbers) == 3
     assert caplog.text.count("this worker cannot lead: can't start new thread") == 1
     assert caplog.text.count("on_assigned of shard") == 3
-    ended = refusing(
-        threading.Thread, 1, lambda *_, **options: options.get("name") == "zklock-stop"
-    )
-    monkeypatch.setattr("zklock._pool.member.threading.Thread", ended)
     pool.stop()
     assert pool.owned() == {}
 

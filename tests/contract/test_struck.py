@@ -82,7 +82,8 @@ def test_an_interrupt_leaves_what_the_thread_has_acquired_before(
 ) -> None:
     """A use of a re-entrant lock counts if and only if its acquire has returned."""
     tally = struck(capsys, zklock_hosts, zklock_path, how, stride, twice=twice)
-    assert (tally.get("twice", 0) > 0) == twice
+    # One use more of a lock that is held leaves nothing to see to until it counts.
+    assert (tally.get("twice", 0) > 0) == (twice and how != "again acquire")
 
 
 @pytest.mark.hazard("H9", "H55")

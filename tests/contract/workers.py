@@ -1,8 +1,8 @@
-"""Workers of one pool that share a client, for tests in which their sessions are not the matter."""
+"""Workers of one pool, and what they own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -15,20 +15,34 @@ Join: TypeAlias = Callable[..., Any]
 
 
 @contextmanager
-def joining(front: Front, client: Any, path: str, shards: Any) -> Iterator[Join]:
-    """Yield ``join(identity, **options)``: a started worker; all are stopped at the end."""
+def joining(front: Front, path: str, connect: Callable[[], Any], **defaults: Any) -> Iterator[Join]:
+    """Yield ``join(identity, **options)``: a started worker; all are stopped at the end.
+
+    ``connect()`` returns the client of a worker for which the options have none.
+    """
     pools: list[Any] = []
 
     def start(identity: str, **options: Any) -> Any:
-        settings = {"shards": shards, "settle": 0.0, **options}
-        pool = front.pool(client, path, identity=identity, **settings)
-        pool.start()
+        client = options.pop("client", None) or connect()
+        pool = front.pool(client, path, identity=identity, **{**defaults, **options})
         pools.append(pool)
+        pool.start()
         return pool
 
     yield start
     for pool in pools:
         pool.stop()
+
+
+def shared(pools: Iterable[Any], shards: Iterable[Any]) -> None:
+    """Wait until the workers own all shards, each one, in equal parts."""
+
+    def done() -> bool:
+        sizes = [len(pool.owned()) for pool in pools]
+        owned = [shard for pool in pools for shard in pool.owned()]
+        return sorted(owned) == sorted(shards) and max(sizes) - min(sizes) <= 1
+
+    wait_for(done, SOON, lambda: f"{[sorted(pool.owned()) for pool in pools]}")
 
 
 def numbers(text: str) -> set[int]:

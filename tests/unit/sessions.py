@@ -20,6 +20,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 import zklock
 from tests.fakes import Link, Server, failure
+from zklock._election.candidate import Candidacy
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
 from zklock._engine.lease import LeaseSettings
@@ -28,7 +29,6 @@ from zklock._engine.session import Session
 from zklock._kazoo import states
 from zklock._kazoo.store import Results
 from zklock._recipes import lock as lock_recipe, names
-from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Batch, Failure, Request
 
 PATH = "/lock"
@@ -270,6 +270,8 @@ class FakeThread:
 
     def later(self, job: Callable[[], object]) -> None:
         self.after(0.0, job)
+
+    post = later
 
     def after(self, seconds: float, job: Callable[[], object]) -> Callable[[], object]:
         self._world.check_free()

@@ -134,11 +134,6 @@ def test_what_two_have_is_given_to_one() -> None:
     assert sorted([*found["a"], *found["b"]]) == [0, 1]
 
 
-@given(st.frozensets(st.integers(0, 500)))
-def test_numbers_as_text(numbers: frozenset[int]) -> None:
-    assert decode(encode(numbers), 65536) == numbers
-
-
 def test_text_is_short() -> None:
     assert encode([3, 1, 2, 7, 9, 10]) == "1-3,7,9-10"
     assert encode([]) == ""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.contract.struck import Moments
 from tests.fakes import Client, FakeGrant, Server, failure, outcome, settle
-from tests.unit.bytecodes import bounds_except, nothing_collected
 from zklock import _engine
 from zklock._engine.attempt import Attempt
 from zklock._engine.transition_table import IllegalStep
@@ -236,58 +235,20 @@ def test_an_attempt_whose_client_is_closed_as_it_begins_is_over(enters: bool) ->
 
 # Exceptions out of nowhere.
 
-STEPPED = {
-    str(Path(_engine.__file__).with_name(f"{name}.py"))
-    for name in ("attempt", "mailbox", "outcome", "stages", "machine")
-}
-
-
-STRIDE = 5
-"""Every so many instructions an interrupt strikes, so that a run is over in seconds."""
-
-
-class Strike:
-    """Raises a KeyboardInterrupt at one instruction of what drives a recipe, and at another."""
-
-    def __init__(self, *at: int) -> None:
-        self.count = 0
-        self.at = set(at)
-        self.struck: list[str] = []
-
-    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        if frame.f_code.co_filename not in STEPPED:
-            return None
-        frame.f_trace_opcodes = True
-        return self._within
-
-    def _within(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "opcode" and not bounds_except(frame):
-            self.count += 1
-            if self.count in self.at:
-                code = frame.f_code
-                self.struck.append(f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}")
-                raise KeyboardInterrupt
-        return self._within
-
-    def run(self, call: Callable[[], object]) -> None:
-        before = sys.gettrace()
-        with nothing_collected():
-            sys.settrace(self)
-            try:
-                call()
-            finally:
-                sys.settrace(before)
+ENGINE = str(Path(_engine.__file__).parent)
 
 
 @contextmanager
 def elsewhere() -> Iterator[None]:
-    """What other threads do meanwhile: no KeyboardInterrupt strikes them."""
-    trace = sys.gettrace()
+    """What other threads do meanwhile: no interrupt strikes them."""
+    trace, profile = sys.gettrace(), sys.getprofile()
     sys.settrace(None)
+    sys.setprofile(None)
     try:
         yield
     finally:
         sys.settrace(trace)
+        sys.setprofile(profile)
 
 
 class Swift(Client):
@@ -332,9 +293,11 @@ def parked(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[],
 SCENES = [free, taken, waiting, under_way, parked]
 
 
-def is_cleaned_up_after(scene: Callable[..., Callable[[], object]], strike: Strike) -> None:
-    """Have a call interrupted; its caller gives up, and nothing may be left behind."""
-    server = Server()
+def struck(
+    scene: Callable[..., Callable[[], object]], where: int, at: int, then: int = 0
+) -> Moments:
+    """Have one call of two interrupted; its caller gives up, and nothing may be left behind."""
+    server, moments = Server(), Moments(folder=ENGINE)
     client, other = Swift(server), Swift(server)
     attempt = client.acquire(entry())
     call = scene(client, other, attempt)
@@ -348,39 +311,47 @@ def is_cleaned_up_after(scene: Callable[..., Callable[[], object]], strike: Stri
         if not attempt.give_up():
             attempt.when_done(abandon)
 
-    for each in (call, withdraw, withdraw):
-        with suppress(KeyboardInterrupt):
-            strike.run(each)
+    for number, each in enumerate((call, withdraw)):
+        if number == where:
+            moments.run(each, at, then)
+        else:
+            each()
     withdraw()
     settle([client, other])
-    assert attempt.done, strike.struck
+    assert attempt.done, moments.where
     for holder in server.grants:
         if not holder.over:
             holder.client.release(holder)
     settle([client, other])
-    assert not server.tree.names(PATH), strike.struck
-    assert client.attempts == 0, strike.struck
+    assert not server.tree.names(PATH), moments.where
+    assert client.attempts == 0, moments.where
     last = client.acquire(entry()).start()
     settle([client])
     assert isinstance(outcome(last), FakeGrant)
+    return moments
 
 
 @pytest.mark.hazard("H9")
+@pytest.mark.parametrize("where", [0, 1])
 @pytest.mark.parametrize("scene", SCENES)
-def test_an_interrupt_at_one_instruction_or_another_leaves_nothing(scene: Any) -> None:
-    for at in count(1, STRIDE):  # how many there are differs from run to run, since Python 3.12
-        strike = Strike(at)
-        is_cleaned_up_after(scene, strike)
-        if not strike.struck:
+def test_an_interrupt_at_any_moment_leaves_nothing(scene: Any, where: int) -> None:
+    for at in count(1):
+        if not struck(scene, where, at).where:
             break
-    assert at > 300
+    assert at > 3
 
 
 @pytest.mark.hazard("H9")
+@pytest.mark.parametrize("where", [0, 1])
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_second_interrupt_while_the_first_is_seen_to_leaves_nothing(scene: Any) -> None:
-    whole = Strike()
-    is_cleaned_up_after(scene, whole)
-    for at in range(1, whole.count + 1, 13 * STRIDE):
-        for then in (1, 3, 7, 15, 30, 60):
-            is_cleaned_up_after(scene, Strike(at, at + then))
+def test_a_second_interrupt_while_the_first_is_seen_to_leaves_nothing(
+    scene: Any, where: int
+) -> None:
+    for at in count(1):
+        for then in (1, 2, 3, 5, 8):
+            moments = struck(scene, where, at, then)
+            if not moments.twice:
+                break
+        if not moments.where:
+            break
+    assert at > 3

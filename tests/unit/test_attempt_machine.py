@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.fakes import failure
+from tests.fakes import NoSession, failure
 from tests.modes import examples
 from tests.unit.test_attempt_state import CASES
 from zklock._engine.attempt import Attempt
@@ -51,7 +51,7 @@ class Call:
     off: bool = False
 
 
-class Host:
+class Host(NoSession):
     """Does what it is told, and nothing by itself. ``meanwhile`` is called in its next call."""
 
     def __init__(self) -> None:
@@ -98,9 +98,6 @@ class Host:
             call.off = True
 
         return call_off
-
-    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
-        raise NotImplementedError
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         raise NotImplementedError

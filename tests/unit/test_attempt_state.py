@@ -25,7 +25,7 @@ WATCHED          -        -        PARKED   BATCH   REST     CLAIM    RUNNING  P
 GIVEN_UP         RUNNING  -        RUNNING  BATCH   REST     RUNNING  RUNNING  RUNNING  OVER
 SESSION_GONE     NEW      -        RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  OVER
 CLIENT_OVER      RUNNING  -        RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  OVER
-TORN             OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER
+INTERRUPTED      OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER
 SENDS            -        BATCH   -        -        -        -        -        -        -
 PARKS            -        PARKED   -        -        -        -        -        -        -
 CLAIMS           -        CLAIM    -        -        -        -        -        -        -

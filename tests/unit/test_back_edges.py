@@ -32,7 +32,6 @@ HARMLESS = {
     "_pool/processes.py run": "a thread of the pool runs it",
     "_pool/rebalancer.py run": "the leader's own thread runs it",
     "_recipes/follow.py follow_folder": "a recipe, which makes nothing",
-    "contrib/celery/tasks.py _hold": "a thread of its own holds the lock",
     "contrib/tooz.py break_": "nothing but an error is translated",
     "fencing/http.py __call__": "nothing is held yet",
 }

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.fakes import Client, FakeGrant, Server, outcome, settle, uuids
+from zklock._election.candidate import Candidacy, successor
 from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names, nodedata
-from zklock._recipes.candidate import Candidacy, successor
 from zklock._recipes.effects import HandOver
 from zklock._recipes.queries import Contender
 from zklock.errors import NoSuchMember

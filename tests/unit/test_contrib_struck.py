@@ -18,10 +18,8 @@ from kazoo.protocol.states import KeeperState
 from tests.at_once import at_once
 from tests.unit.bytecodes import nothing_collected
 from zklock.contrib._clients import ProcessClients
-from zklock.contrib._running import Running
 from zklock.contrib.apscheduler import LeaderJobs
 from zklock.contrib.celery import LeaderScheduler
-from zklock.testing import wait_for
 
 SOON = 60.0
 ROUNDS = 400
@@ -127,35 +125,6 @@ def test_a_client_that_is_closed_for_good_is_followed_by_another_one(state: str)
         made[-1].client_state = state
     clients.end()
     assert all(client.ended for client in made)
-
-
-def test_who_waits_is_told_of_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zklock.contrib._running.TURN", 100 * SOON)
-    running = Running()
-    running.pieces.update(one=None, other=None)
-    waiting = threading.Thread(target=running.wait, daemon=True)
-    waiting.start()
-    for piece in ("one", "other"):
-        assert waiting.is_alive()
-        wait_for(lambda: running._ends is not None, SOON, "the wait")
-        running.pieces.pop(piece)
-        running.tell()
-    waiting.join(SOON)
-    assert not waiting.is_alive()
-
-
-def test_who_ends_untold_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zklock.contrib._running.TURN", 0.01)
-    running = Running()
-    running.pieces["one"] = None
-    waiting = threading.Thread(target=running.wait, daemon=True)
-    waiting.start()
-    wait_for(lambda: running._ends is not None, SOON, "the wait")
-    running.pieces.pop("one")  # struck before tell()
-    waiting.join(SOON)
-    assert not waiting.is_alive()
-    running.tell()  # nobody waits: nothing is kept for later
-    assert running._ends is None
 
 
 def over() -> Any:

@@ -16,6 +16,8 @@ from zklock import aio
 ROOT = Path(zklock.__file__).parent
 ROOMS = ["_ground", "_recipes", "_wire", "_kazoo", "_engine", "_locks", "_election", "_pool"]
 """From the ground up: a room imports those before it, and no other."""
+PURE = {"_election.candidate", "_election.observe"}
+"""The recipes of elections."""
 GROUND = {"_version", "token", "errors"}
 """Public modules beside the rooms: they import each other and the ground."""
 WAITING = {
@@ -134,7 +136,9 @@ def test_rooms_stand_on_those_before_them(module: str) -> None:
     assert {room(name) for name in ours(module)} <= below
 
 
-@pytest.mark.parametrize("module", [name for name in ALL if room(name) in {"_recipes", "_wire"}])
+@pytest.mark.parametrize(
+    "module", [*sorted(PURE), *(name for name in ALL if room(name) in {"_recipes", "_wire"})]
+)
 def test_what_is_pure_knows_no_thread_clock_loop_or_kazoo(module: str) -> None:
     assert not {name.split(".")[0] for name in imported(module)} & IMPURE
     assert "_ground.clock" not in ours(module)
@@ -201,7 +205,7 @@ def test_what_is_undone_twice_is_undone_first() -> None:
                         call.lineno for call in ast.walk(handler) if isinstance(call, ast.Call)
                     ]
                     assert min(lines) >= node.lineno, f"{module}, line {node.lineno}"
-    assert found > 12
+    assert found > 5
 
 
 def _undoes_twice(node: ast.Try) -> bool:

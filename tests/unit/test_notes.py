@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.fakes import Client, FakeGrant, Server, Written, outcome, settle, uuids
+from zklock._election.candidate import Candidacy
 from zklock._engine.attempt import Attempt
 from zklock._recipes import lock, names, nodedata, notes, queries
-from zklock._recipes.candidate import Candidacy
 from zklock._recipes.notes import Notes
 from zklock.errors import ZkLockError
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from zklock._election.changes import Feed
+from zklock._election.observe import LeaderChange, ObservedQueue
 from zklock._recipes import steps
 from zklock._recipes.effects import Listing
-from zklock._recipes.observe import LeaderChange, ObservedQueue
 
 
 def node(number: int) -> str:

@@ -3,93 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.contract.support import SOON
-from tests.unit.bytecodes import Bytecodes, Struck
 from zklock._engine.outcome import Once, Outcome
 
 pytestmark = pytest.mark.hazard("H9", "H55")
 
-HERE = "_engine/outcome.py"
-NAMES = ("first", "second", "third")
 
-
-def resolved(outcome: Outcome[int], made: list[str]) -> Callable[[], None]:
-    """Return what resolves an outcome that others wait for."""
-    for name in NAMES:
-        outcome.when_done(partial(made.append, name))
-    return lambda: outcome._resolve(1, None)
-
-
-def asked(outcome: Outcome[int], made: list[str]) -> Callable[[], None]:
-    """Return what asks for calls when there is an outcome already."""
-    outcome._resolve(1, None)
-
-    def ask() -> None:
-        for name in NAMES:
-            outcome.when_done(partial(made.append, name))
-
-    return ask
-
-
-def test_struck_while_it_is_told_it_makes_every_call() -> None:
-    bytecodes = Bytecodes(HERE)
-    bytecodes.run(resolved(Outcome(), []))
-    assert bytecodes.count > 30
-    for at in range(1, bytecodes.count + 1):
-        outcome: Outcome[int] = Outcome()
-        made: list[str] = []
-        bytecodes.run(resolved(outcome, made), at)
-        assert not outcome.done or tuple(dict.fromkeys(made)) == NAMES, at
-
-
-def test_struck_while_it_is_asked_it_makes_what_it_has_taken() -> None:
-    bytecodes = Bytecodes(HERE)
-    bytecodes.run(asked(Outcome(), []))
-    for at in range(1, bytecodes.count + 1):
-        outcome: Outcome[int] = Outcome()
-        made: list[str] = []
-        bytecodes.run(asked(outcome, made), at)
-        taken = len(set(made))
-        assert tuple(dict.fromkeys(made)) == NAMES[:taken], at
-        assert not outcome._when_done, at
-
-
-def test_a_call_that_is_struck_is_made_again() -> None:
+def test_a_call_that_an_interrupt_strikes_is_made_again_when_that_is_asked_for() -> None:
     outcome: Outcome[int] = Outcome()
     made: list[str] = []
 
     def struck() -> None:
         made.append("struck")
         if len(made) == 1:
-            raise Struck
+            raise KeyboardInterrupt
 
     outcome.when_done(struck)
     outcome.when_done(partial(made.append, "next"))
-    with pytest.raises(Struck):
+    with pytest.raises(KeyboardInterrupt):
         outcome._resolve(1, None)
+    outcome._make_again()
+    outcome._resolve(2, None)
     assert made == ["struck", "struck", "next"]
-
-
-def test_an_error_of_a_call_is_raised_and_stops_no_other() -> None:
-    outcome: Outcome[int] = Outcome()
-    made: list[str] = []
-
-    def fails() -> None:
-        made.append("fails")
-        raise ValueError
-
-    outcome.when_done(fails)
-    outcome.when_done(partial(made.append, "next"))
-    with pytest.raises(ValueError):  # noqa: PT011
-        outcome._resolve(1, None)
-    outcome._resolve(1, None)
-    assert made == ["fails", "fails", "next"]
+    assert outcome.result() == 1
 
 
 def test_a_call_that_lasts_keeps_no_other_from_being_made() -> None:

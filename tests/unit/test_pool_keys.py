@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from typing import Any
 
 import pytest
@@ -27,14 +28,20 @@ def test_what_was_asked_for_is_read_again(shards: Any) -> None:
     assert set(checked) == (set(range(shards)) if isinstance(shards, int) else shards)
 
 
-@settings(max_examples=50, deadline=None)
-@given(NAMES)
-def test_names_go_through_every_node(names: set[str]) -> None:
-    token = FencingToken(2**40, 5)
-    assert decode(encode(names)) == frozenset[Key](names)
-    assert nodes.parse_assigned(nodes.assigned_data(token, names)) == frozenset[Key](names)
-    tokens: dict[Key, FencingToken] = dict.fromkeys(names, token)
+@settings(max_examples=100, deadline=None)
+@given(st.one_of(st.sets(st.integers(0, keys.MAX_SHARDS - 1)), NAMES), st.integers(0, 2**31 - 1))
+def test_keys_go_through_every_node(some: set[Key], sequence: int) -> None:
+    token = FencingToken(2**40, sequence)
+    mine = frozenset(some)
+    assert decode(encode(mine)) == mine
+    assert nodes.parse_assigned(nodes.assigned_data(token, mine)) == mine
+    tokens = dict.fromkeys(mine, token)
     assert nodes.parse_owned(nodes.owned_data(tokens)) == tokens
+
+
+def test_what_was_not_written_yet_has_no_keys() -> None:
+    assert nodes.parse_assigned(b"") == frozenset()
+    assert nodes.parse_owned(b"") == {}
 
 
 def test_no_two_shards_have_one_lock() -> None:
@@ -80,10 +87,19 @@ def test_what_is_no_list_of_names(data: bytes) -> None:
     assert nodes.parse_assigned(b"1 " + data) in {None, frozenset()}
 
 
+@pytest.mark.parametrize(
+    "data", [b"\xff", b"many", b"0", b"-5", b"65537", b"9" * 5000, b"", b"1.0"]
+)
+def test_what_is_no_number_of_shards(data: bytes) -> None:
+    assert parse_shards(data) is None
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.binary())
 def test_whatever_a_worker_says_that_it_has_is_read(data: bytes) -> None:
     assert nodes.parse_owned(b"N" + data) == {}
+    assert nodes.parse_owned(data) == {}
+    assert nodes.parse_owned(zlib.compress(data[: len(data) // 14 * 14] + b"\0")) == {}
 
 
 def test_the_most_names_fit_into_every_node() -> None:

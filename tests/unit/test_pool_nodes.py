@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import random
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,19 +13,19 @@ import pytest
 from hypothesis import given, strategies as st
 
 from zklock._pool import nodes
-from zklock._pool.keys import MAX_SHARDS, Key, parse_shards
+from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.nodes import WorkerRecord
+from zklock._recipes import steps
 from zklock._recipes.effects import (
     Create,
     Delete,
-    DeleteIf,
     Disown,
-    Exists,
     Failed,
     Failure,
     GiveUp,
     List,
     Node,
+    Pause,
     Read,
     SessionReplaced,
     Sync,
@@ -94,38 +93,10 @@ def test_what_is_no_assignment(data: bytes) -> None:
     assert nodes.parse_assigned(data) is None
 
 
-@pytest.mark.parametrize(
-    "data", [b"\xff", b"many", b"0", b"-5", b"65537", b"9" * 5000, b"", b"1.0"]
-)
-def test_what_is_no_number_of_shards(data: bytes) -> None:
-    assert parse_shards(data) is None
-
-
-@given(st.binary())
-def test_whatever_a_worker_says_that_it_has_is_read(data: bytes) -> None:
-    assert nodes.parse_owned(data) == {}
-    assert nodes.parse_owned(zlib.compress(data[: len(data) // 14 * 14] + b"\0")) == {}
-
-
 def test_the_longest_identity_fits() -> None:
     profile = WorkerRecord("\x01" * 4096, 1.0)
     assert len(bytes(profile)) < LIMIT / 10
     assert json.loads(bytes(profile))["identity"] == profile.identity
-
-
-@given(st.frozensets(st.integers(0, MAX_SHARDS - 1)))
-def test_assigned(numbers: frozenset[int]) -> None:
-    data = nodes.assigned_data(FencingToken(1, 2), numbers)
-    assert nodes.parse_assigned(data) == numbers
-    assert nodes.parse_assigned(b"") == frozenset()
-
-
-@given(st.dictionaries(st.integers(0, 99), st.integers(0, 2**31 - 1)))
-def test_owned(sequences: dict[int, int]) -> None:
-    tokens: dict[Key, FencingToken]
-    tokens = {number: FencingToken(2**40, each) for number, each in sequences.items()}
-    assert nodes.parse_owned(nodes.owned_data(tokens)) == tokens
-    assert nodes.parse_owned(b"") == {}
 
 
 def test_what_one_worker_has_fits_into_its_nodes() -> None:
@@ -138,6 +109,19 @@ def test_what_one_worker_has_fits_into_its_nodes() -> None:
     assert len(nodes.owned_data(tokens)) < LIMIT
     every_other = nodes.assigned_data(FencingToken(1, 2), range(0, MAX_SHARDS, 2))
     assert len(every_other) < LIMIT / 2
+
+
+def test_many_nodes_are_read_some_at_a_time() -> None:
+    """ZooKeeper answers in order: a heartbeat waits behind what was asked for before it."""
+    paths = [f"/p/{number}" for number in range(600)]
+    recipe, asked = nodes.read(paths), list[int]()
+    batch: Any = next(recipe)
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            asked.append(len(batch))
+            batch = recipe.send(tuple([Node(each.path, b"", 1, False) for each in batch]))
+    assert asked == [256, 256, 88]
+    assert [node.path for node in stop.value.value] == paths
 
 
 def handed_out(sizes: list[int]) -> list[WriteAll]:
@@ -212,7 +196,7 @@ def test_what_is_forbidden_of_a_plan_is_told() -> None:
 @pytest.mark.hazard("H56")
 def test_a_worker_writes_for_the_version_that_was_read() -> None:
     """So what comes late undoes nothing."""
-    recipe = nodes.write("/p/x", b"now")
+    recipe = steps.overwrite("/p/x", b"now")
     assert next(recipe) == (Read("/p/x"),)
     assert recipe.send((Node("/p/x", b"", 1, True, 7),)) == (Write("/p/x", b"now", 7),)
     with pytest.raises(StopIteration):
@@ -221,7 +205,7 @@ def test_a_worker_writes_for_the_version_that_was_read() -> None:
 
 @pytest.mark.parametrize("why", [Failure.DROPPED, Failure.CHANGED, Failure.MISSING])
 def test_a_worker_that_does_not_know_what_was_written_reads_again(why: Failure) -> None:
-    recipe = nodes.write("/p/x", b"now")
+    recipe = steps.overwrite("/p/x", b"now")
     next(recipe)
     recipe.send((Node("/p/x", b"", 1, True, 7),))
     assert recipe.send((Failed(why, Exception("?")),)) == (Read("/p/x"),)
@@ -232,11 +216,11 @@ def test_a_worker_that_does_not_know_what_was_written_reads_again(why: Failure) 
 
 def test_a_worker_that_may_not_write_says_so() -> None:
     denied = Failed(Failure.DENIED, AccessDenied("/p/x: forbidden"))
-    recipe = nodes.write("/p/x", b"now")
+    recipe = steps.overwrite("/p/x", b"now")
     next(recipe)
     with pytest.raises(AccessDenied):
         recipe.send((denied,))
-    recipe = nodes.write("/p/x", b"now")
+    recipe = steps.overwrite("/p/x", b"now")
     next(recipe)
     recipe.send((Node("/p/x", b"", 1, True, 7),))
     with pytest.raises(AccessDenied):
@@ -245,15 +229,7 @@ def test_a_worker_that_may_not_write_says_so() -> None:
 
 PLACES = nodes.PoolPaths("/p")
 PLACE = PLACES.place("me")
-MEMBER = "/p/members/_c_u-member-0000000007"
 FAILED = {why: Failed(why, ZkLockError(str(why))) for why in Failure}
-
-
-def leaving(member: str | None = MEMBER) -> Any:
-    """Return the recipe of a worker that gives up its place."""
-    desk = nodes.WorkerNodes(PLACES, WorkerRecord("me", 1.0, rejoin_delay=5.0))
-    desk.member = member
-    return nodes._give_up_place(desk)
 
 
 def over(recipe: Any, answer: Any) -> None:
@@ -261,61 +237,56 @@ def over(recipe: Any, answer: Any) -> None:
         recipe.send(answer)
 
 
+FOUND = (Node(PLACE, b"", 1, False, 7),)
+READ, DELETE = (Read(PLACE),), (Delete(PLACE, 7),)
+
+
 @pytest.mark.hazard("H56")
-def test_a_place_is_deleted_for_the_worker_that_leaves() -> None:
-    """The worker that comes back has another node: a request that is late spares its place."""
-    recipe = leaving()
-    assert next(recipe) == (DeleteIf(PLACE, MEMBER, -1),)
+def test_a_place_is_deleted_as_it_was_read() -> None:
+    """The worker that comes back writes it anew: a request that is late spares its place."""
+    recipe = nodes._give_up_place(PLACE)
+    assert next(recipe) == READ
+    assert recipe.send(FOUND) == DELETE
     over(recipe, (None,))
 
 
-def test_a_place_that_may_have_been_deleted_is_asked_for_again() -> None:
-    recipe = leaving()
-    first = next(recipe)
-    assert recipe.send((FAILED[Failure.DROPPED],)) == first
-    assert recipe.send((FAILED[Failure.MISSING],)) == (Exists(MEMBER),)
-    assert recipe.send((FAILED[Failure.DROPPED],)) == first
-    assert recipe.send((FAILED[Failure.MISSING],)) == (Exists(MEMBER),)
-    over(recipe, (Node(MEMBER, b"", 1, True),))
-
-
-def test_a_worker_whose_node_is_gone_deletes_its_place_all_the_same() -> None:
-    recipe = leaving()
+def test_a_place_is_deleted_with_as_many_tries_as_it_takes() -> None:
+    """It does not end with the session: it is deleted in the next one, if there is one."""
+    recipe = nodes._give_up_place(PLACE)
     next(recipe)
-    recipe.send((FAILED[Failure.MISSING],))
-    assert recipe.send((FAILED[Failure.MISSING],)) == (Delete(PLACE),)
-    over(recipe, (None,))
-    assert next(leaving(None)) == (Delete(PLACE),)
-
-
-def test_a_place_whose_deletion_is_refused_is_deleted_with_as_many_tries_as_it_takes() -> None:
-    recipe = leaving()
-    next(recipe)
-    assert recipe.send((FAILED[Failure.OTHER],)) == (Delete(PLACE),)
-
-
-def test_a_place_does_not_end_with_the_session() -> None:
-    """The worker's node does. So its place is deleted in the next session, if there is one."""
-    recipe = leaving()
-    next(recipe)
-    assert recipe.throw(SessionReplaced(None)) == (Delete(PLACE),)
-    assert recipe.throw(SessionReplaced(None)) == (Delete(PLACE),)
-    over(recipe, (None,))
-    recipe = leaving()
-    next(recipe)
+    assert recipe.send(FOUND) == DELETE
+    assert recipe.send((FAILED[Failure.DROPPED],)) == DELETE
+    assert recipe.send((FAILED[Failure.CHANGED],)) == READ
+    assert recipe.send(FOUND) == DELETE
+    assert recipe.throw(SessionReplaced(None)) == READ
+    assert isinstance(recipe.send((FAILED[Failure.OTHER],)), Pause)
+    assert recipe.send(None) == READ
     with pytest.raises(StopIteration):
-        recipe.throw(SessionReplaced(ZkLockError("stopped")))
-    recipe = leaving()
+        recipe.send((FAILED[Failure.MISSING],))
+
+
+def test_the_place_of_a_client_that_is_stopped_stays() -> None:
+    recipe = nodes._give_up_place(PLACE)
     next(recipe)
+    final = SessionReplaced(ZkLockError("stopped"))
+    assert isinstance(recipe.throw(final), Pause)
+    with pytest.raises(StopIteration):
+        recipe.throw(final)
+
+
+def test_one_that_is_given_up_deletes_its_place_first() -> None:
+    recipe = nodes._give_up_place(PLACE)
+    next(recipe)
+    assert recipe.throw(GiveUp()) == READ
     with pytest.raises(GiveUp):
-        recipe.throw(GiveUp())
+        recipe.send((FAILED[Failure.MISSING],))
 
 
 def set_up(profile: WorkerRecord) -> tuple[Any, list[None]]:
     """Return a worker that has made its nodes, and what notes that it has left."""
     left: list[None] = []
-    desk = nodes.WorkerNodes(PLACES, profile)
-    recipe: Any = nodes.attend(desk, lambda *_: None, lambda: left.append(None))
+    worker = nodes.Registration(PLACES, profile)
+    recipe: Any = nodes.attend(worker, lambda *_: None, lambda: left.append(None))
     batch: Any = next(recipe)
     for number in range(3):
         (create,) = batch
@@ -338,9 +309,7 @@ def test_a_worker_that_may_not_make_its_place_takes_its_nodes_along() -> None:
     """It tries again later. If the nodes stayed, each would be given shards for ever."""
     denied = Failed(Failure.DENIED, AccessDenied("its place"))
     recipe, left = set_up(WorkerRecord("me", 1.0, rejoin_delay=5.0))
-    (beside,) = recipe.send((denied,))
-    assert isinstance(beside, DeleteIf)
-    assert recipe.send((denied,)) == (Delete(PLACE),)
+    assert recipe.send((denied,)) == READ
     gone = deleted(recipe, recipe.send((denied,)))
     assert [path.split("/")[2] for path in gone] == ["members", "assigned", "owned"]
     assert left == [None]
@@ -348,8 +317,8 @@ def test_a_worker_that_may_not_make_its_place_takes_its_nodes_along() -> None:
 
 def test_one_that_may_not_make_all_of_its_nodes_takes_the_others_along() -> None:
     denied = Failed(Failure.DENIED, AccessDenied("a node"))
-    desk = nodes.WorkerNodes(PLACES, WorkerRecord("me", 1.0))
-    recipe: Any = nodes.attend(desk, lambda *_: None, lambda: None)
+    worker = nodes.Registration(PLACES, WorkerRecord("me", 1.0))
+    recipe: Any = nodes.attend(worker, lambda *_: None, lambda: None)
     (create,) = next(recipe)
     recipe.send((Node(f"{create.prefix}0000000000", b"", 0, True),))
     assert recipe.send((denied,)) == (Sync(PLACES.owned), List(PLACES.owned))

@@ -21,9 +21,9 @@ from zklock._pool.processes import (
     _LOST,
     _RUNS,
     _STOPS,
-    Board,
     RemoteShard,
     RemoteStop,
+    SharedBoard,
     _Child,
 )
 from zklock._pool.runners import CannotRun
@@ -31,14 +31,14 @@ from zklock.token import FencingToken
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    made = Board()
+def board() -> Iterator[SharedBoard]:
+    made = SharedBoard()
     made.lease(clock() + 60)
     yield made
     made.close()
 
 
-def shard(board: Board, number: int, turn: int) -> RemoteShard:
+def shard(board: SharedBoard, number: int, turn: int) -> RemoteShard:
     """Return the shard as it arrives in the other process."""
     grant = cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
     made = RemoteShard(number, grant, RemoteStop(board.path, board.mark, number, turn))
@@ -47,7 +47,7 @@ def shard(board: Board, number: int, turn: int) -> RemoteShard:
     return found
 
 
-def test_told_to_stop_it_is_still_held(board: Board) -> None:
+def test_told_to_stop_it_is_still_held(board: SharedBoard) -> None:
     turn = board.begin(7)
     mine = shard(board, 7, turn)
     assert (mine.number, mine.token, mine.held) == (7, FencingToken(1, 2), True)
@@ -59,7 +59,7 @@ def test_told_to_stop_it_is_still_held(board: Board) -> None:
     mine.check()
 
 
-def test_lost(board: Board) -> None:
+def test_lost(board: SharedBoard) -> None:
     turn = board.begin(7)
     mine, other = shard(board, 7, turn), shard(board, 8, board.begin(8))
     board.note(7, turn, _LOST)
@@ -71,14 +71,14 @@ def test_lost(board: Board) -> None:
     assert other.held
 
 
-def test_lost_when_the_lease_is_over_and_nobody_says_so(board: Board) -> None:
+def test_lost_when_the_lease_is_over_and_nobody_says_so(board: SharedBoard) -> None:
     mine = shard(board, 7, board.begin(7))
     board.lease(clock() + 0.05)
     assert mine.should_stop.wait(20.0)
     assert not mine.held
 
 
-def test_an_earlier_turn_is_lost_for_good(board: Board) -> None:
+def test_an_earlier_turn_is_lost_for_good(board: SharedBoard) -> None:
     first = board.begin(7)
     mine = shard(board, 7, first)
     board.note(7, first, _STOPS)
@@ -90,7 +90,7 @@ def test_an_earlier_turn_is_lost_for_good(board: Board) -> None:
 
 
 def test_a_board_that_is_gone() -> None:
-    board = Board()
+    board = SharedBoard()
     board.lease(clock() + 60)
     mine = shard(board, 7, board.begin(7))
     assert mine.held
@@ -100,23 +100,14 @@ def test_a_board_that_is_gone() -> None:
     assert [mine.held, late.held, late.should_stop.is_set()] == [False, False, True]
 
 
-def test_the_last_shard(board: Board) -> None:
+def test_the_last_shard(board: SharedBoard) -> None:
     turn = board.begin(65535)
     assert shard(board, 65535, turn).held
     board.note(65535, turn, _RUNS)
     assert shard(board, 65535, turn).held
 
 
-def test_woken_by_another_thread(board: Board) -> None:
-    turn = board.begin(7)
-    mine = shard(board, 7, turn)
-    timer = threading.Timer(0.05, lambda: board.note(7, turn, _STOPS))
-    timer.start()
-    assert mine.should_stop.wait(20.0)
-    timer.join()
-
-
-def test_what_is_lost_stays_lost(board: Board) -> None:
+def test_what_is_lost_stays_lost(board: SharedBoard) -> None:
     turn = board.begin(7)
     mine = shard(board, 7, turn)
     board.note(7, turn, _LOST)
@@ -124,7 +115,7 @@ def test_what_is_lost_stays_lost(board: Board) -> None:
     assert not mine.held
 
 
-def test_nothing_of_a_board_is_in_the_file_system(board: Board) -> None:
+def test_nothing_of_a_board_is_in_the_file_system(board: SharedBoard) -> None:
     assert board.path.startswith(f"/proc/{os.getpid()}/fd/")
 
 
@@ -133,7 +124,7 @@ def test_a_board_without_the_proc_file_system(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: -1)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    board = Board()
+    board = SharedBoard()
     assert [str(path) for path in tmp_path.iterdir()] == [board.path]
     board.lease(clock() + 60)
     mine = shard(board, 7, board.begin(7))
@@ -143,7 +134,7 @@ def test_a_board_without_the_proc_file_system(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_board_in_the_same_place_is_not_taken_for_it(board: Board) -> None:
+def test_another_board_in_the_same_place_is_not_taken_for_it(board: SharedBoard) -> None:
     turn = board.begin(7)
     grant = cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
     other = RemoteShard(7, grant, RemoteStop(board.path, board.mark + 2, 7, turn))
@@ -165,7 +156,7 @@ def refuse_threads() -> None:
     setattr(threading.Thread, "start", no_thread)  # noqa: B010 (a method, for mypy)
 
 
-def test_a_process_that_cannot_start_its_thread_has_not_begun(board: Board) -> None:
+def test_a_process_that_cannot_start_its_thread_has_not_begun(board: SharedBoard) -> None:
     """So the handler has not failed: it is called again, whatever ``on_error`` is."""
     noted: list[int] = []
     handler = pickle.dumps(print)

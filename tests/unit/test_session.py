@@ -25,13 +25,14 @@ from zklock import (
     Loss,
     LossReason,
 )
+from zklock._election import observe
 from zklock._engine import watches
 from zklock._engine.attempt import Attempt
 from zklock._engine.lease import LeaseSettings
 from zklock._engine.watches import LOOK_AGAIN, Watchers
 from zklock._ground.events import Event
 from zklock._kazoo import states
-from zklock._recipes import names, nodedata, observe, queries
+from zklock._recipes import names, nodedata, queries
 from zklock._recipes.effects import Check, Delete, Exists, List, Sync, Watch
 from zklock._recipes.notes import Notes
 

@@ -17,7 +17,8 @@ from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import AccessDenied, ClientClosed, Grant, Loss, LossReason, WouldDeadlock, ZkLockError
 from zklock._engine import session as session_module
 from zklock._engine.attempt import Attempt
-from zklock._engine.grant import GrantOptions
+from zklock._engine.grant import End, GrantOptions
+from zklock._engine.grant_state import State
 from zklock._engine.lease import LeaseSettings
 from zklock._engine.session import LATE_TIMEOUTS, LATENESS, Session
 from zklock._kazoo import states
@@ -61,14 +62,14 @@ def entry_of(path: str) -> lock_recipe.Entry:
 # Several locks at once.
 
 
-def ask_for_both(world: World) -> Attempt[together.Ticket]:
+def ask_for_both(world: World) -> Attempt[Any]:
     """Ask for two locks in one transaction."""
     for path in PATHS:
         world.server.make_path(path)
     entries = [lock_recipe.Entry(path, b"me", names.Kind.EXCLUSIVE, alone=True) for path in PATHS]
     joint = tuple(GrantOptions(path, "me", Grant) for path in PATHS)
     return world.session.attempt(
-        together.acquire(entries, world.session.sweep),
+        together.acquire(entries),
         recover=lambda: together.leave(entries),
         terms=joint[0],
         joint=joint,
@@ -79,7 +80,8 @@ def both(world: World) -> tuple[Any, ...]:
     """Return the grants of two locks that are free."""
     attempt = ask_for_both(world)
     world.run()
-    return attempt.result().grants
+    grants: tuple[Any, ...] = attempt.result()
+    return grants
 
 
 def test_a_ticket_proves_the_session_and_is_granted_at_once(world: World) -> None:
@@ -92,7 +94,7 @@ def test_a_ticket_proves_the_session_and_is_granted_at_once(world: World) -> Non
     sent = world.now
     attempt = ask_for_both(world)
     world.run(0.1)
-    grants = attempt.result().grants
+    grants = attempt.result()
     assert [grant.lock_path for grant in grants] == list(PATHS)
     assert [[grant.path] for grant in grants] == [nodes(world, path) for path in PATHS]
     assert all(grant.held for grant in grants)
@@ -105,7 +107,7 @@ def test_no_grant_is_made_if_little_is_left_of_the_lease(world: World) -> None:
     world.latency = LEASE - 2 * BEAT + 0.01
     attempt = ask_for_both(world)
     world.run(2 * TIMEOUT)
-    assert attempt.result() == together.Ticket()
+    assert attempt.result() == ()
     assert [nodes(world, path) for path in PATHS] == [[], []]
 
 
@@ -270,7 +272,7 @@ def test_what_an_interrupted_release_has_ended_is_not_held(
     assert nodes(world) == []
 
 
-def test_a_grant_that_is_struck_before_anybody_gets_it_is_given_back_at_once(
+def test_a_grant_that_is_struck_before_anybody_gets_it_is_given_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that reads its own replies can be struck between the claim and the outcome."""
@@ -289,10 +291,10 @@ def test_a_grant_that_is_struck_before_anybody_gets_it_is_given_back_at_once(
         with pytest.raises(KeyboardInterrupt):
             world.run()
     assert struck == [attempt]
+    world.run()
     assert world.session.grants(PATH) == []
     with pytest.raises(KeyboardInterrupt):
         attempt.result()
-    world.run()
     assert nodes(world) == []
 
 
@@ -777,17 +779,20 @@ def test_a_grant_is_given_back_when_the_interrupted_change_is_over(world: World)
     assert list(world.session._nodes) == []
 
 
-def test_a_grant_is_given_back_at_once_or_from_the_thread_of_the_session(world: World) -> None:
-    now, later = world.acquire(), world.acquire("/later")
-    given = world.session.let_go(now)
+def test_an_interrupted_release_is_finished_once_and_no_other_grant_ends(world: World) -> None:
+    released, interrupted, held = (world.acquire(path) for path in ("/a", "/b", "/c"))
+    given = world.session.let_go(released)
+    interrupted._end_with(End(State.RELEASED))
     assert len(world.requests(Delete)) == 1
-    world.session.let_go_later(later)
-    assert len(world.requests(Delete)) == 1
+    for _ in range(2):
+        world.session.finish(released, interrupted, held)
     world.run()
-    assert nodes(world) == nodes(world, "/later") == []
+    assert nodes(world, "/a") == nodes(world, "/b") == []
+    assert len(nodes(world, "/c")) == 1
+    assert held.held
     assert isinstance(given, Attempt)
     assert given.done
-    assert world.requests(DeleteAll) == []
+    assert len(world.requests(Delete)) == 2
 
 
 def test_a_confirmation_by_a_quorum_extends_the_lease(world: World) -> None:
@@ -1138,7 +1143,7 @@ def test_a_grant_is_made_if_more_than_two_heartbeats_are_left_of_the_lease(world
     world.latency = LEASE - 2 * BEAT - 0.01
     attempt = ask_for_both(world)
     world.run(world.latency)
-    assert len(attempt.result().grants) == 2
+    assert len(attempt.result()) == 2
 
 
 def test_a_loss_that_a_late_proof_shows_is_told_at_once(world: World) -> None:

@@ -22,12 +22,11 @@ from hypothesis.stateful import (
 from tests.modes import examples
 from tests.unit.test_pool_states import CASES
 from zklock._engine.outcome import Outcome
-from zklock._engine.transition_table import IllegalStep
 from zklock._pool import slot
-from zklock._pool.agenda import Agenda
 from zklock._pool.runners import CannotRun, Task
-from zklock._pool.slot import Duties, ShardLock, Slot, Slots
+from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
 from zklock._pool.slot_states import WORKED_ON, SlotEvent, SlotState
+from zklock._pool.task_queue import TaskQueue
 from zklock.errors import LockLost, NotHeld, StaleToken
 from zklock.token import FencingToken
 
@@ -55,7 +54,7 @@ class Grant:
     def _end(self) -> Outcome[None]:
         self._world.did("release")
         works = [call for call in self._world.calls if call.grant is self]
-        assert not works or self._world.slots.duties.stuck_after, "work still runs"
+        assert not works or self._world.slots.callbacks.stuck_after, "work still runs"
         if self._loss is not None:
             raise LockLost("lost")
         if self._world.releases_fail:
@@ -110,7 +109,7 @@ class Call:
     future: Future[Any] = field(default_factory=Future)
 
 
-class Callbacks(Executor):
+class Caller(Executor):
     """Notes what is to be called; the test says when it has returned."""
 
     def __init__(self, world: World) -> None:
@@ -139,8 +138,8 @@ class World:
             "/pool",
             "w1",
             {},
-            Duties(lambda *_: "on_assigned", lambda *_: "on_revoked", True, (0.5, 30.0)),
-            cast(Agenda, self),
+            Callbacks(lambda *_: "on_assigned", lambda *_: "on_revoked", True, (0.5, 30.0)),
+            cast(TaskQueue, self),
             lock=lambda slot: cast(ShardLock, Lock(self, slot)),
             usable=lambda: self.usable,
             stopping=lambda: self.stopping,
@@ -149,7 +148,7 @@ class World:
             answered=self.asked.append,
         )
         self.slots.runner = cast(Any, self)
-        self.slots.callbacks = Callbacks(self)
+        self.slots.caller = Caller(self)
 
     def did(self, what: str) -> None:
         self.acts.append(what)
@@ -202,8 +201,8 @@ class World:
 
     def may_be_stuck(self) -> None:
         """Have what runs for too long lose its shard, and have that told."""
-        self.slots.duties = replace(
-            self.slots.duties, stuck_after=5.0, on_stuck=lambda *_: "on_stuck"
+        self.slots.callbacks = replace(
+            self.slots.callbacks, stuck_after=5.0, on_stuck=lambda *_: "on_stuck"
         )
 
     def want(self, *numbers: int) -> None:
@@ -337,21 +336,6 @@ def test_every_event_that_is_allowed(
     assert (SHARD in world.slots.owned) == (then in WORKED_ON and event is not E.LOST)
     assert (slot in world.slots._slots.values()) == (then is not S.GONE)
     assert world.slots.stuck() == ([SHARD] if (state, event) == (S.ENDING, E.OVERDUE) else [])
-
-
-@pytest.mark.parametrize(("state", "event"), [case for case, then in CASES.items() if not then])
-def test_every_event_that_is_not_allowed_changes_nothing(
-    state: SlotState, event: SlotEvent
-) -> None:
-    world = OneSlot()
-    world.reach(state, event)
-    world.acts.clear()
-    before = dict(vars(world.slot)), dict(world.slots.owned), dict(world.slots._slots)
-    with pytest.raises(IllegalStep, match=state.value):
-        world.slot._happens(event, Grant(world))
-    assert (vars(world.slot), world.slots.owned, world.slots._slots) == before
-    assert not world.acts
-    assert not world.jobs
 
 
 # What follows from several events.

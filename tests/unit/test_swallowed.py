@@ -20,12 +20,11 @@ from kazoo.exceptions import ConnectionClosedError
 import zklock
 from tests.contract.support import SOON
 from tests.unit.bytecodes import Bytecodes
-from zklock._election.base import discard
+from zklock._election.threads import discard
 from zklock._engine import outcome, telling
 from zklock._engine.outcome import Outcome
 from zklock._ground.clock import clock
 from zklock._kazoo.handler import Handler
-from zklock._locks.base import abandon_result
 from zklock.fencing.file import _try_lock
 from zklock.testing import EmbeddedServer, embedded
 
@@ -209,8 +208,8 @@ def test_no_signal_strikes_another_thread(server: EmbeddedServer, ask: Ask) -> N
 
 @pytest.mark.parametrize(
     "look",
-    [partial(telling._withdrawn, began=0.0, now=clock), abandon_result, discard],
-    ids=["told", "given back", "resigned"],
+    [partial(telling._withdrawn, began=0.0, now=clock), discard],
+    ids=["told", "resigned"],
 )
 def test_what_strikes_while_an_outcome_is_looked_at_arrives(look: Callable[[Any], object]) -> None:
     """It was taken for the error of the attempt. A grant would then have been kept for nobody."""

@@ -138,7 +138,7 @@ class TestState:
         for path in ("/pools/a", "/pools/b"):
             owned = ShardMoved(at=1.0, path=path, shard=1, identity="me", token=TOKEN, owned=True)
             state.note(owned)
-        assert state.shards() == {"pools": 2}
+        assert state.shards() == {("pools",): 2}
 
     def test_a_forked_child_holds_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         state = State(itself)
@@ -146,34 +146,31 @@ class TestState:
         pid = os.getpid()
         monkeypatch.setattr(os, "getpid", lambda: pid + 1)
         assert state.holders() == {}
-        assert state.low_water() is None
+        assert state.low_water() == {}
 
     def test_the_low_water_mark_and_the_age(self) -> None:
         state = State(itself)
-        assert state.low_water() is state.proof_age() is None
+        assert state.low_water() == state.proof_age() == {}
         state.note(proof(held=False, margin=0.0))
-        assert state.low_water() is state.proof_age() is None
+        assert state.low_water() == state.proof_age() == {}
         state.note(granted())
         state.note(proof(margin=3.0))
         state.note(proof(margin=6.0))
-        assert state.low_water() == pytest.approx(3 / 12)
+        assert state.low_water() == {(): pytest.approx(3 / 12)}
         state.note(proof(at=clock() - 5.0, age=1.0, lease=5.5))
-        age, low = state.proof_age(), state.low_water()
-        assert age is not None
-        assert low is not None
-        assert 6.0 <= age < 60.0
-        assert low <= 0.5 / 12
+        assert 6.0 <= state.proof_age()[()] < 60.0
+        assert state.low_water()[()] <= 0.5 / 12
         state.note(lost())
-        assert state.low_water() == 0.0
-        assert state.proof_age() is None
+        assert state.low_water() == {(): 0.0}
+        assert state.proof_age() == {}
 
     def test_the_low_water_mark_forgets(self) -> None:
         low = LowWater()
         low.note(1000.0, 0.1)
         low.note(1000.0 + WINDOW / 2, 0.5)
-        assert low.least(1000.0 + WINDOW / 2) == 0.1
-        assert low.least(1000.0 + WINDOW + 20.0) == 0.5
-        assert low.least(1000.0 + 2 * WINDOW) is None
+        assert min(low.lately(1000.0 + WINDOW / 2)) == 0.1
+        assert low.lately(1000.0 + WINDOW + 20.0) == [0.5]
+        assert low.lately(1000.0 + 2 * WINDOW) == []
         for at in range(100):
             low.note(2000.0 + 10 * at, 1.0)
         assert len(low._steps) <= WINDOW / 10 + 2

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names, together
 from zklock._recipes.effects import (
     ClaimAll,
-    Create,
     CreateAll,
     Delete,
     DeleteAll,
@@ -30,7 +28,6 @@ from zklock._recipes.effects import (
     SessionReplaced,
     Sync,
 )
-from zklock._recipes.together import Ticket
 from zklock.errors import AccessDenied, AcquireCancelled, ClientClosed, ZkLockError
 
 PATHS = ["/a", "/b", "/c", "/d"]
@@ -57,12 +54,10 @@ class World:
 
     def ticket(
         self, entries: list[lock_recipe.Entry] | None = None, client: int = 0
-    ) -> Attempt[Ticket]:
+    ) -> Attempt[Any]:
         host = self.clients[client]
         asked = self.entries() if entries is None else entries
-        return Attempt(
-            host, together.acquire(asked, host.sweep), recover=partial(together.leave, asked)
-        )
+        return Attempt(host, together.acquire(asked), recover=partial(together.leave, asked))
 
     def holder(self, path: str, client: int = 1, kind: Any = names.Kind.EXCLUSIVE) -> FakeGrant:
         attempt = self.clients[client].acquire(self.entry(path, kind)).start()
@@ -88,22 +83,21 @@ def test_free_locks_take_one_batch_and_one_transaction_to_go(world: World) -> No
     attempt = world.ticket().start()
     assert sent(world.client) == [CreateAll, *[List] * 4]
     world.settle()
-    ticket = outcome(attempt)
-    assert ticket.waiting is None
-    assert [grant.path.rpartition("/")[0] for grant in ticket.grants] == PATHS
-    assert all(grant.stands for grant in ticket.grants)
-    for grant, path in zip(ticket.grants, PATHS, strict=True):
+    grants = outcome(attempt)
+    assert [grant.path.rpartition("/")[0] for grant in grants] == PATHS
+    assert all(grant.stands for grant in grants)
+    for grant, path in zip(grants, PATHS, strict=True):
         assert grant.token.epoch == world.server.tree.nodes[path].czxid
         assert grant.token.sequence == int(grant.path[-10:])
     assert sent(world.client) == []
-    give_back(world, ticket)
+    give_back(world, grants)
     assert sent(world.client) == [DeleteAll]
     assert world.queues == [0] * 4
 
 
-def give_back(world: World, ticket: Ticket) -> Attempt[None]:
-    nodes = [grant.path for grant in ticket.grants]
-    each = [grant.give_back for grant in ticket.grants]
+def give_back(world: World, grants: Sequence[Any]) -> Attempt[None]:
+    nodes = [grant.path for grant in grants]
+    each = [grant.give_back for grant in grants]
     make = partial(together.give_back, nodes, each)
     attempt: Attempt[None] = Attempt(world.client, make(), recover=make).start()
     world.settle()
@@ -111,44 +105,17 @@ def give_back(world: World, ticket: Ticket) -> Attempt[None]:
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_it_waits_at_the_first_that_is_not_free_and_nowhere_after(world: World, at: int) -> None:
+def test_it_takes_those_before_the_first_that_is_not_free(world: World, at: int) -> None:
     for path in {PATHS[at], PATHS[3]}:
         world.holder(path)
     before = world.queues
-    entries = world.entries()
-    attempt = world.ticket(entries).start()
+    attempt = world.ticket().start()
     world.settle()
-    ticket = outcome(attempt)
-    assert len(ticket.grants) == at
-    assert ticket.waiting is entries[at]
+    assert len(outcome(attempt)) == at
     assert [now - then for now, then in zip(world.queues, before, strict=True)] == [
-        *[1] * (at + 1),
-        *[0] * (3 - at),
+        *[1] * at,
+        *[0] * (4 - at),
     ]
-    assert ticket.listing.names == world.server.tree.names(PATHS[at])
-
-
-def test_the_place_is_kept_by_who_goes_on_to_wait(world: World) -> None:
-    holder = world.holder("/b")
-    entries = world.entries()
-    attempt = world.ticket(entries).start()
-    world.settle()
-    ticket = outcome(attempt)
-    node = ticket.waiting.node
-    world.client.sent.clear()
-    later = world.clients[1].acquire(world.entry("/b")).start()
-    going_on: Attempt[Any] = Attempt(
-        world.client,
-        lock_recipe.acquire(ticket.waiting, ticket.listing),
-        recover=partial(lock_recipe.leave, ticket.waiting),
-    ).start()
-    world.settle()
-    assert outcome(going_on) is ...
-    world.clients[1].release(holder)
-    world.settle()
-    assert outcome(going_on).path == node
-    assert Create not in sent(world.client)
-    assert outcome(later) is ...
 
 
 def test_readers_stand_beside_readers(world: World) -> None:
@@ -156,23 +123,23 @@ def test_readers_stand_beside_readers(world: World) -> None:
         world.holder(path, kind=names.Kind.READ)
     attempt = world.ticket([world.entry(path, names.Kind.READ) for path in PATHS]).start()
     world.settle()
-    assert len(outcome(attempt).grants) == 4
+    assert len(outcome(attempt)) == 4
     writing = world.ticket([world.entry(path, names.Kind.WRITE) for path in PATHS]).start()
     world.settle()
-    assert outcome(writing).grants == ()
-    assert world.queues == [3, 2, 2, 2]
+    assert outcome(writing) == ()
+    assert world.queues == [2, 2, 2, 2]
 
 
 def test_two_tickets_stand_in_one_order_in_every_queue(world: World) -> None:
     first, second = world.ticket().start(), world.ticket(client=1).start()
     world.settle()
-    assert len(outcome(first).grants) == 4
-    assert outcome(second).grants == ()
-    assert world.queues == [2, 1, 1, 1]
+    assert len(outcome(first)) == 4
+    assert outcome(second) == ()
+    assert world.queues == [1, 1, 1, 1]
 
 
-def empty(attempt: Attempt[Ticket]) -> bool:
-    return bool(outcome(attempt) == Ticket())
+def empty(attempt: Attempt[Any]) -> bool:
+    return bool(outcome(attempt) == ())
 
 
 def test_a_missing_parent_makes_nothing() -> None:
@@ -249,22 +216,8 @@ def test_giving_up_at_any_time_leaves_nothing(world: World, answers: int, held: 
         with pytest.raises(AcquireCancelled):
             attempt.result()
     else:
-        outcome(attempt).abandon()
-        world.settle()
+        give_back(world, outcome(attempt))
     assert world.queues == before
-
-
-def test_giving_up_is_refused_once_there_is_a_place_to_be_swept(world: World) -> None:
-    """Else nobody would hear of it: there may be no grant, and so no claim."""
-    world.holder("/a")
-    attempt = world.ticket().start()
-    world.settle()
-    assert not attempt.give_up()
-    ticket = outcome(attempt)
-    assert ticket.grants == ()
-    ticket.abandon()
-    world.settle()
-    assert world.queues == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize("batches", range(2))
@@ -298,9 +251,9 @@ def test_what_is_not_permitted_is_tried_one_by_one(world: World, which: type[Any
     if which is CreateAll:
         assert empty(attempt)
     else:
-        assert len(outcome(attempt).grants) == 2
+        assert len(outcome(attempt)) == 2
         assert Delete in sent(world.client)
-        assert world.queues == [1, 1, 2, 0]
+        assert world.queues == [1, 1, 1, 0]
 
 
 def test_an_error_of_the_deletion_is_raised_when_all_was_tried(world: World) -> None:
@@ -318,10 +271,10 @@ def test_an_error_of_the_deletion_is_raised_when_all_was_tried(world: World) -> 
 def test_one_that_is_gone_does_not_keep_the_others(world: World, gone: int) -> None:
     attempt = world.ticket().start()
     world.settle()
-    ticket = outcome(attempt)
-    world.server.delete(ticket.grants[gone].path)
+    grants = outcome(attempt)
+    world.server.delete(grants[gone].path)
     world.settle()
-    assert give_back(world, ticket).result() is None
+    assert give_back(world, grants).result() is None
     assert world.queues == [0] * 4
 
 
@@ -329,9 +282,9 @@ def test_one_that_is_gone_does_not_keep_the_others(world: World, gone: int) -> N
 def test_a_lost_answer_to_a_release(world: World, carried_out: int) -> None:
     attempt = world.ticket().start()
     world.settle()
-    ticket = outcome(attempt)
-    nodes = [grant.path for grant in ticket.grants]
-    each: list[Callable[[], Recipe[None]]] = [grant.give_back for grant in ticket.grants]
+    grants = outcome(attempt)
+    nodes = [grant.path for grant in grants]
+    each: list[Callable[[], Recipe[None]]] = [grant.give_back for grant in grants]
     releasing: Attempt[None] = Attempt(world.client, together.give_back(nodes, each)).start()
     world.client.lose_connection(carried_out=carried_out)
     world.settle()
@@ -344,13 +297,13 @@ def test_a_worn_out_number_is_for_who_takes_one_lock(world: World, counter: int)
     world.server.commit(Counted("/b", counter))
     attempt = world.ticket().start()
     world.settle()
-    ticket = outcome(attempt)
+    grants = outcome(attempt)
     if counter == names.EXHAUSTED_AT:
-        assert [len(ticket.grants), ticket.waiting.path] == [1, "/b"]
-        assert world.queues == [1, 1, 0, 0]
+        assert len(grants) == 1
+        assert world.queues == [1, 0, 0, 0]
         return
-    assert len(ticket.grants) == 4
-    give_back(world, ticket)
+    assert len(grants) == 4
+    give_back(world, grants)
     assert "/b" not in world.server.tree.nodes  # its last child has taken it along
     assert world.queues == [0] * 4
 
@@ -360,23 +313,7 @@ def test_a_name_that_kazoo_does_not_see_is_for_who_takes_one_lock(world: World) 
     entries = [world.entry(path, names.Kind.READ, naming=names.Naming.KAZOO) for path in PATHS]
     attempt = world.ticket(entries).start()
     world.settle()
-    assert outcome(attempt).waiting is entries[2]
-
-
-@pytest.mark.parametrize(("held", "second"), list(combinations(PATHS, 2)))
-def test_who_holds_one_lock_gets_a_later_one_while_a_ticket_waits(
-    world: World, held: str, second: str
-) -> None:
-    """No ring: whoever waits has nothing after the lock that it waits for."""
-    first = world.holder(held)
-    attempt = world.ticket().start()
-    later = world.clients[1].acquire(world.entry(second)).start()
-    world.settle()
-    ticket = outcome(attempt)
-    assert ticket.waiting.path == held
-    assert all(grant.path[:2] < held for grant in ticket.grants)
-    assert first.stands
-    assert outcome(later).stands
+    assert len(outcome(attempt)) == 2
 
 
 def test_it_never_waits_for_anybody_and_watches_nothing() -> None:
@@ -400,7 +337,7 @@ def plays(choices: tuple[int, ...]) -> Iterator[tuple[Any, int]]:
         lock_recipe.Entry(path, b"me", names.Kind.EXCLUSIVE, alone=True, new_uuid=lambda: "me")
         for path in PATHS[:3]
     ]
-    recipe = together.acquire(entries, lambda node: None)
+    recipe = together.acquire(entries)
     asked = next(recipe)
     try:
         for choice in choices:

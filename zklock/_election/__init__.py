@@ -1,7 +1,8 @@
 """Leader election.
 
-For: ``base`` is an election, and ``changes`` is what observers see, of a pool, too. They wait
-through their front only. ``threads`` and ``observers`` are the layer that waits, for threads.
+For: ``candidate`` and ``observe`` are recipes (see ``_recipes``). ``base`` is an election, and
+``changes`` is what observers see, of a pool, too. They wait through their front only. ``threads``
+and ``observers`` are the layer that waits, for threads.
 
 May come in: other things that members and observers of an election do.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import random
@@ -12,20 +13,27 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from zklock._election import observe as observe_recipe
+from zklock._election.candidate import Candidacy, successor
 from zklock._election.changes import TURN, Feed, Observed, Watched
 from zklock._engine import telling
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._engine.outcome import Outcome
+from zklock._engine.ports import Answer
 from zklock._engine.roster import MembershipChange, Present, Roster
-from zklock._engine.script import Answer, Front
+from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.copy_error import copy_error
+from zklock._ground.groups import OF_LOSS, says_only
+from zklock._ground.happened import LeaderChanged
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
+from zklock._ground.records import log_fields
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import check_identity, limit_of, outcome, undo
@@ -34,11 +42,9 @@ from zklock._recipes import (
     names,
     nodedata,
     notes,
-    observe as observe_recipe,
     queries,
     revoke,
 )
-from zklock._recipes.candidate import Candidacy, successor
 from zklock._recipes.effects import Recipe
 from zklock._recipes.queries import Contender
 from zklock.errors import (
@@ -50,6 +56,8 @@ from zklock.errors import (
     WouldDeadlock,
     ZkLockError,
 )
+
+log = logging.getLogger("zklock")
 
 MAX_PAYLOAD = 16384
 """The size limit of a payload, in bytes."""
@@ -120,15 +128,29 @@ class Leading(GrantBase):
 L = TypeVar("L", bound=Leading)
 
 
+class _Over(Outcome[None]):
+    """The end of a term, for which others wait by the session's clock."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        return self._session.limit(seconds, wake)
+
+    def come(self) -> None:
+        """Note the end. Repeatable."""
+        self._resolve(None, None)
+
+
 class Term(Generic[L]):
-    """A leadership and its outcome; ``over`` is set once ``lead`` has ended.
+    """A leadership and its outcome; ``over`` is there once ``lead`` has ended.
 
     ``led``: whether ``lead`` is called. Else the leadership was acquired.
     """
 
-    over: Flag
-
-    def __init__(self, leadership: L, candidacy: Candidacy, *, led: bool) -> None:
+    def __init__(self, leadership: L, candidacy: Candidacy, session: Session, *, led: bool) -> None:
+        self.over = _Over(session)
         leadership._led = led
         self.leadership = leadership
         self.candidacy = candidacy
@@ -141,15 +163,41 @@ class Term(Generic[L]):
     def is_over(self) -> bool:
         """Whether another term may begin on the same object."""
         leadership = self.leadership
-        return self.over.is_set() if leadership._led else not leadership.held
+        return self.over.done if leadership._led else not leadership.held
+
+    def failed(self, error: BaseException) -> None:
+        """Note what ``lead`` has raised. That its leadership is lost is no failure."""
+        leadership = self.leadership
+        if not (says_only(error, OF_LOSS) and not leadership.held):
+            self.error = error
+            log.error(
+                "%s: lead() with token %s raised",
+                leadership.lock_path,
+                leadership.token,
+                exc_info=error,
+                extra=log_fields(leadership),
+            )
+
+    def say_refused(self) -> None:
+        """Log why it was not handed over, if it was to be."""
+        if self.candidacy.refused is not None:
+            log.warning(
+                "not handed over: %s",
+                self.candidacy.refused,
+                extra=log_fields(self.leadership),
+            )
 
     def give_back(self) -> None:
         """Give the leadership back, if it is not lost. ``lead`` must have ended."""
         with contextlib.suppress(LockLost, NotHeld):
             self.answer = self.leadership._end()
 
+    def end(self) -> None:
+        """Give the leadership back: the term is over. Repeatable."""
+        self.give_back()
+        self.over.come()
 
-R = TypeVar("R")
+
 T = TypeVar("T", bound=Term[Any])
 
 
@@ -159,7 +207,6 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
     _INSTEAD = "make another member, in another process with a client of its own"
 
     _AWAITS: ClassVar[bool] = False
-    _FRONT: ClassVar[Front]
     _LEADERSHIP: type[L]
     _TERM: type[T]
     _FAILURES: ClassVar[type[BaseException]]
@@ -193,6 +240,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         self._session = session_of(client, session_timeout, lease_fraction)
         self._running: dict[None, object] = {}  # the call of ``run`` or ``acquire`` that runs now
         self._pending: Attempt[L | None] | None = None  # of ``acquire``
+        self._queued: Attempt[L | None] | None = None  # of ``run``
         self._stopped = False
         self._stop: Flag | None = None
         self._term: T | None = None
@@ -281,7 +329,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
     def _end_run(self, call: object) -> None:
         """Note that ``run`` or ``acquire`` has ended, if the call that had begun is this one."""
         if self._running.get(None) is call:
-            self._pending = None
+            self._pending = self._queued = None
             del self._running[None]
 
     def _leads_already(self, term: T) -> WouldDeadlock:
@@ -299,23 +347,22 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         if pending is not None:
             pending.give_up(AcquireCancelled(f"{self._path}: {why}", path=self._path))
 
+    def _leave_queue(self) -> None:
+        """Have ``run`` not wait to be elected any more. From any thread."""
+        queued = self._queued
+        if queued is not None:
+            queued.give_up()
+
     def _stop_all(self) -> None:
         """Note that it is stopped for good; tell what is acquired, or is being acquired."""
         self._stopped = True
         self._call_off(_STOPPED)
-        self._tell_what_is_acquired()
-
-    def _tell_what_is_acquired(self) -> None:
+        self._leave_queue()
         term = self._term
         if term is not None and not term.leadership._led:
             term.leadership._tell_to_stop()
 
     # Scripts: what the fronts' methods do.
-
-    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
-        """Run a query about the election and return its result; ``NoAnswer`` if not in time."""
-        check_thread(what)
-        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
 
     async def _campaign(self, lead: Callable[[L], Any], on_error: str) -> None:
         """Stand for election, again and again, until it has to stop."""
@@ -373,7 +420,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     def _acquired(self, leadership: L, candidacy: Candidacy) -> None:
         leadership._get_ready()
-        self._term = self._TERM(leadership, candidacy, led=False)
+        self._term = self._TERM(leadership, candidacy, self._session, led=False)
         if self._stopped:  # a stop() that comes later finds the term
             leadership._tell_to_stop()
         self._tell_elected(leadership)
@@ -382,12 +429,13 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         if self._on_elected is not None:
             leadership._notify([partial(self._on_elected, leadership)])
 
-    async def _outcome(self, attempt: Attempt[L | None]) -> L | None:
-        while not attempt.done:
-            if self._stopping:
-                attempt.give_up()  # has no effect if the grant is on its way
-            await self._sleep()
-        return attempt.result()
+    async def _elected(self, attempt: Attempt[L | None]) -> L | None:
+        """Queue until elected; ``None`` if stopped before."""
+        self._queued = attempt
+        if self._stopping:  # a stop that comes later finds the attempt
+            attempt.give_up()
+        self._FRONT.begin(attempt)
+        return await outcome(self._FRONT, attempt, None)
 
     async def _spend(self, grace: float) -> float:
         """Sleep for a turn at most; return what is left of the grace.
@@ -431,10 +479,15 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
                 return chosen
         else:
             leadership._transferred = True
-            term.give_back()  # then it is told: who hears of it may release at once
-            term.over.set()
+            term.end()  # then it is told: who hears of it may release at once
         done = await self._ended(term, until)
         return self._handed_over(term, identity, chosen, None if done else limit)
+
+    async def _ended(self, term: T, until: float | None) -> bool:
+        """Wait for the end of the term and ZooKeeper's answer to it; whether both have come."""
+        if not await self._FRONT.finished(term.over, self._left(until)):
+            return False
+        return term.answer is None or await self._FRONT.finished(term.answer, self._left(until))
 
     # For the fronts.
 
@@ -444,10 +497,6 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     async def _sleep(self, seconds: float = math.inf) -> None:
         """Sleep until there is news, for at most ``seconds``."""
-        raise NotImplementedError
-
-    async def _ended(self, term: T, until: float | None) -> bool:
-        """Wait for the end of the term and ZooKeeper's answer to it; whether both have come."""
         raise NotImplementedError
 
     def _leads(self, term: T) -> bool:
@@ -552,7 +601,15 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         def tell(change: observe_recipe.LeaderChange) -> None:
             feed.put(change)
             if telemetry.hooks and not change.same_leader:
-                telling.leader_changed(self._path, change, self._session.now())
+                leader = change.leader.identity if change.leader is not None else None
+                event = LeaderChanged(
+                    at=self._session.now(),
+                    path=self._path,
+                    leader=leader,
+                    token=change.token,
+                    gap=change.gap,
+                )
+                telemetry.emit(event)
             wake()
 
         attempt = self._session.attempt(observe_recipe.observe(self._path, tell))
@@ -605,14 +662,6 @@ def pause_after(
     first, longest = retry
     whole = min(longest, first * 2.0 ** min(failures - 1, 64))
     return between(whole / 2, whole)
-
-
-def discard(attempt: Attempt[Any]) -> None:
-    """Give back a leadership that ``lead`` was to get, and that arrived too late."""
-    leadership, _ = attempt.settled()
-    if leadership is not None:
-        with contextlib.suppress(LockLost, NotHeld):
-            leadership._end()
 
 
 def check_payload(payload: Any) -> bytes:

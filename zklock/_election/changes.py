@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
+from zklock._election.observe import LeaderChange
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
-from zklock._engine.script import Front
+from zklock._engine.script import Front, R
 from zklock._engine.session import Session
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.mutexes import Mutex
 from zklock._kazoo.loops import check_thread
-from zklock._recipes.observe import LeaderChange
+from zklock._recipes.effects import Recipe
 
 TURN = 0.2
 """The longest wait of a thread at a time, in seconds. Python misses a signal that arrives just
@@ -45,10 +46,17 @@ class Closing:
 
 
 class Observed:
-    """What may be observed."""
+    """What may be asked and observed."""
 
     _AWAITS: ClassVar[bool]
+    _FRONT: ClassVar[Front]
     _session: Session
+    _path: str
+
+    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
+        """Run a query and return its result; ``NoAnswer`` if not in time."""
+        check_thread(what)
+        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
 
     def _observing(
         self, timeout: float | None = None, callback: Callable[[Any], object] | None = None

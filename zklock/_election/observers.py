@@ -9,13 +9,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
 from zklock._election.changes import TURN, C, ChangesBase, Closing, Watch
+from zklock._election.observe import LeaderChange
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.callbacks import ran
 from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
 from zklock._ground.mutexes import Mutex
 from zklock._ground.records import log_fields
-from zklock._recipes.observe import LeaderChange
 
 M = TypeVar("M")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import signal
@@ -13,31 +12,29 @@ from contextlib import AbstractContextManager
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
-from zklock._election.base import ElectionBase, Leading, Term, discard
+from zklock._election.base import ElectionBase, Leading, Term
+from zklock._election.candidate import Candidacy
 from zklock._election.changes import TURN
+from zklock._election.observe import LeaderChange
 from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
 from zklock._engine.attempt import Attempt
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.callbacks import ran
-from zklock._engine.grant import GrantOptions, Keeper
+from zklock._engine.grant import GrantOptions
+from zklock._engine.ports import SessionPort
 from zklock._engine.roster import MembershipChange
+from zklock._engine.session import Session
 from zklock._ground import threads
 from zklock._ground.events import Event
-from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.loss import Loss
 from zklock._ground.public import public
-from zklock._ground.records import log_fields
 from zklock._ground.telemetry import in_child
 from zklock._locks.grant import Attempting, Grant
-from zklock._recipes.candidate import Candidacy
 from zklock._recipes.effects import Claim
-from zklock._recipes.observe import LeaderChange
 from zklock._recipes.queries import Contender
-from zklock.errors import LeaderStuck, ZkLockError
-
-log = logging.getLogger("zklock")
+from zklock.errors import LeaderStuck, LockLost, NotHeld, ZkLockError
 
 
 class Leadership(Leading, Grant):
@@ -54,7 +51,7 @@ class Leadership(Leading, Grant):
     """
 
     def __init__(
-        self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
+        self, keeper: SessionPort, *, claim: Claim, session_id: int, terms: GrantOptions
     ) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
         self.should_stop: threading.Event = Event()
@@ -74,9 +71,10 @@ class Leadership(Leading, Grant):
 class _Term(Term[Leadership]):
     """A leadership and its thread."""
 
-    def __init__(self, leadership: Leadership, candidacy: Candidacy, *, led: bool) -> None:
-        super().__init__(leadership, candidacy, led=led)
-        self.over: Event = Event()
+    def __init__(
+        self, leadership: Leadership, candidacy: Candidacy, session: Session, *, led: bool
+    ) -> None:
+        super().__init__(leadership, candidacy, session, led=led)
         self.thread: threading.Thread | None = None
         self._giver: dict[None, str] = {}  # one at most; setdefault() is one step
 
@@ -377,7 +375,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         def watch(stop: threading.Event) -> None:
             while not stop.wait(TURN) and not done:
                 pass
-            self._mail.put(None)
+            if not done:
+                self._leave_queue()
+                self._mail.put(None)
 
         try:
             self._stop = stop
@@ -400,13 +400,11 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         attempt = self._attempt(candidacy, self._lost)
         term: _Term | None = None
         try:
-            attempt.when_done(lambda: self._mail.put(None))
-            # On another thread: kazoo swallows an interrupt that strikes while it sends.
-            self._session.later(partial(_start, attempt))
-            leadership = await self._outcome(attempt)
+            leadership = await self._elected(attempt)
             if leadership is None:
                 return None
-            term = self._term = _Term(leadership, candidacy, led=True)
+            term = self._term = _Term(leadership, candidacy, self._session, led=True)
+            term.over.when_done(lambda: self._mail.put(None))
             term.thread = threading.Thread(
                 target=self._serve, args=(term, lead), name="zklock-lead", daemon=True
             )
@@ -434,9 +432,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         if term is None:
             attempt.when_done(lambda: discard(attempt))
         elif term.is_up_to("who has asked"):
-            term.give_back()
-            term.over.set()
-            self._mail.put(None)
+            term.end()
         else:
             term.leadership.resign()
 
@@ -450,9 +446,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             if not self._stopping:
                 ran("lead", lead(leadership))
         except BaseException as error:
-            if not (says_only(error, OF_LOSS) and not leadership.held):
-                term.error = error
-                self._say_failed(leadership, error)
+            term.failed(error)
         finally:
             if not in_child(pid):
                 self._finish(term)
@@ -466,31 +460,16 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             answer = term.answer
             if answer is not None:
                 run(lambda: leadership._answered(answer))
-            if term.candidacy.refused is not None:
-                log.warning(
-                    "not handed over: %s",
-                    term.candidacy.refused,
-                    extra=log_fields(leadership),
-                )
+            term.say_refused()
         except ZkLockError as error:
             term.refused = error
         finally:
-            term.over.set()
-            self._mail.put(None)
-
-    def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
-        log.error(
-            "%s: lead() with token %s raised",
-            self._path,
-            leadership.token,
-            exc_info=error,
-            extra=log_fields(leadership),
-        )
+            term.over.come()
 
     async def _await_end(self, term: _Term) -> bool:
         """Wait for the end of ``lead``, for its grace once it is told. Return whether it ended."""
         leadership, left = term.leadership, self._grace
-        while not term.over.is_set():
+        while not term.over.done:
             if left <= 0:
                 return False
             told = leadership.should_stop.is_set()
@@ -502,13 +481,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
                 left = after
         return True
 
-    async def _ended(self, term: _Term, until: float | None) -> bool:
-        session = self._session
-        while not term.over.wait(session.limit(self._left(until), term.over.wake)):
-            if self._left(until) == 0:
-                return False
-        return term.answer is None or term.answer.wait(self._left(until))
-
     def _leads(self, term: _Term) -> bool:
         return threading.current_thread() is term.thread
 
@@ -518,6 +490,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             self._on_lost(loss)
 
 
-def _start(attempt: Attempt[object]) -> None:
-    with contextlib.suppress(Exception):  # it is the outcome of the attempt
-        attempt.start()
+def discard(attempt: Attempt[Any]) -> None:
+    """Give back a leadership that ``lead`` was to get, and that arrived too late."""
+    leadership, _ = attempt.settled()
+    if leadership is not None:
+        with contextlib.suppress(LockLost, NotHeld):
+            leadership._end()

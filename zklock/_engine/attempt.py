@@ -1,9 +1,15 @@
 """Drives a recipe: carries out what it yields, sends the answers back, and keeps its outcome.
 
 Nobody waits here. A step runs on the thread that brings the news: an answer, a watch, a lost
-session, or the caller. The steps are short and do not block. ``mailbox`` has one thread at a time
-run them, and ``attempt_state`` says what news does in which stage. No lock is taken. So a signal
-handler may give an attempt up, even if it has interrupted a step of the same attempt.
+session, or the caller. The steps are short and do not block. One thread at a time runs them: if
+another thread, or the code that a signal handler has interrupted, is running one, the news is left
+to it. ``attempt_state`` says what news does in which stage. No lock is taken. So a signal handler
+may give an attempt up, even if it has interrupted a step of the same attempt.
+
+An exception out of nowhere, such as a ``KeyboardInterrupt`` at any moment, may leave a step half
+done. The thread that it strikes then hands the attempt to the session's own thread, which no
+interrupt strikes: there the attempt ends, and what it may have left is removed. Handing it over is
+one call in C, before which Python does not look for signals. So a second interrupt does no harm.
 """
 
 from __future__ import annotations
@@ -12,19 +18,20 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from zklock._engine import attempt_state
 from zklock._engine.attempt_state import AttemptEvent, Stage
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.mailbox import Mailbox, MailHost
 from zklock._engine.outcome import Outcome
+from zklock._engine.ports import SessionPort
 from zklock._engine.transition_table import IllegalStep
 from zklock._ground.records import log_fields
+from zklock._ground.strikes import may_strike
 from zklock._recipes.effects import (
     Batch,
     Claim,
@@ -107,63 +114,7 @@ class _Stay:
         self.call_off: Callable[[], object] | None = None
 
 
-class Host(MailHost, Protocol):
-    """What an attempt needs from its session."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether requests go out at once."""
-
-    def enter(self, attempt: Attempt[Any]) -> None:
-        """Report lost sessions and connections to the attempt, until it leaves."""
-
-    def leave(self, attempt: Attempt[Any]) -> None:
-        """Forget the attempt. Repeatable."""
-
-    def park(self, attempt: Attempt[Any]) -> None:
-        """Call ``attempt.resume()`` when the client is connected."""
-
-    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
-        """Send the batch; ``done(results)`` is called."""
-
-    def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
-        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
-
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them.
-
-        With ``None``, do not sleep: ask again for less than a millisecond.
-        """
-
-    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
-        """Call ``done()`` after ``seconds``; return a function that cancels the call."""
-
-    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
-        """Return how long to wait natively; see ``runtime.Limit``."""
-
-    def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
-        """Report watch events on these paths to the attempt from now on, and on no others."""
-
-    def rest(self, attempt: Attempt[Any], own: str) -> None:
-        """Note that the turn of the node ``own`` is far, until a deletion, a watch or a claim."""
-
-    def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
-        """Return a grant if the lease is live; else ``None``, and later ``attempt.lease_live()``.
-
-        A grant may be made only after ``attempt.accept()`` returned true.
-        """
-
-    def claim_all(self, attempt: Attempt[Any], claims: tuple[Claim, ...]) -> Any:
-        """Return a tuple of the grants if the lease is live and all may be made; else ``None``."""
-
-    def sweep(self, node: str) -> None:
-        """Delete a node that nobody uses."""
-
-    def disown(self, path: str, uuid: str) -> None:
-        """Delete the contender with this name, should it be made later; see ``Disown``."""
-
-
-class Attempt(Mailbox, Outcome[T], Generic[T]):
+class Attempt(Outcome[T], Generic[T]):
     """One run of a recipe; its outcome is what the recipe returns, or its error.
 
     ``recover`` makes the recipe that cleans up if an unexpected exception tears this one apart,
@@ -189,10 +140,12 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
     _stay: _Stay | None = None
     _rests = 0  # how many answers in a row were "busy"
     _events: tuple[_Fired, ...] = ()  # while the recipe did not wait
+    _struck_by: BaseException | None = None  # whoever handled news
+    _not_begun: BaseException | None = None  # struck whoever has started it
 
     def __init__(
         self,
-        host: Host,
+        host: SessionPort,
         recipe: Recipe[T],
         *,
         recover: Callable[[], Recipe[None]] | None = None,
@@ -200,10 +153,14 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         joint: tuple[GrantOptions, ...] = (),
         tries: int = 0,
     ) -> None:
-        Mailbox.__init__(self, host)
-        Outcome.__init__(self)
+        super().__init__()
         self.terms = terms
         self._host = host
+        # A list, as it takes a tenth of a deque's memory, and is hardly ever long.
+        self._news: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        # Who handles news: a list that says whether an interrupt has struck. setdefault() is one
+        # step: nothing can come in between.
+        self._handling: dict[None, list[bool]] = {}
         self._recipe = recipe
         self._recover = recover
         if joint:
@@ -212,7 +169,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._tries = tries
 
     def start(self, *, awaited: bool = False) -> Attempt[T]:
-        """Begin; return without waiting. If this raises, the attempt is over.
+        """Begin; return without waiting. If this raises, the attempt is over, or will be soon.
 
         ``awaited``: this thread is about to ``wait()``.
         """
@@ -220,11 +177,15 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._awaited = threading.get_ident()
         try:
             self._host.enter(self)
-            self._tell(self._started)
+            if self._host.interrupted:
+                self._host.later(partial(self._tell, self._started))
+            else:
+                self._tell(self._started)
         except IllegalStep:
             raise
         except BaseException as error:
-            self._tell(self._torn, error)
+            self._not_begun = error
+            self._host.post(self._end_unbegun)
             raise
         return self
 
@@ -267,16 +228,23 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         """Withdraw, unless it is too late; return whether this call did it.
 
         The outcome is there at once: ``error``, or ``None``. The withdrawal goes on in the
-        background. May be called in a signal handler, and again after it was interrupted.
+        background. May be called in a signal handler. If it is interrupted, it goes on there, too.
         """
         mine = _Decision(_Fate.GIVEN_UP, error)
-        decision: _Decision = self.__dict__.setdefault("_decided", mine)
-        if decision.fate is _Fate.ACCEPTED:
-            return False
-        self._awaited = 0
-        self._resolve(None, decision.error)
-        self._tell(self._withdraw)
-        return decision is mine
+        try:
+            decision: _Decision = self.__dict__.setdefault("_decided", mine)
+            if decision.fate is _Fate.ACCEPTED:
+                return False
+            self._awaited = 0
+            self._resolve(None, decision.error)
+            if self._host.interrupted:
+                self._host.later(partial(self._tell, self._withdraw))
+            else:
+                self._tell(self._withdraw)
+            return decision is mine
+        except BaseException:
+            self._host.post(self._give_up_again)
+            raise
 
     def accept(self) -> bool:
         """Return whether a grant may be made; if so, the attempt cannot be given up any more."""
@@ -316,7 +284,56 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         """
         self._tell(self._happened, _Fired(path, deleted, held, taken, at))
 
+    def _tell(self, handle: Callable[..., object], *news: object) -> None:
+        """Have the news handled: ``handle(*news)`` is called."""
+        self._news.append((handle, news))
+        self._handle()
+
+    def _handle(self) -> None:
+        me = [False]
+        try:
+            # If another thread handles news, it looks again when it ends.
+            while self._news and self._handling.setdefault(None, me) is me:
+                while self._news:
+                    handle, news = self._news.pop(0)
+                    handle(*news)
+                self._handling.clear()  # unlike del, it keeps no table for what comes next
+        except IllegalStep:  # it has changed nothing
+            if self._handling.get(None) is me:
+                self._handling.clear()
+            self._host.later(self._handle)
+            raise
+        except BaseException as error:
+            me[0], self._struck_by = True, error
+            self._host.post(self._mend)
+            if not isinstance(error, Exception) or may_strike():
+                raise
+            log.exception("an acquire was interrupted; cleaning up", extra=log_fields())
+
     # From here on, only one thread runs at a time.
+
+    def _mend(self) -> None:
+        """Go on for a thread that an exception out of nowhere has struck."""
+        error, self._struck_by = self._struck_by, None
+        handling = self._handling.get(None)
+        if error is not None and handling is not None and handling[0]:
+            try:
+                self._interrupted(error)
+            finally:
+                self._handling.clear()
+        self._handle()
+
+    def _give_up_again(self) -> None:
+        decision = self._decided
+        if decision is not None and decision.fate is not _Fate.ACCEPTED:
+            self._make_again()
+            self._resolve(None, decision.error)
+            self._tell(self._withdraw)
+
+    def _end_unbegun(self) -> None:
+        error, self._not_begun = self._not_begun, None
+        assert error is not None
+        self._tell(self._interrupted, error)
 
     def _wake(self, news: AttemptEvent, advance: Advance, final: Exception | None = None) -> None:
         """Advance the recipe until it is suspended or over, if the news has it go on.
@@ -472,7 +489,7 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
         return self._recipe.throw(GiveUp())
 
     def _end(self, news: AttemptEvent, value: Any, error: BaseException | None) -> None:
-        """End with the recipe's outcome, unless it was given up. Repeatable until it is over."""
+        """End with the recipe's outcome, unless it was given up."""
         over = attempt_state.TABLE[self._stage, news]
         if self._stage is over:
             return
@@ -486,18 +503,13 @@ class Attempt(Mailbox, Outcome[T], Generic[T]):
             self._clean_up()
         self._stage = over
 
-    def _abandon_made(self) -> None:
-        """Give back what was made for it, unless somebody gets it. Repeatable."""
+    def _interrupted(self, error: BaseException) -> None:
+        """End with this error, and give back what was made for it, unless somebody gets it."""
         if self._outcome is None:
             for grant in self.made:
                 grant.abandon()
-
-    def _torn(self, error: BaseException) -> None:
-        try:
-            self._abandon_made()
-        finally:  # a second interrupt may have struck in it
-            self._abandon_made()
-        self._end(AttemptEvent.TORN, None, error)
+        self._make_again()
+        self._end(AttemptEvent.INTERRUPTED, None, error)
 
     def _clean_up(self) -> None:
         """Start other attempts that remove what this one may have left, until one succeeds."""

@@ -61,7 +61,7 @@ class AttemptEvent(StrEnum):
     """The session is gone; another one will come."""
     CLIENT_OVER = "client over"
     """The session is gone, and no other one will come."""
-    TORN = "torn"
+    INTERRUPTED = "interrupted"
     """An exception struck out of nowhere, or the host did not let the attempt begin."""
 
     SENDS = "sends"
@@ -91,7 +91,7 @@ def _table() -> dict[tuple[Stage, AttemptEvent], Stage]:
     # A batch that is under way is not interrupted: its answer may say what has to be withdrawn.
     withdraws = suspended - {Stage.BATCH, Stage.REST}
     table |= {(stage, AttemptEvent.GIVEN_UP): Stage.RUNNING for stage in withdraws}
-    table |= {(stage, AttemptEvent.TORN): Stage.OVER for stage in Stage}
+    table |= {(stage, AttemptEvent.INTERRUPTED): Stage.OVER for stage in Stage}
     return table | {
         (Stage.NEW, AttemptEvent.START): Stage.RUNNING,
         (Stage.NEW, AttemptEvent.GIVEN_UP): Stage.RUNNING,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from zklock._engine.script import A, Front, Outcome
+from zklock._engine.ports import Pending
+from zklock._engine.script import A, Front
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class Blocking(Front):
         """Whether this thread may hear answers: it waits for them."""
         return True
 
-    def begin(self, attempt: Outcome) -> None:
+    def begin(self, attempt: Pending) -> None:
         """Start an attempt."""
         attempt.start(awaited=True)
 

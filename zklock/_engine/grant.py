@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zklock._engine import grant_state
 from zklock._engine.bodies import Bodied, Left, Uses
 from zklock._engine.callbacks import check_callback
 from zklock._engine.grant_state import State, Step
-from zklock._engine.script import Answer, Asked, Front
+from zklock._engine.ports import Answer, SessionPort
+from zklock._engine.script import Front
 from zklock._ground.cached_property import cached_property
 from zklock._ground.clock import check_timeout
 from zklock._ground.loss import Loss, LossReason
@@ -38,7 +39,8 @@ class GrantOptions:
     ``uses`` counts the uses of the grant, where a thread or task may have several.
     ``kind`` is a word for what is granted. ``asked_by`` returns the request to release that the
     data of the lock's path has for the grant, ``None`` without one; the grant watches those data.
-    Without ``asked_by``, only the grant's own node is watched.
+    Without ``asked_by``, only the grant's own node is watched. ``place`` is where the client's
+    contender stands (see ``keep``), and ``keep`` the seconds for which an idle znode stays.
     """
 
     lock_path: str
@@ -51,43 +53,8 @@ class GrantOptions:
     uses: Uses | None = None
     kind: str = "exclusive"
     asked_by: Callable[[bytes], str | None] | None = None
-
-
-class Keeper(Asked, Protocol):
-    """What a grant needs from its session."""
-
-    def now(self) -> float:
-        """Return the time, in seconds of the clock that the lease runs on."""
-
-    @property
-    def lease_end(self) -> float:
-        """When the lease ends, or has ended."""
-
-    @property
-    def moment(self) -> float:
-        """How long a call that should be short may wait for an answer, in seconds."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether this is a signal handler that has interrupted a change on its own thread."""
-
-    def remaining(self) -> float:
-        """Return the seconds of lease left; grants that are over by now are declared lost."""
-
-    def notify(self, calls: list[Callable[[], object]]) -> None:
-        """Run users' callbacks on threads of the library."""
-
-    def let_go(self, *grants: GrantBase, awaited: bool = False) -> Answer:
-        """Give grants back to ZooKeeper, with as many tries as it takes; several together.
-
-        ``awaited``: this thread is about to wait for the answer.
-        """
-
-    def let_go_later(self, grant: GrantBase) -> None:
-        """Give the grant back from the session's own thread."""
-
-    def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
-        """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""
+    place: Any = None
+    keep: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,11 +140,15 @@ class GrantBase(Losable):
     _asked: str | None = None
     _reads = False  # a downgraded write lock
     _kept = False  # its owner has got it
+    _let_go = False  # its nodes are being deleted
+    _place: Any = None  # what keeps its znode; see ``keep``
+    kept = False
+    """Whether its znode was kept from a grant before, whose token it has, too."""
     _undo: Callable[[], Recipe[None]] | None = None  # what gives it back if nobody has got it
     _granted_at: float | None = None  # if telemetry was told of it
 
     def __init__(
-        self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
+        self, keeper: SessionPort, *, claim: Claim, session_id: int, terms: GrantOptions
     ) -> None:
         self.token = claim.token
         self.path = claim.path
@@ -258,7 +229,8 @@ class GrantBase(Losable):
         May be called from any thread, and from a signal handler.
         """
         try:
-            self._end()
+            if self._place is None or not self._place.give_back(self):
+                self._end()
         except (LockLost, NotHeld):
             return
 
@@ -280,7 +252,8 @@ class GrantBase(Losable):
 
     async def _release(self) -> None:
         check_thread("release()")
-        await self._answered(self._end(awaited=self._FRONT.hears()))
+        if self._place is None or not self._place.give_back(self):
+            await self._answered(self._end(awaited=self._FRONT.hears()))
 
     async def _answered(self, answer: Answer) -> None:
         """Wait for ZooKeeper's answer to the end of the grant, for a short, bounded time."""
@@ -329,17 +302,13 @@ class GrantBase(Losable):
 
     def _end(self, *, awaited: bool = False) -> Answer:
         end = End(grant_state.TABLE[self._given, Step.RELEASE])
+        finish = partial(self._keeper.finish, self)
         try:
             if not self.held or not self._end_with(end):
                 raise self._why_not()
             return self._keeper.let_go(self, awaited=awaited)
         except BaseException:
-            ends = {self: end}
-            try:
-                _let_go_later(ends)
-            except BaseException:  # a second interrupt
-                _let_go_later(ends)
-                raise
+            self._keeper.post(finish)
             raise
 
     def _lose(self, reason: LossReason, *, noticed: float, lease_end: float) -> None:
@@ -395,36 +364,19 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     If one of them is over, the others are released, and then ``LockLost`` or ``NotHeld`` is raised.
     """
     ends = {grant: End(grant_state.TABLE[grant._given, Step.RELEASE]) for grant in grants}
+    keeper, front = grants[0]._keeper, grants[0]._FRONT
+    finish = partial(keeper.finish, *grants)
     try:
-        _set_ends(ends)
-        mine = _ended_by(ends)
-        keeper, front = grants[0]._keeper, grants[0]._FRONT
+        for grant, end in ends.items():
+            if grant.held:
+                grant._end_with(end)
+        mine = [grant for grant, end in ends.items() if grant._ended is end]
         answer = keeper.let_go(*mine, awaited=front.hears()) if mine else None
     except BaseException:
-        try:
-            _let_go_later(ends)
-        except BaseException:  # a second interrupt
-            _let_go_later(ends)
-            raise
+        keeper.post(finish)
         raise
     if answer is not None:
         await mine[0]._answered(answer)
     for grant in grants:
         if grant not in mine:
             raise grant._why_not()
-
-
-def _set_ends(ends: Mapping[GrantBase, End]) -> None:
-    for grant, end in ends.items():
-        if grant.held:
-            grant._end_with(end)
-
-
-def _let_go_later(ends: Mapping[GrantBase, End]) -> None:
-    """Have those that ended so given back from their sessions' own threads."""
-    for grant in _ended_by(ends):
-        grant._keeper.let_go_later(grant)
-
-
-def _ended_by(ends: Mapping[GrantBase, End]) -> list[GrantBase]:
-    return [grant for grant, end in ends.items() if grant._ended is end]

@@ -80,6 +80,14 @@ class OwnNodes:
         if len(self._granted) > _GRANTED:
             self._granted.popitem(last=False)
 
+    def give_again(self, grant: GrantBase, before: GrantBase) -> None:
+        """Note that a kept node is held by another grant than before."""
+        own = self._nodes.get(grant.path)
+        if own is not None:
+            own.grant = grant
+        self._grants.discard(before.lock_path, before)
+        self._grants.add(grant.lock_path, grant)
+
     def forget(self, paths: Iterable[str]) -> None:
         """Take these nodes out, and the grants on them."""
         for path in paths:

@@ -56,14 +56,10 @@ class Outcome(Generic[T]):
         It is called once. Only if an interrupt strikes in the call, it is called again: it must be
         harmless when it is repeated.
         """
-        me = object()
-        try:
-            self._when_done.append([call])
-            if self._outcome:
-                self._make_calls(me)
-        except BaseException:
-            self._go_on(me)
-            raise
+        due: list[Any] = [call]
+        self._when_done.append(due)
+        if self._outcome:
+            self._make(due)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the outcome, at most ``timeout`` seconds; return whether there is one."""
@@ -104,33 +100,19 @@ class Outcome(Generic[T]):
 
     def _resolve(self, value: Any, error: BaseException | None) -> None:
         """Set the outcome, unless there is one. Repeatable."""
+        self.__dict__.setdefault("_outcome", (value, error))
+        for due in self._when_done.copy():
+            self._make(due)
+
+    def _make(self, due: list[Any]) -> None:
+        """Make a call, unless another thread makes it."""
         me = object()
-        try:
-            self.__dict__.setdefault("_outcome", (value, error))
-            self._make_calls(me)
-        except BaseException:
-            self._go_on(me)
-            raise
+        due.append(me)
+        if due[1] is me:
+            due[0]()
+            self._when_done.remove(due)
 
-    def _make_calls(self, me: object) -> None:
-        """Make the calls that nobody makes. Another thread may make others at the same time."""
+    def _make_again(self) -> None:
+        """Have the calls made again that a thread was making when an interrupt struck it."""
         for due in self._when_done.copy():
-            due.append(me)
-            if due[1] is me:
-                due[0]()
-                self._when_done.remove(due)
-
-    def _go_on(self, me: object) -> None:
-        """Go on after an interrupt: first with the call that it struck, if there is an outcome."""
-        if not self._outcome:
-            return
-        try:
-            self._make_struck(me)
-        finally:
-            self._make_calls(me)
-
-    def _make_struck(self, me: object) -> None:
-        for due in self._when_done.copy():
-            if due[1:2] == [me]:
-                self._when_done.remove(due)
-                due[0]()
+            del due[1:]

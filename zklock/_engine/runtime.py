@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from zklock._engine.callers import Callers, Calls
+from zklock._engine.ports import Transport
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock as real_clock
 from zklock._kazoo.client import Kazoo
-from zklock._kazoo.store import Results
 from zklock._kazoo.wire_store import open_store
-from zklock._recipes.effects import Batch
 
 
 class Thread(Protocol):
     """A thread with timed work (see ``TimedThread``). Nothing here takes a lock."""
+
+    @property
+    def post(self) -> Callable[[Job], object]:
+        """What hands a job over, in C, to a thread that runs."""
 
     def later(self, job: Job) -> None:
         """Run the job soon."""
@@ -45,25 +48,6 @@ class Calling(Protocol):
         """Let the threads end when they have run all callbacks."""
 
 
-class Sends(Protocol):
-    """Sends batches (see ``Store``)."""
-
-    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
-        """Send the requests; call ``done(results)`` when all are answered."""
-
-    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
-        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself.
-
-        If it is interrupted meanwhile, ``done`` may be called twice, with the same results.
-        """
-
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them.
-
-        With ``None``, do not sleep: ask again for less than a millisecond.
-        """
-
-
 Limit: TypeAlias = Callable[[float | None, Callable[[], object]], float | None]
 """``limit(seconds, wake)``: called before a wait of at most ``seconds``. It returns the real limit
 of the wait. A clock that is not the real one returns no limit, and calls ``wake()`` in time."""
@@ -81,7 +65,7 @@ OpenStore: TypeAlias = Callable[
         Callable[[int], bool],
         AbstractContextManager[object],
     ],
-    Sends,
+    Transport,
 ]
 
 

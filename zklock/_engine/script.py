@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
+from zklock._engine.ports import Answer, Pending, SessionPort
 from zklock._recipes import queries
 from zklock._recipes.effects import Recipe
 from zklock.errors import NoAnswer
@@ -18,83 +19,14 @@ from zklock.errors import NoAnswer
 R = TypeVar("R")
 
 
-class Answer(Protocol):
-    """An answer of ZooKeeper's that will come."""
-
-    def when_done(self, call: Callable[[], object]) -> None:
-        """Call when the answer comes, on the thread that brings it; at once if it is there."""
-
-    def look(self) -> bool:
-        """Return whether the answer is there, or comes at once; do not sleep."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for at most ``timeout`` seconds; return whether the answer has come."""
-
-    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
-        """Return how long to wait natively; ``wake()`` is called at the end of any other wait."""
-
-    def result(self) -> Any:
-        """Return the answer; raise it if it is an error."""
-
-
 A = TypeVar("A", bound=Answer)
-
-
-class Outcome(Answer, Protocol):
-    """The outcome of an attempt."""
-
-    def start(self, *, awaited: bool = False) -> Answer:
-        """Begin the attempt; return without waiting.
-
-        ``awaited``: this thread is about to wait for the outcome.
-        """
-
-    def give_up(self) -> bool:
-        """Withdraw, unless it is too late; return whether this call did it."""
-
-
-class Asked(Protocol):
-    """What a question needs from its session."""
-
-    @property
-    def timeout(self) -> float:
-        """The session timeout in seconds."""
-
-    def check_usable(self) -> None:
-        """Raise if ZooKeeper cannot be asked."""
-
-    def attempt(self, what: Recipe[Any]) -> Outcome:
-        """Return an attempt at a recipe; it is not started yet."""
-
-
-class Beginner(Protocol):
-    """What can be given up."""
-
-    def give_up(self, error: BaseException | None = None) -> bool:
-        """Withdraw, unless it is too late; return whether this call did it."""
-
-
-class Turn(Protocol):
-    """A place in the line of those that are about to begin."""
-
-    def wake(self) -> None:
-        """End the wait, from any thread."""
-
-    def wait(self, limit: float | None) -> Awaitable[bool]:
-        """Wait for the turn, at most ``limit`` seconds. Return whether it has come."""
-
-    def give_up(self, error: BaseException) -> bool:
-        """Give up with this error, or have the one who has begun give up."""
-
-    def pass_to(self, beginner: Beginner | None) -> None:
-        """Note who begins now, ``None`` if nobody does; raise the error if it was given up."""
 
 
 class Front(ABC):
     """How a front waits."""
 
-    def turn(self) -> Turn | None:
-        """Return a turn to wait for before a start; ``None``: start now."""
+    def in_line(self) -> Awaitable[object] | None:
+        """Return what to wait for before a start, so that others have their turn; or ``None``."""
         return None
 
     @abstractmethod
@@ -102,7 +34,7 @@ class Front(ABC):
         """Whether this thread may hear the answers to what it sends next; then ``finished()``."""
 
     @abstractmethod
-    def begin(self, attempt: Outcome) -> None:
+    def begin(self, attempt: Pending) -> None:
         """Start an attempt, now or soon; what follows is ``finished(attempt)``."""
 
     @abstractmethod
@@ -115,7 +47,7 @@ class Front(ABC):
         """
 
     async def ask(
-        self, session: Asked, make: Callable[[], Recipe[R]], path: str, timeout: float | None
+        self, session: SessionPort, make: Callable[[], Recipe[R]], path: str, timeout: float | None
     ) -> R:
         """Run a query and return its result; ``NoAnswer`` after ``timeout`` seconds.
 
@@ -130,8 +62,5 @@ class Front(ABC):
             result: R = attempt.result()
             return result
         except BaseException:
-            try:
-                attempt.give_up()
-            finally:  # a second interrupt may have struck in it
-                attempt.give_up()
+            attempt.give_up()
             raise

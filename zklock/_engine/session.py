@@ -28,7 +28,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -40,8 +40,8 @@ from zklock._engine.heartbeat import HUNG, LATE, Beat, Heartbeat
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
 from zklock._engine.nodes import OwnNode, OwnNodes
 from zklock._engine.outbox import Outbox
+from zklock._engine.ports import Answer
 from zklock._engine.runtime import Runtime, Thread
-from zklock._engine.script import Answer
 from zklock._engine.watches import HeldWatches, Watchers, asked_of
 from zklock._ground import telemetry
 from zklock._ground.copy_error import copy_error
@@ -128,6 +128,7 @@ class Session(NotCopyable, WireObserver):
         self._runtime = runtime = runtime or Runtime()
         self._clock = runtime.clock
         self._worker = runtime.thread("zklock-session", self._turn)
+        self.post = self._worker.post
         self._callers = runtime.callers()
         self._store = runtime.store(
             client,
@@ -146,6 +147,7 @@ class Session(NotCopyable, WireObserver):
             self._nodes, lambda: self.guard, self._store.send_batch, self._read
         )
         self._outbox = Outbox()
+        self.places: dict[Hashable, Any] = {}  # of kept locks; see ``keep``
         self._attempts: dict[Attempt[Any], None] = {}
         self._parked: dict[Attempt[Any], None] = {}
         self._resuming = False  # some go on, and others after the answer that is under way
@@ -254,7 +256,7 @@ class Session(NotCopyable, WireObserver):
             telling.begun(attempt, self._clock)
         return attempt
 
-    # For grants (grant.Keeper).
+    # For grants.
 
     def remaining(self) -> float:
         """Return the seconds of lease left; grants that are over by now are declared lost."""
@@ -300,23 +302,27 @@ class Session(NotCopyable, WireObserver):
             nodes, each = zip(*((grant.path, grant._give_back) for grant in grants), strict=True)
             give_back = partial(together.give_back, nodes, each)
         attempt = self.attempt(give_back(), recover=give_back)
-
-        def go() -> None:
-            with self.guard:
-                for grant in grants:
-                    self._nodes.forget(grant._paths)
-            attempt.start(awaited=awaited)
-
         if self.interrupted:
-            awaited = False
-            self.later(go)
+            self.later(partial(self._begin_to_let_go, attempt, grants, awaited=False))
         else:
-            go()
+            self._begin_to_let_go(attempt, grants, awaited=awaited)
         return attempt
 
-    def let_go_later(self, grant: GrantBase) -> None:
-        """Give the grant back from the session's own thread."""
-        self.later(lambda: self.let_go(grant))
+    def _begin_to_let_go(
+        self, attempt: Attempt[None], grants: Iterable[GrantBase], *, awaited: bool
+    ) -> None:
+        with self.guard:
+            for grant in grants:
+                self._nodes.forget(grant._paths)
+        attempt.start(awaited=awaited)
+        for grant in grants:
+            grant._let_go = True
+
+    def finish(self, *grants: GrantBase) -> None:
+        """Give back grants whose release was interrupted: those that ended, and were not let go."""
+        for grant in grants:
+            if grant.released and not grant._let_go:
+                self.let_go(grant)
 
     def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
         """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""
@@ -327,7 +333,7 @@ class Session(NotCopyable, WireObserver):
                 self._lose(grant._paths, LossReason.NODE_DELETED)
             self._outbox.send()
 
-    # For attempts (attempt.Host).
+    # For attempts.
 
     @property
     def interrupted(self) -> bool:
@@ -462,7 +468,7 @@ class Session(NotCopyable, WireObserver):
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
         return self._worker.after(seconds, done)
 
-    def claim(self, attempt: Attempt[Any], claim: Claim) -> GrantBase | None:
+    def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         """Return a grant if the lease is live, with some time left; else call back when it is.
 
         If ACLs may deny the heartbeats, the first grant waits until a heartbeat is answered.
@@ -475,6 +481,8 @@ class Session(NotCopyable, WireObserver):
             if self._may_grant(paths):
                 if not attempt.accept():
                     return None
+                if terms.place is not None:
+                    return terms.place.granted(claim)
                 return self._give(attempt, claim, terms)
             self._awaiting_lease[attempt] = claim.path
             self._heartbeat.soon()
@@ -510,6 +518,34 @@ class Session(NotCopyable, WireObserver):
             if own is None or own.owner != self._id:
                 return False
         return self._live() and self._readable
+
+    # For kept locks; the caller has the guard.
+
+    @property
+    def session_id(self) -> int:
+        """The present session."""
+        return self._id or 0
+
+    def may_use(self) -> bool:
+        """Whether enough lease is left for a grant on a node that is there."""
+        return self._live() and self._readable
+
+    def give(self, grant: GrantBase) -> None:
+        """Note the first grant on a node."""
+        self._nodes.give(grant)
+
+    def give_again(self, grant: GrantBase, before: GrantBase) -> None:
+        """Note another grant on a node that was kept."""
+        self._nodes.give_again(grant, before)
+
+    def tell_granted(self, asked: Any, grant: GrantBase) -> None:
+        """Tell telemetry of a grant."""
+        telling.granted(asked, grant, self._epochs, self._clock())
+
+    def forget(self, path: str) -> None:
+        """Forget a node that is about to be deleted."""
+        with self.guard:
+            self._nodes.forget([path])
 
     def grants(self, lock_path: str) -> list[GrantBase]:
         """Return the grants of a lock that are held on this session."""
@@ -839,6 +875,8 @@ class Session(NotCopyable, WireObserver):
             if grant._loss is not None:  # by this call, or before it by the grant itself
                 losses.append(grant._loss)
             self._outbox.add(grant._tell_loss)
+            if grant._place is not None:
+                self._outbox.add(partial(grant._place.lose, grant))
             if telemetry.hooks:
                 self._outbox.add(partial(telling.lost, grant))
             # The session may live on, and keep the nodes. A grant on several nodes is lost if one
@@ -1049,6 +1087,8 @@ class Session(NotCopyable, WireObserver):
             own.read_at = self._clock()
         if grant is not None and (asked := asked_of(grant, results)) is not None:
             grant._release_requested(asked)
+            if grant._place is not None:
+                grant._place.ask(grant)
         if steps.is_(node, Failure.MISSING):
             with self.guard:
                 if self._nodes.get(path) is own:

@@ -11,21 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._ground import telemetry
 from zklock._ground.happened import (
     Disconnected,
     EpochChanged,
     Granted,
-    LeaderChanged,
     Lost,
     Queued,
     Released,
     Suspended,
     Withdrawn,
 )
-from zklock._recipes.observe import LeaderChange
 
 _EPOCHS = 4096  # paths whose epochs are remembered
 
@@ -54,13 +51,13 @@ def queued(terms: GrantOptions, now: Callable[[], float]) -> Callable[[str, int]
     return tell
 
 
-def begun(attempt: Attempt[Any], now: Callable[[], float]) -> None:
+def begun(attempt: Any, now: Callable[[], float]) -> None:
     """Follow an acquire that begins."""
     attempt.began = began = now()
     attempt.when_done(partial(_withdrawn, attempt, began, now))
 
 
-def granted(attempt: Attempt[Any], grant: GrantBase, epochs: Epochs, now: float) -> None:
+def granted(attempt: Any, grant: GrantBase, epochs: Epochs, now: float) -> None:
     """Tell of a grant; the caller has the guard."""
     path, epoch = grant.lock_path, grant.token.epoch
     before = epochs.note(path, epoch)
@@ -71,7 +68,16 @@ def granted(attempt: Attempt[Any], grant: GrantBase, epochs: Epochs, now: float)
     attempt.told = True
     grant._granted_at = now
     permits = len(grant.tokens)
-    telemetry.emit(Granted(at=now, permits=permits, waited=waited, gap=gap, **_grant(grant)))
+    telemetry.emit(
+        Granted(at=now, permits=permits, waited=waited, gap=gap, kept=grant.kept, **_grant(grant))
+    )
+
+
+def granted_again(grant: GrantBase, now: float) -> None:
+    """Tell of a grant for which nobody has waited: its znode was kept."""
+    grant._granted_at = now
+    event = Granted(at=now, permits=1, waited=0.0, gap=None, kept=True, **_grant(grant))
+    telemetry.emit(event)
 
 
 def disconnected(session_id: int, grants: list[GrantBase], now: float, lease: float) -> None:
@@ -103,15 +109,7 @@ def lost(grant: GrantBase) -> None:
         telemetry.emit(event, grant._end_told)
 
 
-def leader_changed(path: str, change: LeaderChange, now: float) -> None:
-    """Tell what an observer of an election has heard."""
-    leader = change.leader.identity if change.leader is not None else None
-    telemetry.emit(
-        LeaderChanged(at=now, path=path, leader=leader, token=change.token, gap=change.gap)
-    )
-
-
-def _withdrawn(attempt: Attempt[Any], began: float, now: Callable[[], float]) -> None:
+def _withdrawn(attempt: Any, began: float, now: Callable[[], float]) -> None:
     terms = attempt.terms
     grant, raised = attempt.settled()
     if grant is None and not attempt.told and terms is not None:

@@ -46,6 +46,7 @@ class TimedThread:
         self._turn = turn
         # Not a Condition: an interrupt in the middle of entering one leaves it locked.
         self._inbox: SimpleQueue[Job | _Later | None] = SimpleQueue()
+        self.post: Callable[[Job], object] = self._inbox.put
         self._runs: dict[None, object] = {}  # the thread that runs; setdefault() is one step
         self._later: list[_Later] = []  # a heap, used only by that thread
         self._numbers = count()

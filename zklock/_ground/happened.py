@@ -78,12 +78,14 @@ class Granted(GrantEvent):
     lost meanwhile. It is this process's estimate of the time in which nobody held the lock. The
     time that this news takes from ZooKeeper is not in it.
 
-    ``waited`` is ``None`` if the acquire began before the subscription.
+    ``waited`` is ``None`` if the acquire began before the subscription. ``kept``: see
+    ``Grant.kept``.
     """
 
     permits: int
     waited: float | None
     gap: float | None
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache, lru_cache, partial
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 
 from zklock._engine import telling
 from zklock._engine.attempt import Attempt
 from zklock._engine.bodies import Left, Locking, Taken
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.script import Front, Turn
+from zklock._engine.script import Front
 from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
@@ -26,7 +26,7 @@ from zklock._ground.not_copyable import NotCopyable
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._recipes import lock as lock_recipe, names, queries, revoke
-from zklock._recipes.effects import Listing, Recipe
+from zklock._recipes.effects import Recipe
 from zklock._recipes.nodedata import NodeData
 from zklock._recipes.queries import Contender
 from zklock.errors import (
@@ -61,10 +61,6 @@ class Holdings(Taken[G]):
         self.asked: lock_recipe.Entry | None = None  # the contender that was not granted in time
 
 
-Place: TypeAlias = tuple[lock_recipe.Entry, GrantOptions, Listing | None]
-"""A contender, the options of its grant, and its queue if its node is in it already."""
-
-
 class Options(TypedDict, Generic[G], total=False):
     """The options of every lock; see ``LockBase``."""
 
@@ -89,6 +85,7 @@ class LockBase(NotCopyable, Locking[G]):
     """What telemetry calls this kind."""
     _AWAITS: ClassVar[bool] = False
     _FRONT: ClassVar[Front]
+    _keep_for = 0.0  # seconds
     _GRANT: type[G]
 
     def __init__(
@@ -125,6 +122,7 @@ class LockBase(NotCopyable, Locking[G]):
         # No lock: a signal handler that cancels may have interrupted the code that holds it.
         # Adding, discarding and copying are one step each: nothing can come in between.
         self._users: dict[Any, Holdings[G] | None] = {}
+        self._cancels = object()  # another one after each cancel(), for those that wait to begin
         self._mine = self._storage()
         self._grant: G | None = None
 
@@ -150,11 +148,13 @@ class LockBase(NotCopyable, Locking[G]):
 
         May be called from any thread, and from a signal handler.
         """
+        self._cancels = object()
         for attempt, mine in self._users.copy().items():
             if mine is None:
-                attempt.give_up(
-                    AcquireCancelled(f"{self._path}: the acquire was cancelled", path=self._path)
-                )
+                attempt.give_up(self._cancelled())
+
+    def _cancelled(self) -> AcquireCancelled:
+        return AcquireCancelled(f"{self._path}: the acquire was cancelled", path=self._path)
 
     # Scripts: what the fronts' methods do.
 
@@ -162,7 +162,6 @@ class LockBase(NotCopyable, Locking[G]):
         self,
         blocking: bool = True,
         timeout: float | None = None,
-        place: Place | None = None,
         check: Callable[[], object] | None = None,
         **wanted: Any,
     ) -> G | None:
@@ -172,35 +171,32 @@ class LockBase(NotCopyable, Locking[G]):
         if not patient:
             limit = self._session.moment
         check_thread("acquire()")
-        turn = None if place else self._FRONT.turn()
-        attempt: Attempt[G | None] | None = None
+        cancels = self._cancels
+        turn = self._FRONT.in_line()
+        if turn is not None and self._again() is None:
+            limit = await self._in_line(turn, limit)
+            if self._cancels is not cancels:
+                raise self._cancelled()
+            if limit == 0:
+                return None
+        self._check_acquire()
+        shared = self._again()
+        if shared is not None:
+            shared._get_ready()
+            mine = self._holdings()
+            mine.grants = (*mine.grants, shared)
+            return shared  # nothing can strike between the two
+        if limit is None:
+            self._check_self()
+        entry, terms = self._contender(patient, **wanted)
+        attempt = self._attempt(entry, terms)
+        del terms, wanted  # many may wait
         try:
-            # Nothing is made before its turn, so that many can begin at once.
-            if turn is not None and self._again() is None:
-                limit = await self._in_line(turn, limit)
-                if limit == 0:
-                    return None
-            self._check_acquire()
-            shared = self._again()
-            if shared is not None:
-                shared._get_ready()
-                mine = self._holdings()
-                mine.grants = (*mine.grants, shared)
-                return shared  # nothing can strike between the two
-            if limit is None:
-                self._check_self()
-            place = place or (*self._contender(patient, **wanted), None)
-            entry, attempt = place[0], self._attempt(patient, place)
-            del place, wanted  # many may wait
             self._users[attempt] = None
-            if turn is not None:
-                turn.pass_to(attempt)
-                self._users.pop(turn, None)
-                turn = None
             if check is not None:
                 check()
             attempt.start(awaited=self._FRONT.hears())
-            come = await self._FRONT.finished(attempt, limit, abandon_result)
+            come = await self._FRONT.finished(attempt, limit, abandon_made)
             grant = await taken(self._FRONT, attempt, come)
             if grant is not None:
                 self._keep(grant)
@@ -210,39 +206,33 @@ class LockBase(NotCopyable, Locking[G]):
             return grant  # inside the try: an interrupt before the return must not miss a grant
         except BaseException:
             try:
-                self._undo(attempt, turn)
+                self._undo(attempt)
             finally:  # a second interrupt may have struck in it
-                self._undo(attempt, turn)
+                self._undo(attempt)
             raise
 
-    def _undo(self, attempt: Attempt[G | None] | None, turn: Turn | None) -> None:
+    def _undo(self, attempt: Attempt[G | None]) -> None:
         """Undo an acquire that has begun. Repeatable."""
-        grant = None
-        if attempt is not None:
-            grant = attempt.settled()[0] if attempt.done else None
-            if grant is not None:
-                grant._kept = False
-            undo(attempt)
+        for grant in attempt.made:
+            grant._kept = False
+        undo(attempt)
         self._users.pop(attempt, None)
-        self._users.pop(turn, None)
-        if grant is not None:
-            # Else a release would take it for the newest one, and the one before would stay held.
-            mine = self._holdings()
-            mine.grants = tuple([other for other in mine.grants if other is not grant])
+        self._drop(attempt.made)
 
-    async def _in_line(self, turn: Turn, limit: float | None) -> float | None:
+    def _drop(self, made: tuple[GrantBase, ...]) -> None:
+        """Forget grants that nobody has got.
+
+        Else a release would take them for the newest ones, and those before would stay held.
+        """
+        mine = self._holdings()
+        mine.grants = tuple([grant for grant in mine.grants if grant not in made])
+
+    async def _in_line(self, turn: Awaitable[object], limit: float | None) -> float | None:
         """Wait for the turn to begin. Return what is left of the limit; 0: it is over."""
-        now = self._session.now
-        began = now()
-        self._users[turn] = None
-        come = await turn.wait(self._session.limit(limit, turn.wake))
-        left = None if limit is None else limit - (now() - began)
-        if come and (left is None or left > 0):
-            return left
-        self._users.pop(turn, None)
-        turn.pass_to(None)
+        began = self._session.now()
+        await turn
         self._holdings().asked = None
-        return 0.0
+        return None if limit is None else max(0.0, limit - (self._session.now() - began))
 
     async def _release(self) -> None:
         check_thread("release()")
@@ -338,9 +328,20 @@ class LockBase(NotCopyable, Locking[G]):
 
     def _contender(self, patient: bool, **wanted: Any) -> tuple[lock_recipe.Entry, GrantOptions]:
         """Return a new contender, and the options of its grant."""
-        identity = self._identity or _identity(os.getpid(), self._label())
+        identity = self._named()
         entry = self._entry(_data(identity), patient, **wanted)
-        terms = GrantOptions(
+        terms = self._options(identity)
+        if telemetry.hooks:
+            entry.queued = telling.queued(terms, self._session.now)
+        return entry, terms
+
+    def _named(self) -> str:
+        """Return the identity of a contender."""
+        return self._identity or default_identity(os.getpid(), self._label())
+
+    def _options(self, identity: str) -> GrantOptions:
+        """Return the options of a grant."""
+        return GrantOptions(
             self._path,
             identity,
             self._GRANT,
@@ -350,17 +351,11 @@ class LockBase(NotCopyable, Locking[G]):
             self._owner(),
             self,
             self._CALLED,
+            keep=self._keep_for,
         )
-        if telemetry.hooks:
-            entry.queued = telling.queued(terms, self._session.now)
-        return entry, terms
 
-    def _attempt(self, patient: bool, place: Place) -> Attempt[G | None]:
-        entry, terms, listing = place
-        entry.patient = patient
-        return self._session.attempt(
-            lock_recipe.acquire(entry, listing), recover=entry.leave, terms=terms
-        )
+    def _attempt(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
+        return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
 
     def _begin(self, told: Callable[[Attempt[G | None]], object]) -> Attempt[G | None]:
         """Begin to acquire; no thread waits.
@@ -368,7 +363,7 @@ class LockBase(NotCopyable, Locking[G]):
         ``told(attempt)`` is called once there is an outcome, on the thread that brings it. It must
         not block. After ``attempt.give_up()`` there is no grant, or it says that it came too late.
         """
-        attempt = self._attempt(True, (*self._contender(patient=True), None))
+        attempt = self._attempt(*self._contender(patient=True))
         attempt.when_done(lambda: told(attempt))
         return attempt.start()
 
@@ -381,6 +376,10 @@ class LockBase(NotCopyable, Locking[G]):
         mine.asked = None
         left = [old for old in mine.grants if old in mine.entered or old.held]
         mine.grants = (*left, grant)
+
+    def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
+        """Return a grant of a kept lock, if one may be had at once; see ``keeping``."""
+        return None
 
     def _newest(self) -> G:
         """Return the newest grant of the running thread or task; ``NotHeld`` if there is none."""
@@ -493,12 +492,12 @@ def _host() -> str:
 
 
 @lru_cache(maxsize=_MAKERS)
-def _identity(pid: int, label: str) -> str:
+def default_identity(pid: int, label: str) -> str:
     """Return a default identity. Grants of the same thread or task share one text.
 
     Threads and tasks may have any name: what cannot be in an identity is replaced, or cut off.
     """
-    text = f"{_host()}:{pid}:{label}".replace("\0", "?")
+    text = ":".join(filter(None, (_host(), str(pid), label))).replace("\0", "?")
     return text.encode(errors="replace")[:MAX_IDENTITY].decode(errors="ignore")
 
 
@@ -523,7 +522,7 @@ def limit_of(blocking: bool, timeout: Any) -> float | None:
 
 async def outcome(front: Front, attempt: Attempt[R | None], limit: float | None) -> R | None:
     """Wait for the outcome; ``None`` after the limit, even if a grant is on its way."""
-    return await taken(front, attempt, await front.finished(attempt, limit, abandon_result))
+    return await taken(front, attempt, await front.finished(attempt, limit, abandon_made))
 
 
 async def taken(front: Front, attempt: Attempt[R | None], come: bool) -> R | None:
@@ -534,20 +533,19 @@ async def taken(front: Front, attempt: Attempt[R | None], come: bool) -> R | Non
     if not come and attempt.give_up():
         return None
     if not attempt.done:
-        await front.finished(attempt, None, abandon_result)
+        await front.finished(attempt, None, abandon_made)
     return attempt.result()
 
 
 def undo(attempt: Attempt[Any]) -> None:
-    """Give up, or give back the grant that arrives. Repeatable."""
+    """Give up, or give back what is granted. Repeatable."""
     if not attempt.give_up():
-        attempt.when_done(partial(abandon_result, attempt))
+        attempt.when_done(partial(abandon_made, attempt))
 
 
-def abandon_result(attempt: Attempt[Any]) -> None:
-    """Give back a grant that arrived while its caller was interrupted."""
-    grant, _ = attempt.settled()
-    if grant is not None:
+def abandon_made(attempt: Attempt[Any]) -> None:
+    """Give back the grants that were made for an attempt whose caller has gone away."""
+    for grant in attempt.made:
         grant.abandon()
 
 

@@ -10,6 +10,7 @@ from zklock._engine.grant import GrantBase
 from zklock._ground.numbers import check_int, check_number
 from zklock._kazoo.client import AnyClient
 from zklock._locks.base import G, LockBase, Options
+from zklock._locks.keeping import Keeps
 from zklock._recipes import (
     abandoned,
     lock as lock_recipe,
@@ -22,7 +23,7 @@ from zklock._recipes.queries import Contender
 from zklock.errors import WouldDeadlock
 
 
-class Exclusive(LockBase[G]):
+class Exclusive(Keeps[G]):
     """One grant at a time."""
 
     def __init__(
@@ -32,6 +33,7 @@ class Exclusive(LockBase[G]):
         *,
         track_abandoned: bool = False,
         lock_delay: float = 0.0,
+        keep: float | None = None,
         **options: Unpack[Options[G]],
     ) -> None:
         self._delay = check_number(
@@ -42,7 +44,12 @@ class Exclusive(LockBase[G]):
             "seconds from 0 on",
         )
         self._marks = bool(track_abandoned) or self._delay > 0
-        super().__init__(client, path, **options)
+        if self._marks and keep:
+            raise ValueError(
+                "keep= does not go together with track_abandoned= or lock_delay=: a client that "
+                "ends while nobody uses its kept lock would count as a holder that has crashed"
+            )
+        super().__init__(client, path, keep=keep, **options)
 
     def _entry(self, data: bytes, patient: bool, **wanted: Any) -> lock_recipe.Entry:
         if not self._marks:
@@ -100,7 +107,7 @@ class Read(LockBase[G]):
         """Nothing: ``_check_acquire`` finds whatever blocks a reader."""
 
 
-class Write(LockBase[G]):
+class Write(Keeps[G]):
     """One writer at a time, and no readers."""
 
     _KIND = names.Kind.WRITE

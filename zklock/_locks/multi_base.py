@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.not_copyable import NotCopyable
 from zklock._kazoo.loops import check_thread
-from zklock._locks.base import LockBase, Place, limit_of, outcome, undo
+from zklock._locks.base import LockBase, limit_of, outcome, undo
 from zklock._recipes import lock as lock_recipe, queries, together
 from zklock.errors import AcquireCancelled, AcquireTimeout, NoAnswer, NotHeld, ZkLockError
 from zklock.token import FencingToken
@@ -34,6 +34,7 @@ ZooKeeper takes for a request."""
 _Contender: TypeAlias = tuple[lock_recipe.Entry, GrantOptions]
 
 G = TypeVar("G", bound=GrantBase)
+_Uses: TypeAlias = list[tuple[LockBase[G], G]]
 L = TypeVar("L", bound=LockBase[Any])
 
 
@@ -104,9 +105,9 @@ class MultiGrantBase(Losable, Generic[G]):
             self._check_given()
             self._set_over()
             failed: ZkLockError | None = None
-            for call in reversed(self._calls()):
+            for uses in self._groups():
                 try:
-                    await call()
+                    await _give_back(uses)
                 except ZkLockError as error:
                     error.__context__ = error.__context__ or failed
                     failed = error
@@ -123,16 +124,13 @@ class MultiGrantBase(Losable, Generic[G]):
 
     _give_back_use = _release
 
-    def _calls(self) -> list[Callable[[], Awaitable[None]]]:
-        """Return what gives everything back. What is held on one session goes together."""
-        groups: dict[object, dict[G, LockBase[G]]] = {}
-        calls: list[Callable[[], Awaitable[None]]] = []
-        for lock, grant in self._uses:
-            if grant._alone and grant.held and not lock._used_more(grant):
-                groups.setdefault(grant._keeper, {})[grant] = lock
-            else:
-                calls.append(partial(lock._give_back, grant))
-        return [*calls, *(partial(_give_back_together, group) for group in groups.values())]
+    def _groups(self) -> Iterable[_Uses[G]]:
+        """Return what is given back at a time: together what ends with its nodes on one session."""
+        groups: dict[object, _Uses[G]] = {}
+        for lock, grant in reversed(self._uses):
+            together = grant._alone and grant.held and not lock._used_more(grant)
+            groups.setdefault(grant._keeper if together else grant, []).append((lock, grant))
+        return groups.values()
 
     def _note_use(self, left: Left) -> None:
         for lock, grant in self._uses:
@@ -182,12 +180,16 @@ class MultiGrantBase(Losable, Generic[G]):
         return f"<{type(self).__name__} {', '.join(grant.lock_path for grant in self.grants)}>"
 
 
-async def _give_back_together(group: Mapping[G, LockBase[G]]) -> None:
-    """Release grants of one session, the only uses of them, in one transaction."""
+async def _give_back(uses: _Uses[G]) -> None:
+    """Release grants; several are the only uses of grants of one session."""
+    if len(uses) == 1:
+        ((lock, grant),) = uses
+        await lock._give_back(grant)
+        return
     try:
-        await release_together(list(group))
+        await release_together([grant for _, grant in uses])
     finally:
-        for grant, lock in group.items():
+        for lock, grant in uses:
             lock._forget(grant, lock._holdings())
 
 
@@ -292,6 +294,8 @@ class MultiBase(NotCopyable, Locking[M], Generic[L, M]):
         """Give back what a call has acquired, which nobody has got. Repeatable; does not wait."""
         if call.grant is not None:
             call.grant._set_over()
+        if call.ticket is not None:
+            undo(call.ticket)
         for lock, grant in reversed(call.grants.items()):
             lock._note_use(grant, call.left)
             if not call.left.get(grant):
@@ -312,21 +316,19 @@ class MultiBase(NotCopyable, Locking[M], Generic[L, M]):
         except NoAnswer:
             return False
         tickets = self._TICKETS
-        while True:
+        while rest := order[len(call.grants) :]:
             self._check_cancelled(call)
-            rest = order[len(call.grants) :]
-            if not rest:
-                return True
-            asked = self._contenders(call, rest) if tickets and len(rest) > 1 else {}
+            asked = self._contenders(call, rest) if tickets else {}
             if len(asked) > 1:
-                if not await self._by_ticket(call, asked):
+                got = await self._by_ticket(call, asked)
+                if got is None:
                     return False
-                got = len(rest) - (len(order) - len(call.grants))
-                tickets -= got < len(asked)
-                if got:
+                if got == len(asked):
                     continue
-            if not await self._one(call, rest[0]):
+                tickets -= 1
+            if not await self._one(call, order[len(call.grants)]):
                 return False
+        return True
 
     async def _order(self, call: _Call[L, M]) -> list[L]:
         """Return the order to acquire in: the same everywhere, so that no two wait in a ring.
@@ -356,12 +358,12 @@ class MultiBase(NotCopyable, Locking[M], Generic[L, M]):
                 if call.end is None or self._now() >= call.end:
                     raise
 
-    async def _one(self, call: _Call[L, M], lock: L, place: Place | None = None) -> bool:
+    async def _one(self, call: _Call[L, M], lock: L) -> bool:
         """Acquire one of the locks. Return whether it was in time."""
         wait = {} if call.end is None else {"timeout": max(0.0, call.end - self._now())}
         # A cancel() after the last look has reached no pending acquire: so look once more there.
         check = partial(self._check_cancelled, call)
-        grant = await lock._acquire(bool(wait), place=place, check=check, **wait)
+        grant = await lock._acquire(bool(wait), check=check, **wait)
         if grant is None:
             return False
         call.grants[lock] = grant
@@ -387,17 +389,17 @@ class MultiBase(NotCopyable, Locking[M], Generic[L, M]):
             found[lock] = entry, terms
         return found
 
-    async def _by_ticket(self, call: _Call[L, M], asked: Mapping[L, _Contender]) -> bool:
-        """Acquire what is free of these at once, and wait for the first that is not.
+    async def _by_ticket(self, call: _Call[L, M], asked: Mapping[L, _Contender]) -> int | None:
+        """Acquire the first of these, up to one that is not free; return how many.
 
-        Return whether it was in time. What stands behind that one is not acquired.
+        Return ``None`` if there was no answer in time.
         """
         locks = list(asked)
         session, front = locks[0]._session, locks[0]._FRONT
         entries = [entry for entry, _ in asked.values()]
         joint = tuple(terms for _, terms in asked.values())
-        attempt: Attempt[together.Ticket | None] = session.attempt(
-            together.acquire(entries, session.sweep),
+        call.ticket = ticket = session.attempt(
+            together.acquire(entries),
             recover=lambda: together.leave(entries),
             terms=joint[0],
             joint=joint,
@@ -405,28 +407,19 @@ class MultiBase(NotCopyable, Locking[M], Generic[L, M]):
         limit = self._limit(call, locks[0])
         try:
             for lock in locks:
-                lock._users[attempt] = None
+                lock._users[ticket] = None
             self._check_cancelled(call)
-            front.begin(attempt)
-            ticket = await outcome(front, attempt, session.moment if limit == 0 else limit)
-            if ticket is None:
-                return False
-            for lock, grant in zip(locks, ticket.grants, strict=False):
-                call.grants[lock] = grant
-                lock._keep(grant)
-            if ticket.waiting is None:
-                return True
-            lock = locks[len(ticket.grants)]
-            return await self._one(call, lock, (ticket.waiting, asked[lock][1], ticket.listing))
-        except BaseException:
-            try:
-                undo(attempt)
-            finally:  # a second interrupt may have struck in it
-                undo(attempt)
-            raise
+            front.begin(ticket)
+            grants = await outcome(front, ticket, session.moment if limit == 0 else limit)
         finally:
             for lock in locks:
-                lock._users.pop(attempt, None)
+                lock._users.pop(ticket, None)
+        if grants is None:
+            return None
+        for lock, grant in zip(locks, grants, strict=False):
+            call.grants[lock] = grant
+            lock._keep(grant)
+        return len(grants)
 
     def _now(self) -> float:
         """Return the time of the clock that a whole call goes by: that of the first lock."""
@@ -466,6 +459,7 @@ class _Call(Generic[L, M]):
 
     end: float | None
     cancels: object
+    ticket: Attempt[Any] | None = None
     grants: dict[L, Any] = field(default_factory=dict)
     grant: M | None = None
     left: Left = field(default_factory=dict)

@@ -54,7 +54,7 @@ class ThreadLock(LockBase[Grant], WithLock[Grant]):
         also raises ``WouldDeadlock`` if this thread already holds the lock by any object of this
         client.
         """
-        return run(lambda: self._acquire(blocking, timeout))
+        return self._take_kept(blocking, timeout) or run(lambda: self._acquire(blocking, timeout))
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None

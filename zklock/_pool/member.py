@@ -19,22 +19,21 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import ERROR, INFO, WARNING
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from zklock._election.base import check_payload, check_retry, member_identity
 from zklock._election.changes import Observed, Watched
-from zklock._election.threads import Leadership
+from zklock._election.threads import LeaderElection
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.lease import HEARTBEATS
 from zklock._engine.outcome import Once
 from zklock._engine.roster import MembershipChange, Present, Roster
-from zklock._engine.script import Front, R
 from zklock._engine.sessions import session_of
 from zklock._ground import threads
 from zklock._ground.async_event import LOOK
 from zklock._ground.clock import check_timeout
+from zklock._ground.events import Event
 from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
@@ -43,7 +42,6 @@ from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import G
 from zklock._pool import nodes
-from zklock._pool.agenda import Agenda
 from zklock._pool.executors import in_processes, runner
 from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_shards
 from zklock._pool.member_states import (
@@ -54,19 +52,27 @@ from zklock._pool.member_states import (
     MemberEvent,
     MemberState,
 )
-from zklock._pool.nodes import Found, PoolPaths, WorkerNodes, WorkerRecord
+from zklock._pool.nodes import Found, PoolPaths, Registration, WorkerRecord
 from zklock._pool.own_threads import Calling
 from zklock._pool.planning import Assign
 from zklock._pool.processes import InExecutor, InProcesses, is_being_spawned
 from zklock._pool.publication import Publication
-from zklock._pool.rebalancer import Planner, PoolElection, Rebalancer
+from zklock._pool.rebalancer import Planner, Rebalancer
 from zklock._pool.returning import Place
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
-from zklock._pool.slot import Duties, ShardLock, Slot, Slots
+from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
+from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
 from zklock._recipes import names, queries
-from zklock._recipes.effects import Recipe
-from zklock.errors import ClientClosed, ForkedClient, PoolStuck, ZkLockError
+from zklock.errors import (
+    AcquireCancelled,
+    ClientClosed,
+    ForkedClient,
+    LockLost,
+    NotHeld,
+    PoolStuck,
+    ZkLockError,
+)
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
@@ -120,7 +126,7 @@ class StartCall:
     """One call of ``start()``."""
 
     error: Exception | None = None  # why it could not join
-    nodes: WorkerNodes | None = None  # what it makes in ZooKeeper before it joins
+    nodes: Registration | None = None  # what it makes in ZooKeeper before it joins
 
 
 class Membership(NotCopyable, Observed, Logs, Generic[G]):
@@ -129,7 +135,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     _INSTEAD = "make another worker, in another process with a client of its own"
 
     _AWAITS: ClassVar[bool] = False
-    _FRONT: ClassVar[Front]
     _GRANT: ClassVar[type[Reporting]]
 
     def __init__(
@@ -159,8 +164,9 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._initial = check_shards(shards)
         self._identity = member_identity(identity)
         capacity = _check_capacity(capacity)
-        callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_stuck": on_stuck}
-        check_callbacks(self._AWAITS, 2, **callbacks)
+        check_callbacks(
+            self._AWAITS, 2, on_assigned=on_assigned, on_revoked=on_revoked, on_stuck=on_stuck
+        )
         check_callbacks(False, 2, assign=assign)  # the leader's thread calls it, in both fronts
         if handler is None and executor is not None:
             raise ValueError("executor= needs a handler")
@@ -177,7 +183,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         if rejoin_delay and identity is None:
             raise ValueError("rejoin_delay= needs an identity= that is the same at every start")
         self._client = client
-        self._session_options = {
+        self._session_options: dict[str, Any] = {
             "session_timeout": session_timeout,
             "lease_fraction": lease_fraction,
         }
@@ -196,41 +202,37 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             payload=_coded(payload),
             rejoin_delay=rejoin_delay,
         )
-        self._desk = WorkerNodes(self._places, said)
+        self._registration = Registration(self._places, said)
         self._planner = Planner(self._initial, Trouble(self._retry), settle, assign)
-        self._election = PoolElection(
-            self._planner.trouble,
-            client,
-            self._places,
-            identity=self._identity,
-            retry=self._retry,
-            **self._session_options,
+        self._election = LeaderElection(
+            client, self._places.leader, identity=self._identity, **self._session_options
         )
         self._lock = ReentrantMutex()
         self._state = MemberState.NEW
         self._starter: StartCall | None = None  # the call that starts it, or has started it
-        self._campaign = threading.Thread(
-            target=self._lead_in_turn, name="zklock-campaign", daemon=True
-        )
-        self._departing: SimpleQueue[None] = SimpleQueue()
-        self._agenda = Agenda(self._session, self._turn)
+        self._campaign = threading.Thread(target=self._serve, name="zklock-campaign", daemon=True)
+        self._departing = Event()
+        self._work_over = Event()
+        self._task_queue = TaskQueue(self._session, self._turn)
         self._owned: dict[Key, G] = {}
         self._place = b""  # what is to be kept for it; nothing before it was assigned any shards
         publish = partial(
             Publication,
             self._session,
-            self._agenda,
+            self._task_queue,
             stopping=lambda: self._stopping,
             _fields=self._fields,
         )
-        self._says_profile = publish(lambda: (self._desk.member, nodes.profile_data(self._desk)))
+        self._says_profile = publish(
+            lambda: (self._registration.member, nodes.profile_data(self._registration))
+        )
         self._says_owned = publish(self._said_owned, pause=_AFTER)
         self._says_place = publish(lambda: (place if self._place else None, self._place))
         self._slots = Slots(
             self._path,
             self._identity,
             self._owned,
-            Duties(
+            Callbacks(
                 on_assigned,
                 on_revoked,
                 on_error == "retry",
@@ -238,7 +240,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
                 stuck_after,
                 on_stuck,
             ),
-            self._agenda,
+            self._task_queue,
             lock=self._lock_of,
             usable=self._usable,
             stopping=lambda: self._stopping,
@@ -250,7 +252,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._attending: Attempt[None] | None = None
         self._absent = Trouble(self._retry)
         self._seen: tuple[str | None, int] = None, -1
-        self._left = False  # no node of the desk is left in ZooKeeper
+        self._left = False  # no node of the registration is left in ZooKeeper
         self._set_up()
 
     def _set_up(self) -> None:
@@ -270,12 +272,12 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     @property
     def capacity(self) -> float:
         """The weight of this worker."""
-        return self._desk.profile.capacity
+        return self._registration.profile.capacity
 
     @property
     def draining(self) -> bool:
         """Whether this worker should have no shards."""
-        return self._desk.profile.draining
+        return self._registration.profile.draining
 
     @property
     def is_leader(self) -> bool:
@@ -300,7 +302,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     @property
     def payload(self) -> bytes:
         """This worker's payload, for others to read."""
-        return self._desk.profile.payload_bytes
+        return self._registration.profile.payload_bytes
 
     def set_payload(self, payload: bytes | str) -> None:
         """Change this worker's payload. Does not wait. No shard moves."""
@@ -341,11 +343,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     # Scripts: what the fronts' methods do.
 
-    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
-        """Run a query about the pool and return its result; ``NoAnswer`` if not in time."""
-        check_thread(what)
-        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
-
     async def _start(self, call: StartCall, home: asyncio.AbstractEventLoop | None) -> None:
         check_thread("start()")
         if is_being_spawned():
@@ -373,14 +370,24 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             )
         nodes.check_kind(self._path, kept, self._initial)
         self._planner.shards = kept
-        call.nodes = entered = WorkerNodes(self._places, self._desk.profile)
+        with self._lock:
+            call.nodes = entered = self._registration = Registration(
+                self._places, self._registration.profile
+            )
         await self._ask("start()", lambda: nodes.enter(entered), None)
         if home is not None:
             self._join(call, home)
         else:
             # On another thread: an interrupt in the middle would leave half of a worker.
-            self._agenda.later(partial(self._join, call, None))
-            self._check_thread(call)
+            self._task_queue.later(partial(self._join, call, None))
+            try:
+                self._task_queue.ready()
+            except RuntimeError as error:
+                raise ZkLockError(
+                    f"{self._path}: the pool's threads cannot be started ({error}): call start() "
+                    "again when threads can be started",
+                    path=self._path,
+                ) from error
             await self._until(lambda: self._joins_no_more(call), math.inf)
         if call.error is None and self._state is MemberState.REFUSED:
             call.error = ZkLockError(
@@ -394,18 +401,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             raise call.error
         if kept != self._initial:
             self._tell_shards(kept)
-
-    def _check_thread(self, call: StartCall) -> None:
-        """Raise ``ZkLockError`` if the pool's thread cannot be started: nobody tries again."""
-        try:
-            if not self._joins_no_more(call):
-                self._agenda.ready()
-        except RuntimeError as error:
-            raise ZkLockError(
-                f"{self._path}: the pool's threads cannot be started ({error}): call start() "
-                "again when threads can be started",
-                path=self._path,
-            ) from error
 
     def _tell_shards(self, kept: Keys) -> None:
         if isinstance(kept, range):
@@ -435,30 +430,29 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             if self._starter is not call or self._joins_no_more(call):
                 return  # it was given up, or the pool was stopped
             try:
-                assert call.nodes is not None
-                self._desk.take_over(call.nodes)
                 self._begin_work(home)
             except Exception as error:
                 call.error = error
-                self._happens(MemberEvent.FAIL)
 
     def _begin_work(self, home: asyncio.AbstractEventLoop | None) -> None:
         slots = self._slots
         slots.home = home
-        slots.taking = not self._desk.profile.draining
+        slots.taking = not self._registration.profile.draining
         if self._make_runner is not None:
             slots.runner = self._make_runner(home)
-        duties = slots.duties
-        if any((duties.on_assigned, duties.on_revoked, duties.on_stuck)):
-            slots.callbacks = self._new_callbacks()
+        callbacks = slots.callbacks
+        if any((callbacks.on_assigned, callbacks.on_revoked, callbacks.on_stuck)):
+            slots.caller = self._new_callbacks()
         self._happens(MemberEvent.JOIN)  # else the pool's thread ends when the campaign starts it
         try:
             threads.begin(self._campaign)
         except BaseException:
             if slots.runner is not None:
                 slots.runner.close()
+            if not self._campaign.is_alive():
+                self._happens(MemberEvent.FAIL)
             raise
-        self._agenda.later(self._attend)
+        self._task_queue.later(self._attend)
 
     def _give_up_start(self, call: StartCall) -> None:
         """Undo a start that has failed or was interrupted, as far as it got."""
@@ -519,9 +513,9 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             self._happens(MemberEvent.STOP)
             joined = self._state in HAS_JOINED
         if joined:
-            self._departing.put(None)
+            self._departing.set()
             self._election.stop()
-            self._agenda.later(self._leave)
+            self._task_queue.later(self._leave)
         return joined
 
     async def _drain(self, timeout: float | None) -> bool:
@@ -592,48 +586,58 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     def _change(self, **what: Any) -> None:
         """Change what this worker says of itself, now or when it joins."""
         with self._lock:
-            self._desk.profile = replace(self._desk.profile, **what)
+            self._registration.profile = replace(self._registration.profile, **what)
             joined = self._state in HAS_JOINED
         if joined:
-            self._agenda.later(self._take_profile)
+            self._task_queue.later(self._take_profile)
 
     def _drained(self) -> bool:
         # This worker takes no more shards, even if the leader does not know yet that it drains.
         taking = self._state is MemberState.JOINED and self._slots.taking
         return not taking and self._slots.empty
 
+    def _serve(self) -> None:
+        """Lead in turn; then end what was started for the work, when no work is left."""
+        self._lead_in_turn()
+        self._work_over.wait()
+        try:
+            if self._slots.runner is not None:
+                self._slots.runner.close()
+            if self._slots.caller is not None:
+                self._slots.caller.shutdown()
+        finally:
+            self._happens(MemberEvent.CLOSE)
+            self._heard()
+
     def _lead_in_turn(self) -> None:
         trouble = self._planner.trouble
         while not self._stopping:
             try:
-                self._agenda.ready()  # it has jobs; nobody else tries again to start its thread
-                self._election.run(self._lead)
+                self._task_queue.ready()  # it has jobs; nobody else tries again to start its thread
+                self._lead()
+            except (AcquireCancelled, LockLost):
+                continue  # it leaves; or another one may lead
             except Exception as error:
                 if self._over(error):
                     return  # the pool's thread says so
                 if trouble.strikes(error):
-                    self._say(ERROR, "this worker cannot lead: %s", error)
-                with contextlib.suppress(Empty):
-                    self._departing.get(timeout=trouble.pause())
+                    unexpected = None if isinstance(error, ZkLockError) else error
+                    self._say(ERROR, "this worker cannot lead: %s", error, error=unexpected)
+                self._departing.wait(trouble.pause())
 
-    def _lead(self, leadership: Leadership) -> None:
-        Rebalancer(self._session, self._places, leadership, self._planner).run()
-
-    def _told(self, data: bytes, version: int) -> None:
-        """Hear what the leader has written, on the thread that brings it."""
-        self._agenda.later(partial(self._heed, self._desk.assigned, data, version))
-
-    def _close(self) -> None:
-        """End what was started for the work. Runs on a thread of its own, when no work is left."""
+    def _lead(self) -> None:
+        leadership = self._election.acquire()
         try:
-            self._campaign.join()
-            if self._slots.runner is not None:
-                self._slots.runner.close()
-            if self._slots.callbacks is not None:
-                self._slots.callbacks.shutdown()
+            Rebalancer(self._session, self._places, leadership, self._planner).run()
         finally:
-            self._happens(MemberEvent.CLOSE)
-            self._heard()
+            with contextlib.suppress(LockLost, NotHeld):
+                leadership.release()
+
+    def _told(self, data: bytes, version: int, current: bool) -> None:
+        """Hear what the leader has written, on the thread that brings it."""
+        self._task_queue.later(
+            partial(self._heed, self._registration.assigned, data, version, current)
+        )
 
     def _end_of(self, limit: float | None) -> float:
         """Return when so many seconds are over, by the session's clock."""
@@ -650,33 +654,32 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             # the lease is not noted before the loss is told.
             if all(grant._loss is None for grant in self._owned.values()):
                 runner.lease(end)
-            self._agenda.wake_by(now + self._session.timeout / HEARTBEATS / 2)
-        elsewhere: tuple[object, ...] = (runner, self._slots.callbacks)
+            self._task_queue.wake_by(now + self._session.timeout / HEARTBEATS / 2)
+        elsewhere: tuple[object, ...] = (runner, self._slots.caller)
         for each in elsewhere:
             if isinstance(each, OnLoop) and each.look():
                 self._look_again()
         if self._state is MemberState.LEAVING and not self._slots.running:
-            with self._lock:  # the other thread closes after this event
-                threading.Thread(target=self._close, name="zklock-stop", daemon=True).start()
-                self._happens(MemberEvent.WORK_OVER)
+            self._happens(MemberEvent.WORK_OVER)
+            self._work_over.set()
         self._heard()
         over = self._done() and self._slots.empty and self._left
         return self._state in HAS_JOINED and not over
 
     def _look_again(self) -> None:
         """Look soon whether an event loop is closed: nothing tells of it."""
-        self._agenda.wake_by(self._agenda.now() + LOOK)
+        self._task_queue.wake_by(self._task_queue.now() + LOOK)
 
     def _attend(self) -> None:
-        if self._stopping and self._desk.member is None:
+        if self._stopping and self._registration.member is None:
             self._gone()
             return
         self._left = False
         attempt = self._session.attempt(
-            nodes.attend(self._desk, self._told, lambda: self._agenda.later(self._gone))
+            nodes.attend(self._registration, self._told, lambda: self._task_queue.later(self._gone))
         )
         self._attending = attempt
-        attempt.when_done(partial(self._agenda.later, Once(partial(self._attended, attempt))))
+        attempt.when_done(partial(self._task_queue.later, Once(partial(self._attended, attempt))))
         attempt.start()
 
     def _attended(self, attempt: Attempt[None]) -> None:
@@ -688,7 +691,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
                 return
             if self._absent.strikes(error):
                 self._say(ERROR, "this worker cannot be in the pool: %s", error)
-            self._agenda.at(self._agenda.now() + self._absent.pause(), self._attend)
+            self._task_queue.at(self._task_queue.now() + self._absent.pause(), self._attend)
 
     def _over(self, error: Exception) -> bool:
         """Whether the client is of no use any more. Then all of the worker leaves, for good.
@@ -721,17 +724,20 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     def _take_profile(self) -> None:
         self._says_profile.soon()
-        self._slots.take(not self._desk.profile.draining)
+        self._slots.take(not self._registration.profile.draining)
 
     def _said_owned(self) -> tuple[str | None, bytes]:
         tokens = {shard: grant.token for shard, grant in self._owned.items()}
-        return self._desk.owned, nodes.owned_data(tokens)
+        return self._registration.owned, nodes.owned_data(tokens)
 
-    def _heed(self, node: str | None, data: bytes, version: int) -> None:
+    def _heed(self, node: str | None, data: bytes, version: int, current: bool) -> None:
         if node is not None and self._absent.ends():
             self._say(INFO, "this worker is in the pool again")
         if self._stopping:
             return
+        if not current:
+            self._says_profile.forget()
+            self._says_profile.soon()
         seen, latest = self._seen
         if node == seen and version < latest:
             return  # from another server, which is behind the one before
@@ -751,7 +757,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
                 )
             return
         self._slots.want(wanted)
-        said = self._desk.profile
+        said = self._registration.profile
         if said.rejoin_delay and data:  # without data, the leader has not planned for it yet
             self._place = bytes(Place(self._identity, said.weight, said.rejoin_delay, wanted))
             self._says_place.soon()
@@ -774,7 +780,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         attempt.start()
 
     def _unfit(self) -> None:
-        if not self._desk.profile.draining and not self._stopping:
+        if not self._registration.profile.draining and not self._stopping:
             self._say(
                 ERROR,
                 "%s gives up its shards and takes no others: its executor or event loop is "

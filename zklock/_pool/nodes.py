@@ -23,7 +23,8 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -41,12 +42,10 @@ from zklock._pool.keys import (
     shards_data,
     told,
 )
-from zklock._recipes import steps
+from zklock._recipes import queries, steps
 from zklock._recipes.effects import (
     Create,
     Delete,
-    DeleteIf,
-    Exists,
     Failed,
     Failure,
     GiveUp,
@@ -71,7 +70,7 @@ _OWNED = struct.Struct(">HQI")  # number, epoch and sequence of the token
 _NAMED = b"N"
 """Begins what a worker says of shards with names. It does not begin what ``zlib`` writes."""
 _MAX_OWNED = max(MAX_SHARDS * _OWNED.size, MAX_NAMED * 48 + MAX_NAMES_SIZE)
-_BATCH = 256  # nodes read in one batch
+_READS = 256  # in one batch
 _BATCH = 400_000  # bytes written in one transaction; ZooKeeper takes a little less than 1 MiB
 
 
@@ -151,8 +150,8 @@ class WorkerRecord:
 
 
 @dataclass(slots=True)
-class WorkerNodes:
-    """A worker's place in a pool: its record, and its nodes while it has a session."""
+class Registration:
+    """A worker's record, and its nodes while it has a session."""
 
     places: PoolPaths
     profile: WorkerRecord
@@ -165,9 +164,13 @@ class WorkerNodes:
         """Note that the nodes are gone with their session."""
         self.assigned = self.owned = self.member = self.creating = None
 
-    def take_over(self, other: WorkerNodes) -> None:
-        """Have the nodes of another from now on."""
-        self.assigned, self.owned, self.member = other.assigned, other.owned, other.member
+
+Tell: TypeAlias = Callable[[bytes, int, bool], object]
+"""Hears what the leader has written, its version, and whether the worker's own record is current.
+
+It hears of nothing written when the session is replaced: what was written for the former one counts
+no more. It must not block.
+"""
 
 
 def assigned_data(token: FencingToken, keys: Iterable[Key]) -> bytes:
@@ -268,68 +271,59 @@ def check_kind(path: str, there: Keys, shards: Keys) -> None:
         )
 
 
-def write(path: str, data: bytes) -> Recipe[None]:
-    """Write a node, again until there is an answer. A node that is gone is left alone."""
-    yield from steps.overwrite(path, data)
-
-
-def enter(desk: WorkerNodes) -> Recipe[None]:
+def enter(worker: Registration) -> Recipe[None]:
     """Make the nodes of a worker. None is left if that fails, or is given up."""
-    desk.forget()
+    worker.forget()
     try:
-        yield from _set_up(desk)
+        yield from _set_up(worker)
     except SessionReplaced:
         raise
     except Exception:
-        yield from leave(desk)
+        yield from leave(worker)
         raise
 
 
-def leave(desk: WorkerNodes) -> Recipe[None]:
+def leave(worker: Registration) -> Recipe[None]:
     """Delete the nodes that a worker has made, as far as that is permitted."""
     with contextlib.suppress(SessionReplaced, ZkLockError):
-        yield from _clear(desk, [])
+        yield from _clear(worker, [])
 
 
-def attend(
-    desk: WorkerNodes, tell: Callable[[bytes, int], object], left: Callable[[], object]
-) -> Recipe[None]:
+def attend(worker: Registration, tell: Tell, left: Callable[[], object]) -> Recipe[None]:
     """Be a worker of the pool until given up, in one session after the other.
 
-    ``tell(data, version)`` is called with what the leader has written, and with nothing when the
-    session is replaced: what was written for the former one counts no more. ``left()`` is called
-    once no node is left in ZooKeeper. Neither may block.
+    ``left()`` is called once no node is left in ZooKeeper. It must not block.
     """
     given_up: list[GiveUp] = []
     try:
         while not given_up:
             try:
-                if desk.member is None:
-                    yield from _set_up(desk)
-                yield from _listen(desk, tell)
-                yield from _clear(desk, given_up)  # somebody has deleted one of its nodes
+                if worker.member is None:
+                    yield from _set_up(worker)
+                yield from _listen(worker, tell)
+                yield from _clear(worker, given_up)  # somebody has deleted one of its nodes
             except SessionReplaced as replaced:
-                desk.forget()
-                tell(b"", 0)
+                worker.forget()
+                tell(b"", 0, True)
                 if replaced.final is not None:
                     raise replaced.final from None
         raise given_up[0]
     except Exception:
         with contextlib.suppress(SessionReplaced, ZkLockError):
-            yield from _clear(desk, given_up)
+            yield from _clear(worker, given_up)
         raise
     finally:
         left()
 
 
-def _set_up(desk: WorkerNodes) -> Recipe[None]:
-    desk.assigned = yield from _create(desk, desk.places.assigned, "assigned", lambda: b"")
-    desk.owned = yield from _create(desk, desk.places.owned, "owned", lambda: b"")
-    desk.member = yield from _create(
-        desk, desk.places.members, "member", lambda: profile_data(desk)
+def _set_up(worker: Registration) -> Recipe[None]:
+    worker.assigned = yield from _create(worker, worker.places.assigned, "assigned", lambda: b"")
+    worker.owned = yield from _create(worker, worker.places.owned, "owned", lambda: b"")
+    worker.member = yield from _create(
+        worker, worker.places.members, "member", lambda: profile_data(worker)
     )
-    if desk.profile.rejoin_delay:
-        yield from _claim(desk.places.place(desk.profile.identity))
+    if worker.profile.rejoin_delay:
+        yield from _claim(worker.places.place(worker.profile.identity))
 
 
 def _claim(place: str) -> Recipe[None]:
@@ -347,16 +341,18 @@ def _claim(place: str) -> Recipe[None]:
                     return
 
 
-def profile_data(desk: WorkerNodes, *, leaving: bool = False) -> bytes:
+def profile_data(worker: Registration, *, leaving: bool = False) -> bytes:
     """Return the data for the worker's node."""
-    names = [(path or "").rpartition("/")[2] for path in (desk.assigned, desk.owned)]
-    return bytes(replace(desk.profile, assigned=names[0], owned=names[1], leaving=leaving))
+    names = [(path or "").rpartition("/")[2] for path in (worker.assigned, worker.owned)]
+    return bytes(replace(worker.profile, assigned=names[0], owned=names[1], leaving=leaving))
 
 
-def _create(desk: WorkerNodes, parent: str, marker: str, data: Callable[[], bytes]) -> Recipe[str]:
+def _create(
+    worker: Registration, parent: str, marker: str, data: Callable[[], bytes]
+) -> Recipe[str]:
     while True:
         uuid = str(uuid4())
-        desk.creating = parent, uuid
+        worker.creating = parent, uuid
         (made,) = yield (Create(f"{parent}/_c_{uuid}-{marker}-", data()),)
         found = made.path if isinstance(made, Node) else None
         if steps.is_(made, Failure.MISSING):
@@ -367,18 +363,22 @@ def _create(desk: WorkerNodes, parent: str, marker: str, data: Callable[[], byte
         else:
             steps.check(made)
         if found is not None:
-            desk.creating = None
+            worker.creating = None
             return found
 
 
-def _listen(desk: WorkerNodes, tell: Callable[[bytes, int], object]) -> Recipe[None]:
-    """Tell what the leader writes, until a node of the worker is gone."""
-    assert desk.assigned is not None
-    assert desk.member is not None
-    assert desk.owned is not None
+def _listen(worker: Registration, tell: Tell) -> Recipe[None]:
+    """Tell what is written, until a node of the worker is gone."""
+    assert worker.assigned is not None
+    assert worker.member is not None
+    assert worker.owned is not None
     while True:
         # Children, as the worker itself writes the data.
-        found = yield (Watch(desk.assigned), Watch(desk.member), WatchList(desk.owned))
+        found = yield (
+            Watch(worker.assigned),
+            Watch(worker.member),
+            WatchList(worker.owned),
+        )
         for result in found:
             steps.check(result, Failure.DROPPED, Failure.MISSING)
         if any(steps.is_(result, Failure.DROPPED) for result in found):
@@ -388,22 +388,11 @@ def _listen(desk: WorkerNodes, tell: Callable[[bytes, int], object]) -> Recipe[N
         assigned, member, _ = found
         if not (assigned.mine and member.mine):
             return
-        tell(assigned.data, assigned.version)
-        said = profile_data(desk)
-        if member.data == said or not (yield from _permitted(write(desk.member, said))):
-            yield Wait(desk.assigned, desk.owned, desk.member)
+        tell(assigned.data, assigned.version, member.data == profile_data(worker))
+        yield Wait(worker.assigned, worker.owned, worker.member)
 
 
-def _permitted(write: Recipe[None]) -> Recipe[bool]:
-    """Write → whether ACLs permit it. If they do not, it is tried again later."""
-    try:
-        yield from write
-    except AccessDenied:
-        return False
-    return True
-
-
-def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
+def _clear(worker: Registration, given_up: list[GiveUp]) -> Recipe[None]:
     """Delete the nodes of the worker. Giving up does not stop this: it is noted, as told once.
 
     An error at one of them does not keep the others, and is raised at the end.
@@ -422,55 +411,36 @@ def _clear(desk: WorkerNodes, given_up: list[GiveUp]) -> Recipe[None]:
             except SessionReplaced:
                 return None  # the node that was looked for is gone
 
-    if desk.creating is not None:
-        parent, uuid = desk.creating
+    if worker.creating is not None:
+        parent, uuid = worker.creating
         node = yield from through(lambda: steps.find(parent, uuid))
         if node is not None:
             yield from through(lambda: steps.delete(parent, node))
-    if desk.profile.rejoin_delay:
-        yield from through(lambda: _give_up_place(desk))
-    member = desk.member
+    if worker.profile.rejoin_delay:
+        place = worker.places.place(worker.profile.identity)
+        yield from through(lambda: _give_up_place(place))
+    member = worker.member
     if member is not None:
-        yield from through(lambda: _sign_off(member, profile_data(desk, leaving=True)))
-    for path in (desk.assigned, desk.owned):
+        yield from through(lambda: _sign_off(member, profile_data(worker, leaving=True)))
+    for path in (worker.assigned, worker.owned):
         if path is not None:
             yield from through(lambda path=path: steps.delete(path.rpartition("/")[0], path))  # type: ignore[misc]
-    desk.forget()
+    worker.forget()
     if failed:
         raise failed[0]
 
 
-def _give_up_place(desk: WorkerNodes) -> Recipe[None]:
-    """Delete the worker's place, which does not end with its session.
-
-    The path is used again when the worker comes back. So the request is for this worker's node,
-    which never comes back: one that is carried out late spares a place that was made anew.
-    """
-    place, member = desk.places.place(desk.profile.identity), desk.member
-    while True:
-        try:
-            if not (yield from _delete_beside(place, member)):
-                yield from steps.delete(desk.places.returning, place, lasting=True)
-        except SessionReplaced as replaced:
-            if replaced.final is None:
-                member = None  # it is gone with its session
-                continue
-        return
+def _give_up_place(place: str) -> Recipe[None]:
+    """Delete the worker's place, which does not end with its session."""
+    return steps.persist(partial(queries.retry_on_new_session, partial(_delete_place, place)))
 
 
-def _delete_beside(node: str, other: str | None) -> Recipe[bool]:
-    """Delete a node if the other one exists → whether it is gone. No other error is tried again."""
-    while other is not None:
-        (done,) = yield (DeleteIf(node, other, -1),)
-        if done is None:
-            return True
-        if done.why is Failure.MISSING:
-            (done,) = yield (Exists(other),)
-            if isinstance(done, Node):
-                return True
-        if done.why is not Failure.DROPPED:
-            break
-    return False
+def _delete_place(place: str) -> Recipe[None]:
+    """Delete the version that was read: a late request spares a place that was claimed anew."""
+    gone = False
+    while not gone:
+        (found,) = yield from read([place])
+        gone = found is None or (yield from drop(found))
 
 
 def _sign_off(member: str, data: bytes) -> Recipe[None]:
@@ -490,7 +460,7 @@ def read(paths: Sequence[str], hidden: list[str] | None = None) -> Recipe[list[N
     passing = () if hidden is None else (Failure.DENIED,)
     there: list[Node | None] = []
     while len(there) < len(paths):
-        batch = paths[len(there) : len(there) + _BATCH]
+        batch = paths[len(there) : len(there) + _READS]
         nodes = yield tuple(map(Read, batch))
         for node in nodes:
             steps.check(node, Failure.DROPPED, Failure.MISSING, *passing)
@@ -550,13 +520,13 @@ def kept(places: PoolPaths) -> Recipe[tuple[list[Node], list[str]]]:
     return [node for node in found if node is not None], hidden
 
 
-def drop(place: Node) -> Recipe[None]:
-    """Delete a place if it still says the same."""
+def drop(place: Node) -> Recipe[bool]:
+    """Delete a place if it still says the same → whether it is gone."""
     while True:
         (deleted,) = yield (Delete(place.path, place.version),)
         steps.check(deleted, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
         if not steps.is_(deleted, Failure.DROPPED):
-            return
+            return not steps.is_(deleted, Failure.CHANGED)
 
 
 def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:

@@ -108,7 +108,6 @@ class Asked:
         self, function: Assign, shards: Iterable[Key], workers: Mapping[str, PlannedWorker]
     ) -> None:
         self.done = Event()
-        self.complained = False
         self._call = partial(planned, function, shards, workers)
         self._plan: dict[str, frozenset[Key]] | BadPlan = {}
         threading.Thread(target=self._run, name="zklock-assign", daemon=True).start()

@@ -82,7 +82,7 @@ class _View:
         self.pids = shared[16 + 8 * MAX_SHARDS :].cast("Q")
 
 
-class Board:
+class SharedBoard:
     """The shared memory, for the process that owns the shards.
 
     Others find it by ``path`` and ``mark``. On Linux it is in no directory, so that nothing is left
@@ -236,12 +236,12 @@ class HandlerFailed(Exception):
     """
 
 
-class Boarded:
+class OnSharedBoard:
     """What runners in processes share: a board, and the lease on it."""
 
     def __init__(self, handler: ShardHandler) -> None:
         self._handler = handler
-        self._board = Board()
+        self._board = SharedBoard()
         self._named: dict[str, int] = {}  # the places of shards with names, last begun last
 
     def lease(self, end: float) -> None:
@@ -268,7 +268,7 @@ class Boarded:
         return place
 
 
-class InProcesses(Boarded):
+class InProcesses(OnSharedBoard):
     """Runs each handler in a process of its own.
 
     A shard's future is done only when its process is gone.
@@ -324,12 +324,13 @@ class _Child:
             process = self._start(its)
             its.close()
             try:
-                word = self._await_end(process, mine)
+                self._await_end(process)
             except BaseException:
                 self._note(_LOST)
                 while not _gone(process):
                     time.sleep(_ROUND)
                 raise
+            word = _received(mine)
         finally:
             # Before the shard is given back: the process may have left children that still look.
             self._note(_LOST)
@@ -363,23 +364,18 @@ class _Child:
             raise CannotRun(f"its process cannot be started: {error!r}") from error
         return process
 
-    def _await_end(self, process: BaseProcess, mine: Connection) -> bytes | None:
-        """Wait until the process is gone → its last word, ``None`` if there is none.
+    def _await_end(self, process: BaseProcess) -> None:
+        """Wait until the process is gone; make it end once its shard is lost.
 
         The sentinel is a reason to look, not the proof. A process that closes descriptors which it
         did not open runs on without it, and children of the process may hold it open.
         """
-        word: bytes | None = None
-        heard: list[Any] = [mine, process.sentinel]
+        sentinel: list[Any] = [process.sentinel]
         pause, last, left = _ROUND, clock(), [TERM_AFTER, KILL_AFTER]
         while not _gone(process):
-            for each in wait(heard, pause):
-                heard.remove(each)
-                if each is mine:
-                    word = _received(mine)
-                else:
-                    pause = 0.0005
-            if process.sentinel not in heard:
+            if wait(sentinel, pause):
+                sentinel, pause = [], 0.0005
+            elif not sentinel:
                 pause = min(2 * pause, _ROUND)
             now = clock()
             if self._lost and left:
@@ -389,9 +385,6 @@ class _Child:
                     self._insist(process, last_time=len(left) == 1)
                     del left[0]
             last = now
-        if mine in heard and mine.poll():
-            word = _received(mine)
-        return word
 
     def _insist(self, process: BaseProcess, *, last_time: bool) -> None:
         log.error(
@@ -422,8 +415,9 @@ def _gone(process: BaseProcess) -> bool:
 
 
 def _received(mine: Connection) -> bytes | None:
+    """Return the last word of a process that is gone. It fits into the pipe, which keeps it."""
     try:
-        return mine.recv_bytes()
+        return mine.recv_bytes() if mine.poll() else None
     except (EOFError, OSError):
         return None
 
@@ -515,7 +509,7 @@ def _follow(parent: int | None, sentinel: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class InExecutor(Boarded):
+class InExecutor(OnSharedBoard):
     """Runs handlers on processes of the user's executor.
 
     If one of them dies, the executor kills the others, and runs nothing any more.

@@ -10,10 +10,9 @@ from functools import partial
 from zklock._engine.outcome import Once
 from zklock._engine.session import Session
 from zklock._ground.records import Fields
-from zklock._pool import nodes
-from zklock._pool.agenda import Agenda
+from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
-from zklock._recipes import queries
+from zklock._recipes import queries, steps
 from zklock.errors import AccessDenied
 
 log = logging.getLogger("zklock")
@@ -36,7 +35,7 @@ class Publication:
     """
 
     session: Session
-    agenda: Agenda
+    task_queue: TaskQueue
     said: Callable[[], tuple[str | None, bytes]]
     stopping: Callable[[], bool]
     _fields: Callable[[], Fields]
@@ -56,7 +55,7 @@ class Publication:
             self._after(self.pause)
 
     def _after(self, seconds: float) -> None:
-        self.agenda.at(self.agenda.now() + seconds, self._write)
+        self.task_queue.at(self.task_queue.now() + seconds, self._write)
 
     def _write(self) -> None:
         node, data = said = self.said()
@@ -64,10 +63,10 @@ class Publication:
             self._under_way = False
             return
         self._written = said
-        write = partial(nodes.write, node, data)
+        write = partial(steps.overwrite, node, data)
         attempt = self.session.attempt(queries.retry_on_new_session(write))
         answered = Once(lambda: self._answered(attempt.settled()[1]))
-        attempt.when_done(partial(self.agenda.later, answered))
+        attempt.when_done(partial(self.task_queue.later, answered))
         attempt.start()
 
     def _answered(self, error: BaseException | None) -> None:

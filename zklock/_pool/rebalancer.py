@@ -11,12 +11,11 @@ from logging import ERROR, INFO, WARNING
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from zklock._election.threads import LeaderElection, Leadership
+from zklock._election.threads import Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.session import Session
 from zklock._ground.records import Fields, Logs, log_fields
-from zklock._kazoo.client import AnyClient
 from zklock._pool import nodes
 from zklock._pool.keys import Key, Keys, alike, parse_shards, told
 from zklock._pool.newcomers import Newcomers
@@ -64,27 +63,6 @@ class Planner:
     assign: Assign | None
     asked: Asked | None = None
     newcomers: Newcomers = field(default_factory=Newcomers)
-
-
-class PoolElection(LeaderElection):
-    """The election of a pool's leader. It says each cause of a failure once."""
-
-    def __init__(
-        self, trouble: Trouble, client: AnyClient, places: PoolPaths, **options: Any
-    ) -> None:
-        super().__init__(client, places.leader, **options)
-        self._trouble = trouble
-        self._pool = places.root
-
-    def _say_failed(self, leadership: Leadership, error: BaseException) -> None:
-        if self._trouble.strikes(error):
-            log.error(
-                "%s: this worker cannot lead: %s",
-                self._pool,
-                error,
-                exc_info=None if isinstance(error, ZkLockError) else error,
-                extra=log_fields(leadership, path=self._pool),
-            )
 
 
 class _NoPlan(Exception):
@@ -357,7 +335,7 @@ class Rebalancer(Logs):
 
     def _read(self) -> None:
         """Read the assignments that are not known yet, and what is kept for workers."""
-        there, hidden = self._ask(self._kept)
+        there, hidden = self._ask(partial(nodes.kept, self._places))
         self._say_of_new(
             ERROR,
             "no shards are reserved for a crashed worker because ACLs hide its place "
@@ -468,40 +446,39 @@ class Rebalancer(Logs):
 
         One call is under way at a time. One that an earlier term has left is waited for first.
         """
-        overdue = self._session.now() + _OVERDUE
         if self._planner.asked is not None:
-            self._wait_for(self._planner.asked, overdue)
+            self._wait_for(self._planner.asked)
         try:
             self._planner.asked = asked = Asked(assign, shards, workers)
         except RuntimeError as error:
             raise BadPlan("no thread can be started for it") from error
-        self._wait_for(asked, overdue)
+        self._wait_for(asked)
         self._planner.asked = None
         return asked.result()
 
-    def _wait_for(self, asked: Asked, overdue: float) -> None:
+    def _wait_for(self, asked: Asked) -> None:
         """Wait until the user's function has returned; ``_NoPlan`` if this term ends before."""
-        late = overdue - _OVERDUE + _LATE
-        while not asked.done.is_set():
+        if self._returns(asked, _LATE):
+            return
+        self._say(WARNING, "assign= has not returned for %g s: no shard moves meanwhile", _LATE)
+        if self._returns(asked, _OVERDUE - _LATE):
+            return
+        self._say(
+            ERROR,
+            "assign= has not returned for %g s: this worker gives up the lead and "
+            "waits for its next turn",
+            _OVERDUE,
+        )
+        raise _NoPlan
+
+    def _returns(self, asked: Asked, seconds: float) -> bool:
+        end = self._session.now() + seconds
+        while not asked.done.is_set() and (left := end - self._session.now()) > 0:
             if self._over_now:
                 raise _NoPlan
-            now = self._session.now()
-            if now >= late and not asked.complained:
-                asked.complained = True
-                self._say(
-                    WARNING, "assign= has not returned for %g s: no shard moves meanwhile", _LATE
-                )
-            if now >= overdue:
-                self._say(
-                    ERROR,
-                    "assign= has not returned for %g s: this worker gives up the lead and "
-                    "waits for its next turn",
-                    _OVERDUE,
-                )
-                raise _NoPlan
-            due = overdue if asked.complained else late
-            limit = self._session.limit(due - now, asked.done.wake)
+            limit = self._session.limit(left, asked.done.wake)
             asked.done.wait(_TURN if limit is None else min(limit, _TURN))
+        return asked.done.is_set()
 
     def _refuse(self, bad: BadPlan) -> None:
         due = self._session.now() + _ASK_AGAIN
@@ -516,9 +493,6 @@ class Rebalancer(Logs):
                 _ASK_AGAIN,
                 error=bad.__cause__,
             )
-
-    def _kept(self) -> Recipe[tuple[list[Node], list[str]]]:
-        return nodes.kept(self._places)
 
     def _who_is_away(self) -> list[Place]:
         """Return the workers that have crashed, and for which their shards are still kept."""

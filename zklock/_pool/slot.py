@@ -25,11 +25,11 @@ from zklock._ground.records import Fields, Logs, log_fields
 from zklock._kazoo.client import Kazoo
 from zklock._locks import kinds
 from zklock._pool import slot_states
-from zklock._pool.agenda import Agenda
 from zklock._pool.keys import Key, in_order
 from zklock._pool.own_threads import Calling
 from zklock._pool.runners import CannotRun, Runner, Task
 from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState
+from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
 from zklock.errors import LockLost, NotHeld, StaleToken
 
@@ -67,8 +67,8 @@ class ShardLock(kinds.Exclusive[Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Duties:
-    """What the user has said about shards.
+class Callbacks:
+    """What the user wants to be called, and when.
 
     ``again``: whether a handler that failed is called again. ``retry``: the first and the longest
     pause after a failure, in seconds. ``stuck_after``: seconds after which work that was told to
@@ -98,8 +98,8 @@ class Slots:
     path: str
     identity: str
     owned: dict[Key, Any]
-    duties: Duties
-    agenda: Agenda
+    callbacks: Callbacks
+    task_queue: TaskQueue
     lock: Callable[[Slot], ShardLock]
     usable: Callable[[], bool]
     stopping: Callable[[], bool]
@@ -108,7 +108,7 @@ class Slots:
     answered: Callable[[Callable[[], object]], object]
     home: asyncio.AbstractEventLoop | None = None
     runner: Runner | None = None
-    callbacks: Calling | None = None
+    caller: Calling | None = None
     taking: bool = True
     _wanted: frozenset[Key] = frozenset()
     _to_begin: deque[Key] = field(default_factory=deque)
@@ -176,7 +176,7 @@ class Slots:
             self._begin(self._to_begin.popleft())
         if not self._room and not self._asked:
             self._asked = True
-            self.answered(partial(self.agenda.later, Once(self._go_on)))
+            self.answered(partial(self.task_queue.later, Once(self._go_on)))
 
     def _go_on(self) -> None:
         self._asked, self._room = False, AT_ONCE
@@ -203,7 +203,7 @@ class Slots:
         if telemetry.hooks:
             telemetry.emit(
                 ShardMoved(
-                    at=self.agenda.now(),
+                    at=self.task_queue.now(),
                     path=self.path,
                     shard=shard,
                     identity=self.identity,
@@ -238,7 +238,7 @@ class Slot(Logs):
         self._slots = slots
         self._lock: ShardLock | None = None
         self._attempt: Attempt[Any] | None = None
-        self._trouble = Trouble(slots.duties.retry)  # of the attempts, then of the handler
+        self._trouble = Trouble(slots.callbacks.retry)  # of the attempts, then of the handler
         self._grant: Any = None
         self._running: set[str] = set()  # the callbacks and the handler that run
         self._task: Task | None = None
@@ -269,11 +269,11 @@ class Slot(Logs):
     # Inside.
 
     def _later(self, call: Callable[..., object], *what: object) -> None:
-        self._slots.agenda.later(partial(call, *what))
+        self._slots.task_queue.later(partial(call, *what))
 
     def _after_pause(self, call: Callable[[], object]) -> None:
-        agenda = self._slots.agenda
-        agenda.at(agenda.now() + self._trouble.pause(), call)
+        task_queue = self._slots.task_queue
+        task_queue.at(task_queue.now() + self._trouble.pause(), call)
 
     def _happens(self, event: SlotEvent, grant: Any = None) -> None:
         """Go where the event leads, and do what is done first there. ``grant`` is new."""
@@ -333,17 +333,17 @@ class Slot(Logs):
         if self._trouble.ends():
             self._say(INFO, "shard %s acquired", self.shard)
         self._slots.own(self.shard, self._grant)
-        if self._slots.duties.on_assigned is not None:
-            self._call("on_assigned", self._slots.duties.on_assigned)
+        if self._slots.callbacks.on_assigned is not None:
+            self._call("on_assigned", self._slots.callbacks.on_assigned)
         else:
             self._work()
 
     def _call(self, what: str, callback: Callable[[Any, Any], object]) -> None:
-        callbacks = self._slots.callbacks
-        assert callbacks is not None
+        caller = self._slots.caller
+        assert caller is not None
         self._running.add(what)
         try:
-            future = callbacks.submit(callback, self.shard, self._grant)
+            future = caller.submit(callback, self.shard, self._grant)
         except Exception as error:
             future = Future()
             future.set_exception(error)
@@ -409,7 +409,7 @@ class Slot(Logs):
                 self._say(
                     WARNING, "a guard refused a write of the handler of shard %s: %s", shard, error
                 )
-            if self._slots.duties.again:
+            if self._slots.callbacks.again:
                 self._after_pause(self._work)
         self._look()
 
@@ -432,10 +432,10 @@ class Slot(Logs):
         if self._task is not None:
             self._task.tell()
         self._revoke()
-        patience = self._slots.duties.stuck_after
+        patience = self._slots.callbacks.stuck_after
         if self._running and patience is not None:
-            agenda = self._slots.agenda
-            agenda.at(agenda.now() + patience, partial(self._overdue, patience))
+            task_queue = self._slots.task_queue
+            task_queue.at(task_queue.now() + patience, partial(self._overdue, patience))
         self._look()
 
     def _overdue(self, patience: float) -> None:
@@ -455,13 +455,13 @@ class Slot(Logs):
             if self._task is not None:
                 self._task.lose()
         self._happens(SlotEvent.OVERDUE)
-        on_stuck = self._slots.duties.on_stuck
+        on_stuck = self._slots.callbacks.on_stuck
         if stuck and on_stuck is not None:
             self._call("on_stuck", on_stuck)
 
     def _revoke(self) -> None:
         """Call ``on_revoked``, once ``on_assigned`` has returned, if the shard is given up."""
-        on_revoked = self._slots.duties.on_revoked
+        on_revoked = self._slots.callbacks.on_revoked
         if (
             on_revoked is not None
             and (self._stuck or self.state is SlotState.ENDING)

@@ -127,18 +127,13 @@ class Entry:
         yield from ()
 
 
-def acquire(entry: Entry, listing: Listing | None = None) -> Recipe[Any]:
-    """Queue until the lock is claimed → the grant; ``None`` if not patient and not free.
-
-    ``listing``: the queue, if the contender's node is in it already.
-    """
+def acquire(entry: Entry) -> Recipe[Any]:
+    """Queue until the lock is claimed → the grant; ``None`` if not patient and not free."""
     while True:
-        there, listing = listing, None
-        if there is None:
-            # 1. Each try makes a new contender: a name is never used twice.
-            entry.uuid, entry.node = entry.new_uuid(), None
+        # 1. Each try makes a new contender: a name is never used twice.
+        entry.uuid, entry.node = entry.new_uuid(), None
         try:
-            outcome = yield from _take_turn(entry, there or (yield from enter(entry)))
+            outcome = yield from _take_turn(entry, (yield from enter(entry)))
         except SessionReplaced as replaced:
             if replaced.final is not None:
                 raise replaced.final from None

@@ -17,6 +17,9 @@ _CURATOR_ASKED = b"__REVOKE__"
 _NAMED = b"identity"  # the first part is an identity, even if it looks like a mark
 _SEPARATOR = b"\0"
 
+KEEPS = b"keeps"
+"""The payload of a lock's contender whose client may keep the lock after a release."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeData:

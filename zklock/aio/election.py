@@ -12,19 +12,19 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Literal, overload
 
-from zklock._election.base import ElectionBase, Leading, Term, discard
+from zklock._election.base import ElectionBase, Leading, Term
+from zklock._election.candidate import Candidacy
+from zklock._election.observe import LeaderChange
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import is_coroutine_function
 from zklock._engine.grant import GrantOptions
 from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
 from zklock._ground.async_event import LOOK, AsyncEvent
-from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
-from zklock._recipes.candidate import Candidacy
+from zklock._locks.base import undo
 from zklock._recipes.effects import Claim
-from zklock._recipes.observe import LeaderChange
 from zklock._recipes.queries import Contender
 from zklock.aio.grant import Attempting, Grant
 from zklock.aio.observers import LeaderChanges, MembershipChanges, Observer
@@ -90,9 +90,10 @@ class Leadership(Leading, Grant):
 class _Term(Term[Leadership]):
     """A leadership and the task that leads."""
 
-    def __init__(self, leadership: Leadership, candidacy: Candidacy, *, led: bool) -> None:
-        super().__init__(leadership, candidacy, led=led)
-        self.over: AsyncEvent = AsyncEvent()
+    def __init__(
+        self, leadership: Leadership, candidacy: Candidacy, session: Session, *, led: bool
+    ) -> None:
+        super().__init__(leadership, candidacy, session, led=led)
         self.cancelled = False  # by the election
         self.task: asyncio.Task[Any] | None = None
         self.look_no_more: Callable[[], object] = lambda: None  # whether the loop is closed
@@ -105,34 +106,18 @@ class _Term(Term[Leadership]):
     def ended(self, task: asyncio.Task[Any]) -> None:
         """Give the leadership back, if it is not lost. ``lead`` has ended."""
         self.look_no_more()
-        leadership = self.leadership
         error: BaseException | None
         if task.cancelled():
             error = None if self.cancelled else asyncio.CancelledError("lead was cancelled")
         else:
             error = task.exception()
-        if error is not None and not (says_only(error, OF_LOSS) and not leadership.held):
-            self.error = error
-            log.error(
-                "%s: lead() with token %s raised",
-                leadership.lock_path,
-                leadership.token,
-                exc_info=error,
-                extra=log_fields(leadership),
-            )
-        leadership.should_stop.set()
+        if error is not None:
+            self.failed(error)
+        self.leadership.should_stop.set()
         self.give_back()
         if self.answer is not None:
-            self.answer.when_done(self._answered)
-        self.over.set()
-
-    def _answered(self) -> None:
-        if self.candidacy.refused is not None:
-            log.warning(
-                "not handed over: %s",
-                self.candidacy.refused,
-                extra=log_fields(self.leadership),
-            )
+            self.answer.when_done(self.say_refused)
+        self.over.come()
 
 
 @public
@@ -305,12 +290,13 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     # Inside.
 
     @contextlib.contextmanager
-    def _heeding(self, event: asyncio.Event | AsyncEvent) -> Iterator[None]:
+    def _heeding(self, event: asyncio.Event) -> Iterator[None]:
         """Make this event wake ``run``."""
         news = self._news
 
         async def heed() -> None:
             await event.wait()
+            self._leave_queue()  # nothing, once elected
             news.set()
 
         task = asyncio.create_task(heed(), name="zklock-heed")
@@ -327,15 +313,19 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     async def _stand(self, lead: Callable[[Leadership], Awaitable[object]]) -> _Term | None:
         candidacy = self._candidacy()
-        leadership = await self._elected(candidacy)
+        attempt: Attempt[Leadership | None] = self._attempt(candidacy, self._on_lost)
+        try:
+            leadership = await self._elected(attempt)
+        except BaseException:
+            undo(attempt)
+            raise
         if leadership is None:
             return None
-        term = self._term = _Term(leadership, candidacy, led=True)
+        term = self._term = _Term(leadership, candidacy, self._session, led=True)
         try:
             term.task = asyncio.create_task(self._lead(leadership, lead), name="zklock-lead")
         except BaseException:  # an eager task raises SystemExit at once
-            term.give_back()
-            term.over.set()
+            term.end()
             raise
         term.task.add_done_callback(term.ended)
         try:
@@ -367,31 +357,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             look = partial(self._look_at_loop, loop, term)
             term.look_no_more = self._session.pause(LOOK, look)
 
-    async def _elected(self, candidacy: Candidacy) -> Leadership | None:
-        """Queue until elected; ``None`` if stopped before."""
-        loop, news = asyncio.get_running_loop(), self._news
-        attempt: Attempt[Leadership | None] = self._attempt(candidacy, self._on_lost)
-
-        def wake() -> None:
-            if not call_soon(loop, news.set):
-                discard(attempt)
-
-        try:
-            attempt.when_done(wake)
-            self._FRONT.begin(attempt)
-            return await self._outcome(attempt)
-        except BaseException:
-            if not attempt.give_up():
-                attempt.when_done(lambda: discard(attempt))
-            raise
-
-    async def _ended(self, term: _Term, until: float | None) -> bool:
-        wake = partial(call_soon, asyncio.get_running_loop(), term.over.wake)
-        while not await term.over.wait(self._session.limit(self._left(until), wake)):
-            if self._left(until) == 0:
-                return False
-        return term.answer is None or await self._FRONT.finished(term.answer, self._left(until))
-
     def _owner(self) -> object:
         return weakref.ref(running_task())
 
@@ -412,11 +377,8 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     async def _end_of(self, term: _Term) -> None:
         """Wait for the end of ``lead``: its grace once it is told, and again once cancelled."""
         leadership = term.leadership
-        with (
-            self._heeding(leadership.should_stop),
-            self._heeding(leadership.lost),
-            self._heeding(term.over),
-        ):
+        term.over.when_done(partial(call_soon, asyncio.get_running_loop(), self._news.set))
+        with self._heeding(leadership.should_stop), self._heeding(leadership.lost):
             await self._until_told(leadership)
             await self._until_over(term)
 
@@ -444,7 +406,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     async def _until_over(self, term: _Term) -> None:
         left = self._grace
-        while not term.over.is_set():
+        while not term.over.done:
             if not term.cancelled and (term.leadership.lost.is_set() or left <= 0):
                 term.cancel()
                 left = self._grace

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, Self, cast
 
 from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Begins, Bodied, T
-from zklock._engine.grant import GrantBase, GrantOptions, Keeper
+from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._engine.ports import SessionPort
 from zklock._ground.cached_property import cached_property
 from zklock._ground.itself import entered
 from zklock._ground.records import log_fields
@@ -80,7 +81,7 @@ class Grant(GrantBase, Entered):
     _bodies: Bodies | None = None
 
     def __init__(
-        self, keeper: Keeper, *, claim: Claim, session_id: int, terms: GrantOptions
+        self, keeper: SessionPort, *, claim: Claim, session_id: int, terms: GrantOptions
     ) -> None:
         super().__init__(keeper, claim=claim, session_id=session_id, terms=terms)
         self._loop = self._loop_of(terms)

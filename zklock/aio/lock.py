@@ -37,7 +37,7 @@ class TaskLock(LockBase[Grant], WithLock[Grant]):
         If it is cancelled, it leaves no contender behind. What holds for a thread there holds for
         the running task here.
         """
-        return await self._acquire(blocking, timeout)
+        return self._take_kept(blocking, timeout) or await self._acquire(blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None

@@ -11,7 +11,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from zklock._engine.script import A, Beginner, Front, Outcome
+from zklock._engine.ports import Pending
+from zklock._engine.script import A, Front
 from zklock._ground import threads
 from zklock._ground.async_event import settle
 from zklock._ground.records import log_fields
@@ -39,71 +40,39 @@ def cancel(task: asyncio.Task[Any]) -> bool:
         return False
 
 
-class Turn:
-    """A place in the line of those that are about to begin. It is given up as an attempt is."""
+class Line:
+    """The tasks that are about to begin: a few in an iteration of the loop, in order.
 
-    __slots__ = ("_come", "_decided", "_loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._come: asyncio.Future[bool] = loop.create_future()
-        self._decided: dict[None, Any] = {}  # an error, or who has begun; set once, by setdefault()
-
-    def come(self) -> None:
-        """Let it begin."""
-        settle(self._come, True)
-
-    def wake(self) -> None:
-        """End the wait, from any thread."""
-        call_soon(self._loop, partial(settle, self._come, False))
-
-    def wait(self, limit: float | None) -> Awaitable[bool]:
-        """Wait for the turn, at most ``limit`` seconds. Return whether it has come."""
-        return self._come if limit is None else _in_time(self._loop, self._come, limit)
-
-    def give_up(self, error: BaseException) -> bool:
-        """Give up with this error, or have the one who has begun give up."""
-        decided = self._decided.setdefault(None, error)
-        if decided is error:
-            self.wake()
-            return True
-        given_up: bool = decided.give_up(error)
-        return given_up
-
-    def pass_to(self, beginner: Beginner | None) -> None:
-        """Note who begins now, ``None`` if nobody does; raise the error if it was given up."""
-        decided = self._decided.setdefault(None, beginner)
-        if isinstance(decided, BaseException):
-            raise decided
-
-
-class Starter:
-    """Starts a burst of attempts a few at a time, in order, so that all else on the loop goes on.
-
-    An attempt can also be given up before it is started.
+    So a burst of them lets all else on the loop go on.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
-        self._queue: deque[Callable[[], object]] = deque()
-        self._started = 0  # in this iteration of the loop
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._begun = 0  # in this iteration of the loop
         self._looked = False
 
-    def start(self, later: Callable[[], object], now: Callable[[], object]) -> None:
-        """Begin now, or in one of the next iterations."""
-        if self._crowded():
-            self._queue.append(later)
-        else:
-            now()
-
-    def turn(self) -> Turn | None:
-        """Return a turn to wait for; ``None``: begin now."""
+    def join(self) -> asyncio.Future[None] | None:
+        """Return what is done when it is the caller's turn; ``None``: it is."""
         loop = self._loop()
-        if loop is None or not self._crowded():
+        if loop is None:
             return None
-        turn = Turn(loop)
-        self._queue.append(turn.come)
-        return turn
+        if self._queue or self._begun >= _BURST:
+            turn: asyncio.Future[None] = loop.create_future()
+            self._queue.append(turn)
+            return turn
+        if not self._begun:
+            loop.call_soon(self._go_on)
+        self._begun += 1
+        return None
+
+    def _go_on(self) -> None:
+        loop = self._loop()
+        self._begun = min(_BURST, len(self._queue))
+        if self._begun and loop is not None:
+            loop.call_soon(self._go_on)
+        for _ in range(self._begun):
+            settle(self._queue.popleft(), None)
 
     def may_look(self) -> bool:
         """Whether a task may look for an answer now: one may, in an iteration of the loop."""
@@ -117,59 +86,31 @@ class Starter:
     def _look_again(self) -> None:
         self._looked = False
 
-    def _crowded(self) -> bool:
-        """Whether another one has to wait; if not, it begins."""
-        if self._queue or self._started >= _BURST:
-            return True
-        if not self._started:
-            self._go_on()
-        self._started += 1
-        return False
 
-    def _go_on(self) -> None:
-        loop = self._loop()
-        if loop is not None:
-            loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._started = min(_BURST, len(self._queue))
-        if self._started:
-            self._go_on()
-        for _ in range(self._started):
-            self._queue.popleft()()
-
-
-def starter() -> Starter:
-    """Return the starter of the running loop."""
+def _line() -> Line:
+    """Return the line of the running loop."""
     loop = asyncio.get_running_loop()
-    found = _starters.get(loop)
+    found = _lines.get(loop)
     if found is None:
-        _forget_closed_loops()
-        found = _starters[loop] = Starter(loop)
+        # Those of loops that were closed in the middle of a burst: who waits refers to the loop.
+        for known in list(_lines):
+            if known.is_closed():
+                _lines.pop(known, None)
+        found = _lines[loop] = Line(loop)
     return found
 
 
-def _forget_closed_loops() -> None:
-    """Forget loops that were closed in the middle of a burst: those who wait refer to them."""
-    for known in _starters.keyrefs():
-        loop = known()
-        if loop is not None and loop.is_closed():
-            _starters.pop(loop, None)
-
-
 _BURST = 16
-_starters: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Starter] = (
-    weakref.WeakKeyDictionary()
-)
+_lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = weakref.WeakKeyDictionary()
 
 
 class Awaiting(Front):
     """A task waits by awaiting."""
 
-    def turn(self) -> Turn | None:
-        """Return a turn to wait for before a start; ``None``: start now, or no loop runs."""
+    def in_line(self) -> asyncio.Future[None] | None:
+        """Return what to wait for before a start; ``None``: start now, or no loop runs."""
         try:
-            return starter().turn()
+            return _line().join()
         except RuntimeError:
             return None  # in a forked child, it is said what is wrong
 
@@ -179,14 +120,17 @@ class Awaiting(Front):
         The loop stands still meanwhile, for less than a millisecond.
         """
         try:
-            return starter().may_look()
+            return _line().may_look()
         except RuntimeError:
             return False  # no loop runs
 
-    def begin(self, attempt: Outcome) -> None:
+    def begin(self, attempt: Pending) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
-        # Who begins later hears nothing: finished() is called before.
-        starter().start(attempt.start, partial(attempt.start, awaited=self.hears()))
+        turn = _line().join()
+        if turn is None:
+            attempt.start(awaited=self.hears())
+        else:  # who begins later hears nothing: finished() is called before
+            turn.add_done_callback(lambda _: attempt.start())
 
     def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -14,22 +12,16 @@ from zklock.cli.saying import say
 from zklock.cli.status import Status
 from zklock.cli.view.model import Place, What
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import named, plain
+from zklock.cli.view.text import json_of, named, plain
 
-VERSION = 1
-"""Of the shape of the JSON; a higher one may lack or rename what this one has."""
+DESCRIPTION = """\
+Delete the node of a holder of a lock or a semaphore: the next in the queue is granted at once. A
+living holder is notified, but may be in the middle of its work: only a resource that compares
+tokens is safe then. Exit status 1 if nobody holds it, or no longer with this token."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "break",
-        help="take a lock from its holder",
-        description="Delete the node of a holder of a lock or a semaphore: the next in the queue "
-        "is granted at once. A living holder is notified, but may be in the middle "
-        "of its work: only a resource that compares tokens is safe then. Exit status "
-        "1 if nobody holds it, or no longer with this token.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
@@ -43,8 +35,6 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the former holder as a JSON object"
     )
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,8 +45,7 @@ def run(options: argparse.Namespace) -> int:
         say("break", f"{options.path}: nobody holds it")
         return Status.FAILED
     if options.json:
-        told = {"version": VERSION, "path": options.path, "broken": Place(broken).to_json()}
-        print(json.dumps(told))
+        print(json_of(path=options.path, broken=Place(broken).to_json()))
     else:
         print(f"{plain(options.path)} taken from {named(broken.identity)} ({broken.token})")
     return Status.OK

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
 
 from zklock.cli import connection
 from zklock.cli.saying import say
+from zklock.cli.settings import PATH_VARIABLE, TOKEN_VARIABLE
 from zklock.cli.status import Status
-from zklock.cli.variables import PATH_VARIABLE, TOKEN_VARIABLE
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import named
 
+DESCRIPTION = """\
+Ask ZooKeeper whether a token is that of the lock's present holder: exit status 0 if it is, 1 if
+not. Under 'zklock run' both arguments have defaults. The answer was true when ZooKeeper gave it; a
+resource that must not see a late write has to compare tokens."""
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "check",
-        help="tell whether a token still holds its lock",
-        description="Ask ZooKeeper whether a token is that of the lock's present holder: exit "
-        "status 0 if it is, 1 if not. Under 'zklock run' both arguments have "
-        "defaults. The answer was true when ZooKeeper gave it; a resource that must "
-        "not see a late write has to compare tokens.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     for name, variable, kind in (
         ("path", PATH_VARIABLE, connection.lock_path),
         ("token", TOKEN_VARIABLE, connection.token),
@@ -37,8 +33,6 @@ def add(commands: Any) -> None:
             default=known,
             help=f"default ${variable}",
         )
-    connection.add_options(parser)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:

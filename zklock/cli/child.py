@@ -28,7 +28,7 @@ from typing import Any
 import zklock
 from zklock._ground.clock import clock
 from zklock.cli import supervisor
-from zklock.cli.happenings import Ends, Exited, Happenings, Stopped
+from zklock.cli.happenings import Happenings
 from zklock.cli.supervisor import Message, hand_terminal
 
 _LOOK_SECONDS = 0.05
@@ -175,7 +175,7 @@ class Child:
             if not self._left:
                 self._end_orphans()
             self._born.put(None)
-            self._happened.put(Exited())
+            self._happened.put((supervisor.EXITED, self.status))
 
     def _end_orphans(self) -> None:
         """End what the dead supervisor has left: that has become children of this process."""
@@ -217,13 +217,11 @@ class Child:
                 self._born.put(pid)
             case (supervisor.FAILED, number):
                 self._born.put(OSError(number, os.strerror(number)))
-            case (supervisor.STOPPED, number):
-                self._happened.put(Stopped(number))
-            case (supervisor.ENDS,):
-                self._happened.put(Ends())
             case (supervisor.EXITED, status):
                 self.status, self._act_at = status, math.inf
-                self._happened.put(Exited())
+                self._happened.put(message)
+            case _:
+                self._happened.put(message)
 
     # The terminal.
 

@@ -6,25 +6,23 @@ import argparse
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import zklock
 from zklock._recipes import names
 from zklock.cli import settings
 from zklock.cli.saying import say
-from zklock.cli.settings import Misconfigured, seconds
+from zklock.cli.settings import Misconfigured
 
 if TYPE_CHECKING:
     import ssl
 
     from kazoo.client import KazooClient
 
-__all__ = ["add_options", "connected", "lock_path", "root", "seconds", "text", "token"]
-
-HOSTS_VARIABLE = settings.HOSTS.variable
+_T = TypeVar("_T")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +36,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     settings.add_options(parser)
     parser.set_defaults(settle=settings.settle)
+
+
+def add_root(parser: argparse.ArgumentParser) -> None:
+    """Add the node below which to look."""
+    parser.add_argument("root", metavar="PATH", nargs="?", default="/", type=root, help="default /")
+
+
+def add_wait(parser: argparse._ActionsContainer) -> None:
+    """Add ``--wait``."""
+    parser.add_argument(
+        "-w",
+        "--wait",
+        type=settings.seconds,
+        metavar="SECONDS",
+        help="wait no longer than this; above 0",
+    )
+
+
+def add_interval(parser: argparse.ArgumentParser) -> None:
+    """Add ``--interval``."""
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=settings.seconds,
+        default=1.0,
+        help="least time between two reads of what has changed; default 1",
+    )
+
+
+def add_admin_port(parser: argparse.ArgumentParser) -> None:
+    """Add ``--admin-port``."""
+    parser.add_argument(
+        "--admin-port",
+        type=port,
+        default=8080,
+        metavar="PORT",
+        help="port of the servers' admin servers (HTTP); 0: do not ask them; default 8080",
+    )
 
 
 @contextlib.contextmanager
@@ -183,22 +219,23 @@ def text(value: str) -> str:
     return value
 
 
-def lock_path(text: str) -> str:
-    """Read the path of a lock, for ``argparse``."""
-    try:
-        return names.check_path(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _refusing(read: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Have ``argparse`` show what is wrong with an argument."""
+
+    def read_or_refuse(text: str) -> _T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read_or_refuse
+
+
+lock_path = _refusing(names.check_path)
+token = _refusing(zklock.FencingToken.parse)
+port = settings.whole(0, 65535, "not a port")
 
 
 def root(text: str) -> str:
-    """Read the path below which to look, for ``argparse``."""
+    """Read the path below which to look."""
     return text if text == "/" else lock_path(text)
-
-
-def token(text: str) -> zklock.FencingToken:
-    """Read a fencing token, for ``argparse``."""
-    try:
-        return zklock.FencingToken.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

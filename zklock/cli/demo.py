@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import zklock
 from zklock.cli import settings
@@ -21,7 +21,7 @@ SHORTEST, LONGEST = 0.5, 20.0
 FEWEST, MOST = 12, 1000
 """The allowed numbers of shards."""
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Play four acts with real worker processes against a real ZooKeeper: six workers queue for one lock
 and write under its tokens; the holder is killed; paused past its session; cut from ZooKeeper.
 Then check what happened. Exit status 0: all checks passed; 1: a check failed, and the summary
@@ -30,11 +30,8 @@ engine nor Java can run ZooKeeper, and none can be installed, the demo plays wit
 server, and says so."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "demo", help="watch holders being killed, paused and cut off", description=_DESCRIPTION
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("--json", action="store_true", help="print events as JSON, one a line")
     parser.add_argument(
         "--hosts",
@@ -64,12 +61,11 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--shards",
-        type=_shards,
+        type=settings.whole(FEWEST, MOST, f"not {FEWEST} to {MOST} shards"),
         default=24,
         metavar="N",
         help="number of shards of the pool; default 24",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -130,13 +126,6 @@ def _timeout(text: str) -> float:
     if not SHORTEST <= seconds <= LONGEST:
         raise argparse.ArgumentTypeError(f"{text}: not {SHORTEST:g} to {LONGEST:g} seconds")
     return seconds
-
-
-def _shards(text: str) -> int:
-    number = settings.whole(text)
-    if not FEWEST <= number <= MOST:
-        raise argparse.ArgumentTypeError(f"{text}: not {FEWEST} to {MOST} shards")
-    return number
 
 
 def _new_file(text: str) -> Path:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import time
-from typing import Any
 
 from zklock.cli import settings
 from zklock.cli.ending import ends_on_signals
@@ -17,24 +16,21 @@ _STDOUT, _STDERR = 1, 2
 _TURN_SECONDS = 0.2
 """How late a signal is heard that comes just before a wait begins: it does not end that."""
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Run a ZooKeeper server in pure Python, until Ctrl-C. It needs neither Java nor containers, and
 starts in milliseconds. It is for tests, demos and a first try, never for production: it is one
 process, and keeps nothing on disk. In the background (zklock dev &) it prints nothing to the
 terminal, and kill %1 ends it. Exit status 71: the port is taken."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "dev",
-        help="run a ZooKeeper for a first try, never for production",
-        description=_DESCRIPTION,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument(
-        "--port", type=_port, default=2181, help="port on 127.0.0.1; 0: any free port; default 2181"
+        "--port",
+        type=settings.whole(0, 65535, "not 0 to 65535"),
+        default=2181,
+        help="port on 127.0.0.1; 0: any free port; default 2181",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,10 +65,3 @@ def _has_prompt(descriptor: int) -> bool:
     with contextlib.suppress(OSError):  # ENOTTY: it is not our terminal
         return os.tcgetpgrp(descriptor) != os.getpgrp()
     return False
-
-
-def _port(text: str) -> int:
-    number = settings.whole(text)
-    if not 0 <= number < 65536:
-        raise argparse.ArgumentTypeError(f"{text}: not 0 to 65535")
-    return number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 import time
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from ssl import SSLContext
-from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
@@ -20,33 +18,26 @@ from kazoo.hosts import collect_hosts
 
 import zklock
 from zklock._ground.addresses import server_name
-from zklock.cli import admin, connection
+from zklock.cli import connection
 from zklock.cli.graph import where
 from zklock.cli.view import checkup, draw, servers, waits
 from zklock.cli.view.asking import answer
 from zklock.cli.view.live import confirmed
 from zklock.cli.view.model import Picture
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import draws, plain
+from zklock.cli.view.text import draws, json_of, plain
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Examine the servers, the session, the lease, ACLs, and everything at and below a node. Print the
 problems, and what to do. Exit status 0: nothing worse than a note; 1: a warning; 2: a problem, such
 as no answer from ZooKeeper. It changes nothing."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "doctor", help="find problems, and say what to do", description=_DESCRIPTION
-    )
-    parser.add_argument(
-        "root", metavar="PATH", nargs="?", default="/", type=connection.root, help="default /"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    connection.add_root(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    admin.add_option(parser)
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
+    connection.add_admin_port(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,13 +53,8 @@ def run(options: argparse.Namespace) -> int:
             found = checkup.without_session([server for server, _ in told], str(error))
     status = checkup.worst(found)
     if options.json:
-        report = {
-            "version": checkup.VERSION,
-            "path": options.root,
-            "status": status,
-            "findings": [finding.to_json() for finding in found],
-        }
-        print(json.dumps(report))
+        findings = [finding.to_json() for finding in found]
+        print(json_of(path=options.root, status=status, findings=findings))
     else:
         arrow = "→" if draws(sys.stdout.encoding) else "->"
         for finding in found:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zklock._ground.addresses import server_name
-from zklock.cli import connection, settings
+from zklock.cli import connection
 from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
 from zklock.cli.status import Status
@@ -20,20 +20,15 @@ if TYPE_CHECKING:
 
 _DEFAULT = "127.0.0.1:9642"
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Serve metrics of all locks, semaphores, elections and pools at and below a node, for Prometheus. It
 follows them by watches, and reads only after a change, at most once every --interval. It needs
 prometheus-client."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "exporter", help="serve metrics for Prometheus", description=_DESCRIPTION
-    )
-    parser.add_argument(
-        "root", metavar="PATH", nargs="?", default="/", type=connection.root, help="default /"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    connection.add_root(parser)
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
@@ -42,15 +37,7 @@ def add(commands: Any) -> None:
         help="where to serve /metrics; without HOST: on all addresses of this machine; port 0: any "
         f"free port; default {_DEFAULT}",
     )
-    parser.add_argument(
-        "--interval",
-        metavar="SECONDS",
-        type=connection.seconds,
-        default=1.0,
-        help="least time between two reads of what has changed; default 1",
-    )
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
+    connection.add_interval(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -104,7 +91,8 @@ class _Collector:
 
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    number = settings.whole(port)
-    if not (colon and 0 <= number <= 65535):  # a port alone says nothing of who may connect
-        raise argparse.ArgumentTypeError(f"{text}: not HOST:PORT")
+    try:
+        number = connection.port(port if colon else "")  # alone it says not who may connect
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text}: not HOST:PORT") from None
     return host.strip("[]") or "0.0.0.0", number

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import partial
-from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError, NotEmptyError
@@ -18,12 +16,9 @@ from zklock.cli.status import Status
 from zklock.cli.view.asking import answer
 from zklock.cli.view.model import Facts, garbage
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import many, plain
+from zklock.cli.view.text import json_of, many, plain
 
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
-
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Remove the nodes below PATH that had children, have none now, and have no data: unused locks, and
 folders that this leaves empty. PATH itself, semaphores and pools stay. It lists the nodes and asks
 first. Tokens stay safe: they begin with the transaction that made the
@@ -37,11 +32,8 @@ _SAFE = (
 )
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "gc", help="remove the nodes of locks that nobody uses", description=_DESCRIPTION
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("root", metavar="PATH", type=connection.root)
     sure = parser.add_mutually_exclusive_group()
     sure.add_argument("--yes", action="store_true", help="do not ask")
@@ -49,8 +41,6 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object; with --yes or --dry-run"
     )
-    connection.add_options(parser)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -103,14 +93,8 @@ def _remove(client: KazooClient, facts: Facts, paths: list[str]) -> dict[str, st
 def _report(options: argparse.Namespace, found: list[str], kept: dict[str, str]) -> None:
     removed = [] if options.dry_run else [path for path in found if path not in kept]
     if options.json:
-        told = {
-            "version": VERSION,
-            "path": options.root,
-            "found": found,
-            "removed": removed,
-            "kept": [{"path": path, "why": why} for path, why in kept.items()],
-        }
-        print(json.dumps(told))
+        reasons = [{"path": path, "why": why} for path, why in kept.items()]
+        print(json_of(path=options.root, found=found, removed=removed, kept=reasons))
         return
     for path, why in kept.items():
         say("gc", f"{path} is not removed: {why}")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from typing import Any
 
 from zklock.cli import connection, settings
 from zklock.cli.saying import say_limits, say_missing
@@ -13,29 +11,22 @@ from zklock.cli.status import Status
 from zklock.cli.view import draw, waits
 from zklock.cli.view.live import confirmed
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import draws
+from zklock.cli.view.text import draws, json_of
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Print who waits for whom, over all locks at and below a node. It names certain deadlocks, where
 identities name threads, and possible ones, where they name processes. For each, it prints the
 command that would break it. Exit status 0: no deadlock; 1: a possible one; 2: a certain one;
 66: there is no such node. It changes nothing."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "graph", help="show who waits for whom, and deadlocks", description=_DESCRIPTION
-    )
-    parser.add_argument(
-        "root", metavar="PATH", nargs="?", default="/", type=connection.root, help="default /"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    connection.add_root(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object")
     shape.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     shape.add_argument("--mermaid", action="store_true", help="print a graph for Mermaid")
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     say_limits("graph", reader)
     hosts = where(options)
     if options.json:
-        print(json.dumps(draw.to_json(found, options.root, hosts)))
+        print(json_of(path=options.root, **draw.to_json(found, hosts)))
     elif options.dot or options.mermaid:
         print(*(draw.dot(found) if options.dot else draw.mermaid(found)), sep="\n")
     else:

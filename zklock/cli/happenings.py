@@ -1,4 +1,4 @@
-"""The events that a command handles on its main thread while its other threads work."""
+"""The events that a command handles while its other threads work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from zklock._ground.clock import clock
 from zklock._ground.loss import Loss
-from zklock._locks.grant import Grant
+from zklock.cli.supervisor import Message
 
 PARTING_SECONDS = 3.0
 """How long a command that was told to end waits for ZooKeeper's answer; then it ends without."""
@@ -21,53 +21,14 @@ _TURN_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Exited:
-    """The child has ended and must be reaped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The child was stopped by this signal."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The child was told to end, because its lease runs out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """This process was asked to end by this signal."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """This process got a signal that is for the command alone."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The lock is held, since ``at`` (of ``clock``)."""
-
-    grant: Grant
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class Finished:
-    """The work in the background is over, with an exit status or with an error."""
+    """The work in the background is over, with this error if it has failed."""
 
-    status: int | None = None
     error: BaseException | None = None
 
 
-Happening: TypeAlias = Exited | Stopped | Ends | Asked | Passed | Granted | Finished | Loss
+Happening: TypeAlias = "int | Message | Loss | Finished"
+"""A signal's number, what the supervisor tells of the command, a loss, or the end of the work."""
 
 
 class Happenings:
@@ -87,13 +48,15 @@ class Happenings:
             if clock() >= until:
                 return None
 
-    def work(self, job: Callable[[], int | None], name: str) -> None:
+    def work(self, job: Callable[[], object], name: str) -> None:
         """Do the job on its own thread; put ``Finished`` at the end, however the job ends."""
 
         def run() -> None:
             try:
-                self.put(Finished(job()))
+                job()
             except BaseException as error:
-                self.put(Finished(error=error))
+                self.put(Finished(error))
+            else:
+                self.put(Finished())
 
         threading.Thread(target=run, name=name, daemon=True).start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,21 +11,16 @@ from zklock.cli.saying import say, say_limits, say_missing
 from zklock.cli.status import Status
 from zklock.cli.view.model import LockView, Picture, Place, PoolView
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned, many, named, plain, short
+from zklock.cli.view.text import aligned, json_of, many, named, plain, short
 
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
+DESCRIPTION = """\
+Print the locks and pools in use at and below a node: the kind, the holder, its age, and the number
+of waiters. A lock without contenders looks like any other node. Exit status 66 if there is no such
+node."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "ls",
-        help="list the locks below a node",
-        description="Print the locks and pools in use at and below a node: the kind, the holder, "
-        "its age, and the number of waiters. A lock without contenders looks like "
-        "any other node. Exit status 66 if there is no such node.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument(
         "root",
         metavar="ROOT",
@@ -38,8 +32,6 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print a JSON array with an object for each"
     )
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -51,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         found = [*map(_lock, seen.locks), *map(_pool, seen.pools)]
         found.sort(key=lambda one: one["path"])
-        print("[", ",\n".join(map(json.dumps, found)), "]", sep="")
+        print("[", ",\n".join(json_of(**one) for one in found), "]", sep="")
     else:
         print(*aligned(_rows(seen)), sep="\n", end="\n" if seen.locks or seen.pools else "")
     if reader.missing:
@@ -93,7 +85,6 @@ def _who(holders: Sequence[Place]) -> str:
 
 def _lock(lock: LockView) -> dict[str, Any]:
     return {
-        "version": VERSION,
         "path": lock.path,
         "kind": lock.what.value,
         "limit": lock.limit,
@@ -105,4 +96,4 @@ def _lock(lock: LockView) -> dict[str, Any]:
 
 def _pool(pool: PoolView) -> dict[str, Any]:
     none: dict[str, Any] = {"limit": None, "pool": None, "holders": [], "waiting": 0}
-    return {"version": VERSION, "path": pool.path, "kind": "pool", **none, **pool.to_json()}
+    return {"path": pool.path, "kind": "pool", **none, **pool.to_json()}

@@ -38,6 +38,9 @@ COMMANDS = {
 _MODULES = {"ls": "list", "break": "break_"}
 """The modules that are not named as their command."""
 
+_OFFLINE = {"demo", "dev"}
+"""The commands without the settings of a connection."""
+
 
 def module_of(command: str) -> str:
     """Return the name of a command's module."""
@@ -92,7 +95,14 @@ def build(*chosen: str | None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         if name in chosen:
-            import_module(f"zklock.cli.{module_of(name)}").add(commands)
+            from zklock.cli import connection  # noqa: PLC0415 - '--help' needs none
+
+            module = import_module(f"zklock.cli.{module_of(name)}")
+            command = commands.add_parser(name, help=text, description=module.DESCRIPTION)
+            module.add_arguments(command)
+            if name not in _OFFLINE:
+                connection.add_options(command)
+            command.set_defaults(run=module.run, parser=command)
         else:
             commands.add_parser(name, help=text)
     return parser

@@ -15,6 +15,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 from zklock._ground.numbers import is_number
 
+PATH_VARIABLE = "ZKLOCK_PATH"
+TOKEN_VARIABLE = "ZKLOCK_TOKEN"
+HELD_VARIABLE = "ZKLOCK_HELD"
+"""These tell a command which lock it runs under."""
 CONFIG_VARIABLE = "ZKLOCK_CONFIG"
 DEFAULT_CONFIG = "~/.config/zklock.toml"
 _FILE = "FILE"
@@ -37,12 +41,16 @@ def seconds(text: str) -> float:
     return value
 
 
-def whole(text: str) -> int:
-    """Read a whole number for the functions that read one in a range; -1 if it is none.
+def whole(least: int, most: int, otherwise: str) -> Callable[[str], int]:
+    """Return what reads a whole number in this range, for ``argparse``."""
 
-    Python refuses to read thousands of digits.
-    """
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else -1
+    def read(text: str) -> int:
+        # Python refuses to read thousands of digits.
+        if text.isdecimal() and len(text) <= _MOST_DIGITS and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text}: {otherwise}")
+
+    return read
 
 
 def _path(text: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from zklock.cli import connection
@@ -13,27 +12,20 @@ from zklock.cli.saying import columns, say_limits, say_missing
 from zklock.cli.status import Status
 from zklock.cli.view.model import Found, LockView, PoolView, What, below
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned, fitted, many, named, plain, short
+from zklock.cli.view.table import QUEUE_COLUMNS, queue_rows
+from zklock.cli.view.text import aligned, fitted, json_of, many, named, plain
 
-_COLUMNS = ("", "", "", "token", "session", "", "identity")
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
+_COLUMNS = ("state", "place", "kind", "token", "session", "age", "identity")
+DESCRIPTION = """\
+Print the contenders of a lock, a semaphore or an election, of zklock and of other libraries, in
+queue order: whether it holds, its place, what it wants, token, session, age, identity. Of a pool,
+its workers. Of any other node, what it is. Exit status 66 if there is no such node."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "show",
-        help="show the holder and the queue of a lock",
-        description="Print the contenders of a lock, a semaphore or an election, of zklock and of "
-        "other libraries, in queue order: whether it holds, its place, what it wants, token, "
-        "session, age, identity. Of a pool, its workers. Of any other node, what it is. Exit "
-        "status 66 if there is no such node.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         return say_missing("show", path, ": look for it with 'zklock ls'")
     say_limits("show", reader)
     if options.json:
-        print(json.dumps(_told(found, strangers)))
+        print(json_of(**_told(found, strangers)))
     else:
         print(*_lines(found, strangers), sep="\n")
     return Status.OK
@@ -56,7 +48,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _told(found: Found, strangers: list[str]) -> dict[str, Any]:
     return {
-        "version": VERSION,
         "path": found.path,
         "kind": found.what.value,
         "limit": None if found.lock is None else found.lock.limit,
@@ -109,18 +100,7 @@ def _queue(lock: LockView) -> Iterator[str]:
         f"{plain(lock.path)} is {article} {lock.name}: {holding} hold{'s' * (holding == 1)}, "
         f"{waiting} wait{'s' * (waiting == 1)}"
     )
-    rows: Sequence[Sequence[str]] = [
-        (
-            "waits" if number else "holds",
-            str(number or "-"),
-            place.kind,
-            str(place.contender.token or "-"),
-            place.session or "-",
-            short(place.age),
-            named(place.contender.identity),
-        )
-        for number, place in lock.numbered()
-    ]
+    rows = [[row[at] for at in map(QUEUE_COLUMNS.index, _COLUMNS)] for row in queue_rows(lock, {})]
     width = columns()
     if width is not None:
         _, *rows = fitted([_COLUMNS, *rows], width, ("identity",), ("session", "token"))

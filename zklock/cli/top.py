@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
-from typing import Any
 
 from kazoo.client import KazooClient
 
-from zklock.cli import admin, connection
+from zklock.cli import connection
 from zklock.cli.ending import Ended, ends_on_signals
 from zklock.cli.saying import columns, say, say_hidden, say_missing
 from zklock.cli.status import Status
@@ -18,24 +16,19 @@ from zklock.cli.view import table
 from zklock.cli.view.clients import Clients, addressed, sessions_of
 from zklock.cli.view.live import look, looks
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned, fitted
+from zklock.cli.view.text import aligned, fitted, json_of
 
 _STOP_SECONDS = 1.0
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Show all locks, semaphores, elections and pools at and below a node: the holders, the
 number of waiters, and their times. On a terminal it is a live screen that follows by watches, and
 needs textual; --once and --json print the present state. Exit status 66: with --once or --json,
 there is no such node."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "top", help="show all locks on a live screen", description=_DESCRIPTION
-    )
-    parser.add_argument(
-        "root", metavar="PATH", nargs="?", default="/", type=connection.root, help="default /"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    connection.add_root(parser)
     parser.add_argument("--once", action="store_true", help="print a table, and end")
     parser.add_argument("--json", action="store_true", help="print one JSON object, and end")
     parser.add_argument(
@@ -52,16 +45,8 @@ def add(commands: Any) -> None:
         metavar="TEXT",
         help="only what has this text in its path, kind or holder",
     )
-    parser.add_argument(
-        "--interval",
-        metavar="SECONDS",
-        type=connection.seconds,
-        default=1.0,
-        help="least time between two reads of what has changed; default 1",
-    )
-    admin.add_option(parser)
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
+    connection.add_interval(parser)
+    connection.add_admin_port(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -103,7 +88,7 @@ def _once(options: argparse.Namespace) -> int:
         return say_missing("top", options.root)
     if options.json:
         say_hidden("top", reader)
-        print(json.dumps(table.to_json(seen, options.root, options.sort, options.filter)))
+        print(json_of(path=options.root, **table.to_json(seen, options.sort, options.filter)))
         return Status.OK
     print(table.summary(seen))
     found = [row.cells() for row in table.rows(seen, options.sort, options.filter)]

@@ -18,25 +18,16 @@ from zklock.cli.watch import queue_of
 
 _TURN_SECONDS = 0.5
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Wait until nobody holds a lock, or until a permit of a semaphore is free and nobody waits for it. It
 does not queue, and takes nothing: another may take the lock at once. Exit status 0: it was free;
 1: not within --wait."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser("wait", help="wait until a lock is free", description=_DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
-    parser.add_argument(
-        "-w",
-        "--wait",
-        type=connection.seconds,
-        metavar="SECONDS",
-        help="wait no longer than this; above 0",
-    )
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
+    connection.add_wait(parser)
 
 
 def run(options: argparse.Namespace) -> int:

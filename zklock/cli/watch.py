@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 from datetime import UTC, datetime
 from ssl import SSLContext
 from typing import Any
@@ -17,28 +16,20 @@ from zklock.cli.saying import say
 from zklock.cli.view import happened, servers
 from zklock.cli.view.model import LockView, Picture, picture
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import named
-
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
+from zklock.cli.view.text import json_of, named
 
 _TURN_SECONDS = 0.5
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Print the holders and the waiters, and then each event: queued, granted, released, withdrawn, ended
 (its session, too). It prints one event a line, until a signal ends it. It prints 'left' if the
 server does not tell whether a session lives: put 'dump' on its whitelist of four-letter words."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser's."""
-    parser = commands.add_parser(
-        "watch", help="print what happens in a queue", description=_DESCRIPTION
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     parser.add_argument("--json", action="store_true", help="print a JSON object a line")
-    connection.add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -133,5 +124,4 @@ def _tell_connection(options: argparse.Namespace, what: str) -> None:
 
 def _print_json(what: str, path: str, **more: Any) -> None:
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    line = {"version": VERSION, "at": now, "event": what, "path": path, **more}
-    print(json.dumps(line), flush=True)
+    print(json_of(at=now, event=what, path=path, **more), flush=True)

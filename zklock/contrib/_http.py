@@ -17,45 +17,46 @@ _CONDITIONS = {"if-match", "if-none-match", "if-unmodified-since"}
 _TOLD = 200
 
 
-def bearing(grant: zklock.Grant | aio.Grant, header: str) -> dict[str, str]:
-    """Return what a request of the holder carries; ``LockLost`` once the lease has lapsed."""
-    grant.check()
-    return {header: str(grant.token)}
+class Bearer:
+    """Puts the token of a grant into requests, and tells what a refusal of it means."""
 
+    def __init__(self, grant: zklock.Grant | aio.Grant, header: str) -> None:
+        self._grant = grant
+        self._header = header
 
-def refuses(status: int, conditions: Iterable[str]) -> bool:
-    """Tell whether this is the refusal of a token; ``conditions``: names of the sent headers."""
-    if status != HTTPStatus.PRECONDITION_FAILED:
-        return False
-    return not _CONDITIONS & {name.lower() for name in conditions}
+    def headers(self) -> dict[str, str]:
+        """Return what a request of the holder carries; ``LockLost`` once the lease has lapsed."""
+        self._grant.check()
+        return {self._header: str(self._grant.token)}
 
+    @staticmethod
+    def refused(status: int, conditions: Iterable[str]) -> bool:
+        """Tell whether the token is refused; ``conditions``: names of the sent headers."""
+        if status != HTTPStatus.PRECONDITION_FAILED:
+            return False
+        return not _CONDITIONS & {name.lower() for name in conditions}
 
-def stale(
-    grant: zklock.Grant | aio.Grant, method: str, host: str, path: str, said: str
-) -> StaleToken:
-    """Return the error to raise for a refusal."""
-    resource = f"{host}{path}"
-    return StaleToken(
-        f"{method} {resource} refused token {grant.token} and changed nothing: the grant of "
-        f"{grant.lock_path} is over; stop its work and acquire the lock again. The service says: "
-        f"{said.strip()[:_TOLD]}",
-        resource=resource,
-        token=grant.token,
-        highest=None,
-        path=grant.lock_path,
-    )
-
-
-def unknown(
-    grant: zklock.Grant | aio.Grant, method: str, host: str, path: str, said: str
-) -> OutcomeUnknown:
-    """Return the error to raise for a refusal of what had been sent before."""
-    resource = f"{host}{path}"
-    return OutcomeUnknown(
-        f"{method} {resource} refused token {grant.token} when the request was repeated: the "
-        f"first one may have taken effect; read, and decide. The grant of {grant.lock_path} is "
-        f"over; stop its work and acquire the lock again. The service says: {said.strip()[:_TOLD]}",
-        resource=resource,
-        token=grant.token,
-        path=grant.lock_path,
-    )
+    def refusal(
+        self, method: str, resource: str, said: str, *, again: bool = False
+    ) -> StaleToken | OutcomeUnknown:
+        """Return the error to raise; ``again``: the request had been sent before."""
+        grant, said = self._grant, said.strip()[:_TOLD]
+        if again:
+            return OutcomeUnknown(
+                f"{method} {resource} refused token {grant.token} when the request was repeated: "
+                "the first one may have taken effect; read, and decide. The grant of "
+                f"{grant.lock_path} is over; stop its work and acquire the lock again. The service "
+                f"says: {said}",
+                resource=resource,
+                token=grant.token,
+                path=grant.lock_path,
+            )
+        return StaleToken(
+            f"{method} {resource} refused token {grant.token} and changed nothing: the grant of "
+            f"{grant.lock_path} is over; stop its work and acquire the lock again. The service "
+            f"says: {said}",
+            resource=resource,
+            token=grant.token,
+            highest=None,
+            path=grant.lock_path,
+        )

@@ -20,8 +20,7 @@ from apscheduler.schedulers.base import BaseScheduler
 
 import zklock
 from zklock.contrib import wsgi
-from zklock.contrib._health import Health
-from zklock.contrib._running import Running
+from zklock.contrib._health import Health, wait_for_end
 from zklock.telemetry import log_fields
 
 __all__ = ["LeaderJobs"]
@@ -72,7 +71,8 @@ class LeaderJobs:
             hosts, path, self._lead, timeout=timeout, identity=identity, grace=grace, **options
         )
         self._leadership: zklock.Leadership | None = None
-        self._running = Running()  # the jobs, each with the thread that it was begun on
+        # The jobs, each with the thread that it was begun on.
+        self._running: dict[tuple[int, object], None] = {}
         scheduler.add_listener(self._started, EVENT_SCHEDULER_STARTED)
         scheduler.add_listener(self._shut_down, EVENT_SCHEDULER_SHUTDOWN)
 
@@ -114,7 +114,7 @@ class LeaderJobs:
         """Count a job as running, if this process leads."""
         job = threading.get_ident(), object()
         try:
-            self._running.pieces[job] = None  # before the look: see _lead()
+            self._running[job] = None  # before the look: see _lead()
             leads = self.leadership is not None
             if not leads:
                 log.warning(
@@ -124,8 +124,7 @@ class LeaderJobs:
                 )
             yield leads
         finally:
-            self._running.pieces.pop(job, None)
-            self._running.tell()
+            self._running.pop(job, None)
 
     def _started(self, event: Any) -> None:
         del event
@@ -138,7 +137,7 @@ class LeaderJobs:
         with contextlib.suppress(RuntimeError):  # no loop runs here
             loop = asyncio.get_running_loop()
         me = threading.get_ident()
-        if loop is None and all(thread != me for thread, _ in list(self._running.pieces)):
+        if loop is None and all(thread != me for thread, _ in list(self._running)):
             self._hand_over(None)
             return
         # Not here: jobs on this loop, or the job on this thread, would never end. The process does
@@ -169,4 +168,4 @@ class LeaderJobs:
         with contextlib.suppress(SchedulerNotRunningError):
             self._scheduler.pause()
         self._leadership = None  # first: a job that begins from now on is left out
-        self._running.wait()
+        wait_for_end(self._running)

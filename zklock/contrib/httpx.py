@@ -48,15 +48,13 @@ class FencedTransport(httpx.BaseTransport):
         *,
         header: str = _http.HEADER,
     ) -> None:
-        self._grant = grant
+        self._bearer = _http.Bearer(grant, header)
         self._transport = transport or httpx.HTTPTransport()
-        self._header = header
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request; called by the client."""
-        fenced = _fenced(request, self._grant, self._header)
-        response = self._transport.handle_request(fenced)
-        if _http.refuses(response.status_code, request.headers):
+        response = self._transport.handle_request(_fenced(request, self._bearer))
+        if self._bearer.refused(response.status_code, request.headers):
             said = ""  # it is refused, whether the rest of the answer comes or not
             try:
                 with contextlib.suppress(httpx.HTTPError):
@@ -64,7 +62,7 @@ class FencedTransport(httpx.BaseTransport):
                     said = response.text
             finally:
                 response.close()
-            raise _stale(self._grant, request, said)
+            raise self._bearer.refusal(request.method, _resource(request.url), said)
         return response
 
     def close(self) -> None:
@@ -85,15 +83,13 @@ class AsyncFencedTransport(httpx.AsyncBaseTransport):
         *,
         header: str = _http.HEADER,
     ) -> None:
-        self._grant = grant
+        self._bearer = _http.Bearer(grant, header)
         self._transport = transport or httpx.AsyncHTTPTransport()
-        self._header = header
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request; called by the client."""
-        fenced = _fenced(request, self._grant, self._header)
-        response = await self._transport.handle_async_request(fenced)
-        if _http.refuses(response.status_code, request.headers):
+        response = await self._transport.handle_async_request(_fenced(request, self._bearer))
+        if self._bearer.refused(response.status_code, request.headers):
             said = ""
             try:
                 with contextlib.suppress(httpx.HTTPError):
@@ -101,7 +97,7 @@ class AsyncFencedTransport(httpx.AsyncBaseTransport):
                     said = response.text
             finally:
                 await response.aclose()
-            raise _stale(self._grant, request, said)
+            raise self._bearer.refusal(request.method, _resource(request.url), said)
         return response
 
     async def aclose(self) -> None:
@@ -109,10 +105,10 @@ class AsyncFencedTransport(httpx.AsyncBaseTransport):
         await self._transport.aclose()
 
 
-def _fenced(request: httpx.Request, grant: zklock.Grant | aio.Grant, header: str) -> httpx.Request:
+def _fenced(request: httpx.Request, bearer: _http.Bearer) -> httpx.Request:
     """Return the request with the token: a redirect to another host is made of the client's own."""
     headers = httpx.Headers(request.headers)
-    headers.update(_http.bearing(grant, header))
+    headers.update(bearer.headers())
     return httpx.Request(
         request.method,
         request.url,
@@ -122,6 +118,5 @@ def _fenced(request: httpx.Request, grant: zklock.Grant | aio.Grant, header: str
     )
 
 
-def _stale(grant: zklock.Grant | aio.Grant, request: httpx.Request, said: str) -> zklock.StaleToken:
-    url = request.url
-    return _http.stale(grant, request.method, url.netloc.decode(), url.path, said)
+def _resource(url: httpx.URL) -> str:
+    return f"{url.netloc.decode()}{url.path}"

@@ -49,21 +49,21 @@ class FencedAdapter(HTTPAdapter):
         self, grant: zklock.Grant | aio.Grant, *, header: str = _http.HEADER, **options: Any
     ) -> None:
         super().__init__(**options)
-        self._grant = grant
-        self._header = header
+        self._bearer = _http.Bearer(grant, header)
 
     def send(self, request: Any, *args: Any, **options: Any) -> Any:
         """Send one request; called by the session."""
         fenced = request.copy()  # a redirect to another host is made of the session's own
-        fenced.headers.update(_http.bearing(self._grant, self._header))
+        fenced.headers.update(self._bearer.headers())
         response = super().send(fenced, *args, **options)
-        if _http.refuses(response.status_code, fenced.headers):
+        if self._bearer.refused(response.status_code, fenced.headers):
             said = ""  # it is refused, whether the rest of the answer comes or not
             with response, contextlib.suppress(RequestException):
                 said = response.text
-            address = urlsplit(fenced.url)
-            told = _http.unknown if _sent_before(response.raw) else _http.stale
-            raise told(self._grant, fenced.method, _host(address.netloc), address.path, said)
+            url = urlsplit(fenced.url)
+            host = url.netloc.rpartition("@")[2]  # without a password
+            again = _sent_before(response.raw)
+            raise self._bearer.refusal(fenced.method, f"{host}{url.path}", said, again=again)
         return response
 
 
@@ -74,7 +74,3 @@ def _sent_before(answer: Any) -> bool:
     return any(
         not isinstance(one.error, NewConnectionError | ConnectTimeoutError) for one in history
     )
-
-
-def _host(netloc: str) -> str:
-    return netloc.rpartition("@")[2]  # without a password

@@ -6,34 +6,23 @@ another URL. Needs the extra ``tooz``.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
-from kazoo.exceptions import (
-    KazooException,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    ZookeeperError,
-)
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import make_digest_acl
 from tooz import ToozError, coordination, locking, utils
 
 import zklock
 from zklock.contrib._clients import end
-from zklock.errors import (
-    LockLost,
-    NoAnswer,
-    NotHeld,
-    NotOwner,
-    WouldDeadlock,
-    ZkLockError,
-)
+from zklock.errors import LockLost, NoAnswer, NotHeld, NotOwner, WouldDeadlock, ZkLockError
 
 __all__ = ["ZkLockDriver", "ZkLockLock"]
 
@@ -129,7 +118,7 @@ class ZkLockLock(locking.Lock):
         with _as_tooz():
             try:
                 try:
-                    with _unanswered():
+                    with contextlib.suppress(NoAnswer):
                         grant.verify(_RELEASE_SECONDS)
                 finally:
                     grant.release()
@@ -242,7 +231,7 @@ class ZkLockDriver(
         """
         if not self._ending:  # tooz's heart would try again for ever
             with _as_tooz():
-                self._answer(self._connected().exists_async(self._base))
+                self._answer("exists", self._base)
         return self._timeout
 
     def stop(self) -> None:
@@ -286,27 +275,20 @@ class ZkLockDriver(
 
     def create_group(self, group_id: bytes) -> coordination.CoordAsyncResult[None]:
         """Create the group; ``GroupAlreadyExist`` if it is there."""
-
-        def create() -> None:
-            try:
-                self._answer(self._connected().create_async(self._path("groups", group_id)))
-            except NodeExistsError:
-                raise coordination.GroupAlreadyExist(group_id) from None
-
-        return self._later(create)
+        return self._later(
+            lambda: self._answer("create", self._path("groups", group_id)),
+            {NodeExistsError: partial(coordination.GroupAlreadyExist, group_id)},
+        )
 
     def delete_group(self, group_id: bytes) -> coordination.CoordAsyncResult[None]:
         """Delete the group; ``GroupNotEmpty`` if it has members."""
-
-        def delete() -> None:
-            try:
-                self._answer(self._connected().delete_async(self._path("groups", group_id)))
-            except NoNodeError:
-                raise coordination.GroupNotCreated(group_id) from None
-            except NotEmptyError:
-                raise coordination.GroupNotEmpty(group_id) from None
-
-        return self._later(delete)
+        return self._later(
+            lambda: self._answer("delete", self._path("groups", group_id)),
+            {
+                NoNodeError: partial(coordination.GroupNotCreated, group_id),
+                NotEmptyError: partial(coordination.GroupNotEmpty, group_id),
+            },
+        )
 
     def get_groups(self) -> coordination.CoordAsyncResult[list[bytes]]:
         """Return all groups."""
@@ -319,46 +301,56 @@ class ZkLockDriver(
         path, data = self._path("groups", group_id, self._member_id), utils.dumps(capabilities)
 
         def join() -> None:
-            client = self._connected()
             try:
-                self._answer(client.create_async(path, data, ephemeral=True))
-            except NoNodeError:
-                raise coordination.GroupNotCreated(group_id) from None
+                self._answer("create", path, data, ephemeral=True)
             except NodeExistsError:
                 # Our own, if the answer to an earlier try was lost.
-                stat = self._answer(client.exists_async(path))
-                session = client.client_id
+                stat = self._answer("exists", path)
+                session = self._connected().client_id
                 own = stat is not None and session and stat.ephemeralOwner == session[0]
                 if group_id in self._joined_groups or not own:
-                    raise coordination.MemberAlreadyExist(group_id, self._member_id) from None
-                self._answer(client.set_async(path, data))
+                    raise
+                self._answer("set", path, data)
             self._joined_groups.add(group_id)
 
-        return self._later(join)
+        return self._later(
+            join,
+            {
+                NoNodeError: partial(coordination.GroupNotCreated, group_id),
+                NodeExistsError: partial(
+                    coordination.MemberAlreadyExist, group_id, self._member_id
+                ),
+            },
+        )
 
     def leave_group(self, group_id: bytes) -> coordination.CoordAsyncResult[None]:
         """Leave the group; ``MemberNotJoined`` if this member is not in it."""
 
         def leave() -> None:
-            path = self._path("groups", group_id, self._member_id)
             try:
-                self._answer(self._connected().delete_async(path))
-            except NoNodeError:
-                raise coordination.MemberNotJoined(group_id, self._member_id) from None
+                self._answer("delete", self._path("groups", group_id, self._member_id))
             finally:
                 self._joined_groups.discard(group_id)
 
-        return self._later(leave)
+        return self._later(
+            leave, {NoNodeError: partial(coordination.MemberNotJoined, group_id, self._member_id)}
+        )
 
     def get_members(self, group_id: bytes) -> coordination.CoordAsyncResult[set[bytes]]:
         """Return all members of the group; ``GroupNotCreated`` if there is no such group."""
-        return self._later(lambda: set(self._members(group_id)))
+        return self._later(
+            lambda: set(self._children(self._path("groups", group_id))),
+            {NoNodeError: partial(coordination.GroupNotCreated, group_id)},
+        )
 
     def get_member_capabilities(
         self, group_id: bytes, member_id: bytes
     ) -> coordination.CoordAsyncResult[coordination.Capabilities | None]:
         """Return what the member has told about itself."""
-        return self._later(lambda: self._member(group_id, member_id)["capabilities"])
+        return self._later(
+            lambda: self._member(group_id, member_id)["capabilities"],
+            {NoNodeError: partial(coordination.MemberNotJoined, group_id, member_id)},
+        )
 
     def get_members_with_capabilities(
         self, group_id: bytes
@@ -367,35 +359,31 @@ class ZkLockDriver(
 
         def ask() -> dict[bytes, coordination.Capabilities | None]:
             found = {}
-            for member in self._members(group_id):
-                try:
+            for member in self._children(self._path("groups", group_id)):
+                with contextlib.suppress(NoNodeError):  # has left meanwhile
                     found[member] = self._member(group_id, member)["capabilities"]
-                except coordination.MemberNotJoined:
-                    continue  # has left meanwhile
             return found
 
-        return self._later(ask)
+        return self._later(ask, {NoNodeError: partial(coordination.GroupNotCreated, group_id)})
 
     def get_member_info(
         self, group_id: bytes, member_id: bytes
     ) -> coordination.CoordAsyncResult[dict[str, Any]]:
         """Return ``capabilities``, ``created_at`` and ``updated_at`` of the member."""
-        return self._later(lambda: self._member(group_id, member_id))
+        return self._later(
+            lambda: self._member(group_id, member_id),
+            {NoNodeError: partial(coordination.MemberNotJoined, group_id, member_id)},
+        )
 
     def update_capabilities(
         self, group_id: bytes, capabilities: coordination.Capabilities
     ) -> coordination.CoordAsyncResult[None]:
         """Change what this member tells about itself."""
-        data = utils.dumps(capabilities)
-
-        def update() -> None:
-            path = self._path("groups", group_id, self._member_id)
-            try:
-                self._answer(self._connected().set_async(path, data))
-            except NoNodeError:
-                raise coordination.MemberNotJoined(group_id, self._member_id) from None
-
-        return self._later(update)
+        path, data = self._path("groups", group_id, self._member_id), utils.dumps(capabilities)
+        return self._later(
+            lambda: self._answer("set", path, data),
+            {NoNodeError: partial(coordination.MemberNotJoined, group_id, self._member_id)},
+        )
 
     # Leaders.
 
@@ -452,18 +440,8 @@ class ZkLockDriver(
         path = self._path("leaders", group_id)
         return zklock.Lock(self._connected(), path, identity=self._identity, tidy=True)
 
-    def _members(self, group_id: bytes) -> list[bytes]:
-        try:
-            return self._children(self._path("groups", group_id))
-        except NoNodeError:
-            raise coordination.GroupNotCreated(group_id) from None
-
     def _member(self, group_id: bytes, member_id: bytes) -> dict[str, Any]:
-        path = self._path("groups", group_id, member_id)
-        try:
-            data, stat = self._answer(self._connected().get_async(path))
-        except NoNodeError:
-            raise coordination.MemberNotJoined(group_id, member_id) from None
+        data, stat = self._answer("get", self._path("groups", group_id, member_id))
         return {
             "capabilities": utils.loads(data),
             "created_at": utils.millis_to_datetime(stat.ctime),
@@ -471,8 +449,7 @@ class ZkLockDriver(
         }
 
     def _children(self, path: str) -> list[bytes]:
-        names = self._answer(self._connected().get_children_async(path))
-        return [unquote_to_bytes(name) for name in names]
+        return [unquote_to_bytes(name) for name in self._answer("get_children", path)]
 
     def _path(self, *parts: bytes | str) -> str:
         return "/".join([self._base, *(_quoted(part) for part in parts)])
@@ -483,38 +460,40 @@ class ZkLockDriver(
             raise ToozError("the coordinator is not started")
         return client
 
-    def _answer(self, asked: Any) -> Any:
-        """Wait for the answer, for a session timeout: while disconnected it would be for ever."""
+    def _answer(self, request: str, *arguments: Any, **options: Any) -> Any:
+        """Ask ZooKeeper, for a session timeout: while disconnected it would be for ever."""
+        asked = getattr(self._connected(), f"{request}_async")(*arguments, **options)
         return asked.get(timeout=self._timeout)
 
-    def _later(self, call: Callable[[], Result]) -> coordination.CoordAsyncResult[Result]:
-        """Call on the one thread of the executor, in the order of asking."""
+    def _later(
+        self,
+        call: Callable[[], Result],
+        errors: Mapping[type[KazooException], Callable[[], ToozError]] = MappingProxyType({}),
+    ) -> coordination.CoordAsyncResult[Result]:
+        """Call on the one thread of the executor, in the order of asking.
+
+        ``errors``: what tooz calls some of ZooKeeper's answers.
+        """
 
         def body() -> Result:
             with _as_tooz():
-                return call()
+                try:
+                    return call()
+                except tuple(errors) as error:
+                    raise errors[type(error)]() from None
 
         return coordination.CoordinatorResult(self._executor.submit(body))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _as_tooz() -> Iterator[None]:
     """Raise as tooz does: its users catch its errors."""
     try:
         yield
     except (NoAnswer, KazooTimeoutError) as error:
         raise coordination.OperationTimedOut(str(error) or "no answer", cause=error) from error
-    except (ZkLockError, ZookeeperError, KazooException) as error:
+    except (ZkLockError, KazooException) as error:
         raise ToozError(f"{type(error).__name__}: {error}", cause=error) from error
-
-
-@contextmanager
-def _unanswered() -> Iterator[None]:
-    """Go on without an answer."""
-    try:
-        yield
-    except NoAnswer:
-        return
 
 
 def _kazoo_options(parsed_url: Any, options: dict[str, Any]) -> dict[str, Any]:

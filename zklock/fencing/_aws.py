@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from zklock.fencing._told import in_doubt, refusing, unasked
+from zklock.fencing._swap import Refused
+from zklock.fencing.guard import in_doubt, refusing, unasked
 
-_OF_THE_USER = {"ValidationException", "ConditionalCheckFailedException"}
+_OF_THE_USER = {"ValidationException"}
 _BUSY = {
     "LimitExceededException",
     "ProvisionedThroughputExceededException",
@@ -18,22 +19,27 @@ _BUSY = {
 
 
 @contextlib.contextmanager
-def told(resource: str, *, changes: bool = False) -> Iterator[None]:
+def told(resource: str, *, lost_race: set[object] | None = None) -> Iterator[None]:
     """Raise an error of zklock for one of botocore, with that as its cause.
 
-    ``changes``: what is asked changes something. What the service or botocore says of the user's
-    own arguments passes.
+    ``lost_race``, if what is asked changes something: the statuses and codes with which the store
+    says that another change has come before; ``Refused`` is raised for them. What the service or
+    botocore says of the user's own arguments passes.
     """
     from botocore import exceptions  # noqa: PLC0415 - an extra
 
+    changes = lost_race is not None
     unanswered = in_doubt if changes else unasked
     try:
         yield
     except exceptions.ClientError as error:
         answer = error.response.get("ResponseMetadata", {})
         code = error.response.get("Error", {}).get("Code")
+        again = answer.get("RetryAttempts", 0) > 0
+        if {code, answer.get("HTTPStatusCode")} & (lost_race or set()):
+            raise Refused(error, again) from error
         # An earlier sending may have been accepted.
-        if changes and answer.get("RetryAttempts", 0) > 0:
+        if changes and again:
             raise in_doubt(resource) from error
         if code in _BUSY:
             raise unasked(resource) from error

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from zklock.errors import OutcomeUnknown
-from zklock.fencing._told import in_doubt, refusing, unasked
 from zklock.fencing.guard import (
     NO_TOKEN,
     Fenced,
+    in_doubt,
     missing,
     parse_mark,
+    refusing,
     resource_name,
     stale,
     token_of,
+    unasked,
     unreadable,
 )
 from zklock.token import FencingToken
@@ -203,7 +205,7 @@ class RedisMark(ABC):
             caller = self._callers.pop()
         except IndexError:
             caller = _Caller()
-        if caller.process is not _process.present:
+        if caller.process != os.getpid():
             caller = _Caller()
         caller.calls += 1
         return caller
@@ -319,17 +321,4 @@ class _Caller:
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
         self.calls = 0
-        self.process = _process.present
-
-
-class _Process:
-    """Tells whether there was a fork: the child must not continue its parent's numbers."""
-
-    present = object()
-
-    def change(self) -> None:
-        self.present = object()
-
-
-_process = _Process()
-os.register_at_fork(after_in_child=_process.change)
+        self.process = os.getpid()  # a forked child must not continue its parent's numbers

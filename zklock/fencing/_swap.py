@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from zklock.errors import GuardUnusable, OutcomeUnknown
-from zklock.fencing._told import in_doubt
-from zklock.fencing.guard import NO_TOKEN, Fenced, admit, parse_mark, token_of, unreadable
+from zklock.fencing.guard import NO_TOKEN, Fenced, admit, in_doubt, parse_mark, token_of, unreadable
 from zklock.token import FencingToken
 
 KEPT = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -72,16 +73,13 @@ class DynamoDbGuard(SwapGuard):
 
     def create(self) -> None:
         """Make the mark, once; keep one that exists. Makes the item if there is none."""
-        names = {"#zklock_mark": self._attribute}
-        try:
+        with contextlib.suppress(Refused):
             self._update(
                 UpdateExpression=_MARK,
                 ConditionExpression="attribute_not_exists(#zklock_mark)",
-                ExpressionAttributeNames=names,
+                ExpressionAttributeNames={"#zklock_mark": self._attribute},
                 ExpressionAttributeValues={":zklock_mark": str(FIRST.after(None))},
             )
-        except Refused:
-            return
 
     def claim(self, token: Fenced) -> None:
         """Advance the mark; see ``Guard.claim``."""
@@ -163,13 +161,5 @@ class DynamoDbGuard(SwapGuard):
         )
 
     def _update(self, **arguments: Any) -> None:
-        from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
-
-        with told(self._resource, changes=True):
-            try:
-                self._client.update_item(**self._item, **arguments)
-            except ClientError as error:
-                if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
-                    raise
-                again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
-                raise Refused(error, again) from error
+        with told(self._resource, lost_race={"ConditionalCheckFailedException"}):
+            self._client.update_item(**self._item, **arguments)

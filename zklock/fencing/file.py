@@ -150,7 +150,7 @@ class FileGuard:
         The new mark is locked before it gets its name: nobody else can lock it while the lock of
         the old mark still protects this write.
         """
-        forks = _forks.last
+        last_fork = _last_fork
         temporary = self._temporary()
         try:
             with _beside(temporary, self._mark) as fresh:
@@ -158,7 +158,7 @@ class FileGuard:
                 fcntl.flock(fresh, fcntl.LOCK_EX)
                 try:
                     text = memoryview(str(token).encode())
-                    if forks is not _forks.last or not self._replace(
+                    if last_fork is not _last_fork or not self._replace(
                         self._mark, temporary, fresh, text, mark
                     ):
                         return False
@@ -197,12 +197,12 @@ class FileGuard:
     def _lock_mark(self, end: float) -> io.FileIO:
         """Return the mark, open and locked; it was not replaced since it was opened."""
         while True:
-            forks = _forks.last
+            last_fork = _last_fork
             mark = self._open_mark()
             try:
                 _held.add(weakref.ref(mark, _held.discard))
                 # A child that was forked meanwhile may have the lock without knowing.
-                if _try_lock(mark) and _is_at(mark, self._mark) and forks is _forks.last:
+                if _try_lock(mark) and _is_at(mark, self._mark) and last_fork is _last_fork:
                     return mark
                 _unlock(mark)
                 mark.close()
@@ -301,28 +301,20 @@ def _is_at(file: io.FileIO, path: Path) -> bool:
 
 
 # All who inherit its descriptor have the lock of a file: so a forked child closes it.
-_held: set[weakref.ref[io.FileIO]] = set()
+_held: set[weakref.ref[io.FileIO]] = set()  # no WeakSet: an exception can strike in its code
+
+_last_fork = object()
 
 
-class _Forks:
-    """Tells whether there was a fork: after one, ``last`` is another object."""
-
-    last = object()
-
-    def note(self) -> None:
-        self.last = object()
+def _note_fork() -> None:
+    global _last_fork  # noqa: PLW0603
+    _last_fork = object()
 
 
-_forks = _Forks()
-
-
-def _let_go_in_child() -> None:
+def _close_in_child() -> None:
     for reference in list(_held):
         if (file := reference()) is not None:
             file.close()
-    _held.clear()
 
 
-os.register_at_fork(
-    before=_forks.note, after_in_parent=_forks.note, after_in_child=_let_go_in_child
-)
+os.register_at_fork(before=_note_fork, after_in_parent=_note_fork, after_in_child=_close_in_child)

@@ -9,8 +9,8 @@ import queue
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 from zklock._engine.callbacks import check_callbacks, ran
 from zklock._ground.async_event import AsyncEvent
@@ -97,22 +97,12 @@ class MemoryGuard:
 
     def _advance(self, token: FencingToken) -> None:
         """Set the mark; the caller has the turn, and has asked ``first`` about a first token."""
-        if self._mark is not None:
-            self._keep(token)
-            self._mark = token
-            return
         try:
             self._keep(token)
             self._mark = token
         finally:
             if self._mark is None:
                 self._drop()
-
-    def _too_late(self) -> NoAnswer:
-        return NoAnswer(
-            f"{self._resource}: earlier changes have been running for {self._timeout:g} s: "
-            "nothing has changed, try again"
-        )
 
 
 # Two things keep a hold alive: ``with`` does, by the method that ends it; and a frame that has
@@ -121,8 +111,11 @@ class MemoryGuard:
 # And the method that ends it is partial's, in C; it calls _Line.leave without the hold.
 
 
-class _Held:
+class _Held(functools.partial[Any]):
     """What a hold of a thread and a hold of a task have in common."""
+
+    _LEAVE: ClassVar[str]
+    """The method of the line that ends the turn."""
 
     _guard: MemoryGuard
     _place: _Place
@@ -130,17 +123,13 @@ class _Held:
     _used = False
     _first_mark = False
 
-    def _begin(self) -> FencingToken:
-        if self._used:
-            raise RuntimeError("a hold is entered once: call hold() again for another")
-        self._used = True
-        return token_of(self._token)
-
-    def _admit(self, token: FencingToken) -> None:
-        """Compare the token with the mark; set ``_first_mark`` if it would be the first mark."""
-        guard = self._guard
-        admit(guard._resource, token, guard._mark)
-        self._first_mark = guard._mark is None
+    def __new__(cls, guard: MemoryGuard, token: Fenced) -> Self:
+        """Return a hold that is not in the line yet; entering it joins the line."""
+        place = _Place()
+        hold = super().__new__(cls, getattr(guard._line, cls._LEAVE), place)
+        place.owner = weakref.ref(hold)
+        hold._guard, hold._place, hold._token = guard, place, token
+        return hold
 
     def take_back(self) -> None:
         """Forget the mark if this hold made the first one; for a body that has changed nothing."""
@@ -148,59 +137,59 @@ class _Held:
             self._guard._mark = None
             self._guard._drop()
 
+    def _begin(self) -> FencingToken:
+        if self._used:
+            raise RuntimeError("a hold is entered once: call hold() again for another")
+        self._used = True
+        return token_of(self._token)
 
-class Hold(_Held, functools.partial[None]):
+    def _admit(self, came: bool, token: FencingToken) -> Callable[[FencingToken], object] | None:
+        """Compare the token with the mark; return what has to be asked about a first mark."""
+        guard = self._guard
+        if not came:
+            raise NoAnswer(
+                f"{guard._resource}: earlier changes have been running for {guard._timeout:g} s: "
+                "nothing has changed, try again"
+            )
+        admit(guard._resource, token, guard._mark)
+        self._first_mark = guard._mark is None
+        return guard._first if self._first_mark else None
+
+
+class Hold(_Held):
     """A turn of a thread, for ``with``; see ``MemoryGuard.hold``."""
 
+    _LEAVE = "leave"
     __exit__ = functools.partial.__call__
-
-    def __new__(cls, guard: MemoryGuard, token: Fenced) -> Hold:
-        """Return a hold that is not in the line yet; entering it joins the line."""
-        place = _Place()
-        hold = super().__new__(cls, guard._line.leave, place)
-        place.owner = weakref.ref(hold)
-        hold._guard, hold._place, hold._token = guard, place, token
-        return hold
 
     def __enter__(self) -> None:
         """Wait for the turn, and advance the mark."""
         given = self._begin()
         guard = self._guard
         try:
-            if not guard._line.take(self._place, guard._timeout):
-                raise guard._too_late()
-            self._admit(given)
-            if self._first_mark and guard._first is not None:
-                ran("first", guard._first(given))
+            came = guard._line.take(self._place, guard._timeout)
+            if first := self._admit(came, given):
+                ran("first", first(given))
             guard._advance(given)
         except BaseException:
             guard._line.leave(self._place)
             raise
 
 
-class AsyncHold(_Held, functools.partial[Coroutine[Any, Any, None]]):
+class AsyncHold(_Held):
     """A turn of a task, for ``async with``; see ``MemoryGuard.hold_async``."""
 
+    _LEAVE = "leave_async"
     __aexit__ = functools.partial.__call__
-
-    def __new__(cls, guard: MemoryGuard, token: Fenced) -> AsyncHold:
-        """Return a hold that is not in the line yet; entering it joins the line."""
-        place = _Place()
-        hold = super().__new__(cls, guard._line.leave_async, place)
-        place.owner = weakref.ref(hold)
-        hold._guard, hold._place, hold._token = guard, place, token
-        return hold
 
     async def __aenter__(self) -> None:
         """Wait for the turn, and advance the mark."""
         given = self._begin()
         guard = self._guard
         try:
-            if not await guard._line.take_async(self._place, guard._timeout):
-                raise guard._too_late()
-            self._admit(given)
-            if self._first_mark and guard._first is not None:
-                ran("first", await asyncio.to_thread(guard._first, given))
+            came = await guard._line.take_async(self._place, guard._timeout)
+            if first := self._admit(came, given):
+                ran("first", await asyncio.to_thread(first, given))
             guard._advance(given)
         except BaseException:
             guard._line.leave(self._place)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import weakref
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kazoo.exceptions import NoNodeError
 
 from zklock._ground.clock import clock
-from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.numbers import check_int, check_number
 from zklock._recipes import names, nodedata, semaphore as semaphore_recipe
-from zklock._recipes.notes import Notes, parse as parse_notes
-from zklock._recipes.queries import Contender
+from zklock._recipes.effects import Node
+from zklock._recipes.notes import parse as parse_notes
+from zklock._recipes.queries import Contender, describe
 from zklock.errors import NotOwner
 from zklock.fencing.guard import Fenced, token_of
 from zklock.fencing.zookeeper import Deadline
@@ -27,11 +25,10 @@ if TYPE_CHECKING:
 _REMEMBERED = 1024
 
 _Key: TypeAlias = tuple[str, FencingToken, int]
-_Memory: TypeAlias = OrderedDict[_Key, tuple[float, Contender]]
+_Memory: TypeAlias = dict[_Key, tuple[float, Contender]]
 
+# Each step is one of a dict's: no lock, which a fork or a signal handler could find taken.
 _memories: weakref.WeakKeyDictionary[KazooClient, _Memory] = weakref.WeakKeyDictionary()
-# Not a plain lock: a signal handler may ask while its own thread holds the mutex.
-_mutex = ReentrantMutex()
 
 
 def verify_owner(
@@ -97,18 +94,19 @@ def _ask(
             read, checked = client.get_async(node), check.commit_async()
             noted = client.get_async(parent) if name.kind is names.Kind.LATCH else None
             try:
-                found = _read(read, deadline)
+                data, stat = _read(read, deadline)
                 (result,) = deadline.wait(checked)
                 if isinstance(result, Exception):
                     raise result
-                notes = b"" if noted is None else _read(noted, deadline)[0]
+                notes = None if noted is None else parse_notes(_read(noted, deadline)[0])
             except NoNodeError:
                 # Gone since the listing, or this server is behind: look again.
                 pass
             else:
                 # No name recurs, and no later contender comes in before it. So a node that
                 # still exists still holds the lock, however old the listing is.
-                return _contender(name, epoch, node, found, parse_notes(notes))
+                there = Node(node, data, stat.ephemeralOwner, mine=False)
+                return describe(parent, token.epoch, [(name, there)], notes)[0]
         deadline.wait(client.sync_async(path))
         caught_up = True
 
@@ -185,42 +183,13 @@ def _not_owner(
     )
 
 
-def _contender(
-    name: names.Name, epoch: int | None, node: str, found: tuple[bytes, Any], notes: Notes
-) -> Contender:
-    data, stat = found
-    token = None if epoch is None else FencingToken(epoch, name.sequence)
-    said = nodedata.parse(data)
-    identity = said.identity.decode(errors="replace")
-    payload = notes.payloads.get(name.text, said.payload)
-    return Contender(
-        identity, name.sequence, token, stat.ephemeralOwner, node, holds=True, payload=payload
-    )
-
-
 def _recall(client: KazooClient, key: _Key, since: float) -> Contender | None:
-    with _mutex:
-        known = _memories.get(client, OrderedDict()).get(key)
-        return known[1] if known is not None and known[0] >= since else None
+    known = _memories.get(client, {}).get(key)
+    return known[1] if known is not None and known[0] >= since else None
 
 
 def _remember(client: KazooClient, key: _Key, asked: float, holder: Contender) -> None:
-    with _mutex:
-        memory = _memories.setdefault(client, OrderedDict())
-        memory[key] = asked, holder
-        memory.move_to_end(key)
-        _shorten(memory)
-
-
-def _shorten(memory: _Memory) -> None:
-    while len(memory) > _REMEMBERED:
-        memory.popitem(last=False)
-
-
-def _after_fork() -> None:
-    global _mutex  # noqa: PLW0603
-    _mutex = ReentrantMutex()  # another thread may have had it, which does not run here
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    memory = _memories.setdefault(client, {})
+    if len(memory) >= _REMEMBERED:
+        memory.clear()
+    memory[key] = asked, holder

@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 from zklock.fencing._aws import told
 from zklock.fencing._swap import FIRST, LONGEST, Mark, Refused, SwapGuard
-from zklock.fencing._told import in_doubt, refusing
-from zklock.fencing.guard import Fenced, missing, unreadable
+from zklock.fencing.guard import Fenced, in_doubt, missing, refusing, unreadable
 from zklock.token import FencingToken
 
 _WHERE = "its first line"
 # No such object; another request for it is under way; another object is there.
-_LOST_RACE = {404, 409, 412}
+_LOST_RACE: set[object] = {404, 409, 412}
 
 
 class S3Guard(SwapGuard):
@@ -144,16 +143,8 @@ class S3Guard(SwapGuard):
         return mark, (answer["ETag"], data)
 
     def _put(self, body: bytes, **condition: str) -> None:
-        from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
-
-        with told(self._resource, changes=True):
-            try:
-                self._client.put_object(**self._object, **self._options, Body=body, **condition)
-            except ClientError as error:
-                if _status(error) not in _LOST_RACE:
-                    raise
-                again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
-                raise Refused(error, again) from error
+        with told(self._resource, lost_race=_LOST_RACE):
+            self._client.put_object(**self._object, **self._options, Body=body, **condition)
 
 
 def _body(mark: Mark, data: bytes) -> bytes:

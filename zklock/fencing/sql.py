@@ -13,11 +13,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from zklock._engine import blocking
 from zklock._engine.callbacks import check_callback, ran
-from zklock.fencing._sql.doubt import of_the_user
-from zklock.fencing._sql.fence import SqlFence
-from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Tried, Work, is_retryable
+from zklock.fencing._sql.errors import of_the_user, told
+from zklock.fencing._sql.mark import (
+    ATTEMPTS,
+    Result,
+    SqlFence,
+    SqlMark,
+    Tried,
+    Work,
+    is_retryable,
+    pauses,
+)
 from zklock.fencing._sql.recognise import of_a_library, refuse_asynchronous
 from zklock.fencing._sql.session import Session
 from zklock.fencing._sql.statements import TABLE, Dialect
@@ -52,7 +59,7 @@ class SqlGuard(SqlMark):
 
         Several processes may call it at the same time.
         """
-        blocking.run(self._create_table).result()
+        self._repeat(self._make_table)
 
     def create(self, connection: Any = None) -> None:
         """Make the mark, once; keep one that exists.
@@ -63,7 +70,7 @@ class SqlGuard(SqlMark):
         if connection is not None:
             self._insert(self._on(connection))
         else:
-            blocking.run(self._create).result()
+            self._repeat(self._make_mark)
 
     def advance(self, connection: Any, token: Fenced) -> SqlFence:
         """Advance the mark inside the open transaction of ``connection``.
@@ -113,13 +120,20 @@ class SqlGuard(SqlMark):
             ran("change", result)
             return result
 
-        return blocking.run(lambda: self._run(token, work, attempts)).result()
+        return self._repeat(self._fenced(token, work), attempts)
 
     def highest(self) -> FencingToken | None:
         """Return the committed mark; ``None`` while no token has been seen."""
-        return blocking.run(self._highest).result()
+        return self._attempt(self._read_mark).result()
 
-    async def _attempt(self, work: Work[Result]) -> Tried[Result]:
+    def _repeat(self, work: Work[Result], attempts: int = ATTEMPTS) -> Result:
+        for pause in pauses(attempts):
+            if not (tried := self._attempt(work)).lost_race():
+                return tried.result()
+            time.sleep(pause)
+        return self._attempt(work).result()
+
+    def _attempt(self, work: Work[Result]) -> Tried[Result]:
         tried: Tried[Result] = Tried()
         session: Session | None = None
         try:
@@ -139,13 +153,10 @@ class SqlGuard(SqlMark):
                 del tried  # else a cycle would keep the connection for as long as the error
         return tried
 
-    async def _pause(self, seconds: float) -> None:
-        time.sleep(seconds)
-
     @contextlib.contextmanager
     def _session(self) -> Iterator[Session]:
         with contextlib.ExitStack() as stack:
-            with self._told():
+            with told(self._resource):
                 connection = self._connect()
                 refuse_asynchronous(connection)
                 if hasattr(connection, "cursor") or hasattr(connection, "execute"):

@@ -284,7 +284,7 @@ class FencedTransaction:
         self._guard = guard
         self._token = token_of(token)
         self._node = token.path if isinstance(token, _LiveGrant) else None
-        self._changes: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._changes = guard._client.transaction()
         self._sent = False
 
     def create(
@@ -297,19 +297,27 @@ class FencedTransaction:
         sequence: bool = False,
     ) -> FencedTransaction:
         """Add a znode; its parent must exist."""
-        return self._add("create", path, value, acl=acl, ephemeral=ephemeral, sequence=sequence)
+        _check_sendable(path)
+        self._changes.create(path, value, acl=acl, ephemeral=ephemeral, sequence=sequence)
+        return self
 
     def set_data(self, path: str, value: bytes, version: int = -1) -> FencedTransaction:
         """Change the data of a znode."""
-        return self._add("set_data", path, value, version=version)
+        _check_sendable(path)
+        self._changes.set_data(path, value, version=version)
+        return self
 
     def delete(self, path: str, version: int = -1) -> FencedTransaction:
         """Delete a znode."""
-        return self._add("delete", path, version=version)
+        _check_sendable(path)
+        self._changes.delete(path, version=version)
+        return self
 
     def check(self, path: str, version: int = -1) -> FencedTransaction:
         """Require this version of a znode; ``-1`` requires only that it exists."""
-        return self._add("check", path, version)
+        _check_sendable(path)
+        self._changes.check(path, version)
+        return self
 
     def commit(self) -> list[Any]:
         """Send the changes; return kazoo's results of the added changes, in their order.
@@ -335,8 +343,7 @@ class FencedTransaction:
             request.check(mark.proof, -1)
             if self._node is not None:
                 request.check(self._node, -1)
-            for operation, arguments, options in self._changes:
-                getattr(request, operation)(*arguments, **options)
+            request.operations.extend(self._changes.operations)
             results = deadline.wait(request.commit_async(), changes=True)
             fence, changes = results[:2], results[2 if self._node is None else 3 :]
             # The mark moved, or this server had an old one: look again after a sync.
@@ -355,18 +362,11 @@ class FencedTransaction:
             _raise_failure(results)
             return list(changes)
 
-    def _add(self, operation: str, *arguments: Any, **options: Any) -> FencedTransaction:
-        # kazoo checks the arguments in this call.
-        getattr(self._guard._client.transaction(), operation)(*arguments, **options)
-        _check_sendable(arguments[0])
-        self._changes.append((operation, arguments, options))
-        return self
-
 
 def _check_sendable(path: str) -> None:
     """Raise ``ValueError`` for a path that kazoo cannot send: its thread would end by it."""
     try:
-        path.encode()
+        str(path).encode()  # kazoo says that it is no text
     except UnicodeEncodeError:
         raise ValueError(f"the path is not UTF-8 text: {path!r}") from None
 

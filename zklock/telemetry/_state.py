@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -26,10 +25,16 @@ WINDOW = 300.0
 """For how many seconds the low-water mark looks back."""
 
 _STEP = 10.0
-_EMPTY = math.inf
 
 Place: TypeAlias = tuple[str, str]
 """The label and the kind of a lock."""
+
+
+Label: TypeAlias = Callable[[str], str]
+"""Makes the label of a path."""
+
+Numbers: TypeAlias = dict[tuple[str, ...], float]
+"""The numbers of a gauge, by the values of its labels."""
 
 
 def itself(path: str) -> str:
@@ -45,13 +50,13 @@ def written(label: object) -> str:
     return str(label).encode(errors="backslashreplace").decode()
 
 
-def labeller(label: Callable[[str], object]) -> Callable[[str], str]:
+def labeller(label: Callable[[str], object]) -> Label:
     """Return what makes the labels of paths, by a function of the user's."""
     return lambda path: written(label(path))
 
 
 class LowWater:
-    """The least of the numbers of the last ``WINDOW`` seconds, to within ten seconds."""
+    """The least numbers of the last ``WINDOW`` seconds, one for each ten seconds."""
 
     def __init__(self) -> None:
         self._steps: dict[int, float] = {}
@@ -59,23 +64,14 @@ class LowWater:
     def note(self, at: float, number: float) -> None:
         """Note a number."""
         step = int(at // _STEP)
-        self._steps[step] = min(number, self._steps.get(step, _EMPTY))
+        self._steps[step] = min(number, self._steps.get(step, number))
         for old in [each for each in self._steps if each < step - WINDOW // _STEP]:
             del self._steps[old]
 
-    def least(self, now: float) -> float | None:
-        """Return the least one; ``None`` if there is none."""
+    def lately(self, now: float) -> list[float]:
+        """Return the numbers."""
         first = (now - WINDOW) // _STEP
-        return min((it for step, it in self._steps.copy().items() if step >= first), default=None)
-
-
-class _Pulse:
-    """The newest proof of a session: when it was sent, until when it gives a lease; its timeout."""
-
-    def __init__(self, proof: Proof) -> None:
-        self.sent = proof.at - proof.age
-        self.end = proof.at + proof.lease
-        self.timeout = proof.timeout
+        return [number for step, number in self._steps.copy().items() if step >= first]
 
 
 class State:
@@ -85,7 +81,7 @@ class State:
     collection is one step, and so is each copy: no lock is needed.
     """
 
-    def __init__(self, label: Callable[[str], str]) -> None:
+    def __init__(self, label: Label) -> None:
         self._label = label
         self._start_over()
 
@@ -94,7 +90,7 @@ class State:
         self._held: dict[tuple[int, str], Place] = {}
         self._places: dict[Place, None] = {}
         self._connected: dict[int, bool] = {}
-        self._pulses: dict[int, _Pulse] = {}
+        self._proofs: dict[int, Proof] = {}  # the newest of each session
         self._shards: dict[tuple[str, Any, str], str] = {}
         self._pools: dict[str, None] = {}
         self._low = LowWater()
@@ -121,10 +117,10 @@ class State:
                 self._connected[event.session_id] = False
             case SessionEnded():
                 self._connected.pop(event.session_id, None)
-                self._pulses.pop(event.session_id, None)
+                self._proofs.pop(event.session_id, None)
             case Proof():
                 self._connected.setdefault(event.session_id, True)
-                self._pulses[event.session_id] = _Pulse(event)
+                self._proofs[event.session_id] = event
                 if event.held:
                     self._low.note(event.at, event.margin / event.timeout)
             case ShardMoved():
@@ -135,41 +131,44 @@ class State:
                 else:
                     self._shards.pop(shard, None)
 
-    def holders(self) -> dict[Place, int]:
+    def holders(self) -> Numbers:
         """Return how many grants of each lock are held; 0 for those that were held before."""
         self._here()
         counts = Counter(self._held.copy().values())
         return {place: counts[place] for place in self._places.copy()}
 
-    def sessions(self) -> dict[str, int]:
+    def sessions(self) -> Numbers:
         """Return how many sessions are connected and disconnected."""
         self._here()
         states = list(self._connected.copy().values())
-        return {"connected": states.count(True), "disconnected": states.count(False)}
+        return {("connected",): states.count(True), ("disconnected",): states.count(False)}
 
-    def shards(self) -> dict[str, int]:
+    def shards(self) -> Numbers:
         """Return how many shards of each pool are owned."""
         self._here()
         counts = Counter(self._shards.copy().values())
-        return {pool: counts[pool] for pool in self._pools.copy()}
+        return {(pool,): counts[pool] for pool in self._pools.copy()}
 
-    def proof_age(self) -> float | None:
+    def proof_age(self) -> Numbers:
         """Return the age of the oldest newest proof of a session with grants, in seconds."""
         now = clock()
-        return max((now - pulse.sent for pulse in self._at_stake()), default=None)
+        return _worst(max, [now - proof.at + proof.age for proof in self._at_stake()])
 
-    def low_water(self) -> float | None:
+    def low_water(self) -> Numbers:
         """Return how small the lease was lately, as a part of the session timeout.
 
         It is the least that was left when a proof came, in the last ``WINDOW`` seconds, and what is
-        left now. ``None`` if nothing was held.
+        left now. Nothing if nothing was held.
         """
         now = clock()
-        left = [max(0.0, pulse.end - now) / pulse.timeout for pulse in self._at_stake()]
-        before = self._low.least(now)
-        return min(left if before is None else [*left, before], default=None)
+        left = [max(0.0, it.at + it.lease - now) / it.timeout for it in self._at_stake()]
+        return _worst(min, left + self._low.lately(now))
 
-    def _at_stake(self) -> list[_Pulse]:
+    def _at_stake(self) -> list[Proof]:
         self._here()
         held = {session for session, _ in self._held.copy()}
-        return [pulse for session, pulse in self._pulses.copy().items() if session in held]
+        return [proof for session, proof in self._proofs.copy().items() if session in held]
+
+
+def _worst(worst: Callable[[list[float]], float], numbers: list[float]) -> Numbers:
+    return {(): worst(numbers)} if numbers else {}

@@ -8,10 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -307,72 +305,16 @@ def limit() -> Iterator[Callable[[float], None]]:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_a_time_limit_ends_the_wait_for_the_lock_as_it_begins(
-    app: Any,
-    zklock_client: Any,
-    zklock_path: str,
-    limit: Callable[[float], None],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_time_limit_ends_the_wait_for_the_lock(
+    app: Any, zklock_client: Any, zklock_path: str, limit: Callable[[float], None]
 ) -> None:
-    """The lock is asked for after it was called off: it hears of that, and nobody queues."""
-    called_off, ended = threading.Event(), threading.Event()
-
-    class Slow(zklock.Lock):
-        def acquire(self, blocking: bool = True, timeout: float | None = None) -> Any:
-            if not called_off.is_set():
-                limit(0.1)  # for the main thread, which waits for this one
-            assert called_off.wait(SOON)
-            try:
-                return super().acquire(blocking, timeout)
-            finally:
-                ended.set()
-
-        def cancel(self) -> None:
-            super().cancel()
-            called_off.set()
-
+    task = app.task(singleton(lock=zklock_path, wait=3600.0)(ran), name="late")
     with zklock.Lock(zklock_client, zklock_path):
-        monkeypatch.setattr(zklock, "Lock", Slow)
-        task = app.task(singleton(lock=zklock_path, wait=3600.0)(ran), name="late")
+        limit(0.1)
         with pytest.raises(Late):
             task()
-        assert ended.wait(SOON)
         queued(zklock_client, zklock_path, 1)
     assert task() == "ran"
-
-
-def test_a_time_limit_is_heard_whenever_it_comes(
-    app: Any, zklock_client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python misses a signal that arrives just before a thread begins to wait: so it waits in
-    turns.
-    """
-    missed: list[float] = []
-
-    class Told(SimpleQueue[Any]):
-        def get(self, block: bool = True, timeout: float | None = None) -> Any:
-            if threading.current_thread() is not threading.main_thread():
-                return super().get(block, timeout)
-            assert timeout is not None, "it hears no signal before there is an answer"
-            if not missed:
-                missed.append(timeout)  # a signal arrives just now, and is handled after this
-                raise Empty
-            signal.raise_signal(signal.SIGALRM)
-            return super().get(block, timeout)
-
-    def strike(number: int, frame: FrameType | None) -> None:
-        raise Late
-
-    monkeypatch.setattr("zklock.contrib.celery.tasks.SimpleQueue", Told)
-    before = signal.signal(signal.SIGALRM, strike)
-    try:
-        with zklock.Lock(zklock_client, zklock_path):
-            task = app.task(singleton(lock=zklock_path, wait=3600.0)(ran), name="missed")
-            with pytest.raises(Late):
-                task()
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert missed[0] <= 1.0
 
 
 def test_a_task_that_has_lost_its_lock_fails(

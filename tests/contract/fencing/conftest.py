@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -101,53 +102,56 @@ class Stores:
 
     def _sqlite(self, variant: str) -> Subject:
         path = self._folder / f"database{variant}"
-        name = f"SqlGuard, SQLite {sqlite3.sqlite_version}"
-        if variant == "aiosqlite":
-            name = f"aio.{name}, aiosqlite {version(variant)}"
-            guards_under_test.RESTART[name] = lambda: None
-            url = f"sqlite+aiosqlite:///{path}?timeout=30"
-            store = guards_under_test.AsyncSql(name, driver="sqlite3", where=str(path), url=url)
-            store.create_tables()
-            return store
-        if variant:
-            return self._sql(name, "sqlalchemy", f"sqlite:///{path}?timeout=30", "", lambda: None)
-        return self._sql(name, "sqlite3", str(path), "", lambda: None)
+        name = f"SQLite {sqlite3.sqlite_version}"
+        url = f"sqlite+aiosqlite:///{path}?timeout=30" if variant == "aiosqlite" else ""
+        if variant == "sqlalchemy":
+            return self._sql(name, variant, f"sqlite:///{path}?timeout=30", lambda: None)
+        return self._sql(name, "sqlite3", str(path), lambda: None, url=url)
 
     def _postgresql(self, variant: str) -> Subject:
         server = self._server("postgresql")
-        name = f"SqlGuard, PostgreSQL {server.version}"
+        name = f"PostgreSQL {server.version}"
+        where = f"zklock@127.0.0.1:{server.port}/postgres"
         if variant == "sqlalchemy":
-            url = f"postgresql+psycopg://zklock@127.0.0.1:{server.port}/postgres"
-            return self._sql(name, variant, url, "", server.restart)
+            return self._sql(name, variant, f"postgresql+psycopg://{where}", server.restart)
         assert isinstance(server, databases.PostgreSql)
         if variant == "asyncpg":
-            url = f"postgresql+asyncpg://zklock@127.0.0.1:{server.port}/postgres"
-            name = f"aio.{name}, asyncpg {version(variant)}"
-            guards_under_test.RESTART[name] = server.restart
-            store = guards_under_test.AsyncSql(name, driver="psycopg", where=server.dsn, url=url)
-            store.create_tables()
-            return store
-        return self._sql(name, "psycopg", server.dsn, variant, server.restart)
+            url = f"postgresql+asyncpg://{where}"
+            return self._sql(name, "psycopg", server.dsn, server.restart, url=url)
+        return self._sql(name, "psycopg", server.dsn, server.restart, variant)
 
     def _mariadb(self, variant: str) -> Subject:
         server = self._server("mariadb")
-        name = f"SqlGuard, MariaDB {server.version}"
+        name = f"MariaDB {server.version}"
         if variant == "sqlalchemy":
             url = f"mysql+pymysql://root@127.0.0.1:{server.port}/zklock"
-            return self._sql(name, variant, url, "", server.restart)
-        return self._sql(name, "pymysql", str(server.port), variant, server.restart)
+            return self._sql(name, variant, url, server.restart)
+        return self._sql(name, "pymysql", str(server.port), server.restart, variant)
 
     def _sql(
-        self, name: str, driver: str, where: str, isolation: str, restart: Callable[[], None]
+        self,
+        name: str,
+        driver: str,
+        where: str,
+        restart: Callable[[], None],
+        isolation: str = "",
+        url: str = "",
     ) -> Subject:
-        level = isolation.upper().replace("-", "_")
-        package = {"sqlite3": "Python", "sqlalchemy": "SQLAlchemy", "pymysql": "PyMySQL"}.get(
-            driver, driver
-        )
-        number = platform.python_version() if driver == "sqlite3" else version(package)
-        name = f"{name}, {package} {number} {isolation}".rstrip()
+        """``url``: of the guard for asyncio, if it is to be that one."""
+        store: guards_under_test.Sql
+        if url:
+            package = re.split(r"[+:]", url)[1]
+            name = f"aio.SqlGuard, {name}, {package} {version(package)}"
+            store = guards_under_test.AsyncSql(name, driver=driver, where=where, url=url)
+        else:
+            package = {"sqlite3": "Python", "sqlalchemy": "SQLAlchemy", "pymysql": "PyMySQL"}.get(
+                driver, driver
+            )
+            number = platform.python_version() if driver == "sqlite3" else version(package)
+            name = f"SqlGuard, {name}, {package} {number} {isolation}".rstrip()
+            level = isolation.upper().replace("-", "_")
+            store = guards_under_test.Sql(name, driver=driver, where=where, isolation=level)
         guards_under_test.RESTART[name] = restart
-        store = guards_under_test.Sql(name, driver=driver, where=where, isolation=level)
         store.create_tables()
         return store
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import re
 import socketserver
 import sqlite3
@@ -177,27 +178,22 @@ class SqlHandle(Handle):
 
 
 class Awaited:
-    """Calls a guard for asyncio on a loop that runs for as long as the call."""
+    """A guard or a client for asyncio, on a loop that runs for as long as a call."""
 
-    runner: asyncio.Runner
+    def __init__(self, runner: asyncio.Runner, target: Any) -> None:
+        self._runner = runner
+        self._target = target
 
-    def create(self) -> None:
-        self.runner.run(super().create())  # type: ignore[misc]
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if not callable(found):
+            return found
 
-    def claim(self, token: Fenced) -> None:
-        self.runner.run(super().claim(token))  # type: ignore[misc]
+        async def called(*args: Any, **options: Any) -> Any:
+            result = found(*args, **options)
+            return await result if inspect.isawaitable(result) else result
 
-    def highest(self) -> FencingToken | None:
-        found: FencingToken | None = self.runner.run(super().highest())  # type: ignore[misc]
-        return found
-
-
-class AwaitedSql(Awaited, fencing_aio.SqlGuard):  # type: ignore[misc]
-    pass
-
-
-class AwaitedRedis(Awaited, fencing_aio.RedisGuard):  # type: ignore[misc]
-    pass
+        return lambda *args, **options: self._runner.run(called(*args, **options))
 
 
 @dataclass(frozen=True)
@@ -222,9 +218,8 @@ class AsyncSqlHandle(Handle):
     def __post_init__(self) -> None:
         self.runner = asyncio.Runner()
         self.engine = self.store.engine()
-        self.sql_guard = AwaitedSql(self.engine.connect, self.store.resource)
-        self.sql_guard.runner = self.runner
-        self.guard = cast(Guard, self.sql_guard)
+        guard = fencing_aio.SqlGuard(self.engine.connect, self.store.resource)
+        self.guard = cast(Guard, Awaited(self.runner, guard))
 
     def write(self, data: bytes, token: Fenced) -> None:
         import sqlalchemy
@@ -235,7 +230,7 @@ class AsyncSqlHandle(Handle):
                 {"v": data, "r": self.store.resource},
             )
 
-        self.runner.run(self.sql_guard.run(token, change, attempts=100))
+        cast(Any, self.guard).run(token, change, attempts=100)
 
     def read(self) -> bytes | None:
         row = self.store.execute(
@@ -320,7 +315,7 @@ class RedisHandle(Handle):
 
 @dataclass(frozen=True)
 class AsyncRedisStore(RedisStore):
-    def open(self) -> AsyncRedisHandle:  # type: ignore[override]
+    def open(self) -> AsyncRedisHandle:
         return AsyncRedisHandle(self)
 
     def async_client(self) -> Any:
@@ -332,33 +327,23 @@ class AsyncRedisStore(RedisStore):
 
 
 @dataclass
-class AsyncRedisHandle(Handle):
+class AsyncRedisHandle(RedisHandle):
     store: AsyncRedisStore
 
     def __post_init__(self) -> None:
         self.runner = asyncio.Runner()
         # The client of a cluster is made on the loop that it is used on.
-        self.client = self.runner.run(self._made())
-        self.redis_guard = AwaitedRedis(self.client, self.store.resource)
-        self.redis_guard.runner = self.runner
-        self.guard = cast(Guard, self.redis_guard)
-        self.key = self.redis_guard.key("data")
+        client = self.runner.run(self._made())
+        guard = fencing_aio.RedisGuard(client, self.store.resource)
+        self.client = Awaited(self.runner, client)
+        self.guard = self.redis_guard = cast(RedisGuard, Awaited(self.runner, guard))
+        self.key = guard.key("data")
 
     async def _made(self) -> Any:
         return self.store.async_client()
 
-    def write(self, data: bytes, token: Fenced) -> None:
-        self.runner.run(self.redis_guard.set(self.key, data, token))
-
-    def read(self) -> bytes | None:
-        data: bytes | None = self.runner.run(self._read())
-        return data
-
-    async def _read(self) -> Any:
-        return await self.client.get(self.key)
-
     def close(self) -> None:
-        self.runner.run(self.client.aclose())
+        self.client.aclose()
         self.runner.close()
 
 

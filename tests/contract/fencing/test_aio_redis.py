@@ -14,7 +14,7 @@ from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncRedisStore
 from tests.contract.fencing.interrupts import THOUSANDS, leaves_open
 from tests.contract.fencing.lossy import LosesReplies
-from zklock.errors import GuardUnusable, StaleToken
+from zklock.errors import StaleToken
 from zklock.fencing import RedisGuard as ThreadedGuard
 from zklock.fencing.aio import RedisGuard
 from zklock.token import FencingToken
@@ -56,40 +56,6 @@ def test_both_kinds_fence_one_resource(store: AsyncRedisStore) -> None:
             assert (caught.value.token, caught.value.highest) == (A, B)
             assert await guard.highest() == B
             assert await client.get(guard.key("n")) == b"5"
-
-    played(play)
-
-
-def test_errors_of_scripts_and_of_arguments(store: AsyncRedisStore) -> None:
-    from redis.exceptions import ResponseError
-
-    async def play() -> None:
-        async with guarded(store) as (client, guard):
-            with pytest.raises(ResponseError, match="mine"):
-                await guard.run("return redis.error_reply('mine')", [], [], A)
-            with pytest.raises(TypeError, match="must be sequences"):
-                await guard.run("return 1", "key", [], A)
-            with pytest.raises(TypeError, match="a guard takes a FencingToken"):
-                await guard.claim(34)  # type: ignore[arg-type]
-            await client.delete(guard.key("zklock-fence"))
-            for call in (lambda: guard.claim(A), guard.highest):
-                with pytest.raises(GuardUnusable, match="no mark"):
-                    await call()
-            await client.rpush(guard.key("zklock-fence"), "a")
-            with pytest.raises(GuardUnusable, match="WRONGTYPE"):
-                await guard.highest()
-
-    played(play)
-
-
-def test_scripts_that_the_server_forgot_are_sent_again(store: AsyncRedisStore) -> None:
-    async def play() -> None:
-        async with guarded(store) as (_, guard):
-            await guard.claim(A)
-            with contextlib.closing(store.client()) as plain:
-                plain.script_flush()
-            await guard.claim(B)
-            assert await guard.highest() == B
 
     played(play)
 

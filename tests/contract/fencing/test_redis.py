@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import RedisStore
 from tests.contract.fencing.interrupts import THOUSANDS, leaves_open, strikes
@@ -24,9 +25,7 @@ A, B = FencingToken(7, 33), FencingToken(7, 34)
 
 @pytest.fixture(params=["redis", "redis-cluster"])
 def store(request: pytest.FixtureRequest, stores: Stores) -> RedisStore:
-    subject = stores[request.param]
-    assert isinstance(subject, RedisStore)
-    return subject.fresh()
+    return fresh(stores, request.param, RedisStore)
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
 from tests.modes import repeated
-from zklock.errors import SnapshotTooOld, StaleToken
-from zklock.fencing import SqlGuard, is_retryable
+from zklock.errors import StaleToken
+from zklock.fencing import SqlGuard
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
@@ -31,40 +32,22 @@ LEVELS = pytest.mark.thorough(
 
 @pytest.fixture(params=ALL)
 def store(request: pytest.FixtureRequest, stores: Stores) -> Sql:
-    subject = stores[request.param]
-    assert isinstance(subject, Sql)
-    return subject.fresh()
+    return fresh(stores, request.param, Sql)
 
 
 def guard_of(store: Sql) -> SqlGuard:
     return SqlGuard(store.connect, store.resource)
 
 
-def set_autocommit(store: Sql, connection: Any) -> Any:
-    if store.driver == "sqlalchemy":
-        return connection.execution_options(isolation_level="AUTOCOMMIT")
-    if store.driver == "sqlite3":
-        connection.isolation_level = None
-    elif store.driver == "psycopg":
-        connection.autocommit = True
-    else:
-        connection.autocommit(True)
-    return connection
-
-
-def test_autocommit_is_refused(store: Sql) -> None:
-    with (
-        contextlib.closing(store.connect()) as connection,
-        pytest.raises(ValueError, match="autocommit mode"),
-    ):
-        guard_of(store).advance(set_autocommit(store, connection), A)
-    assert guard_of(store).highest() is None
-
-
 @pytest.mark.parametrize("store", ["sqlite", "postgresql", "mariadb"], indirect=True)
 def test_a_transaction_begun_by_hand_is_accepted(store: Sql) -> None:
     with contextlib.closing(store.connect()) as connection:
-        set_autocommit(store, connection)
+        if store.driver == "sqlite3":
+            connection.isolation_level = None
+        elif store.driver == "psycopg":
+            connection.autocommit = True
+        else:
+            connection.autocommit(True)
         connection.cursor().execute("BEGIN")
         guard_of(store).advance(connection, A)
         connection.cursor().execute("COMMIT")
@@ -210,37 +193,6 @@ def test_read_modify_write_of_racing_processes_loses_nothing(store: Sql) -> None
         assert process.exitcode == 0
     row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
     assert int(bytes(row[0])) == 50
-
-
-@pytest.mark.parametrize("store", ["postgresql-repeatable-read"], indirect=True)
-def test_a_snapshot_that_is_too_old_is_retryable(store: Sql) -> None:
-    guard = guard_of(store)
-    with contextlib.closing(store.connect()) as connection:
-        store.execute("SELECT 1", connection)
-        guard.claim(A)
-        with pytest.raises(SnapshotTooOld) as caught:
-            guard.advance(connection, B)
-    assert "could not serialize" in str(caught.value.__cause__)
-    assert is_retryable(caught.value)
-
-
-@pytest.mark.parametrize("store", [kind for kind in ALL if "sqlalchemy" in kind], indirect=True)
-def test_a_session_of_sqlalchemy(store: Sql) -> None:
-    from sqlalchemy import text
-    from sqlalchemy.orm import Session
-
-    guard = guard_of(store)
-    with contextlib.closing(store.connect()) as connection:
-        engine = connection.engine
-    with Session(engine) as session, session.begin():
-        guard.advance(session, B)
-        session.execute(
-            text("UPDATE data SET value = :v WHERE resource = :r"),
-            {"v": b"b", "r": store.resource},
-        )
-    with Session(engine) as session, pytest.raises(StaleToken), session.begin():
-        guard.advance(session, A)
-    assert guard.highest() == B
 
 
 @pytest.mark.parametrize("store", ["postgresql-sqlalchemy"], indirect=True)

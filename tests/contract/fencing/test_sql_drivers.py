@@ -591,42 +591,6 @@ def test_a_connection_in_autocommit_mode_stays_as_it_was(kind: str, stores: Stor
 # asyncio
 
 
-def test_autocommit_of_asyncpg_is_noticed(stores: Stores) -> None:
-    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-
-    servers = Servers(stores)
-    store = servers.store("postgresql").fresh()
-    guard = SqlGuard(store.connect, store.resource)
-
-    async def main() -> None:
-        url = f"postgresql+asyncpg://zklock@127.0.0.1:{servers.port('postgresql')}/postgres"
-        engine = create_async_engine(url)
-        try:
-            async with engine.connect() as connection:
-                await connection.execution_options(isolation_level="AUTOCOMMIT")
-                with pytest.raises(ValueError, match="autocommit mode"):
-                    await connection.run_sync(guard.advance, A)
-            async with engine.begin() as connection:
-                await connection.run_sync(guard.advance, B)
-            async with engine.connect() as connection:
-                with pytest.raises(StaleToken):
-                    await connection.run_sync(guard.advance, A)
-                with pytest.raises(StaleToken):
-                    await connection.commit()
-            async with AsyncSession(engine) as session:
-                await session.run_sync(guard.advance, B)
-                await session.commit()
-                with pytest.raises(StaleToken):
-                    await session.run_sync(guard.advance, A)
-                with pytest.raises(StaleToken):
-                    await session.commit()
-        finally:
-            await engine.dispose()
-
-    asyncio.run(main())
-    assert guard.highest() == B
-
-
 def test_what_is_asynchronous_is_refused_at_the_call(stores: Stores, tmp_path: Path) -> None:
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 

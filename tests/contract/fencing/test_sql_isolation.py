@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
 from zklock.errors import SnapshotTooOld
@@ -52,9 +53,7 @@ def connected(store: Sql) -> Iterator[Any]:
 def test_a_write_accepted_since_an_early_read_is_not_lost(
     level: str, token: FencingToken, stores: Stores
 ) -> None:
-    subject = stores[level]
-    assert isinstance(subject, Sql)
-    store, result = subject.fresh(), subject.fresh()
+    store, result = (fresh(stores, level, Sql) for _ in range(2))
     guard = SqlGuard(store.connect, store.resource)
     guard.claim(A)
     refused: list[Exception] = []
@@ -82,9 +81,7 @@ def test_a_write_accepted_since_an_early_read_is_not_lost(
 
 @pytest.mark.parametrize("level", ["mariadb", "mariadb-sqlalchemy"])
 def test_run_begins_anew_on_a_connection_that_has_read(level: str, stores: Stores) -> None:
-    subject = stores[level]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, level, Sql)
     with connected(store) as connection:
         guard = SqlGuard(lambda: contextlib.nullcontext(connection), store.resource)
         assert read(store, connection) == b""
@@ -99,9 +96,7 @@ def test_run_begins_anew_on_a_connection_that_has_read(level: str, stores: Store
 
 
 def test_a_mark_that_is_younger_than_the_snapshot(stores: Stores) -> None:
-    store = stores["mariadb"]
-    assert isinstance(store, Sql)
-    store = store.fresh()
+    store = fresh(stores, "mariadb", Sql)
     with connected(store) as connection:
         read(store, connection)
         guard = SqlGuard(store.connect, f"{store.resource} late")
@@ -115,9 +110,7 @@ def test_a_mark_that_is_younger_than_the_snapshot(stores: Stores) -> None:
 @pytest.mark.parametrize("level", ["mariadb-serializable"])
 def test_a_serializable_reader_keeps_writers_out(level: str, stores: Stores) -> None:
     """There a plain read locks what it reads, so that nothing is accepted after it."""
-    subject = stores[level]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, level, Sql)
     guard = SqlGuard(store.connect, store.resource)
 
     def impatient() -> Any:

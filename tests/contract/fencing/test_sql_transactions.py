@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
 from zklock.errors import SnapshotTooOld, StaleToken, TransactionEnded
@@ -111,9 +112,7 @@ ENDINGS: list[tuple[str, Ending]] = [
 @pytest.fixture(params=ENDINGS, ids=lambda case: f"{case[0]}-{case[1].__name__}")
 def case(request: pytest.FixtureRequest, stores: Stores) -> tuple[Sql, Ending]:
     kind, ending = request.param
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    return subject.fresh(), ending
+    return fresh(stores, kind, Sql), ending
 
 
 def stale_change(store: Sql, ending: Ending) -> Callable[[Any], None]:
@@ -152,9 +151,7 @@ def test_a_block_in_which_the_transaction_ends(case: tuple[Sql, Ending]) -> None
 @pytest.mark.hazard("H46")
 @pytest.mark.parametrize("kind", [*KINDS, *ALCHEMY])
 def test_blocks_may_be_nested(kind: str, stores: Stores) -> None:
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     with contextlib.closing(store.connect()) as connection:
         with guard.advance(connection, A):
@@ -170,9 +167,7 @@ def test_blocks_may_be_nested(kind: str, stores: Stores) -> None:
 @pytest.mark.hazard("H47")
 @pytest.mark.parametrize("kind", [*KINDS, *ALCHEMY])
 def test_a_savepoint_that_takes_the_check_back(kind: str, stores: Stores) -> None:
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
 
     def change(connection: Any) -> None:
@@ -223,9 +218,7 @@ def session_on(store: Sql, scoped: bool = False) -> Iterator[Any]:
 def test_a_session_does_not_commit_a_change_whose_transaction_has_ended(
     kind: str, ending: Ending, stores: Stores
 ) -> None:
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     with session_on(store) as session:
         guard_of(store).advance(session, A)
         stale_change(store, ending)(session)
@@ -245,9 +238,7 @@ def test_a_block_in_which_a_session_ends_its_transaction(
     kind: str, ending: Ending, scoped: bool, stores: Stores
 ) -> None:
     """The session goes on with another connection, which knows nothing of the check."""
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     with session_on(store, scoped) as session:
         with pytest.raises(TransactionEnded), guard_of(store).advance(session, A):
             stale_change(store, ending)(session)
@@ -267,9 +258,7 @@ def test_a_block_in_which_a_session_ends_its_transaction(
 def test_a_session_does_not_commit_after_a_savepoint_took_the_check_back(
     kind: str, stores: Stores
 ) -> None:
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     with session_on(store) as session:
         write(store, session, b"before")
@@ -294,9 +283,7 @@ def test_a_session_does_not_commit_after_a_savepoint_took_the_check_back(
 def test_a_session_does_not_commit_what_was_refused(
     kind: str, scoped: bool, stores: Stores
 ) -> None:
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     guard.claim(B)
     with session_on(store, scoped) as session:
@@ -321,9 +308,7 @@ def test_a_session_does_not_commit_what_was_refused(
 @pytest.mark.hazard("H47")
 @pytest.mark.parametrize("kind", ALCHEMY)
 def test_a_connection_may_go_on_after_a_rollback(kind: str, stores: Stores) -> None:
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     guard.claim(B)
     with contextlib.closing(store.connect()) as connection:
@@ -351,9 +336,7 @@ def test_a_session_does_not_prepare_what_was_refused(stores: Stores) -> None:
 
     version = tuple(map(int, sqlalchemy.__version__.split(".")[:2]))
 
-    store = stores["mariadb-sqlalchemy"]
-    assert isinstance(store, Sql)
-    store = store.fresh()
+    store = fresh(stores, "mariadb-sqlalchemy", Sql)
     guard = guard_of(store)
     with contextlib.closing(store.connect()) as connection:
         engine = connection.engine
@@ -374,9 +357,7 @@ def test_a_session_does_not_prepare_what_was_refused(stores: Stores) -> None:
 @pytest.mark.hazard("H47")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_driver_does_not_commit_what_was_refused(kind: str, stores: Stores) -> None:
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     guard.claim(B)
     with contextlib.closing(store.connect()) as connection:
@@ -398,9 +379,7 @@ def test_a_driver_does_not_commit_what_was_refused(kind: str, stores: Stores) ->
 @pytest.mark.parametrize("kind", ["mariadb", "mariadb-sqlalchemy", "postgresql"])
 def test_a_check_that_timed_out_is_not_committed_without(kind: str, stores: Stores) -> None:
     """The timeout undoes one statement on MariaDB, and leaves the transaction open."""
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     setting = {
         "mysql": "SET SESSION innodb_lock_wait_timeout = 1",
@@ -426,9 +405,7 @@ def test_a_check_that_timed_out_is_not_committed_without(kind: str, stores: Stor
 
 @pytest.mark.hazard("H47")
 def test_a_block_left_by_a_deadlock_is_not_committed_without(stores: Stores) -> None:
-    subject = stores["mariadb"]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, "mariadb", Sql)
 
     class Left(Exception):
         pass
@@ -447,9 +424,7 @@ def test_a_block_left_by_a_deadlock_is_not_committed_without(stores: Stores) -> 
 def test_the_connection_is_usable_after_a_missing_mark(kind: str, stores: Stores) -> None:
     from zklock.errors import GuardUnusable
 
-    subject = stores[kind]
-    assert isinstance(subject, Sql)
-    store = subject.fresh()
+    store = fresh(stores, kind, Sql)
     with contextlib.closing(store.connect()) as connection:
         with pytest.raises(GuardUnusable):
             SqlGuard(store.connect, "never made").advance(connection, A)

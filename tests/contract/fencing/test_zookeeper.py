@@ -502,7 +502,8 @@ def test_memory_of_answers_is_bounded(
     grant = owners.acquire("a")
     for limit in (1, 2, 3):
         verify_owner(client, owners.path, grant, limit=limit, max_age=60)
-    assert [limit for _, _, limit in owner._memories[client]] == [2, 3]
+        assert limit in {it for _, _, it in owner._memories[client]}
+    assert len(owner._memories[client]) <= 2
 
 
 def test_bad_arguments_of_verify_owner(client: KazooClient) -> None:

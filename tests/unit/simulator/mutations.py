@@ -24,8 +24,8 @@ from tests.unit.simulator.plans import (
 from tests.unit.simulator.system import MOST_STEPS, Violation
 from tests.unit.simulator.world import World
 from zklock._election import base as election_base
+from zklock._election.candidate import Candidacy
 from zklock._election.threads import LeaderElection, Leadership
-from zklock._engine import grant
 from zklock._engine.attempt import Attempt
 from zklock._engine.callers import Callers
 from zklock._engine.lease import Lease
@@ -43,7 +43,6 @@ from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
 from zklock._recipes import abandoned, lock, names, semaphore, steps, together
-from zklock._recipes.candidate import Candidacy
 
 
 class Mutation:
@@ -256,9 +255,7 @@ MUTATIONS = {
             base,
             "taken",
             "if not come and attempt.give_up():\n    return None",
-            "if not come:\n"
-            "    await front.finished(attempt, None, abandon_result)\n"
-            "    return None",
+            "if not come:\n    await front.finished(attempt, None, abandon_made)\n    return None",
         ),
         faults=("cut off", "pause server"),
         found="too long",
@@ -350,12 +347,12 @@ MUTATIONS = {
         found="a part of",
     ),
     "a MultiLock gives back the first of its locks alone": Mutation(
-        Bend(MultiGrantBase, "_calls", "self._uses", "self._uses[:1]"),
+        Bend(MultiGrantBase, "_groups", "reversed(self._uses)", "self._uses[:1]"),
         kind="several",
         found="has given all back",
     ),
-    "a ticket waits with contenders after the one that waits": Mutation(
-        Bend(together, "_take_turns", "yield from leave(behind)", "pass"),
+    "a ticket leaves the contenders that are not granted": Mutation(
+        Bend(together, "acquire", "yield from leave(entries[len(claims):])", "pass"),
         kind="several",
         found="left",
         quick=False,
@@ -386,7 +383,7 @@ MUTATIONS = {
         quick=False,
     ),
     "a ticket passes who stands before it": Mutation(
-        Bend(together, "_turn", "standing.nearest is not None", "False"),
+        Bend(together, "_free", "standing.nearest is not None", "False"),
         kind="several",
         found="stands before it",
     ),
@@ -424,7 +421,7 @@ MUTATIONS = {
         found="given back",
     ),
     "a shard whose handler fails is left alone": Mutation(
-        Bend(Slot, "_handled", "self._slots.duties.again", "False"),
+        Bend(Slot, "_handled", "self._slots.callbacks.again", "False"),
         kind="pool",
         found="nobody handles",
         quick=False,
@@ -433,7 +430,7 @@ MUTATIONS = {
         Bend(
             pool_nodes,
             "attend",
-            "desk.forget()\ntell(b'', 0)\n"
+            "worker.forget()\ntell(b'', 0, True)\n"
             "if replaced.final is not None:\n    raise replaced.final from None",
             "return",
         ),
@@ -443,7 +440,12 @@ MUTATIONS = {
         quick=False,
     ),
     "a worker that leaves forgets a node": Mutation(
-        Bend(pool_nodes, "_clear", "(desk.assigned, desk.owned)", "(desk.assigned,)"),
+        Bend(
+            pool_nodes,
+            "_clear",
+            "(worker.assigned, worker.owned)",
+            "(worker.assigned,)",
+        ),
         kind="pool",
         found="left behind",
     ),
@@ -498,7 +500,7 @@ MUTATIONS = {
         Bend(base, "undo", "attempt.give_up()", "True"), faults=(INTERRUPT,), found="holds"
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
-        Bend(base, "undo", "partial(abandon_result, attempt)", "bool"),
+        Bend(base, "undo", "partial(abandon_made, attempt)", "bool"),
         faults=(INTERRUPT,),
         found="holds",
         quick=False,
@@ -510,7 +512,7 @@ MUTATIONS = {
         quick=False,
     ),
     "an interrupted release is not carried out": Mutation(
-        Bend(grant, "_let_go_later", "grant._keeper.let_go_later(grant)", "pass"),
+        Bend(Session, "finish", "self.let_go(grant)", "pass"),
         faults=(INTERRUPT,),
         found="left",
     ),
@@ -522,7 +524,7 @@ MUTATIONS = {
         quick=False,
     ),
     "a term that an interrupt has kept from its thread is not given back": Mutation(
-        Bend(LeaderElection, "_undo", "term.give_back()", "pass"),
+        Bend(LeaderElection, "_undo", "term.end()", "term.over.come()"),
         kind="election",
         faults=("no threads", INTERRUPT),
         found="left",

@@ -6,15 +6,13 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 from zklock._recipes import names
 from zklock.cli.view.model import Facts, LockView, Picture, below
 from zklock.cli.view.text import CLOCKS_DIFFER, many
 from zklock.cli.view.waits import Graph
-
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
 
 LEASE = 2 / 3
 HEARTBEAT = 1 / 10
@@ -57,6 +55,9 @@ class Finding:
             "what": self.what,
             "do": self.todo or None,
         }
+
+
+ok, unknown, note, warning, problem = (partial(Finding, level) for level in Level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Examined:
 
 def without_session(servers: Sequence[Server], why: str) -> list[Finding]:
     """Return the findings where no session can be had, the worst first."""
-    return [Finding(Level.PROBLEM, "session", why), *_sorted(_servers(servers))]
+    return [problem("session", why), *_sorted(_servers(servers))]
 
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:
@@ -178,44 +179,38 @@ def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
     for server in servers:
         about = "server"
         if server.trouble is not None:
-            yield Finding(
-                Level.WARNING,
+            yield warning(
                 about,
                 f"{server.name} {server.trouble}",
                 server.todo or "look at its log",
             )
         elif server.mode == "read-only":
-            yield Finding(
-                Level.PROBLEM,
+            yield problem(
                 about,
                 f"{server.name} has no quorum and serves only reads: it grants no lock",
                 "start the other servers of the ensemble, or repair the network between them",
             )
         elif server.mode == "observer":
-            yield Finding(
-                Level.NOTE,
+            yield note(
                 about,
                 f"{server.name} is an observer: a heartbeat through it makes one more hop",
                 "let programs with short session timeouts connect to voters",
             )
         elif server.outstanding > 100:
-            yield Finding(
-                Level.WARNING,
+            yield warning(
                 about,
                 f"{server.name} has {server.outstanding} outstanding requests",
                 "check its disk: a slow transaction log delays all writes",
             )
         elif server.mode is None:
-            yield Finding(
-                Level.UNKNOWN,
+            yield unknown(
                 about,
                 f"{server.name} serves, but does not report its version, nor whether it leads, "
                 "follows or observes",
                 "put 'srvr' on its whitelist of four-letter words, or see --admin-port",
             )
         else:
-            yield Finding(
-                Level.OK,
+            yield ok(
                 about,
                 f"{server.name}: {server.mode}, "
                 f"ZooKeeper {server.version or 'of an unknown version'}",
@@ -223,16 +218,14 @@ def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
     serving = [server for server in servers if server.trouble is None]
     versions = sorted({server.version for server in serving if server.version})
     if len(versions) > 1:
-        yield Finding(
-            Level.NOTE,
+        yield note(
             "version",
             f"the servers run different versions: {', '.join(versions)}",
             "finish the upgrade",
         )
     for version in versions:
         if _number(version) <= UNMAINTAINED:
-            yield Finding(
-                Level.WARNING,
+            yield warning(
                 "version",
                 f"ZooKeeper {version} is no longer maintained",
                 "upgrade to 3.8 or later",
@@ -242,8 +235,7 @@ def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
 def _crowd(it: Examined) -> Iterator[Finding]:
     most = it.limits.per_address if it.limits else 0
     if most and it.alike >= CROWDED * most:
-        yield Finding(
-            Level.WARNING,
+        yield warning(
             "connections",
             f"{it.alike} of the {most} connections that a server takes from one address "
             "(maxClientCnxns) are in use",
@@ -254,8 +246,7 @@ def _crowd(it: Examined) -> Iterator[Finding]:
 
 def _local(it: Examined) -> Iterator[Finding]:
     if it.local and not (it.own and it.own.refusal):
-        yield Finding(
-            Level.WARNING,
+        yield warning(
             "sessions",
             "new sessions are local to a server until they get a lock, but zklock's guarantees "
             "assume global sessions",
@@ -268,31 +259,27 @@ def _ensemble(servers: Sequence[Server], known: int | None) -> Iterator[Finding]
     serving = [server for server in servers if server.trouble is None]
     named = sum(server.mode in {"leader", "follower"} for server in servers)
     if known == 1 or (serving and all(server.mode == "standalone" for server in serving)):
-        yield Finding(
-            Level.NOTE,
+        yield note(
             about,
             "there is only one server: while it is down, no lock is granted, and leases lapse",
             "run three servers where that matters",
         )
     elif known:
         if len(servers) < known:
-            yield Finding(
-                Level.NOTE,
+            yield note(
                 about,
                 f"the ensemble has {known} voters, but --hosts names only {len(servers)} of its "
                 "servers: a client with these hosts cannot use the others",
                 "name all servers in --hosts, and in the hosts of the programs",
             )
         if known % 2 == 0:
-            yield Finding(
-                Level.NOTE,
+            yield note(
                 about,
                 f"{known} voters tolerate no more failures than {known - 1} would",
                 "use an odd number of voters",
             )
     elif named and named == len(servers) and named % 2 == 0:
-        yield Finding(
-            Level.NOTE,
+        yield note(
             about,
             f"--hosts names {named} voters: if these are all, they tolerate no more failures than "
             f"{named - 1} would",
@@ -311,18 +298,16 @@ def _session(it: Examined) -> Iterator[Finding]:
         bounds = ""
         if limits and limits.shortest is not None and limits.longest is not None:
             bounds = f" (it grants {limits.shortest:g} to {limits.longest:g} s)"
-        yield Finding(
-            Level.WARNING,
+        yield warning(
             "session",
             f"the command asked for a session timeout of {it.asked:g} s, and ZooKeeper granted "
             f"{timeout:g} s{bounds}",
             "ask for that timeout, or change minSessionTimeout or maxSessionTimeout",
         )
     else:
-        yield Finding(Level.OK, "session", f"the session timeout is {timeout:g} s, as asked")
+        yield ok("session", f"the session timeout is {timeout:g} s, as asked")
     if limits is None or limits.tick is None:
-        yield Finding(
-            Level.UNKNOWN,
+        yield unknown(
             "lease",
             "the servers' tickTime is not known, and neither is the time between a lost lease "
             f"and the next grant{_granting(limits)}: with a session timeout of {timeout:g} s, "
@@ -334,31 +319,27 @@ def _session(it: Examined) -> Iterator[Finding]:
     room = (1 - HEARTBEAT - LEASE) * timeout - tick / 2
     arithmetic = f"session timeout {timeout:g} s, tickTime {tick:g} s ({limits.source})"
     if room <= 0:
-        yield Finding(
-            Level.PROBLEM,
+        yield problem(
             "lease",
             "ZooKeeper may grant a lock to the next contender before its holder knows of the "
             f"loss: {arithmetic}",
             f"ask for a session timeout of {4 * tick:g} s or more, or lower tickTime",
         )
     elif room < max(HEARTBEAT * timeout, SOON):
-        yield Finding(
-            Level.WARNING,
+        yield warning(
             "lease",
             f"a holder knows of its loss only {room:.2f} s before the next grant: {arithmetic}",
             f"ask for a session timeout of {4 * tick:g} s or more, or lower tickTime",
         )
     else:
-        yield Finding(
-            Level.OK,
+        yield ok(
             "lease",
             f"a holder knows of its loss at least {room:.2f} s before the next grant: {arithmetic}",
         )
     if len(it.servers) == 1 and not limits.voters:
         return
     if limits.sync_ticks is None:
-        yield Finding(
-            Level.UNKNOWN,
+        yield unknown(
             "cut off",
             "syncLimit is not known: nobody knows for how long a server that is cut off from its "
             "leader answers reads",
@@ -366,8 +347,7 @@ def _session(it: Examined) -> Iterator[Finding]:
         )
     else:
         cut_off = limits.sync_ticks * tick
-        yield Finding(
-            Level.NOTE,
+        yield note(
             "cut off",
             f"a server that is cut off from its leader answers reads for up to {cut_off:g} s "
             f"(syncLimit {limits.sync_ticks}): its answers may be that old",
@@ -386,21 +366,19 @@ def _granting(limits: Limits | None) -> str:
 
 def _speed(it: Examined) -> Iterator[Finding]:
     writes = f", a write {_times(it.writes)}" if it.writes else ""
-    yield Finding(Level.OK, "speed", f"a read takes {_times(it.reads)}{writes}")
+    yield ok("speed", f"a read takes {_times(it.reads)}{writes}")
     if not it.writes:
         return
     slowest, beat = max(it.writes), HEARTBEAT * it.granted
     if slowest > SILENCE * it.granted:
-        yield Finding(
-            Level.PROBLEM,
+        yield problem(
             "speed",
             f"a write took {_ms(slowest)}: a heartbeat that takes longer than "
             f"{_ms(SILENCE * it.granted)} costs the connection, and soon the locks",
             "give the transaction log a disk of its own, or ask for a longer session timeout",
         )
     elif slowest > beat:
-        yield Finding(
-            Level.WARNING,
+        yield warning(
             "speed",
             f"a write took {_ms(slowest)}: a heartbeat is sent every {_ms(beat)}",
             "give the transaction log a disk of its own, or ask for a longer session timeout",
@@ -417,16 +395,15 @@ def _ms(seconds: float) -> str:
 
 def _clock(it: Examined) -> Iterator[Finding]:
     if it.boottime:
-        yield Finding(Level.OK, "clock", "leases are kept by CLOCK_BOOTTIME")
+        yield ok("clock", "leases are kept by CLOCK_BOOTTIME")
     else:
-        yield Finding(
-            Level.WARNING,
+        yield warning(
             "clock",
             "this system has no CLOCK_BOOTTIME: a lease seems live after the machine slept",
             "do not suspend the machine while a lock is held",
         )
     if it.versions:
-        yield Finding(Level.OK, "version", it.versions)
+        yield ok("version", it.versions)
 
 
 def _clocks(it: Examined) -> Iterator[Finding]:
@@ -441,23 +418,19 @@ def _clocks(it: Examined) -> Iterator[Finding]:
             continue
         wrong += 1
         far = f"{least:.0f} s ahead of" if least > 0 else f"{-most:.0f} s behind"
-        yield Finding(
-            Level.NOTE, "clocks", f"the clock of {server.name} is {far} this machine's", todo
-        )
+        yield note("clocks", f"the clock of {server.name} is {far} this machine's", todo)
     if compared and not wrong:
         some = ", ".join(server.name for server in compared)
-        yield Finding(Level.OK, "clocks", f"this machine's clock agrees with that of {some}")
+        yield ok("clocks", f"this machine's clock agrees with that of {some}")
     behind = it.facts.times.behind
     if not wrong and behind > CLOCKS_DIFFER:
-        yield Finding(
-            Level.NOTE,
+        yield note(
             "clocks",
             f"this machine's clock is {behind:.0f} s behind that of ZooKeeper's leader, or more",
             todo,
         )
     elif not compared:
-        yield Finding(
-            Level.UNKNOWN,
+        yield unknown(
             "clocks",
             "zklock does not know whether this machine's clock agrees with the servers': ages "
             "may be wrong",
@@ -467,23 +440,20 @@ def _clocks(it: Examined) -> Iterator[Finding]:
 
 def _access(it: Examined) -> Iterator[Finding]:
     if not it.chroot_exists:
-        yield Finding(
-            Level.PROBLEM,
+        yield problem(
             "chroot",
             f"the chroot {it.chroot} does not exist: every request fails",
             f"create it: zkCli.sh create {it.chroot}",
         )
     elif not it.exists:
-        yield Finding(
-            Level.NOTE,
+        yield note(
             "path",
             f"{it.path} does not exist yet: the first contender makes it",
             "if there should be locks, look for them with 'zklock ls'",
         )
     if it.facts.denied:
         some = ", ".join(sorted(it.facts.denied)[:3])
-        yield Finding(
-            Level.WARNING,
+        yield warning(
             "acl",
             f"ACLs forbid reading {many(len(it.facts.denied), 'node')}, such as {some}",
             "use credentials that may read them",
@@ -493,8 +463,7 @@ def _access(it: Examined) -> Iterator[Finding]:
 def _rights(it: Examined) -> Iterator[Finding]:
     own, rights = it.own, it.rights
     if own is not None and own.refusal:
-        yield Finding(
-            Level.PROBLEM,
+        yield problem(
             "refused",
             f"with this command's connection, no lock can be acquired at {it.path}",
             own.refusal,
@@ -506,8 +475,7 @@ def _rights(it: Examined) -> Iterator[Finding]:
         ]
         lacking = [name for name, granted in wanted if granted is False]
         if lacking:
-            yield Finding(
-                Level.WARNING,
+            yield warning(
                 "acl",
                 f"with this command's connection, there is no {' and '.join(lacking)} permission "
                 f"on {own.path}: a lock there needs create, delete and read",
@@ -515,22 +483,19 @@ def _rights(it: Examined) -> Iterator[Finding]:
                 "set the ACL",
             )
         elif rights is not None and not rights.delete:
-            yield Finding(
-                Level.OK,
+            yield ok(
                 "acl",
                 f"only clients with credentials can take locks on {own.path}, and this command can",
             )
     if rights is not None and rights.delete:
-        yield Finding(
-            Level.NOTE,
+        yield note(
             "acl",
             f"anyone who reaches ZooKeeper may delete contenders on {rights.path}, and so take "
             "locks",
             "set an ACL, unless everyone who reaches ZooKeeper is trusted",
         )
     elif rights is None and own is not None:
-        yield Finding(
-            Level.UNKNOWN,
+        yield unknown(
             "acl",
             f"this command may not read the ACL of {own.path}: the rights of others are not known",
             "use credentials that have read or admin permission",
@@ -539,16 +504,14 @@ def _rights(it: Examined) -> Iterator[Finding]:
 
 def _contenders(picture: Picture) -> Iterator[Finding]:
     waiting = sum(len(lock.waiting) for lock in picture.locks)
-    yield Finding(
-        Level.OK,
+    yield ok(
         "locks",
         f"{many(len(picture.locks), 'lock')} in use, {many(waiting, 'waiting contender')}",
     )
     for lock in picture.locks:
         for place in lock.places:
             if place.contender.session_id == 0:
-                yield Finding(
-                    Level.PROBLEM,
+                yield problem(
                     "orphan",
                     f"{place.contender.path} belongs to no session: it stays when its process "
                     "ends, and later contenders wait for ever",
@@ -560,8 +523,7 @@ def _contenders(picture: Picture) -> Iterator[Finding]:
                     ),
                 )
         if _mixed(lock):
-            yield Finding(
-                Level.WARNING,
+            yield warning(
                 "kazoo",
                 f"{lock.path} has contenders of kazoo and of others: kazoo's do not wait for the "
                 'others unless they are made with extra_lock_patterns=["-lock-"]',
@@ -584,15 +546,13 @@ def _numbers(facts: Facts) -> Iterator[Finding]:
         if not queue:  # how many children were ever made; ZooKeeper lets the changes wrap
             number = ((folder.changes & 0xFFFFFFFF) + len(folder.names)) // 2
         if number >= names.EXHAUSTED_AT:
-            yield Finding(
-                Level.PROBLEM,
+            yield problem(
                 "numbers",
                 f"{path}: its sequence numbers are used up: no new contender is granted",
                 "let its queue drain; zklock then renews it. End the contenders of other libraries",
             )
         elif number >= names.RENEW_AT:
-            yield Finding(
-                Level.WARNING,
+            yield warning(
                 "numbers",
                 f"{path}: more than half of its sequence numbers are used up",
                 "leave it without holders and waiters for a moment: zklock's release then renews "
@@ -603,9 +563,7 @@ def _numbers(facts: Facts) -> Iterator[Finding]:
 def _pools(picture: Picture) -> Iterator[Finding]:
     for pool in picture.pools:
         if pool.orphans:
-            yield Finding(
-                Level.WARNING,
-                "pool",
+            yield warning("pool",
                 f"{pool.path}: {pool.orphans} of {pool.shards} shards have no owner, with "
                 f"{len(pool.workers)} workers",
                 "start workers" if not pool.workers else "look again; if it lasts, see the "

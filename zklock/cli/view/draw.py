@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from zklock._ground.addresses import session_text
-from zklock.cli.view.model import Place
+from zklock.cli.view.model import Owner, Place
 from zklock.cli.view.text import plain, short
 from zklock.cli.view.waits import Deadlock, Graph, Stand
 
-Owner: TypeAlias = tuple[int | None, str]
-_Row: TypeAlias = tuple[str, str, Owner | None, str]  # indent, mark, who waits there, line
-
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
+_T = TypeVar("_T")
+_Row: TypeAlias = tuple[str, str, Owner | None, str]
+"""What stands before the line, and before the lines below it; who waits there; the line."""
 
 
 def remedy(deadlock: Deadlock, options: str = "") -> str | None:
@@ -30,12 +28,10 @@ def remedy(deadlock: Deadlock, options: str = "") -> str | None:
     return f"zklock break {options}{shlex.quote(lock.path)} {which}"
 
 
-def to_json(graph: Graph, path: str, options: str = "") -> dict[str, Any]:
+def to_json(graph: Graph, options: str = "") -> dict[str, Any]:
     """Return the graph for ``json.dumps``: contenders, what each waits for, deadlocks."""
     nodes = [stand.place.contender.path for stand in graph.stands]
     return {
-        "version": VERSION,
-        "path": path,
         "contenders": [
             {"lock": stand.lock.path, **stand.place.to_json()} for stand in graph.stands
         ],
@@ -104,17 +100,14 @@ class _Tree:
         for stand in graph.stands:
             if not stand.holds:
                 self._queues[stand.lock.path].append(stand)
-                waits.add(_owner(stand))
+                waits.add(stand.place.owner)
         for stand in graph.stands:
             if stand.holds and stand.lock.path in self._queues:
-                self._held[_owner(stand)].append(stand)
-        self._roots = [owner for owner in self._held if owner not in waits]
-        self._roots += [owner for owner in self._held if owner in waits]
+                self._held[stand.place.owner].append(stand)
+        self._roots = sorted(self._held, key=waits.__contains__)  # first those that do not wait
         self._over: set[Owner] = set()
-        self._headless = [
-            queue for path, queue in self._queues.items()
-            if not any(stand.lock.path == path for held in self._held.values() for stand in held)
-        ]  # fmt: skip
+        known = {stand.lock.path for held in self._held.values() for stand in held}
+        self._headless = [queue for path, queue in self._queues.items() if path not in known]
 
     def draw(self) -> Iterator[str]:
         """Yield the lines."""
@@ -125,51 +118,46 @@ class _Tree:
                 yield from self._locks(owner)
         for queue in self._headless:
             yield f"{plain(queue[0].lock.path)}  its holder is not known"
-            yield from self._below([(self._waiter(stand), _owner(stand)) for stand in queue])
+            for mark, _, stand in self._marked(queue):
+                yield f"{mark}{self._waiter(stand)}"
 
     def _locks(self, owner: Owner) -> Iterator[str]:
         """Yield the lines below an owner. Without recursion: chains may be long."""
-        work: list[_Row] = []
-        self._push_locks(work, "", owner)
+        work = self._rows("", owner)
         while work:
-            indent, mark, who, line = work.pop()
-            yield f"{indent}{mark}{line}"
+            before, after, who, line = work.pop()
+            yield f"{before}{line}"
             if who is not None and who not in self._over and who in self._held:
                 self._over.add(who)
-                further = self._lines.gap if mark == self._lines.end else self._lines.bar
-                self._push_locks(work, f"{indent}{further}", who)
+                work += self._rows(after, who)
 
-    def _push_locks(self, work: list[_Row], indent: str, owner: Owner) -> None:
-        lines = self._lines
+    def _rows(self, indent: str, owner: Owner) -> list[_Row]:
+        """Return the rows of what an owner holds, and of the queues there; the last one first."""
         rows: list[_Row] = []
-        locks = list({stand.lock.path: stand for stand in self._held[owner]}.values())
-        for at, stand in enumerate(locks):
-            last = at == len(locks) - 1
-            path = stand.lock.path
-            rows.append((indent, lines.end if last else lines.tee, None, self._held_line(stand)))
-            inner = f"{indent}{lines.gap if last else lines.bar}"
+        held = {stand.lock.path: stand for stand in self._held[owner]}
+        for mark, gap, (path, stand) in self._marked(list(held.items())):
+            below = f"{indent}{gap}"
+            line = f"{plain(path)}  held {short(stand.place.age)}"
+            rows.append((f"{indent}{mark}", below, None, line))
             if path in self._shown:
-                rows.append((inner, lines.end, None, "(its queue stands above)"))
+                rows.append((f"{below}{self._lines.end}", "", None, "(its queue stands above)"))
                 continue
             self._shown.add(path)
-            queue = self._queues[path]
-            for number, waiter in enumerate(queue):
-                mark = lines.end if number == len(queue) - 1 else lines.tee
-                rows.append((inner, mark, _owner(waiter), self._waiter(waiter)))
-        work += reversed(rows)
+            for inner, further, waiter in self._marked(self._queues[path]):
+                line = self._waiter(waiter)
+                rows.append((f"{below}{inner}", f"{below}{further}", waiter.place.owner, line))
+        return rows[::-1]
 
-    def _below(self, rows: list[tuple[str, Owner]]) -> Iterator[str]:
-        for at, (line, _) in enumerate(rows):
-            yield f"{self._lines.end if at == len(rows) - 1 else self._lines.tee}{line}"
-
-    def _held_line(self, stand: Stand) -> str:
-        return f"{plain(stand.lock.path)}  held {short(stand.place.age)}"
+    def _marked(self, items: Sequence[_T]) -> Iterator[tuple[str, str, _T]]:
+        """Yield each with what stands before its line, and before the lines below it."""
+        for at, item in enumerate(items, 1):
+            last = at == len(items)
+            lines = self._lines
+            yield lines.end if last else lines.tee, lines.gap if last else lines.bar, item
 
     def _waiter(self, stand: Stand) -> str:
-        more = (
-            "  (see above)" if _owner(stand) in self._over and self._held.get(_owner(stand)) else ""
-        )
-        return f"{_name(_owner(stand))}  waits {short(stand.place.age)}{more}"
+        more = "  (see above)" if stand.place.owner in self._over else ""
+        return f"{_name(stand.place.owner)}  waits {short(stand.place.age)}{more}"
 
 
 def text(graph: Graph, path: str, lines: Lines = UNICODE, options: str = "") -> Iterator[str]:
@@ -189,7 +177,7 @@ def _told(deadlock: Deadlock, options: str) -> Iterator[str]:
     sure = "certain" if deadlock.certain else "possible"
     yield f"DEADLOCK ({sure}), {len(deadlock.involved)} contenders:"
     for link in deadlock.chain:
-        waiter, blocker = (_name(_owner_of(place)) for place in (link.waiter, link.blocker))
+        waiter, blocker = (_name(place.owner) for place in (link.waiter, link.blocker))
         does = "holds it" if link.blocker.contender.holds else "waits before it"
         yield f"  {waiter} waits for {plain(link.lock.path)}: {blocker} {does}"
     if not deadlock.certain:
@@ -243,7 +231,7 @@ def _edges(
     red: set[int] = set()
 
     def number(stand: Stand) -> int:
-        found = owners.setdefault(_owner(stand), len(owners))
+        found = owners.setdefault(stand.place.owner, len(owners))
         if stand.place.contender.path in stuck:
             red.add(found)
         return found
@@ -264,14 +252,6 @@ def _quoted(label: str) -> str:
 
 def _entities(label: str) -> str:
     return "".join(c if c.isalnum() or c in " /:.-_" else f"#{ord(c)};" for c in plain(label))
-
-
-def _owner(stand: Stand) -> Owner:
-    return _owner_of(stand.place)
-
-
-def _owner_of(place: Place) -> Owner:
-    return place.contender.session_id, place.contender.identity
 
 
 def _name(owner: Owner) -> str:

@@ -48,11 +48,11 @@ def between(
     """
     was = {place.contender.path: place for place in (before.places if before else ())}
     now = {place.contender.path: place for place in (after.places if after else ())}
-    holding = {_owner(place) for place in now.values() if place.contender.holds}
+    holding = {place.owner for place in now.values() if place.contender.holds}
     for path, place in was.items():
         if path in now:
             continue
-        if not place.contender.holds and _is_semaphore(before) and _owner(place) in holding:
+        if not place.contender.holds and _is_semaphore(before) and place.owner in holding:
             continue  # a waiter for permits leaves the queue when it has them
         yield _event(_leaving(place, lives), place, after)
     for path, place in now.items():
@@ -77,10 +77,6 @@ def _leaving(place: Place, lives: Callable[[int], bool | None]) -> Happened:
 def _event(what: Happened, place: Place, view: LockView | None) -> Event:
     holders, waiting = (len(view.holders), len(view.waiting)) if view else (0, 0)
     return Event(what, place, holders, waiting)
-
-
-def _owner(place: Place) -> tuple[int | None, str]:
-    return place.contender.session_id, place.contender.identity
 
 
 def _is_semaphore(view: LockView | None) -> bool:

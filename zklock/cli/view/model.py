@@ -7,7 +7,7 @@ import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from zklock._ground.addresses import session_text
 from zklock._ground.clock import clock
@@ -29,6 +29,10 @@ WORKERS = frozenset({"members", "assigned", "owned"})
 POOL_PARTS = WORKERS | {"shards", "returning"}
 """The parts of a pool that are no lock."""
 _WORD = 2**64 - 1
+
+Owner: TypeAlias = tuple[int | None, str]
+"""A session and an identity."""
+
 OWN = "/zookeeper"
 """ZooKeeper's own nodes."""
 
@@ -103,6 +107,11 @@ class Place:
         """The session's id, as ZooKeeper writes it; ``None`` if this client may not see it."""
         number = self.contender.session_id
         return None if number is None else session_text(number)
+
+    @property
+    def owner(self) -> Owner:
+        """What tells contenders of one owner from others."""
+        return self.contender.session_id, self.contender.identity
 
     @property
     def name(self) -> names.Name:
@@ -321,17 +330,16 @@ def find(path: str, facts: Facts) -> Found:
     folder = facts.folders.get(path)
     if folder is None:
         return Found(path, What.MISSING)
-    what, count = _what(path, facts), len(folder.names)
+    what, lock, pool = _what(path, facts), None, None
     match what:
         case What.SEMAPHORE:
-            return Found(path, what, count, _semaphore(path, facts))
+            lock = _semaphore(path, facts)
         case What.LOCK | What.READ_WRITE | What.ELECTION:
-            return Found(path, what, count, _queue(path, facts, None))
+            lock = _queue(path, facts)
         case What.POOL:
-            # A lock's contenders may stand beside the pool's nodes.
-            queue = _queue(path, facts, None)
-            return Found(path, what, count, queue if queue.places else None, _pool(path, facts))
-    return Found(path, what, count)
+            queue = _queue(path, facts)  # a lock's contenders may stand beside the pool's nodes
+            lock, pool = queue if queue.places else None, _pool(path, facts)
+    return Found(path, what, len(folder.names), lock, pool)
 
 
 def _what(path: str, facts: Facts) -> What:
@@ -373,41 +381,24 @@ def _kind(kinds: Container[names.Kind]) -> What:
 
 def picture(facts: Facts) -> Picture:
     """Return the locks and pools that the facts describe."""
-    folders = facts.folders
-    pools = [path for path, folder in folders.items() if is_pool(path, folder.names)]
-    semaphores = {path for path in folders if is_semaphore(path, folders)}
-    parts = {below(path, part) for path in semaphores for part in (LOCKS, LEASES)}
-    inside = {
-        path: pool
-        for pool in pools
-        for path in (f"{pool}/leader", *_shard_paths(pool, folders))
-        if path in folders
-    }
-    found: list[LockView] = []
-    for path in sorted(folders):
-        if path in semaphores:
-            view = _semaphore(path, facts)
-        elif path in parts or path == "/":
-            continue
-        else:
-            view = _queue(path, facts, inside.get(path))
-        if view.places:
-            found.append(view)
-    return Picture(found, [_pool(path, facts) for path in sorted(pools)])
+    found = [find(path, facts) for path in sorted(facts.folders) if path != "/"]
+    locks = [it.lock for it in found if it.lock is not None and it.lock.places]
+    return Picture(locks, [it.pool for it in found if it.pool is not None])
 
 
-def _shard_paths(pool: str, folders: Mapping[str, Folder]) -> Iterator[str]:
-    shards = folders.get(f"{pool}/shards")
-    for name in shards.names if shards else ():
-        yield f"{pool}/shards/{name}"
+def _pool_around(path: str, folders: Mapping[str, Folder]) -> str | None:
+    """Return the pool whose election or shard this is."""
+    parent, _, name = path.rpartition("/")
+    above, _, part = parent.rpartition("/")
+    pool = parent if name == "leader" else above if part == "shards" else ""
+    return pool if pool in folders and is_pool(pool, folders[pool].names) else None
 
 
-def _queue(path: str, facts: Facts, pool: str | None) -> LockView:
-    folder = facts.folders[path]
-    places = _places(path, folder, facts)
+def _queue(path: str, facts: Facts) -> LockView:
+    places = _places(path, facts.folders[path], facts)
     what = _kind({place.name.kind for place in places})
     places.sort(key=lambda place: not place.contender.holds)
-    return LockView(path, what, places, pool=pool)
+    return LockView(path, what, places, pool=_pool_around(path, facts.folders))
 
 
 def _semaphore(path: str, facts: Facts) -> LockView:

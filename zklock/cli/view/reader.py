@@ -7,10 +7,12 @@ recur. So a change costs one listing of the node where it happened, and one read
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -27,7 +29,7 @@ from kazoo.protocol.states import EventType, KazooState
 import zklock
 from zklock._ground.clock import clock
 from zklock._recipes import names
-from zklock.cli.view.asking import Patience, answer, wait
+from zklock.cli.view.asking import answer, answers
 from zklock.cli.view.model import (
     LEASES,
     LOCKS,
@@ -46,8 +48,7 @@ from zklock.cli.view.model import (
     picture,
 )
 
-_WINDOW = 256
-"""The most requests that are under way at a time."""
+_INTERRUPTED = "the connection to ZooKeeper is interrupted"
 
 DROPPED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 """kazoo's errors for a connection or a session that has ended meanwhile."""
@@ -58,15 +59,6 @@ class _Job(Enum):
     READ = "read"  # a node whose data may change
     READ_ONCE = "read once"  # a contender
     DATA = "data"  # of a node with children
-
-
-@dataclass(slots=True)
-class Cost:
-    """What was asked of ZooKeeper so far: listings, reads, and events that came."""
-
-    listings: int = 0
-    reads: int = 0
-    events: int = 0
 
 
 class Reader:
@@ -83,7 +75,6 @@ class Reader:
         self.root = root
         self.facts = Facts()
         self.missing = False
-        self.cost = Cost()
         self._client = client
         self._follow = follow
         self._alone = alone
@@ -91,16 +82,11 @@ class Reader:
         self._above = parent if name in {LOCKS, LEASES} | POOL_PARTS else ""
         self._changed: queue.SimpleQueue[tuple[_Job, str] | None] = queue.SimpleQueue()
         self._todo: dict[tuple[_Job, str], None] = {}
-        self._on_child = self._told(_Job.LIST)
-        self._on_data = self._told(_Job.READ)
-        self._on_folder_data = self._told(_Job.DATA)
+        watched = (_Job.LIST, _Job.READ, _Job.DATA)
+        self._watches = {job: partial(self._on_event, job) for job in watched}
         self._dropped = False
         if follow:
             client.add_listener(self._on_state)
-
-    def close(self) -> None:
-        """Follow no longer."""
-        self._client.remove_listener(self._on_state)
 
     def read(self) -> Picture:
         """Read everything, as the leader knows it. ``NoAnswer`` if an answer does not come."""
@@ -135,8 +121,8 @@ class Reader:
         folder = self.facts.folders.get(self.root)
         found = []
         for name in names.strangers(folder.names) if folder else ():
-            path = below(self.root, name)
-            stat = answer(self._client, partial(self._client.exists_async, path), path)
+            ask = partial(self._client.exists_async, below(self.root, name))
+            stat = answer(self._client, ask, below(self.root, name))
             if stat is not None and stat.ephemeralOwner:
                 found.append(name)
         return found
@@ -151,40 +137,36 @@ class Reader:
 
         ``ConnectionError`` while there is no connection. Everything is read again afterwards.
         """
+        read = self._settle
         if self._dropped or self._client.state != KazooState.CONNECTED:
-            self._read_again(timeout)
-            return True
+            self._await_connection(timeout)
+            self._take_told()
+            self._todo.clear()
+            self.facts = Facts(times=self.facts.times)
+            self._dropped = False
+            read = self._read
+        else:
+            try:
+                first = self._changed.get(timeout=timeout)
+            except queue.Empty:
+                return False
+            self._take_told(first)
         try:
-            told = self._changed.get(timeout=timeout) if timeout else self._changed.get_nowait()
-        except queue.Empty:
-            return False
-        self._take_told(told)
-        try:
-            self._settle()
+            read()
         except (*DROPPED, zklock.NoAnswer) as error:
             self._dropped = True
-            raise ConnectionError("the connection to ZooKeeper is interrupted") from error
+            raise ConnectionError(_INTERRUPTED) from error
         return True
 
     def still_there(self, paths: Iterable[str]) -> set[str]:
         """Return which of these nodes are still the ones that were read."""
-        there, left, patience = set(), list(paths), Patience(self._client)
-        while left:
-            batch, left = left[:_WINDOW], left[_WINDOW:]
-            asked = [self._client.exists_async(path) for path in batch]
-            self.cost.reads += len(batch)
-            for path, reply in zip(batch, asked, strict=True):
-                try:
-                    stat = wait(self._client, reply, path)
-                except KazooException as error:
-                    patience.refused(error, path)
-                    left.append(path)
-                    continue
-                patience.answered()
-                seen = self.facts.seen.get(path)
-                if stat is not None and (seen is None or seen.born == stat.creation_transaction_id):
-                    there.add(path)
-            patience.rest()
+        there = set()
+        for path, stat in answers(self._client, paths, self._client.exists_async):
+            if isinstance(stat, KazooException):
+                raise stat
+            seen = self.facts.seen.get(path)
+            if stat is not None and (seen is None or seen.born == stat.creation_transaction_id):
+                there.add(path)
         return there
 
     def _read(self) -> None:
@@ -194,115 +176,78 @@ class Reader:
             self._todo[_Job.LIST, self._above] = None
         self._settle()
 
-    def _read_again(self, timeout: float) -> None:
+    def _await_connection(self, timeout: float) -> None:
         until = clock() + timeout
         while self._client.state != KazooState.CONNECTED:
-            if clock() >= until:
-                raise ConnectionError("the connection to ZooKeeper is interrupted")
-            try:
-                self._changed.get(timeout=max(0.0, until - clock()))
-            except queue.Empty:
-                continue
-        while not self._changed.empty():
-            self._changed.get_nowait()
-        self._todo.clear()
-        self._dropped = False
-        for path, folder in self.facts.folders.items():
-            # The listing tells of newcomers; contenders that are known need no watch.
-            self._todo[_Job.LIST, path] = None
-            for name in folder.names:
-                if self._job(path, name) is _Job.READ:
-                    self._todo[_Job.READ, below(path, name)] = None
-            self._read_data(path, folder.names, set())
-        try:
-            self.read()
-        except (*DROPPED, zklock.NoAnswer) as error:
-            self._dropped = True
-            raise ConnectionError("the connection to ZooKeeper is interrupted") from error
+            left = until - clock()
+            if left <= 0:
+                raise ConnectionError(_INTERRUPTED)
+            with suppress(queue.Empty):
+                self._changed.get(timeout=left)
 
-    def _told(self, job: _Job) -> Callable[[Any], None]:
-        def on_event(event: Any) -> None:
-            self.cost.events += 1
-            self._changed.put(None if event.type == EventType.NONE else (job, event.path))
-
-        return on_event
+    def _on_event(self, job: _Job, event: Any) -> None:
+        self._changed.put(None if event.type == EventType.NONE else (job, event.path))
 
     def _on_state(self, state: str) -> None:
         if state != KazooState.CONNECTED:
             self._dropped = True  # all watches are gone
         self._changed.put(None)
 
-    def _take_told(self, first: tuple[_Job, str] | None) -> None:
+    def _take_told(self, first: tuple[_Job, str] | None = None) -> None:
         told = first
-        while True:
-            if told is not None:
-                self._todo[told] = None
-            try:
+        with suppress(queue.Empty):
+            while True:
+                if told is not None:
+                    self._todo[told] = None
                 told = self._changed.get_nowait()
-            except queue.Empty:
-                return
 
     def _settle(self) -> None:
         """Carry out what is to be done, until nothing is."""
-        patience = Patience(self._client)
         while self._todo:
-            batch = [job for job, _ in zip(self._todo, range(_WINDOW), strict=False)]
-            asked = [(job, path, self._ask(job, path)) for job, path in batch]
-            for job, path, reply in asked:
-                try:
-                    got = wait(self._client, reply, path)
-                except NoNodeError:
-                    got = None
-                except NoAuthError:
-                    self.facts.denied.add(path)
-                    del self._todo[job, path]
-                    continue
-                except KazooException as error:
-                    patience.refused(error, path)
-                    continue
-                patience.answered()
+            for (job, path), got in answers(self._client, self._todo, self._ask, itemgetter(1)):
                 del self._todo[job, path]
-                self._take(job, path, got)
-            patience.rest()
+                match got:
+                    case NoAuthError():
+                        self.facts.denied.add(path)
+                    case NoNodeError():
+                        self._gone(job, path)
+                    case KazooException():
+                        raise got
+                    case _:
+                        self._take(job, path, *got)
 
-    def _ask(self, job: _Job, path: str) -> Any:
-        client, follow = self._client, self._follow
+    def _ask(self, asked: tuple[_Job, str]) -> Any:
+        job, path = asked
+        watch = self._watches.get(job) if self._follow else None
         if job is _Job.LIST:
-            self.cost.listings += 1
-            watch = self._on_child if follow else None
-            return client.get_children_async(path, watch=watch, include_data=True)
-        self.cost.reads += 1
-        if not follow or job is _Job.READ_ONCE:
-            return client.get_async(path)
-        return client.get_async(
-            path, watch=self._on_data if job is _Job.READ else self._on_folder_data
-        )
+            return self._client.get_children_async(path, watch=watch, include_data=True)
+        return self._client.get_async(path, watch=watch)
 
-    def _take(self, job: _Job, path: str, got: Any) -> None:
-        if got is None:
-            if job is _Job.LIST:
-                self._forget(path)
-                if path == self.root:
-                    self._await_root()
-            else:
-                self.facts.seen.pop(path, None)
-        elif job is _Job.LIST:
-            self._listed(path, *got)
+    def _gone(self, job: _Job, path: str) -> None:
+        if job is not _Job.LIST:
+            self.facts.seen.pop(path, None)
+            return
+        self._forget(path)
+        if path == self.root:
+            self._await_root()
+
+    def _take(self, job: _Job, path: str, got: Any, stat: Any) -> None:
+        if job is _Job.LIST:
+            self._listed(path, got, stat)
         elif job is _Job.DATA:
             folder = self.facts.folders.get(path)
             if folder is not None:
-                self.facts.folders[path] = replace(folder, data=got[0] or b"")
+                self.facts.folders[path] = replace(folder, data=got or b"")
         else:
-            data, stat = got
             owner, born = stat.ephemeralOwner, stat.creation_transaction_id
-            self.facts.seen[path] = Seen(data or b"", owner, stat.created, born)
+            self.facts.seen[path] = Seen(got or b"", owner, stat.created, born)
             if owner:  # what stays may have its time from a clock that was wrong long ago
                 self.facts.times.note(stat.created)
 
     def _await_root(self) -> None:
         self.missing = True
         if self._follow:
-            ask = partial(self._client.exists_async, self.root, watch=self._on_child)
+            ask = partial(self._client.exists_async, self.root, watch=self._watches[_Job.LIST])
             if answer(self._client, ask, self.root) is not None:
                 self._todo[_Job.LIST, self.root] = None
 

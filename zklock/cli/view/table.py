@@ -11,9 +11,6 @@ from zklock.cli.view.live import Look
 from zklock.cli.view.model import LockView, Place, PoolView, What
 from zklock.cli.view.text import many, named, plain, rough, short
 
-VERSION = 1
-"""The version of the shape of the JSON. A higher version may drop or rename fields."""
-
 
 class Order(Enum):
     """What a table of locks is sorted by; the greatest first, but paths from a to z."""
@@ -144,14 +141,12 @@ def summary(look: Look) -> str:
     return ", ".join(parts)
 
 
-def to_json(look: Look, path: str, order: Order, part: str) -> dict[str, Any]:
+def to_json(look: Look, order: Order, part: str) -> dict[str, Any]:
     """Return what is there, for ``json.dumps``."""
     locks = {lock.path: lock for lock in look.picture.locks}
     pools = {f"{pool.path}{POOL_ROW}": pool for pool in look.picture.pools}
     shown = [row.key for row in rows(look, order, part)]
     return {
-        "version": VERSION,
-        "path": path,
         "locks": [
             {
                 "path": lock.path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _CONTROLS = {
@@ -20,8 +21,18 @@ _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for cod
 _GAP = "..."
 _LEAST = 16
 
+JSON_VERSION = 1
+"""Of the shape of each command's JSON. A higher one may drop or rename fields."""
+
 CLOCKS_DIFFER = 2.0
 """Seconds by which clocks may differ without a word; ages are shown in whole seconds."""
+
+
+def json_of(**fields: Any) -> str:
+    """Return an object that a command prints with ``--json``."""
+    import json  # noqa: PLC0415 - 'zklock run' needs none
+
+    return json.dumps({"version": JSON_VERSION, **fields})
 
 
 def draws(encoding: str | None) -> bool:

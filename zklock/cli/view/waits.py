@@ -36,10 +36,7 @@ class Need:
 def never(needs: Sequence[Need]) -> set[int]:
     """Return those who never get what they need, if everybody else goes once it has it."""
     left = [need.count for need in needs]
-    users: list[list[int]] = [[] for _ in needs]
-    for at, need in enumerate(needs):
-        for other in need.others:
-            users[other].append(at)
+    users = _users([need.others for need in needs])
     going = [at for at, count in enumerate(left) if count <= 0]
     gone = set(going)
     while going:
@@ -52,49 +49,41 @@ def never(needs: Sequence[Need]) -> set[int]:
 
 
 def circles(needs: Sequence[Need], among: set[int]) -> list[list[int]]:
-    """Return the groups in which each one needs, directly or not, each other.
-
-    The algorithm is Tarjan's.
-    """
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on: set[int] = set()
-    found: list[list[int]] = []
-    for root in sorted(among):
-        if root in index:
-            continue
-        work: list[tuple[int, Iterator[int]]] = [(root, _near(needs, root, among))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        on.add(root)
-        while work:
-            at, near = work[-1]
-            for other in near:
-                if other not in index:
-                    index[other] = low[other] = len(index)
-                    stack.append(other)
-                    on.add(other)
-                    work.append((other, _near(needs, other, among)))
-                    break
-                if other in on:
-                    low[at] = min(low[at], index[other])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[at])
-                if low[at] == index[at]:
-                    group = [stack.pop()]
-                    while group[-1] != at:
-                        group.append(stack.pop())
-                    on.difference_update(group)
-                    if len(group) > 1:
-                        found.append(sorted(group))
+    """Return the groups in which each one needs, directly or not, each other."""
+    near = [
+        [other for other in need.others if other in among] if at in among else []
+        for at, need in enumerate(needs)
+    ]
+    users = _users(near)
+    # Those that nobody needs, or only such, are behind a circle: long queues end here.
+    left = never([Need(those, len(those)) for those in users])
+    found = []
+    for at in sorted(left):
+        if at in left:
+            group = _reached(at, near, left) & _reached(at, users, left)
+            left -= group
+            if len(group) > 1:
+                found.append(sorted(group))
     return found
 
 
-def _near(needs: Sequence[Need], at: int, among: set[int]) -> Iterator[int]:
-    return (other for other in needs[at].others if other in among)
+def _users(near: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return for each who needs it."""
+    users: list[list[int]] = [[] for _ in near]
+    for at, others in enumerate(near):
+        for other in others:
+            users[other].append(at)
+    return users
+
+
+def _reached(start: int, near: Sequence[Sequence[int]], among: set[int]) -> set[int]:
+    """Return who can be reached from one, and itself."""
+    found, work = {start}, [start]
+    while work:
+        further = among.intersection(near[work.pop()]) - found
+        found |= further
+        work += further
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +99,6 @@ class Stand:
     def holds(self) -> bool:
         """Whether it holds."""
         return self.place.contender.holds
-
-    @property
-    def owner(self) -> tuple[int | None, str]:
-        """What tells contenders of one owner from others."""
-        return self.place.contender.session_id, self.place.contender.identity
 
     @property
     def thread(self) -> bool:
@@ -240,7 +224,7 @@ def _needs(stands: Sequence[Stand], *, certain: bool) -> list[Need]:
     waits: dict[tuple[int | None, bool], dict[str, list[int]]] = defaultdict(dict)
     for at, stand in enumerate(stands):
         if stand.keeps:
-            session, identity = stand.owner
+            session, identity = stand.place.owner
             waits[session, stand.thread].setdefault(stand.lock.path, []).append(at)
             if stand.thread:
                 threads[session, identity].append(at)
@@ -248,9 +232,9 @@ def _needs(stands: Sequence[Stand], *, certain: bool) -> list[Need]:
     for at, stand in enumerate(stands):
         if not stand.holds:
             continue
-        others = list(threads.get(stand.owner, ())) if stand.thread else []
+        others = list(threads.get(stand.place.owner, ())) if stand.thread else []
         for of_threads in (False,) if stand.thread else (False, True):
-            if (waiting := elsewhere.get((stand.owner[0], of_threads))) is not None:
+            if (waiting := elsewhere.get((stand.place.owner[0], of_threads))) is not None:
                 others += waiting.than(stand.lock.path)
         needs[at] = Need(others, len(others))
     return needs

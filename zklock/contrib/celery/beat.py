@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 
 import zklock
 from zklock.contrib import wsgi
-from zklock.contrib._running import Running
+from zklock.contrib._health import wait_for_end
 from zklock.contrib.celery.settings import settings
 from zklock.telemetry import log_fields
 
@@ -73,7 +73,7 @@ class LeaderScheduler(Scheduler):
         self._background = wsgi.Background(
             wanted.hosts, path, self._lead, timeout=wanted.timeout, **wanted.options
         )
-        self._ticking = Running()  # the threads of ticks
+        self._ticking: dict[int, None] = {}  # the threads of ticks
         self._leadership: zklock.Leadership | None = None
         self._loaded: zklock.Leadership | None = None
         super().__init__(app, *args, lazy=lazy, **kwargs)
@@ -84,7 +84,7 @@ class LeaderScheduler(Scheduler):
         """Send what is due, if this beat leads; return the seconds until the next tick."""
         ticker = threading.get_ident()
         try:
-            self._ticking.pieces[ticker] = None
+            self._ticking[ticker] = None
             if not self._may_send():
                 return _TURN
             try:
@@ -93,8 +93,7 @@ class LeaderScheduler(Scheduler):
                 self._not_sent(error)
                 return _TURN
         finally:
-            self._ticking.pieces.pop(ticker, None)
-            self._ticking.tell()
+            self._ticking.pop(ticker, None)
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
         """Record the run, then send the entry; it is not sent if it cannot be recorded."""
@@ -148,7 +147,7 @@ class LeaderScheduler(Scheduler):
 
     def close(self) -> None:
         """Hand the leadership over."""
-        if threading.get_ident() in self._ticking.pieces:
+        if threading.get_ident() in self._ticking:
             return  # beat's signal handler has interrupted a tick, and closes again after it
         self._background.stop()
         super().close()
@@ -158,7 +157,7 @@ class LeaderScheduler(Scheduler):
         self._leadership = leadership
         leadership.should_stop.wait()
         self._leadership = None  # first: a tick that begins from now on sends nothing
-        self._ticking.wait()  # a tick that has begun ends before another beat leads
+        wait_for_end(self._ticking)  # a tick that has begun ends before another beat leads
         if self._refusals >= self._patience:
             # It stands again after a pause, which grows with each such term in a row.
             raise zklock.ZkLockError(

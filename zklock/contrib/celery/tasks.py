@@ -8,9 +8,7 @@ import inspect
 import logging
 import socket
 import time
-from _thread import start_new_thread
 from collections.abc import Callable, Iterator
-from queue import Empty, SimpleQueue
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from celery import Task, current_task
@@ -19,26 +17,18 @@ from celery.signals import worker_process_shutdown
 
 import zklock
 from zklock.contrib._clients import ProcessClients
-from zklock.contrib.celery.settings import settings
-from zklock.errors import AcquireTimeout, LockLost, NoAnswer
+from zklock.contrib.celery.settings import Settings, settings
+from zklock.errors import AcquireTimeout, NoAnswer
 from zklock.telemetry import log_fields
 
 __all__ = ["current_grant", "singleton"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 Busy = Literal["retry", "reject", "skip"]
 
 log = logging.getLogger("zklock")
-
-_TURN = 1.0
-"""The longest single wait of a task's thread, in seconds: Python misses a signal that arrives just
-before the thread begins to wait."""
-
-_LOOK = 0.01
-"""Seconds between two calls of ``cancel()``, which an acquire may miss as it begins."""
 
 _clients = ProcessClients()
 
@@ -89,22 +79,24 @@ def singleton(
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             task = _running(function, args)
-            tenure = _Tenure(task, _path(lock, args, kwargs), wait)
-            try:
+            wanted = settings(task.app.conf)
+            path = _path(lock, args, kwargs)
+            until = time.monotonic() + wanted.timeout
+            grant: zklock.Grant | None = None
+            while True:
                 try:
-                    try:
-                        grant = tenure.begin()
-                    except (AcquireTimeout, NoAnswer) as error:
-                        return cast("R", _not_got(task, busy, error))
-                    with _shown(task, grant):
-                        result = function(*args, **kwargs)
-                finally:
-                    tenure.over.put(None)  # one call of C: nothing strikes before it is done
-            except BaseException as error:
-                tenure.note_loss(error)
-                raise
-            tenure.finish()
-            return result
+                    # Here, not in a generator: the traceback of an exception out of nowhere would
+                    # keep that, and the lock with it.
+                    with _lock(wanted, task, path, wait) as grant, _shown(task, grant):
+                        return function(*args, **kwargs)
+                except (AcquireTimeout, NoAnswer) as error:
+                    if grant is not None:  # the task's own
+                        raise
+                    unknown = isinstance(error, AcquireTimeout) and not error.ahead
+                    if unknown and time.monotonic() < until:
+                        continue
+                    why = _unanswered(path, wanted.timeout, error) if unknown else error
+                return cast("R", _not_got(task, busy, why))
 
         # Celery checks arguments by it, and does not look through the wrapper.
         run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
@@ -125,98 +117,22 @@ def current_grant() -> zklock.Grant:
     return found
 
 
-class _Tenure:
-    """Holds the lock for one run of a task, on a thread of its own.
-
-    A soft time limit and SIGTERM raise in the thread that runs the task, at any moment. There they
-    strike neither the acquisition nor the release. The two threads share nothing but queues of C:
-    a condition of ``threading`` that is struck may stay locked.
-    """
-
-    def __init__(self, task: Any, path: str, wait: float) -> None:
-        request = task.request  # another thread has no request
-        self._identity = f"{request.hostname or socket.gethostname()}:{task.name}:{request.id}"
-        self._app = task.app
-        self._path = path
-        self._wait = wait
-        self.over: SimpleQueue[None] = SimpleQueue()
-        self._begun: SimpleQueue[zklock.Grant | BaseException] = SimpleQueue()
-        self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._through: SimpleQueue[None] = SimpleQueue()  # the wait for the lock is over
-        self._granted = False
-        self._lock: zklock.Lock | None = None
-
-    def begin(self) -> zklock.Grant:
-        """Acquire the lock, to be held until something is put into ``over``.
-
-        ``AcquireTimeout``: another one has it. ``NoAnswer``: that is not known.
-        """
-        start_new_thread(self._hold, ())  # a struck start() of threading raises something else
-        grant = _take(self._begun)
-        if isinstance(grant, BaseException):
-            raise grant
-        self._granted = True
-        return grant
-
-    def finish(self) -> None:
-        """Wait for the release; raise ``LockLost`` if the lock was lost before."""
-        error = _take(self._ended)
-        if error is not None:
-            raise error
-
-    def note_loss(self, error: BaseException) -> None:
-        """Wait for the release, or end the wait for the lock; note a loss on the task's error."""
-        if self._granted:
-            lost = _take(self._ended)
-            if isinstance(lost, LockLost):
-                error.add_note(f"the lock was also lost: {lost}")
-            return
-        while self._lock is not None and self._through.empty():
-            self._lock.cancel()
-            with contextlib.suppress(Empty):
-                self._through.get(timeout=_LOOK)
-                return
-
-    def _hold(self) -> None:
-        tell: Callable[[Any], None] = self._begun.put
-        try:
-            wanted = settings(self._app.conf)
-            client = _clients.get(self._app, wanted.connect)
-            lock = zklock.Lock(client, self._path, identity=self._identity, timeout=self._wait)
-            self._lock = lock
-            if not self.over.empty():
-                self._through.put(None)
-                return  # the task has ended, perhaps before there was a lock to cancel
-            until = time.monotonic() + wanted.timeout
-            while True:
-                try:
-                    with lock as grant:
-                        self._through.put(None)
-                        tell(grant)
-                        tell = self._ended.put
-                        self.over.get()
-                    break
-                except AcquireTimeout as error:
-                    if error.ahead:
-                        raise
-                    if time.monotonic() >= until or not self.over.empty():
-                        raise NoAnswer(
-                            f"{self._path}: ZooKeeper did not say within {wanted.timeout:g} s "
-                            "whether the lock is free: send the task again later",
-                            path=self._path,
-                        ) from error
-        except BaseException as error:
-            self._through.put(None)
-            tell(error)
-        else:
-            tell(None)
+def _lock(wanted: Settings, task: Any, path: str, wait: float) -> zklock.Lock:
+    request = task.request
+    client = _clients.get(task.app, wanted.connect)
+    identity = f"{request.hostname or socket.gethostname()}:{task.name}:{request.id}"
+    return zklock.Lock(client, path, identity=identity, timeout=wait)
 
 
-def _take(told: SimpleQueue[T]) -> T:
-    """Return what is told, once it is."""
-    while True:
-        with contextlib.suppress(Empty):
-            return told.get(timeout=_TURN)
+def _unanswered(path: str, seconds: float, cause: BaseException) -> NoAnswer:
+    """Return the error for a lock of which nobody has said that another one has it."""
+    error = NoAnswer(
+        f"{path}: ZooKeeper did not say within {seconds:g} s whether the lock is free: send the "
+        "task again later",
+        path=path,
+    )
+    error.__cause__ = cause
+    return error
 
 
 @worker_process_shutdown.connect  # type: ignore[untyped-decorator]

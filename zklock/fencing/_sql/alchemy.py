@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from zklock.fencing._sql.doubt import doubtful
+from zklock.fencing._sql.errors import doubtful
 
 Check: TypeAlias = Callable[[], None]
 

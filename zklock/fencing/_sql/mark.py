@@ -1,21 +1,23 @@
-"""What both guards for SQL databases do, written once: those for threads and for asyncio."""
+"""What both guards for SQL databases do, written once: those for threads and for asyncio.
+
+Nothing here awaits: SQLAlchemy runs it for asyncio, too. Each front has two methods of its own, one
+that opens a session for the work, and the loop of the attempts.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from zklock.errors import GuardUnusable, SnapshotTooOld, ZkLockError
-from zklock.fencing._sql import codes, statements
-from zklock.fencing._sql.doubt import doubtful
-from zklock.fencing._sql.fence import SqlFence
+from zklock.errors import GuardUnusable, SnapshotTooOld, TransactionEnded, ZkLockError
+from zklock.fencing._sql import statements
+from zklock.fencing._sql.errors import Says, doubtful, ended, says, told
 from zklock.fencing._sql.session import AlchemySession, Session, open_session
 from zklock.fencing._sql.statements import TABLE, Dialect
-from zklock.fencing._sql.told import ended, told
 from zklock.fencing.guard import Fenced, admit, missing, resource_name, token_of, unreadable
 from zklock.token import FencingToken
 
@@ -28,12 +30,7 @@ ATTEMPTS = 10
 
 
 class Tried(Generic[Result]):
-    """How an attempt has ended.
-
-    It carries an error past the end of a coroutine, which would turn a ``StopIteration`` of the
-    user's function into a ``RuntimeError``. ``done``: the work was done all the same, and must not
-    be done again.
-    """
+    """How an attempt has ended. ``done``: whatever the error, the work must not be done again."""
 
     def __init__(
         self,
@@ -46,6 +43,10 @@ class Tried(Generic[Result]):
         self.error = error
         self.done = done
 
+    def lost_race(self) -> bool:
+        """Whether to do the work again."""
+        return self.error is not None and not self.done and is_retryable(self.error)
+
     def result(self) -> Result:
         """Return the value, or raise the error."""
         if self.error is None:
@@ -57,12 +58,66 @@ class Tried(Generic[Result]):
             del error  # else a cycle would keep what the user's function has open
 
 
-class SqlMark(ABC):
-    """The row of a resource, and what is done with it.
+def pauses(attempts: int) -> Iterator[float]:
+    """Yield the seconds to wait before each attempt but the first."""
+    if attempts < 1:
+        raise ValueError(f"attempts must be at least 1, not {attempts}")
+    for attempt in range(1, attempts):
+        yield random.uniform(0, 0.01 * 2 ** min(attempt, 6))
 
-    What happens in a transaction is plain text, which SQLAlchemy can also run for asyncio. What
-    comes around it is a script: it waits only through ``_attempt`` and ``_pause``.
+
+class SqlFence:
+    """The result of ``SqlGuard.advance``: one transaction's hold on the mark.
+
+    In ``with``, the end of the block raises ``TransactionEnded`` in two cases: the transaction in
+    which the block began is over, or it was rolled back to a point before the block. Commit after
+    the block.
     """
+
+    def __init__(self, resource: str, session: Session) -> None:
+        self._resource = resource
+        self._session = session
+        self._savepoint = ""
+
+    def __enter__(self) -> SqlFence:
+        with told(self._resource):
+            self._savepoint = self._session.savepoint()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        over = ended(self._resource)
+        if error is not None and doubtful(error):
+            self._session.discard(error)
+            self._session.refuse(over)
+            return
+        try:
+            if kind is None:
+                self._session.flush()
+            # The database forgets the savepoint with the transaction, however that has ended.
+            with told(self._resource):
+                self._session.release(self._savepoint)
+        except BaseException as failure:
+            if doubtful(failure):
+                self._session.discard(failure)
+            self._session.refuse(over)
+            if not isinstance(failure, Exception):
+                raise
+            if kind is not None:
+                return
+            if not isinstance(failure, TransactionEnded) and (
+                self._session.over or says(failure) is Says.FAILED
+            ):
+                raise over from failure
+            raise
+
+
+class SqlMark:
+    """The row of a resource, and what is done with it."""
 
     def __init__(
         self,
@@ -96,14 +151,6 @@ class SqlMark(ABC):
         """The name of the resource: the key of its row."""
         return self._resource
 
-    @abstractmethod
-    async def _attempt(self, work: Work[Result]) -> Tried[Result]:
-        """Open a session, let ``self._try`` do the work in it, and close it."""
-
-    @abstractmethod
-    async def _pause(self, seconds: float) -> None:
-        """Wait."""
-
     def _try(self, session: Session, connection: Any, work: Work[Result]) -> Tried[Result]:
         try:
             return Tried(work(session, connection), done=True)
@@ -113,46 +160,35 @@ class SqlMark(ABC):
                 session.end(error)
             return Tried(error=error)
 
-    async def _repeat(
-        self,
-        work: Work[Result],
-        attempts: int = ATTEMPTS,
-        also: Callable[[BaseException], bool] = lambda _: False,
-    ) -> Tried[Result]:
-        for attempt in range(1, attempts):
-            tried = await self._attempt(work)
-            if tried.error is None or tried.done:
-                return tried
-            if not (is_retryable(tried.error) or also(tried.error)):
-                return tried
-            await self._pause(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
-        return await self._attempt(work)
+    # What is done in a session; each is a ``Work``.
 
-    async def _create_table(self) -> Tried[None]:
-        def make(session: Session, _: Any) -> None:
-            with self._told():
+    def _make_table(self, session: Session, _: Any) -> None:
+        try:
+            with told(self._resource):
                 session.run(self.ddl(session.dialect, table=self._table))
                 session.commit()
+        except ZkLockError as error:
+            if says(error) is not Says.TABLE_MADE:
+                raise
+            session.rollback()
 
-        return await self._repeat(make, also=codes.made_meanwhile)
+    def _make_mark(self, session: Session, _: Any) -> None:
+        self._insert(session)
+        with told(self._resource, commit=True):
+            session.commit()
 
-    async def _create(self) -> Tried[None]:
-        def make(session: Session, _: Any) -> None:
-            self._insert(session)
-            with self._told(commit=True):
-                session.commit()
+    def _read_mark(self, session: Session, _: Any) -> FencingToken | None:
+        with told(self._resource):
+            mark, _ = self._read(session, statements.SELECT)
+            session.rollback()
+        return mark
 
-        return await self._repeat(make)
-
-    async def _run(
-        self, token: Fenced, change: Work[Result], attempts: int = ATTEMPTS
-    ) -> Tried[Result]:
-        if attempts < 1:
-            raise ValueError(f"attempts must be at least 1, not {attempts}")
+    def _fenced(self, token: Fenced, change: Work[Result]) -> Work[Result]:
+        """Return the work that advances the mark, and does ``change`` in the same transaction."""
         given = token_of(token)
 
         def work(session: Session, connection: Any) -> Result:
-            with self._told():
+            with told(self._resource):
                 mark, stamp = self._lock(session)
                 if not session.in_transaction():
                     session.begin()
@@ -160,20 +196,11 @@ class SqlMark(ABC):
                 self._advance(session, given, mark, stamp)
             with SqlFence(self._resource, session):
                 result = change(session, connection)
-            with self._told(commit=True):
+            with told(self._resource, commit=True):
                 session.commit()
             return result
 
-        return await self._repeat(work, attempts)
-
-    async def _highest(self) -> Tried[FencingToken | None]:
-        def read(session: Session, _: Any) -> FencingToken | None:
-            with self._told():
-                mark, _ = self._read(session, statements.SELECT)
-                session.rollback()
-            return mark
-
-        return await self._attempt(read)
+        return work
 
     def _advance_on(self, connection: Any, given: FencingToken) -> SqlFence:
         """Advance the mark inside the open transaction of ``connection``, which is synchronous."""
@@ -181,7 +208,7 @@ class SqlMark(ABC):
         # MySQL's refusal begins a transaction: it must not do so on a connection without one.
         first = session.dialect == "mysql"
         try:
-            with self._told():
+            with told(self._resource):
                 begun = first and session.in_transaction()
                 if begun or not first:
                     mark, stamp = self._lock(session)
@@ -202,7 +229,7 @@ class SqlMark(ABC):
         return SqlFence(self._resource, session)
 
     def _insert(self, session: Session) -> None:
-        with self._told(), self._table_is_there(session):
+        with told(self._resource), self._table_is_there(session):
             session.run(self._sql(statements.INSERT[session.dialect]), resource=self._resource)
 
     def _lock(self, session: Session) -> tuple[FencingToken | None, int]:
@@ -247,7 +274,7 @@ class SqlMark(ABC):
             raise ended(self._resource)
 
         def check() -> None:
-            with self._told():
+            with told(self._resource):
                 if self._lock(session)[1] != made:
                     raise ended(self._resource)
 
@@ -276,7 +303,7 @@ class SqlMark(ABC):
         try:
             yield
         except Exception as error:
-            if not codes.no_table(error):
+            if says(error) is not Says.NO_TABLE:
                 raise
             raise GuardUnusable(
                 f"{self._resource}: the database has no table {self._table} with the columns "
@@ -290,11 +317,8 @@ class SqlMark(ABC):
         return statement.format(table=self._table)
 
     def _on(self, connection: Any) -> Session:
-        with self._told():
+        with told(self._resource):
             return open_session(connection, self._dialect, self._paramstyle)
-
-    def _told(self, *, commit: bool = False) -> contextlib.AbstractContextManager[None]:
-        return told(self._resource, commit=commit)
 
 
 def is_retryable(error: BaseException) -> bool:
@@ -304,4 +328,4 @@ def is_retryable(error: BaseException) -> bool:
     40P01 and 55P03; the errors 1020, 1205 and 1213 of MariaDB and MySQL; BUSY of SQLite in all its
     forms; and ``SnapshotTooOld``.
     """
-    return isinstance(error, SnapshotTooOld) or codes.lost_race(error)
+    return isinstance(error, SnapshotTooOld) or says(error) is Says.LOST_RACE

@@ -25,15 +25,20 @@ DIALECTS: dict[str, Dialect] = {
 LIBRARIES = {*DIALECTS, "_mysql_connector", "aiosqlite", "asyncpg", "django", "sqlalchemy"}
 
 
+def package(module: str) -> str:
+    """Return the top package of a module."""
+    return module.partition(".")[0]
+
+
 def of_a_library(thing: object) -> bool:
     """Whether the class, or one of its base classes, is from a driver or a wrapper of drivers."""
-    return any(cls.__module__.partition(".")[0] in LIBRARIES for cls in type(thing).__mro__)
+    return any(package(cls.__module__) in LIBRARIES for cls in type(thing).__mro__)
 
 
 def driver_of(thing: object) -> str:
     """Return the top package of the class, or of its base class from a known driver."""
-    packages = [cls.__module__.partition(".")[0] for cls in type(thing).__mro__]
-    known = (package for package in packages if package in DIALECTS or package == "sqlalchemy")
+    packages = [package(cls.__module__) for cls in type(thing).__mro__]
+    known = (name for name in packages if name in DIALECTS or name == "sqlalchemy")
     return next(known, packages[0])
 
 

@@ -11,9 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from zklock.fencing._sql import codes
 from zklock.fencing._sql.alchemy import Watch
-from zklock.fencing._sql.doubt import clear, doubtful
+from zklock.fencing._sql.errors import Says, clear, doubtful, says
 from zklock.fencing._sql.recognise import DIALECTS, driver_of, refuse_asynchronous
 from zklock.fencing._sql.statements import BEGIN, DDL, MYSQL_FAIL, POSTGRESQL_FAIL, Dialect
 
@@ -89,8 +88,7 @@ class Session(ABC):
         """Whether the transaction is known to be over without asking the database."""
         return False
 
-    @abstractmethod
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - drivers send everything at once
         """Send what is kept back until the commit."""
 
     def commit(self) -> None:
@@ -127,7 +125,7 @@ class Session(ABC):
         try:
             self.release(self.savepoint())
         except Exception as error:
-            if codes.no_savepoint(error):
+            if says(error) is Says.NO_SAVEPOINT:
                 return False
             raise
         return True
@@ -146,7 +144,7 @@ class Session(ABC):
         try:
             self.run("BEGIN")
         except Exception as error:
-            if codes.begun_already(error):
+            if says(error) is Says.BEGUN:
                 return True
             raise
         self.run("ROLLBACK")
@@ -187,9 +185,6 @@ class DbApiSession(Session):
             return [_as_tuple(row, names) for row in cursor.fetchall()]
         finally:
             cursor.close()
-
-    def flush(self) -> None:
-        """Do nothing: drivers send everything at once."""
 
     def _discard(self) -> None:
         # A proxy's close() gives the connection back to its pool. That of MySQL Connector sends a

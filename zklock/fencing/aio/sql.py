@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from zklock.fencing import sql
-from zklock.fencing._sql.doubt import awaited_of_the_user
-from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Tried, Work
+from zklock.fencing._sql.errors import awaited_of_the_user, told
+from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Tried, Work, pauses
 from zklock.fencing._sql.session import AlchemySession, Session
 from zklock.fencing._sql.statements import TABLE, Dialect
 from zklock.fencing.guard import Fenced, token_of
@@ -48,7 +48,7 @@ class SqlGuard(SqlMark):
 
         Several processes may call it at the same time.
         """
-        (await self._create_table()).result()
+        await self._repeat(self._make_table)
 
     async def create(self, connection: Any = None) -> None:
         """Make the mark, once; keep one that exists.
@@ -59,7 +59,7 @@ class SqlGuard(SqlMark):
         if connection is not None:
             await _alchemy(connection).run_sync(lambda inner: self._insert(self._on(inner)))
         else:
-            (await self._create()).result()
+            await self._repeat(self._make_mark)
 
     async def advance(self, connection: Any, token: Fenced) -> SqlFence:
         """Advance the mark inside the open transaction of ``connection``.
@@ -76,7 +76,7 @@ class SqlGuard(SqlMark):
 
     async def claim(self, token: Fenced, *, attempts: int = ATTEMPTS) -> None:
         """Advance the mark in a transaction of its own; see ``Guard.claim`` and ``run``."""
-        (await self._run(token, lambda *_: None, attempts)).result()
+        await self._repeat(self._fenced(token, lambda *_: None), attempts)
 
     async def run(
         self,
@@ -97,17 +97,24 @@ class SqlGuard(SqlMark):
             assert isinstance(session, AlchemySession)
             return session.awaited(lambda: awaited_of_the_user(_awaitable(change(connection))))
 
-        return (await self._run(token, work, attempts)).result()
+        return await self._repeat(self._fenced(token, work), attempts)
 
     async def highest(self) -> FencingToken | None:
         """Return the committed mark; ``None`` while no token has been seen."""
-        return (await self._highest()).result()
+        return (await self._attempt(self._read_mark)).result()
+
+    async def _repeat(self, work: Work[Result], attempts: int = ATTEMPTS) -> Result:
+        for pause in pauses(attempts):
+            if not (tried := await self._attempt(work)).lost_race():
+                return tried.result()
+            await asyncio.sleep(pause)
+        return (await self._attempt(work)).result()
 
     async def _attempt(self, work: Work[Result]) -> Tried[Result]:
         tried: Tried[Result] = Tried()
         try:
             async with contextlib.AsyncExitStack() as stack:
-                with self._told():
+                with told(self._resource):
                     opened = await stack.enter_async_context(_entered(self._connect()))
                 tried = await _alchemy(opened).run_sync(
                     lambda inner: self._try(self._on(inner), opened, work)
@@ -119,9 +126,6 @@ class SqlGuard(SqlMark):
             del tried  # else a cycle would keep the connection for as long as the error
             return Tried(error=error, done=done)
         return tried
-
-    async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 class SqlFence:

@@ -17,7 +17,8 @@ from typing import Any
 from kazoo.protocol.states import KeeperState
 
 from zklock._engine.callers import Callers, Calls
-from zklock._engine.runtime import Runtime, Sends
+from zklock._engine.ports import Transport
+from zklock._engine.runtime import Runtime
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
@@ -380,6 +381,8 @@ class _Thread:
 
         self._inner.later(run)
 
+    post = later
+
     def after(self, seconds: float, job: Job) -> Callable[[], object]:
         return self._side.after(seconds, partial(self.later, job))
 
@@ -429,9 +432,9 @@ class _Callers:
 
 
 class _Store:
-    """Sends batches (see ``runtime.Sends``); each holds a token until it is answered."""
+    """Sends batches (see ``ports.Transport``); each holds a token until it is answered."""
 
-    def __init__(self, side: Side, inner: Sends) -> None:
+    def __init__(self, side: Side, inner: Transport) -> None:
         self._side = side
         self._inner = inner
 

@@ -11,7 +11,7 @@ from zklock._engine.session import Session
 from zklock._engine.timed_thread import Job
 
 
-class Agenda:
+class TaskQueue:
     """The jobs of the pool's own thread.
 
     ``turn()`` is called there after each round of jobs. It returns whether the thread is needed any

@@ -1,0 +1,88 @@
+"""Locks that may stay with their client after a release; see ``_engine/keep.py``."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from typing import Unpack, cast
+
+from zklock._engine.attempt import Attempt
+from zklock._engine.grant import GrantOptions
+from zklock._engine.keep import Place, Waiter
+from zklock._ground.numbers import check_number
+from zklock._kazoo.client import AnyClient
+from zklock._kazoo.loops import check_thread
+from zklock._locks.base import G, LockBase, Options, default_identity
+from zklock._recipes import lock as lock_recipe
+from zklock._recipes.nodedata import KEEPS, NodeData
+
+
+class Keeps(LockBase[G]):
+    """A lock with the option ``keep``."""
+
+    def __init__(
+        self,
+        client: AnyClient,
+        path: str,
+        *,
+        keep: float | None = None,
+        **options: Unpack[Options[G]],
+    ) -> None:
+        self._keep_for = check_number(
+            "keep",
+            0.0 if keep is None else keep,
+            "seconds or None",
+            lambda it: 0 <= it < math.inf,
+            "seconds from 0 on",
+        )
+        super().__init__(client, path, **options)
+
+    def _named(self) -> str:
+        """Return the identity: by default the process's, as a kept znode outlives its acquirer."""
+        if not self._keep_for:
+            return super()._named()
+        return self._identity or default_identity(os.getpid(), "")
+
+    def _key(self, identity: str) -> object:
+        return self._path, self._KIND, identity, self._naming, self._tidy
+
+    def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
+        if not self._keep_for:
+            return None
+        self._limit(blocking, timeout)
+        check_thread("acquire()")
+        identity = self._named()
+        place: Place | None = self._session.places.get(self._key(identity))
+        if place is None or self._again() is not None:
+            return None
+        self._check_acquire()
+        terms = self._options(identity)
+        grant: G | None = None
+        rebuild = partial(place.rebuild, terms)
+        try:
+            grant = cast("G | None", place.take(terms))
+            if grant is not None:
+                self._keep(grant)
+            return grant
+        except BaseException:
+            if grant is not None:
+                grant._kept = False
+            self._session.post(rebuild)
+            if grant is not None:
+                self._drop((grant,))
+            raise
+
+    def _attempt(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
+        if not self._keep_for:
+            return super()._attempt(entry, terms)
+        contend = partial(self._contend, terms.identity)
+        key, patient = self._key(terms.identity), entry.patient
+        waiter = Waiter(self._session, key, terms, contend, patient=patient)
+        return cast("Attempt[G | None]", waiter)  # it is used as one
+
+    def _contend(self, identity: str, place: Place, patient: bool) -> Attempt[object]:
+        """Return a contender for a place."""
+        entry = self._entry(bytes(NodeData(identity.encode(), payload=KEEPS)), patient)
+        terms = GrantOptions(self._path, identity, self._GRANT, place=place)
+        return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
