@@ -520,7 +520,8 @@ def test_a_node_that_is_leaving_is_not_claimed(world: World) -> None:
     made(world)
     made(world)
     world.run()
-    assert len(mine := list(world.session._nodes)) == 2
+    mine = tuple(world.session._nodes)
+    assert len(mine) == 2
     world.latency = math.inf
     world.session.send_batch(tuple(map(Delete, mine)), lambda _: None)
     assert list(world.session._nodes) == []
