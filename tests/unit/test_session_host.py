@@ -975,7 +975,7 @@ def test_all_nodes_that_a_batch_finds_or_makes_are_its_own(world: World, first: 
     world.session._nodes.forget(mine)
     before = world.session.lease_end
     world.run(BEAT / 2)
-    asked = [*map(Exists, mine), Create(f"{PATH}/c-", b"")]
+    asked: list[Any] = [*map(Exists, mine), Create(f"{PATH}/c-", b"")]
     world.session.send_batch((*asked[first:], *asked[:first]), lambda _: None)
     world.run()
     assert sorted(world.session._nodes) == nodes(world)
