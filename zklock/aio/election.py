@@ -379,12 +379,15 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         leadership = term.leadership
         term.over.when_done(partial(call_soon, asyncio.get_running_loop(), self._news.set))
         with self._heeding(leadership.should_stop), self._heeding(leadership.lost):
-            while not leadership.should_stop.is_set():
-                if self._stopping:
-                    leadership.resign()
-                else:
-                    await self._sleep()
+            await self._until_told(leadership)
             await self._until_over(term)
+
+    async def _until_told(self, leadership: Leadership) -> None:
+        while not leadership.should_stop.is_set():
+            if self._stopping:
+                leadership.resign()
+            else:
+                await self._sleep()
 
     async def _to_the_end_of(self, term: _Term) -> None:
         """Wait for the end of a ``lead`` that was cancelled, however often this is cancelled, too.

@@ -213,17 +213,20 @@ class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
 
     async def _until(self, done: Callable[[], bool], until: float) -> bool:
         self._waiting += 1  # before the first look, so that no news is missed after it
-        loop, session = asyncio.get_running_loop(), self._session
         try:
-            while not done():
-                left = until - session.now()
-                if left <= 0:
-                    return False
-                news, limit = self._news, None if left == math.inf else left
-                await news.wait(session.limit(limit, partial(call_soon, loop, news.wake)))
-            return True
+            return await self._look_until(done, until)
         finally:
             self._waiting -= 1
+
+    async def _look_until(self, done: Callable[[], bool], until: float) -> bool:
+        loop, session = asyncio.get_running_loop(), self._session
+        while not done():
+            left = until - session.now()
+            if left <= 0:
+                return False
+            news, limit = self._news, None if left == math.inf else left
+            await news.wait(session.limit(limit, partial(call_soon, loop, news.wake)))
+        return True
 
 
 class _Callbacks(OnLoop):
