@@ -15,9 +15,8 @@ import pytest
 
 import zklock
 from tests.backends import backend_or_skip
-from tests.contract.support import SOON, Losses, granted, queued, run
+from tests.contract.support import SOON, Losses, boottime, granted, queued, run
 from tests.timed import TimedGrant, timed_grants
-from zklock._ground.clock import clock
 from zklock.testing import Ensemble, FaultProxy, wait_for
 
 pytestmark = [
@@ -74,7 +73,7 @@ class Succession:
         grant = granted(self.lock)
         waiting = run(granted, zklock.Lock(self.rival, PATH), timeout=3 * SOON)
         queued(self.rival, PATH, 2)
-        begun = clock()
+        begun = boottime()
         cut()
         won = waiting.result(3 * SOON)
         assert not grant.held
@@ -122,10 +121,10 @@ def test_a_new_leader_goes_by_the_first_timeout(
         for proxy in line.proxies[1]:
             proxy.cut()
         before = line.now.leader()
-        killed = clock()
+        killed = boottime()
         before.kill()
         wait_for(lambda: line.now.leader() is not before, 30, "another leader")
-        led.append(clock() - killed)
+        led.append(boottime() - killed)
 
     noticed, began = line.duel(cut)
     with capsys.disabled():

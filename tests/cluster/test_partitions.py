@@ -26,11 +26,10 @@ import pytest
 
 import zklock
 from tests.backends import backend_to_cut
+from tests.contract.support import LEASE_FRACTION, boottime
 from tests.stopwatch import Stopwatch
 from tests.timed import TimedGrant, timed_grants
 from zklock import Client
-from zklock._engine.lease import DEFAULT_FRACTION
-from zklock._ground.clock import clock
 from zklock.testing import Ensemble, ZooKeeperServer, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -292,7 +291,7 @@ def test_h3_killed_leader_loses_nothing(
     with duels(hosts(followers), hosts(followers), session) as (made, pool):
         hold_on(made, session, pool)
         leader.kill()
-        least = wait_for_proof(made, session, clock())
+        least = wait_for_proof(made, session, boottime())
         for duel in made:
             assert duel.grant is not None
             assert duel.grant.held
@@ -342,11 +341,11 @@ def wait_for_proof(made: list[Duel], session: float, killed: float) -> float:
 
     def renewed() -> bool:
         nonlocal least
-        now = clock()
+        now = boottime()
         left = [duel.grant.remaining() for duel in made if duel.grant is not None]
         least = min(least, *left)
         assert least > 0, "a lease ran out"
-        return now + min(left) > killed + session * DEFAULT_FRACTION
+        return now + min(left) > killed + session * LEASE_FRACTION
 
     wait_for(renewed, 60, "renewed leases", interval=0.005)
     return least

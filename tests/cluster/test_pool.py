@@ -14,8 +14,7 @@ from kazoo.client import KazooClient
 import zklock
 from tests.backends import backend_to_cut
 from tests.chaos.pool_worker import PoolWorker
-from zklock._ground.clock import clock
-from zklock._pool.nodes import PoolPaths
+from tests.contract.support import boottime
 from zklock.testing import Ensemble, wait_for
 from zklock.testing.checker import Verdict, check
 from zklock.testing.history import History, load
@@ -98,7 +97,7 @@ def verdict(folder: Path, client: KazooClient) -> Verdict:
     """Note what is left, and return what the checker says."""
     with History(folder, "director") as history:
         history.note("calm")
-        shards = PoolPaths(PATH).shards
+        shards = f"{PATH}/shards"
         for name in client.get_children(shards):
             lock = f"{shards}/{name}"
             history.note("left", lock=lock, names=client.get_children(lock))
@@ -168,12 +167,12 @@ def test_a_worker_is_cut_off_with_its_server(
     others = [hire("b", majority, "asyncio", 4.0)]
     others.append(hire("a", majority, "threads", 4.0) if leads else first)
     mine, *theirs = settled(one, *others)
-    began = clock()
+    began = boottime()
     ensemble.cut_from_peers(minority)
     wait_for(lambda: not one.owned(), SOON, "the loss of all shards")
-    noticed = clock()
+    noticed = boottime()
     after = settled(*others)
-    took = clock()
+    took = boottime()
     assert one.owned() == {}
     assert noticed - began < 4.0  # without a word from ZooKeeper
     for was, now in zip(theirs, after, strict=True):

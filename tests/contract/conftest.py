@@ -23,9 +23,8 @@ from tests.contract.fronts import FRONTS, Loop, Threads
 from tests.contract.lacking import KAZOOS
 from tests.contract.secure import Authority, secure_server
 from tests.contract.simulated import SIMULATED, FlowingClock, flowing
-from tests.contract.support import SOON, descriptors, kazoo_client
+from tests.contract.support import SOON, boottime, descriptors, kazoo_client
 from zklock import telemetry
-from zklock._ground.clock import clock
 from zklock.testing import BackendUnavailable, Simulation, ZooKeeperServer, wait_for
 from zklock.testing.external import ExternalBackend
 from zklock.testing.java import Installation, JavaBackend
@@ -145,7 +144,7 @@ def behaves_as_the_model(request: pytest.FixtureRequest) -> None:
     if TRACED.search(str(request.node.path)):
         events, subscription = request.getfixturevalue("told")
         assert subscription.flush(SOON)
-        events.append(trace.Elsewhere(at=clock()))
+        events.append(trace.Elsewhere(at=boottime()))
 
 
 def offspring() -> list[int]:

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import zklock
-from tests.contract.support import freeze
+from tests.contract.support import boottime, freeze
 from tests.contract.test_demo import parent_of
-from zklock._ground.clock import clock
 from zklock.cli.supervisor import children_of
 from zklock.testing import wait_for
 from zklock.testing.proxy import FaultProxy
@@ -163,13 +162,13 @@ def end_of(
 
         def wait() -> None:
             with lock:
-                granted.append(clock())
+                granted.append(boottime())
                 is_granted.set()
 
         waiting = threading.Thread(target=wait, daemon=True)
         waiting.start()
         wait_for(lambda: granted or len(lock.contenders()) == 2, PATIENCE, "nobody waits")
-        at = clock()
+        at = boottime()
         if granted or run.runner.poll() is not None or not run.supervisor:
             return None
         FAULTS[fault](run)

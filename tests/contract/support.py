@@ -5,6 +5,7 @@ Hundreds of child processes import this module: it imports neither pytest nor th
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -24,8 +25,6 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 import zklock
 from tests.modes import simulated
-from zklock._engine.session import Session
-from zklock._locks.threads import ThreadLock
 from zklock.testing import wait_for
 
 T = TypeVar("T")
@@ -38,6 +37,12 @@ What waits by the real clock for something that needs time of a simulation waits
 may be five times as slow.
 """
 
+LEASE_FRACTION = 2 / 3
+"""The part of the session timeout for which a lease runs, where nobody says otherwise."""
+
+RENEW_AT, EXHAUSTED_AT = 2**30, 2**31 - 2**20
+"""The sequence numbers from which on a free lock's path is made anew, and nothing is granted."""
+
 
 def children(client: Any, path: str) -> list[str]:
     """Return the names of the nodes below ``path``, by sequence number; none if it is absent."""
@@ -48,9 +53,9 @@ def children(client: Any, path: str) -> list[str]:
     return sorted(names, key=lambda name: name[-10:])
 
 
-def reaches(session: Session, time: float) -> None:
+def reaches(client: Any, time: float) -> None:
     """Wait for a time of the clock that a session goes by: in a simulation it is another one."""
-    wait_for(lambda: session.now() >= time, SOON, lambda: f"{time}, but it is {session.now()}")
+    wait_for(lambda: now_of(client) >= time, SOON, lambda: f"{time}, but it is {now_of(client)}")
 
 
 def delete(client: Any, path: str) -> None:
@@ -117,10 +122,10 @@ def _states(pid: int) -> set[str]:
     return {"a thread has just ended"}
 
 
-def granted(lock: ThreadLock, **kwargs: Any) -> zklock.Grant:
+def granted(lock: Any, **kwargs: Any) -> zklock.Grant:
     """Acquire, with a deadline for the test itself, and insist on a grant."""
     kwargs.setdefault("timeout", SOON)
-    grant = lock.acquire(**kwargs)
+    grant: zklock.Grant | None = lock.acquire(**kwargs)
     assert grant is not None, f"{lock!r} was not granted: {lock.contenders()}"
     return grant
 
@@ -195,6 +200,20 @@ def descriptors() -> list[str]:
 def boottime() -> float:
     """Return the clock of leases."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def now_of(client: Any) -> float:
+    """Return the clock that a client goes by: in a simulation it is another one."""
+    side = getattr(client.handler, "side", None)
+    return boottime() if side is None else float(side.now())
+
+
+def alive() -> int:
+    """Return how many objects of the engine's are in memory: sessions, attempts and their parts."""
+    gc.collect()
+    found = sum(type(each).__module__.startswith("zklock._engine.") for each in gc.get_objects())
+    assert found, "the engine has another name"
+    return found
 
 
 _UNMEASURED = {"interrupt", "interrupt_pool"}

@@ -14,8 +14,6 @@ from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Child, Losses, children, gone, queued, run
 from tests.contract.test_aio import aside, forever, on_loop
 from zklock import aio
-from zklock._ground.events import Event
-from zklock._ground.loss import LossReason
 from zklock.testing import wait_for
 
 Connect = Callable[..., Any]
@@ -262,7 +260,7 @@ class TestEndingIt:
         """The holder releases before the thread that hands over has another turn."""
         first, second = (zklock.LeaderElection(other, zklock_path, identity=name) for name in "ab")
 
-        class Heeded(Event):
+        class Heeded(threading.Event):
             def set(self) -> None:
                 super().set()
                 leadership.release()
@@ -424,7 +422,7 @@ class TestTasks:
         """The loop itself may be the first to notice: it looks at the clock, or reads replies."""
         leadership = await aio.LeaderElection(other, zklock_path).acquire()
         assert leadership is not None
-        leadership._lose(LossReason.LEASE_LAPSED, noticed=0.0, lease_end=0.0)
+        leadership._lose(zklock.LossReason.LEASE_LAPSED, noticed=0.0, lease_end=0.0)
         assert leadership.lost.is_set()
         assert leadership.should_stop.is_set()
         await aside(other.delete, leadership.path)

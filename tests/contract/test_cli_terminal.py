@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from tests.contract.support import freeze, gone
+from tests.contract.support import boottime, freeze, gone
 from tests.contract.test_cli import PATIENCE, Commands, await_file
 from tests.contract.test_cli_run import BEGIN, until
-from zklock._ground.clock import clock
 
 PROMPT = "now-type> "
 CTRL_C, CTRL_Z = "\x03", "\x1a"
@@ -47,9 +46,9 @@ class Session:
 
     def expect(self, text: str) -> None:
         """Wait until this is shown, behind what was expected before."""
-        deadline = clock() + PATIENCE
+        deadline = boottime() + PATIENCE
         while text not in self._seen:
-            ready = select.select([self._terminal], [], [], deadline - clock())[0]
+            ready = select.select([self._terminal], [], [], deadline - boottime())[0]
             assert ready, (text, self._seen)
             self._seen += os.read(self._terminal, 4096).decode()
         self._seen = self._seen.partition(text)[2]

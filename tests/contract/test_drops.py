@@ -20,11 +20,10 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import SOON, Losses, children, gone, granted, queued, run
+from tests.contract.support import SOON, Losses, boottime, children, gone, granted, queued, run
 from tests.modes import bounded, full
 from tests.stopwatch import Stopwatch
 from zklock import telemetry
-from zklock._ground.clock import clock
 from zklock.testing import Fault, FaultProxy, Frame, FrameKind, ZooKeeperServer, wait_for
 
 pytestmark = pytest.mark.hazard("H5", "H9")
@@ -330,7 +329,7 @@ class Cast:
             try:
                 with zklock.Lock(client, f"{path}/first"):
                     proxy.wait_for_frame(is_heartbeat, SOON)
-                began = clock()
+                began = boottime()
                 proxy.wait_until(lambda: proxy.counts.requests == proxy.counts.replies, SOON)
                 yield Stage(proxy, client, self._other(), f"{path}/lock", first, second, began)
             finally:

@@ -25,12 +25,12 @@ from tests.contract.support import (
     children,
     freeze,
     gone,
+    now_of,
     queued,
     run,
 )
 from tests.modes import bounded
 from zklock._election.base import TERM_PAUSE
-from zklock._engine.sessions import session_of
 from zklock.fencing import MemoryGuard, verify_owner
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
@@ -158,10 +158,9 @@ class TestTerms:
                 election.stop()
 
         election = zklock.LeaderElection(client, zklock_path)
-        session = session_of(client)
-        began = session.now()
+        began = now_of(client)
         election.run(lead)
-        assert session.now() - began < bounded(50 * 0.2)
+        assert now_of(client) - began < bounded(50 * 0.2)
 
     def test_are_fenced(self, client: Any, other: Any, zklock_path: str) -> None:
         with crew(client, zklock_path, "a", "b", payload="http://a:80/") as (first, second):

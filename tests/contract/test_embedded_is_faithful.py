@@ -365,8 +365,7 @@ def test_the_same_requests_get_the_same_answers(
 # Handshakes, and what no client of ours sends: frame by frame.
 
 CREATE, DELETE, EXISTS, GET, PING, AUTH_OP, CLOSE = 1, 2, 3, 4, 11, 100, -11
-REMOVE, CONTAINER, SET_WATCHES = 18, 19, 101
-SET_DATA, CHECK_WATCHES = 5, 17
+CONTAINER, SET_WATCHES = 19, 101
 FRESH = (0, bytes(16))
 CLOSED, RESET = "closed", "closed"
 """A server that closes a socket with unread bytes resets the connection."""
@@ -530,8 +529,6 @@ def misfits(hosts: str) -> Iterator[Any]:
         (EXISTS, text("/zookeeper/config") + b"\0"),
         (CREATE, text("/zookeeper/config/mine") + framed(b"") + OPEN + struct.pack(">i", 0)),
         (CREATE, text("/x") + framed(b"") + NOBODY + struct.pack(">i", 0)),
-        (18, text("/") + struct.pack(">i", 3)),
-        (17, text("/") + struct.pack(">i", 1)),
     ):
         with Raw(hosts) as raw:
             yield raw.connect()
@@ -544,7 +541,7 @@ def strings(*values: str) -> bytes:
 
 
 def watches(hosts: str) -> Iterator[Any]:
-    """Place watches again after a reconnection, and remove them."""
+    """Place watches again after a reconnection."""
     lists = strings("/again", "/none"), strings("/again", "/never"), strings("/again", "/none")
     with Raw(hosts) as raw:
         yield raw.connect()
@@ -553,62 +550,8 @@ def watches(hosts: str) -> Iterator[Any]:
         yield [raw.hear() for _ in range(6)]
         yield raw.ask(-8, SET_WATCHES, struct.pack(">q", 2**60) + strings("/again") * 3)
         yield raw.hear()
-        yield raw.ask(5, REMOVE, text("/never") + struct.pack(">i", 2))
-        yield raw.ask(6, REMOVE, text("/never") + struct.pack(">i", 3))
-        yield raw.ask(7, REMOVE, text("/again") + struct.pack(">i", 1))
         raw.link.sendall(framed(struct.pack(">ii", 8, DELETE) + text("/again") + b"\xff" * 4))
         yield [raw.hear() for _ in range(2)]
-
-
-def persistent(hosts: str) -> Iterator[Any]:
-    """Watches that stay: at a node, and at and below it."""
-    add, many = 106, 105
-    with Raw(hosts) as raw, Raw(hosts) as other:
-        yield raw.connect(), other.connect()
-        for path in "/stays", "/stays/all":
-            yield other.ask(1, CREATE, text(path) + framed(b"") + OPEN + struct.pack(">i", 0))
-        yield raw.ask(2, add, text("/stays") + struct.pack(">i", 0))
-        yield raw.ask(3, add, text("/stays/all") + struct.pack(">i", 1))
-        yield raw.ask(4, add, text("/stays") + struct.pack(">i", 2))
-        write = framed(b"x") + struct.pack(">i", -1)
-        for _ in range(2):
-            yield other.ask(5, SET_DATA, text("/stays") + write), raw.hear()
-            yield other.ask(6, SET_DATA, text("/stays/all") + write), raw.hear()
-            below = text("/stays/all/x") + framed(b"") + OPEN + struct.pack(">i", 0)
-            yield other.ask(7, CREATE, below), raw.hear()
-            yield other.ask(8, DELETE, text("/stays/all/x") + b"\xff" * 4), raw.hear()
-        yield other.ask(9, DELETE, text("/stays/all") + b"\xff" * 4), [raw.hear(), raw.hear()]
-        yield raw.ask(10, CHECK_WATCHES, text("/stays") + struct.pack(">i", 3))
-        yield raw.ask(11, REMOVE, text("/stays") + struct.pack(">i", 3))
-        yield raw.ask(12, REMOVE, text("/stays") + struct.pack(">i", 3))
-    with Raw(hosts) as raw, Raw(hosts) as other:
-        yield raw.connect(), other.connect()
-        again = strings() * 3 + strings("/stays") + strings("/deep")
-        yield raw.ask(-8, many, struct.pack(">q", 0) + again)
-        yield other.ask(1, DELETE, text("/stays") + b"\xff" * 4), raw.hear()
-        yield other.ask(2, CREATE, text("/deep") + framed(b"") + OPEN + b"\0" * 4), raw.hear()
-        yield other.ask(3, DELETE, text("/deep") + b"\xff" * 4), raw.hear()
-
-
-def command_line(hosts: str) -> Iterator[Any]:
-    """What ZooKeeper's own command line asks for, and a lock does not."""
-    ephemerals, below, me, reconfig, ttl = 103, 104, 107, 16, 21
-    with Raw(hosts) as raw:
-        yield raw.connect()
-        for number, (path, mode) in enumerate((("/mine", 0), ("/mine/a", 1), ("/mine/b", 1))):
-            made = text(path) + framed(b"") + OPEN + struct.pack(">i", mode)
-            yield raw.ask(number, CREATE, made)
-        for prefix in "/mine", "/mine/b", "/other":
-            (xid, error, names) = raw.ask(5, ephemerals, text(prefix))
-            yield xid, error, len(names), sorted(names.split(b"/mine/"))
-        for path in "/mine", "/mine/a", "/missing":
-            yield raw.ask(6, below, text(path))
-        (xid, error, who) = raw.ask(7, me)
-        yield xid, error, who[:10]  # behind it the address, which a container sees otherwise
-        yield raw.ask(8, reconfig, text("") + text("1") + text("") + b"\xff" * 8)
-        timed = text("/timed") + framed(b"") + OPEN + struct.pack(">iq", 5, 1000)
-        yield raw.ask(9, ttl, timed)
-        yield raw.ask(10, PING)
 
 
 def unknown(hosts: str) -> Iterator[Any]:
@@ -656,8 +599,6 @@ def words(hosts: str) -> Iterator[Any]:
         sizes,
         misfits,
         watches,
-        persistent,
-        command_line,
         unknown,
         proofs,
         words,

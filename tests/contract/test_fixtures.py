@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-import zklock
-from zklock.testing import Ensemble, FaultProxy, ServerError, ZooKeeperServer, expire_session
+from zklock.testing import Ensemble, FaultProxy, ServerError, expire_session
 
 pytest_plugins = ["pytester"]
 
@@ -67,17 +66,6 @@ def test_expire_session_through_a_cut_proxy(
     told = lost(client)
     zklock_proxy.restore()
     assert told.wait(DEADLINE)
-
-
-def test_a_lock_is_lost_with_its_session(
-    zklock_client: Any, zklock_path: str, zklock_expire_session: Callable[[Any], int]
-) -> None:
-    lock = zklock.Lock(zklock_client, zklock_path)
-    grant = lock.acquire()
-    assert grant is not None
-    zklock_expire_session(zklock_client)
-    assert grant.lost.wait(DEADLINE)
-    assert not grant.held
 
 
 def test_an_unstarted_client_has_no_session_to_expire() -> None:
@@ -144,14 +132,6 @@ def test_clients_are_stopped_after_the_test(
         """
     )
     on_this_server.runpytest().assert_outcomes(passed=2)
-
-
-def test_an_own_server_is_not_the_shared_one(
-    zklock_own_server: ZooKeeperServer, zklock_hosts: str
-) -> None:
-    assert zklock_own_server.hosts != zklock_hosts
-    zklock_own_server.kill()
-    assert not zklock_own_server.running
 
 
 @ENSEMBLES

@@ -23,6 +23,7 @@ from tests.contract.lasting import LASTING
 from tests.contract.support import (
     SOON,
     Losses,
+    alive,
     children,
     descriptors,
     gone,
@@ -35,7 +36,6 @@ from tests.contract.support import (
 )
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
-from zklock._engine.attempt import Attempt
 from zklock.fencing import ZooKeeperGuard, verify_owner
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 
@@ -695,6 +695,7 @@ class TestClients:
 
         with zklock.Lock(other, zklock_path):
             lock = make_lock()
+            before = alive()
             for _ in range(60):
                 assert lock.acquire(timeout=0.01) is None
             for _ in range(60):
@@ -706,7 +707,7 @@ class TestClients:
                 queued(other, zklock_path, 1)
             assert watches() <= 1  # on the holder's node, shared by all of them
             del pending
-            wait_for(lambda: not attempts_of(client), SOON, "no attempt is left in memory")
+            wait_for(lambda: alive() < before + 60, SOON, "no attempt is left in memory")
         with lock:
             pass
         wait_for(lambda: watches() == 0, SOON)
@@ -725,10 +726,3 @@ class TestClients:
             one()
         gc.collect()
         assert len(descriptors()) <= before + 2
-
-
-def attempts_of(client: Any) -> int:
-    """Return how many attempts of a client are in memory. Sessions of other tests may have some."""
-    gc.collect()
-    found = [each for each in gc.get_objects() if issubclass(type(each), Attempt)]
-    return sum(getattr(each._host, "client", None) is client for each in found)

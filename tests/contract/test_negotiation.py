@@ -15,10 +15,8 @@ import pytest
 
 import zklock
 from tests.backends import backend_or_skip
-from tests.contract.support import SOON, Losses, granted, queued, run
+from tests.contract.support import LEASE_FRACTION, SOON, Losses, boottime, granted, queued, run
 from tests.timed import TimedGrant, timed_grants
-from zklock._engine.lease import DEFAULT_FRACTION
-from zklock._ground.clock import clock
 from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
 
 pytestmark = pytest.mark.hazard("H22")
@@ -129,7 +127,7 @@ def test_a_lease_that_runs_is_shortened_with_the_session(make_line: Callable[...
     assert grant.remaining() > SHORT
     line.next()
     wait_for(lambda: line.client.handler.session_timeout == SHORT, SOON, "a shorter timeout")
-    assert grant.remaining() <= DEFAULT_FRACTION * SHORT
+    assert grant.remaining() <= LEASE_FRACTION * SHORT
 
 
 @pytest.mark.parametrize("how", ["silence", "an end"])
@@ -168,7 +166,7 @@ def test_what_a_session_began_with_counts_after_a_growth(make_line: Callable[...
         line.proxy.cut()
         line.proxies[2].cut()
         line.next()
-        started.append(clock())
+        started.append(boottime())
 
     loss, began = line.duel(cut)
     assert loss.noticed < began

@@ -21,14 +21,13 @@ import zklock
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract import workers
 from tests.contract.fronts import Steps
-from tests.contract.support import SOON, children, freeze, gone, run, tree
+from tests.contract.support import SOON, boottime, children, freeze, gone, now_of, run, tree
 from tests.contract.workers import Front, Join, joining
 from tests.modes import repeated
 from zklock import aio
 from zklock._engine import blocking
 from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
-from zklock._ground.clock import clock
 from zklock._pool import nodes
 from zklock._pool.assignment import assign
 from zklock._pool.keys import MAX_SHARDS
@@ -594,11 +593,10 @@ def test_a_failing_handler_is_called_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = zklock_connect()
-    session = session_of(client)
     times: list[float] = []
 
     def handle(shard: zklock.Shard) -> Steps:
-        times.append(session.now())
+        times.append(now_of(client))
         if len(times) < 5:
             raise ValueError("the handler's own")
         yield shard.should_stop
@@ -792,10 +790,10 @@ def test_a_crash_and_a_history_of_ownership(
     shared(one, two)
     late = processes("d", capacity=2.0)
     shared(one, two, late, counted=[6, 6, 12])
-    began = clock()
+    began = boottime()
     freeze(two.process.pid)
     wait_for(lambda: sum(counts(one, late)) == SHARDS, SOON, "redistributed")
-    history.note("pause", at=began, worker="b", until=clock())
+    history.note("pause", at=began, worker="b", until=boottime())
     os.kill(two.process.pid, signal.SIGCONT)
     shared(one, two, late, counted=[6, 6, 12])
     assert one.ask("drain", SOON)

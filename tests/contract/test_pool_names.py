@@ -14,8 +14,6 @@ from tests.contract.handlers import Named
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, children
 from tests.contract.workers import Front, Join, joining, owns, shared
-from zklock._pool import nodes
-from zklock._pool.nodes import PoolPaths
 from zklock.testing import wait_for
 
 pytestmark = LASTING
@@ -58,7 +56,7 @@ def test_shards_have_names_everywhere(join: Join, other: Any, zklock_path: str) 
         ),
         SOON,
     )
-    assert len(children(other, PoolPaths(zklock_path).shards)) == len(NAMES)
+    assert len(children(other, f"{zklock_path}/shards")) == len(NAMES)
     before = set(one.owned())
     two = join("b")
     shared([one, two], NAMES)
@@ -108,7 +106,7 @@ def test_what_was_written_over_by_the_other_kind_is_passed_over(
 ) -> None:
     one = join("a")
     owns(one, *NAMES)
-    other.set(PoolPaths(zklock_path).shards, b"2")
+    other.set(f"{zklock_path}/shards", b"2")
     wait_for(lambda: "6 shards with names stay" in caplog.text, SOON)
     two = join("b", shards=2)  # it is as it would have to be, but for the leader
     shared([one, two], NAMES)
@@ -269,7 +267,7 @@ def test_a_leader_that_is_lost_does_not_wait_for_it(
     one = join("a", assign=hanging)
     assert hanging.begun.wait(SOON)
     two = join("b")
-    election = PoolPaths(zklock_path).leader
+    election = f"{zklock_path}/leader"
     wait_for(lambda: len(children(other, election)) == 2, SOON)
     first = min(children(other, election), key=lambda name: name.rpartition("-")[2])
     other.delete(f"{election}/{first}")
@@ -305,7 +303,7 @@ def test_what_is_kept_for_one_that_crashed_is_not_asked_about(
     owns(stays, *NAMES)
     wait_for(lambda: stays.is_leader, SOON)
     # A place without a worker: what one leaves that has crashed.
-    place = nodes.PoolPaths(zklock_path).place("b")
+    place = f"{zklock_path}/returning/_b"
     said = b'{"identity": "b", "weight": 1, "delay": 600, "shards": "[\\"gone\\",\\"us\\"]"}'
     other.create(place, said, makepath=True)
     stays.set_shards([*NAMES, "gone"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -13,8 +14,7 @@ from kazoo.security import make_acl
 import zklock
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Child, children, freeze, gone
-from zklock._pool.nodes import PoolPaths, WorkerRecord
-from zklock._pool.returning import Place
+from tests.contract.workers import numbers
 from zklock.testing import wait_for
 
 Connect = Callable[..., Any]
@@ -107,7 +107,7 @@ def test_one_that_is_killed_gets_its_shards_again(
         again.tell("stop")
         assert again.hears() == "left"
         shared(here, each=SHARDS)  # it has left in order: nothing waits for it
-        gone(client, PoolPaths(zklock_path).returning)
+        gone(client, f"{zklock_path}/returning")
 
 
 def test_who_has_nothing_to_be_assigned_on_is_away(
@@ -123,13 +123,12 @@ def test_who_has_nothing_to_be_assigned_on_is_away(
         keeps(client, zklock_path, "w1", before)
         members = f"{zklock_path}/members"
         said = [
-            WorkerRecord.parse(client.get(f"{members}/{name}")[0])
-            for name in children(client, members)
+            json.loads(client.get(f"{members}/{name}")[0]) for name in children(client, members)
         ]
-        (profile,) = (it for it in said if it is not None and it.identity == "w1")
+        (profile,) = (it for it in said if it["identity"] == "w1")
         freeze(worker.process.pid)
         try:
-            client.delete(f"{zklock_path}/assigned/{profile.assigned}")
+            client.delete(f"{zklock_path}/assigned/{profile['assigned']}")
             with zklock.WorkerPool(other, zklock_path, identity="w2", **options):
                 wanted = wait_for(lambda: planned_for(here, "w2"), SOON)
         finally:
@@ -148,9 +147,8 @@ def planned_for(pool: Any, identity: str) -> dict[str | None, set[int]] | None:
 
 def kept(client: Any, path: str, identity: str) -> set[Any]:
     """Return the shards that are kept for a worker."""
-    place = PoolPaths(path).place(identity)
-    said = Place.parse(client.get(place)[0]) if client.exists(place) else None
-    return set() if said is None else set(said.shards)
+    place = f"{path}/returning/_{identity}"
+    return numbers(json.loads(client.get(place)[0])["shards"]) if client.exists(place) else set()
 
 
 def keeps(client: Any, path: str, identity: str, shards: Iterable[int]) -> None:
@@ -197,7 +195,7 @@ def test_meanwhile_nobody_has_them_and_then_they_move(
         wanted = {one.shard: one.wanted for one in here.assignment()}
         assert all(wanted[number] is None for number in numbers[first])
     # The rest of the place is for the next leader, until w1 is back or its delay is over.
-    assert children(client, PoolPaths(zklock_path).returning) == ["_w1"]
+    assert children(client, f"{zklock_path}/returning") == ["_w1"]
 
 
 def test_one_that_has_come_back_for_nothing_has_no_claim_any_more(
@@ -252,8 +250,8 @@ class TestInOrder:
                 second.resume()
                 shared(first, second, each=2)
             shared(first, each=4)
-            assert children(other, PoolPaths(zklock_path).returning) == ["_a"]
-        gone(other, PoolPaths(zklock_path).returning)
+            assert children(other, f"{zklock_path}/returning") == ["_a"]
+        gone(other, f"{zklock_path}/returning")
 
     def test_a_session_that_is_replaced(
         self,
@@ -294,7 +292,7 @@ class TestInOrder:
             shared(worker, each=2)
             keeps(other, zklock_path, "a", has(worker))
             zklock_expire_session(client)
-        gone(other, PoolPaths(zklock_path).returning)
+        gone(other, f"{zklock_path}/returning")
 
     def test_one_that_may_not_make_its_place(
         self,
@@ -304,18 +302,17 @@ class TestInOrder:
         zklock_path: str,
     ) -> None:
         """No try leaves a worker behind, which would be given shards."""
-        places = PoolPaths(zklock_path)
         options = {"shards": 2, "settle": 0.0, "retry": (0.05, 0.05)}
         with front.pool(other, zklock_path, identity="a", **options) as first:
             shared(first, each=2)
-            other.create(places.returning, acl=[make_acl("world", "anyone", read=True)])
+            other.create(f"{zklock_path}/returning", acl=[make_acl("world", "anyone", read=True)])
             second = front.pool(client, zklock_path, identity="b", rejoin_delay=LONG, **options)
             for _ in range(5):
                 with pytest.raises(zklock.AccessDenied):
                     second.start()
-            assert len(children(other, places.members)) == 1
+            assert len(children(other, f"{zklock_path}/members")) == 1
             shared(first, each=2)
-        gone(other, places.assigned)
+        gone(other, f"{zklock_path}/assigned")
 
     @pytest.mark.parametrize("part", ["/_z", ""])
     def test_what_acls_hide_stops_nobody(
@@ -327,7 +324,7 @@ class TestInOrder:
         part: str,
     ) -> None:
         """Neither the place of one worker, nor all that is kept."""
-        hidden = f"{PoolPaths(zklock_path).returning}{part}"
+        hidden = f"{zklock_path}/returning{part}"
         options = {"shards": 2, "settle": 0.0, "rejoin_delay": LONG if part else 0.0}
         acl = [make_acl("world", "anyone", write=True, create=True, delete=True)]
         other.ensure_path(hidden.rpartition("/")[0])

@@ -17,18 +17,15 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 import zklock
 from tests.contract import workers
 from tests.contract.fronts import Steps, Threads
-from tests.contract.support import SOON, Child, children, reaches, run, tree
-from tests.contract.workers import Front, Join, joining
+from tests.contract.support import SOON, Child, children, now_of, reaches, run, tree
+from tests.contract.workers import Front, Join, joining, numbers
 from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
 from zklock._election import base
-from zklock._engine.sessions import session_of
 from zklock._pool import nodes, publication, trouble
-from zklock._pool.keys import decode
 from zklock._pool.member import Membership
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.publication import Publication
-from zklock._pool.returning import Place
 from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 12
@@ -327,7 +324,7 @@ def test_garbage_in_an_assignment_is_repaired(
     wait_for(lambda: "not a list of shards; ignored" in caplog.text, SOON, "it is said")
     two = join("b")
     shared(one, two)
-    assert nodes.parse_assigned(zklock_client.get(node)[0]) == frozenset(one.owned())
+    assert Member(zklock_client, zklock_path, node, "").has() == set(one.owned())
     assert all(one.owned()[number].token == tokens[number] for number in one.owned())
 
 
@@ -340,10 +337,10 @@ class Member:
     assigned: str
     member: str
 
-    def has(self) -> frozenset[Any]:
+    def has(self) -> set[int]:
         """Return what it is to have."""
         data = self.client.get(self.assigned)[0]
-        return decode(data.decode().partition(" ")[2])
+        return numbers(data.decode().partition(" ")[2])
 
     def vanish(self) -> None:
         """Go without a word."""
@@ -456,7 +453,9 @@ def test_a_place_that_may_not_be_deleted_stops_nobody(
     shared(one)
     places = f"{zklock_path}/returning"
     zklock_client.ensure_path(places)
-    zklock_client.create(f"{places}/_gone", bytes(Place("gone", 1.0, 0.1, frozenset())))
+    zklock_client.create(
+        f"{places}/_gone", b'{"identity": "gone", "weight": 1, "delay": 0.1, "shards": ""}'
+    )
     zklock_client.set_acls(places, [make_acl("world", "anyone", read=True, admin=True)])
     two = join("b")
     shared(one, two)
@@ -638,18 +637,18 @@ def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
     zklock_client: Any,
     zklock_path: str,
 ) -> None:
-    client = zklock_connect(timeout=3.0)
+    unit = 3.0
+    client = zklock_connect(timeout=unit)
     pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
     with pool:
         shared(pool)
-        session, waits = session_of(client), []
-        unit = session.timeout
+        waits = []
         for _ in range(4):
-            came = session.now()
+            came = now_of(client)
             looper = member(zklock_client, zklock_path, "looper")
             wait_for(looper.has, SOON, "it gets shards")
-            waits.append((session.now() - came) / unit)
-            reaches(session, came + unit)
+            waits.append((now_of(client) - came) / unit)
+            reaches(client, came + unit)
             looper.vanish()
             shared(pool)
         assert waits[2] >= 1
@@ -663,17 +662,16 @@ def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
 def test_a_worker_that_has_crashed_is_not_left_out_if_nobody_else_is_there(
     front: Front, zklock_connect: Callable[..., Any], zklock_client: Any, zklock_path: str
 ) -> None:
-    client = zklock_connect(timeout=1.0)
+    unit = 1.0
+    client = zklock_connect(timeout=unit)
     pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
     with pool:
         shared(pool)
-        session = session_of(client)
-        unit = session.timeout
         for _ in range(3):
-            came = session.now()
+            came = now_of(client)
             looper = member(zklock_client, zklock_path, "looper")
             wait_for(looper.has, SOON, "it gets shards")
-            reaches(session, came + unit)
+            reaches(client, came + unit)
             looper.vanish()
         assert pool.drain(SOON)
         looper = member(zklock_client, zklock_path, "looper")

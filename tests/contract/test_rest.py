@@ -7,19 +7,18 @@ from typing import Any
 from uuid import uuid4
 
 import zklock
-from tests.contract.support import SOON, delete, passes_on, queued, reaches, run
-from zklock._engine.sessions import session_of
-from zklock._recipes import names
+from tests.contract.support import SOON, delete, now_of, passes_on, queued, run
 from zklock.testing import wait_for
 
 TIMEOUT = 4.0
 WINDOW = 0.3 * TIMEOUT  # each of the clients would write two times or more
 
 
-def written(session: Any, other: Any, stone: str, seconds: float) -> int:
-    """Return how many transactions there were in so long a while, on the clock of a session."""
+def written(client: Any, other: Any, stone: str, seconds: float) -> int:
+    """Return how many transactions there were in so long a while, on the clock of a client."""
     first = other.set(stone, b"")
-    reaches(session, session.now() + seconds)
+    until = now_of(client) + seconds
+    wait_for(lambda: now_of(client) >= until, SOON)
     last = other.set(stone, b"")
     return int(last.mzxid - first.mzxid - 1)
 
@@ -30,7 +29,7 @@ def test_waiters_far_from_their_turn_write_nothing(
     path, elsewhere = f"{zklock_path}/lock", f"{zklock_path}/elsewhere"
     other.ensure_path(path)
     other.ensure_path(elsewhere)
-    prefix = f"{path}/{names.prefix(names.Kind.EXCLUSIVE, str(uuid4()))}"
+    prefix = f"{path}/_c_{uuid4()}-lock-"
     before = [other.create(prefix, ephemeral=True, sequence=True) for _ in range(2)]
     waiting = []
     for _ in range(3):
@@ -39,10 +38,8 @@ def test_waiters_far_from_their_turn_write_nothing(
         waiting.append(run(lock.acquire))
         queued(other, path, len(before) + len(waiting))
 
-    session = session_of(client)
-
     def writes() -> int:
-        return written(session, other, elsewhere, WINDOW)
+        return written(client, other, elsewhere, WINDOW)
 
     wait_for(lambda: writes() == 0, SOON, "a while without a write")
     for node in before:
@@ -68,7 +65,7 @@ def test_holders_write_ten_times_in_a_session_timeout(
         seen: list[int] = []
 
         def enough() -> bool:
-            seen.append(written(session_of(client), other, elsewhere, TIMEOUT))
+            seen.append(written(client, other, elsewhere, TIMEOUT))
             return 8 <= seen[-1] <= 11
 
         wait_for(enough, 3 * SOON, lambda: f"writes in a session timeout: {seen}")

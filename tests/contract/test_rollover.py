@@ -16,9 +16,17 @@ import pytest
 from kazoo.recipe.lock import Lock as KazooLock
 
 import zklock
-from tests.contract.support import ROOT, SOON, children, kazoo_client, queued, run
+from tests.contract.support import (
+    EXHAUSTED_AT,
+    RENEW_AT,
+    ROOT,
+    SOON,
+    children,
+    kazoo_client,
+    queued,
+    run,
+)
 from tests.modes import repeated
-from zklock._recipes.names import EXHAUSTED_AT, RENEW_AT
 from zklock.testing import Capability, ZooKeeperServer
 
 pytestmark = pytest.mark.hazard("H2")

@@ -214,15 +214,16 @@ class TestStart:
 
     @pytest.mark.parametrize("front", ["threads", "asyncio"])
     @pytest.mark.parametrize("secure", ["SASL"], indirect=True)
+    @pytest.mark.parametrize("op", ["exists", "sasl"])
     def test_one_that_is_lost_each_time_is_no_answer(
-        self, secured: ZooKeeperServer, secure: dict[str, Any], front: str
+        self, secured: ZooKeeperServer, secure: dict[str, Any], front: str, op: str
     ) -> None:
         async def connect(hosts: str) -> None:
             await aio.connect(hosts, start_timeout=1, **secure)
 
         with FaultProxy(secured) as proxy:
             for _ in range(100):
-                proxy.drop_before_reply(op="exists")
+                proxy.drop_before_reply(op=op)
             with pytest.raises(zklock.NoAnswer):
                 if front == "threads":
                     zklock.connect(proxy.hosts, start_timeout=1, **secure)
@@ -244,7 +245,6 @@ class TestCutInTheMiddleOfSasl:
         self,
         secured: ZooKeeperServer,
         secure: dict[str, Any],
-        monkeypatch: pytest.MonkeyPatch,
         fault: str,
         n: int,
     ) -> None:
@@ -254,29 +254,12 @@ class TestCutInTheMiddleOfSasl:
                 assert armed.fired.is_set()
                 assert client.exists("/") is not None
 
-    @pytest.mark.parametrize("front", ["threads", "asyncio"])
-    def test_each_time_it_is_no_answer(
-        self, secured: ZooKeeperServer, secure: dict[str, Any], front: str
-    ) -> None:
-        async def connect(hosts: str) -> None:
-            await aio.connect(hosts, start_timeout=1, **secure)
-
-        with FaultProxy(secured) as proxy:
-            for _ in range(100):
-                proxy.drop_before_reply(op="sasl")
-            with pytest.raises(zklock.NoAnswer):
-                if front == "threads":
-                    zklock.connect(proxy.hosts, start_timeout=1, **secure)
-                else:
-                    asyncio.run(connect(proxy.hosts))
-
     @ONCE_ON_THE_WAY
     def test_a_session_is_taken_up_again(
         self,
         secured: ZooKeeperServer,
         secure: dict[str, Any],
         path: str,
-        monkeypatch: pytest.MonkeyPatch,
         fault: str,
     ) -> None:
         losses = Losses()

@@ -45,6 +45,12 @@ def shared(pools: Iterable[Any], shards: Iterable[Any]) -> None:
     wait_for(done, SOON, lambda: f"{[sorted(pool.owned()) for pool in pools]}")
 
 
+def numbers(text: str) -> set[int]:
+    """Return the shards that a text of a pool's nodes lists, such as ``0-3,7``."""
+    spans = (span.split("-") for span in text.split(",") if span)
+    return {number for span in spans for number in range(int(span[0]), int(span[-1]) + 1)}
+
+
 def owns(pool: Any, *shards: Any) -> None:
     """Wait until the worker owns these shards, and no others."""
     wait_for(lambda: set(pool.owned()) == set(shards), SOON, lambda: f"{pool.owned()}")

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.support import kazoo_client
+from tests.contract.support import EXHAUSTED_AT, RENEW_AT, kazoo_client
 from tests.interop.conftest import Players
 from tests.interop.ledger import most_at_once
 from tests.interop.test_contention import EXCLUSIVE, play
 from tests.modes import repeated
-from zklock._recipes.names import EXHAUSTED_AT, RENEW_AT
 from zklock.testing import Capability, ZooKeeperServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.hazard("H2")]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import pytest
 
@@ -20,153 +19,130 @@ from zklock._engine import attempt
 from zklock._recipes import lock as lock_recipe, steps
 
 
-@dataclass(frozen=True)
 class Seeded:
     """A wrong variant, and what is said of it, within which bounds."""
 
-    bends: tuple[Bend, ...]
-    found: str
-    bounds: Bounds
+    def __init__(self, *bends: Bend, found: str, bounds: Bounds) -> None:
+        self.bends = bends
+        self.found = found
+        self.bounds = bounds
 
 
 SEARCH = "entry.node = yield from find(entry.path, entry.uuid)"
 SEEDED = {
     # Three defences, each of which is enough: all are taken away.
     "adopts the node of another session": Seeded(
-        (
-            Bend(steps, "_find", "node.mine", "True"),
-            Bend(
-                lock_recipe,
-                "enter",
-                SEARCH,
-                f"""
+        Bend(steps, "_find", "node.mine", "True"),
+        Bend(
+            lock_recipe,
+            "enter",
+            SEARCH,
+            f"""
                 while True:
                     try:
                         {SEARCH}
                     except SessionReplaced:
                         continue
                     break""",
-            ),
-            Bend(Client, "claim", "claim.path not in self._own", "False"),
         ),
-        "is believed in",
-        Bounds(1, 2, ("connection", "session")),
+        Bend(Client, "claim", "claim.path not in self._own", "False"),
+        found="is believed in",
+        bounds=Bounds(1, 2, ("connection", "session")),
     ),
     "does not watch its own node": Seeded(
-        (Bend(steps, "watch", "(Watch(own),) if own else ()", "(own := None) or ()"),),
-        "told that it is gone",
-        Bounds(2, 1, ("node",)),
+        Bend(steps, "watch", "(Watch(own),) if own else ()", "(own := None) or ()"),
+        found="told that it is gone",
+        bounds=Bounds(2, 1, ("node",)),
     ),
     "looks for a stale uuid": Seeded(
-        (
-            Bend(
-                lock_recipe,
-                "enter",
-                "names.prefix(entry.kind, entry.uuid, entry.naming)",
-                "names.prefix(entry.kind, entry.new_uuid(), entry.naming)",
-            ),
+        Bend(
+            lock_recipe,
+            "enter",
+            "names.prefix(entry.kind, entry.uuid, entry.naming)",
+            "names.prefix(entry.kind, entry.new_uuid(), entry.naming)",
         ),
-        "left waiting",
-        Bounds(1, 1, ("connection",)),
+        found="left waiting",
+        bounds=Bounds(1, 1, ("connection",)),
     ),
     "does not sweep when it gives up before the create is answered": Seeded(
-        (
-            Bend(
-                lock_recipe,
-                "_leave",
-                "entry.uuid and (yield from find(entry.path, entry.uuid))",
-                "entry.granted and entry.uuid and (yield from find(entry.path, entry.uuid))",
-            ),
+        Bend(
+            lock_recipe,
+            "_leave",
+            "entry.uuid and (yield from find(entry.path, entry.uuid))",
+            "entry.granted and entry.uuid and (yield from find(entry.path, entry.uuid))",
         ),
-        "left behind",
-        Bounds(1, 2, ("connection", "give up")),
+        found="left behind",
+        bounds=Bounds(1, 2, ("connection", "give up")),
     ),
     "looks for a lost create without a sync": Seeded(
-        (
-            Bend(
-                steps,
-                "_find",
-                "synced, listing = yield (Sync(path), List(path))",
-                "synced, (listing,) = None, (yield (List(path),))",
-            ),
+        Bend(
+            steps,
+            "_find",
+            "synced, listing = yield (Sync(path), List(path))",
+            "synced, (listing,) = None, (yield (List(path),))",
         ),
-        "left waiting",
-        Bounds(1, 1, ("connection",)),
+        found="left waiting",
+        bounds=Bounds(1, 1, ("connection",)),
     ),
     "takes its turn when its blocker goes, without looking again": Seeded(
-        (
-            Bend(
-                lock_recipe,
-                "_take_turn",
-                "decide(standing, event)",
-                "Decision.TAKE_TURN if event is Event.BLOCKER_GONE else decide(standing, event)",
-            ),
+        Bend(
+            lock_recipe,
+            "_take_turn",
+            "decide(standing, event)",
+            "Decision.TAKE_TURN if event is Event.BLOCKER_GONE else decide(standing, event)",
         ),
-        "was granted while",
-        Bounds(3, 1, ("give up",)),
+        found="was granted while",
+        bounds=Bounds(3, 1, ("give up",)),
     ),
     "takes a lost watch for the end of its blocker": Seeded(
-        (
-            Bend(
-                attempt,
-                "_event",
-                "if fired.path is None:\n    return Event.UNWATCHED",
-                "if fired.path is None:\n    return Event.BLOCKER_GONE",
-            ),
+        Bend(
+            attempt,
+            "_event",
+            "if fired.path is None:\n    return Event.UNWATCHED",
+            "if fired.path is None:\n    return Event.BLOCKER_GONE",
         ),
-        "was granted while",
-        Bounds(2, 1, ("connection",)),
+        found="was granted while",
+        bounds=Bounds(2, 1, ("connection",)),
     ),
     "forgets what it hears before it waits": Seeded(
-        (Bend(attempt.Attempt, "_happened", "self._events = (*self._events, fired)", "pass"),),
-        "left waiting",
-        Bounds(2, 0),
+        Bend(attempt.Attempt, "_happened", "self._events = (*self._events, fired)", "pass"),
+        found="left waiting",
+        bounds=Bounds(2, 0),
     ),
     "forgets a create that was lost, and may come late": Seeded(
-        (Bend(steps, "find", "not found", "False"),),
-        "left (behind|waiting)",
-        Bounds(1, 1, ("late",)),
+        Bend(steps, "find", "not found", "False"),
+        found="left (behind|waiting)",
+        bounds=Bounds(1, 1, ("late",)),
     ),
     "takes an unanswered deletion for done": Seeded(
-        (
-            Bend(
-                steps,
-                "delete",
-                "result.why is Failure.MISSING",
-                "result.why in (Failure.MISSING, Failure.DROPPED)",
-            ),
+        Bend(
+            steps,
+            "delete",
+            "result.why is Failure.MISSING",
+            "result.why in (Failure.MISSING, Failure.DROPPED)",
         ),
-        "left behind",
-        Bounds(1, 1, ("connection",)),
+        found="left behind",
+        bounds=Bounds(1, 1, ("connection",)),
     ),
     "takes an unanswered create for not done": Seeded(
-        (Bend(lock_recipe, "enter", SEARCH, "pass"),),
-        "left waiting",
-        Bounds(1, 1, ("connection",)),
+        Bend(lock_recipe, "enter", SEARCH, "pass"),
+        found="left waiting",
+        bounds=Bounds(1, 1, ("connection",)),
     ),
     "leaves its node when it gives up": Seeded(
-        (
-            Bend(
-                lock_recipe,
-                "acquire",
-                "yield from leave(entry)\nraise",
-                "raise",
-            ),
-        ),
-        "left behind",
-        Bounds(1, 1, ("give up",)),
+        Bend(lock_recipe, "acquire", "yield from leave(entry)\nraise", "raise"),
+        found="left behind",
+        bounds=Bounds(1, 1, ("give up",)),
     ),
     "takes its turn when its blocker is gone before it can be watched": Seeded(
-        (
-            Bend(
-                lock_recipe,
-                "_take_turn",
-                "decide(standing, event)",
-                "decide(standing, event or Event.HOLDER_GONE)",
-            ),
+        Bend(
+            lock_recipe,
+            "_take_turn",
+            "decide(standing, event)",
+            "decide(standing, event or Event.HOLDER_GONE)",
         ),
-        "was granted while",
-        Bounds(3, 1, ("give up",)),
+        found="was granted while",
+        bounds=Bounds(3, 1, ("give up",)),
     ),
 }
 """What is wrong in each is said by its name."""

@@ -25,7 +25,6 @@ from docker.utils import parse_repository_tag
 from zklock.testing import composefile, reaper, snapshot
 from zklock.testing.backend import Backend, Capability, Group, Node
 from zklock.testing.errors import BackendUnavailable, NotSupported, StartFailed
-from zklock.testing.owner import Owner
 from zklock.testing.ports import LOOPBACK, free_ports
 from zklock.testing.settings import Settings
 from zklock.testing.waiting import wait_for
@@ -63,14 +62,11 @@ class ContainerBackend(Backend):
         self.engine = _engine(environ)
         self.image = _image(self.engine, environ)
         self.capabilities = frozenset(Capability)
-        reaper.remove_orphans(self.engine)
 
     def describe(self) -> str:
-        """Name the image."""
         return f"container ({self.image})"
 
     def single(self, settings: Settings) -> ContainerNode:
-        """Prepare the server of ``single.yml``."""
         (service,) = self._load("single.yml", settings).services
         return ContainerNode(
             self.engine, service, settings, free_ports()[0], scope=_Scope(self._environ)
@@ -105,7 +101,7 @@ class _Scope:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.id = secrets.token_hex(6)
-        self.labels = {reaper.OWNER_LABEL: str(Owner.current()), reaper.GROUP_LABEL: self.id}
+        self.labels = {reaper.GROUP_LABEL: self.id}
         self._environ = environ
         self._watchdog: Watchdog | None = None
 
@@ -202,7 +198,6 @@ class ContainerNode(Node):
         return self._data
 
     def start(self) -> None:
-        """Create the container if needed, and start it."""
         if self._container is None:
             self._scope.begin()
             self._create()
@@ -288,7 +283,6 @@ class ContainerNode(Node):
             self._container.wait()
 
     def pause(self) -> None:
-        """Freeze with the engine's pause."""
         if not self.running():
             raise StartFailed("a server that is down cannot be paused")
         if self._container.status != "paused":
@@ -300,7 +294,6 @@ class ContainerNode(Node):
             self._container.unpause()
 
     def running(self) -> bool:
-        """Whether the container runs or is frozen."""
         if self._container is None:
             return False
         try:
@@ -310,14 +303,12 @@ class ContainerNode(Node):
         return self._container.status in _RUNNING
 
     def log_tail(self, lines: int) -> str:
-        """Return the last lines that the container printed."""
         if self._container is None:
             return ""
         text: bytes = self._container.logs(tail=lines)
         return text.decode("utf-8", "replace").rstrip("\n")
 
     def read_snapshot(self) -> tuple[str, bytes]:
-        """Copy the newest snapshot out of the stopped container."""
         with self._archive(_SNAPSHOTS) as archive:
             members = {Path(name).name: name for name in archive.getnames()}
             newest = snapshot.newest(members)
@@ -369,19 +360,16 @@ class ContainerGroup(Group):
         ]
 
     def cut(self, index: int) -> None:
-        """Disconnect the node from the network of the peers."""
         if index not in self._cut:
             self.nodes[index].disconnect(_PEERS)
             self._cut.add(index)
 
     def heal(self, index: int) -> None:
-        """Connect the node to the network of the peers again."""
         if index in self._cut:
             self.nodes[index].connect(_PEERS)
             self._cut.discard(index)
 
     def close(self) -> None:
-        """Remove containers and networks."""
         self._scope.end(self._engine)
 
 

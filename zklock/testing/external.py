@@ -44,15 +44,12 @@ class ExternalBackend(Backend):
         self.capabilities = frozenset()
 
     def describe(self) -> str:
-        """Say that the servers are given."""
         return f"given by {HOSTS_VARIABLE}"
 
     def single(self, settings: Settings) -> ExternalNode:
-        """Take the first address; the settings have no effect."""
         return ExternalNode(*self.addresses[0])
 
     def ensemble(self, settings: Settings, size: int) -> ExternalGroup:
-        """Take the first ``size`` addresses; the settings have no effect."""
         if len(self.addresses) < size:
             raise BackendUnavailable(
                 f"an ensemble of {size} is wanted, {HOSTS_VARIABLE} names {len(self.addresses)}"
@@ -71,19 +68,15 @@ class ExternalNode(Node):
         """Do nothing: whoever runs the server has started it."""
 
     def stop(self) -> NoReturn:
-        """Not supported."""
         self._refuse("stopped")
 
     def kill(self) -> NoReturn:
-        """Not supported."""
         self._refuse("killed")
 
     def pause(self) -> NoReturn:
-        """Not supported."""
         self._refuse("paused")
 
     def resume(self) -> NoReturn:
-        """Not supported."""
         self._refuse("resumed")
 
     def _refuse(self, verb: str) -> NoReturn:
@@ -93,11 +86,9 @@ class ExternalNode(Node):
         )
 
     def running(self) -> bool:
-        """Assumed to be true."""
         return True
 
     def log_tail(self, lines: int) -> str:
-        """Return an empty text: the log is not known."""
         return ""
 
     def close(self) -> None:
@@ -111,11 +102,9 @@ class ExternalGroup(Group):
         self.nodes = [ExternalNode(host, port) for host, port in addresses]
 
     def cut(self, index: int) -> NoReturn:
-        """Not supported."""
         raise NotSupported(f"the peers given by {HOSTS_VARIABLE} cannot be cut from here")
 
     def heal(self, index: int) -> NoReturn:
-        """Not supported."""
         raise NotSupported(f"the peers given by {HOSTS_VARIABLE} cannot be cut from here")
 
     def close(self) -> None:

@@ -126,11 +126,9 @@ class JavaBackend(Backend):
         self.capabilities = frozenset(Capability)
 
     def describe(self) -> str:
-        """Say where ZooKeeper's jars come from."""
         return f"java ({self.installation.origin})"
 
     def single(self, settings: Settings) -> JavaNode:
-        """Prepare one standalone server."""
         return JavaNode(self.installation, settings, free_ports()[0])
 
     def ensemble(self, settings: Settings, size: int) -> JavaGroup:
@@ -196,7 +194,6 @@ class JavaNode(Node):
 
     @property
     def data_dir(self) -> Path:
-        """The folder with ``version-2``."""
         return self._data
 
     def start(self) -> None:
@@ -287,11 +284,9 @@ class JavaNode(Node):
             self._paused = False
 
     def running(self) -> bool:
-        """Whether Java runs or is frozen."""
         return self._process is not None and self._process.poll() is None
 
     def log_tail(self, lines: int) -> str:
-        """Return the last lines that Java printed."""
         try:
             text = self._log.read_text(errors="replace")
         except FileNotFoundError:
@@ -299,12 +294,10 @@ class JavaNode(Node):
         return "\n".join(text.splitlines()[-lines:])
 
     def read_snapshot(self) -> tuple[str, bytes]:
-        """Return the newest snapshot."""
         newest = snapshot.newest(path.name for path in (self._data / "version-2").glob("*"))
         return newest, (self._data / "version-2" / newest).read_bytes()
 
     def write_snapshot(self, name: str, content: bytes) -> None:
-        """Replace a snapshot."""
         (self._data / "version-2" / name).write_bytes(content)
 
     def close(self) -> None:
@@ -345,15 +338,12 @@ class JavaGroup(Group):
         ]
 
     def cut(self, index: int) -> None:
-        """Stop forwarding to and from this node; close nothing."""
         self._relay.cut(index)
 
     def heal(self, index: int) -> None:
-        """Forward again; first, what was held back."""
         self._relay.heal(index)
 
     def close(self) -> None:
-        """Kill all servers, remove their folders, end the relay."""
         for node in self.nodes:
             node.close()
         self._relay.close()

@@ -25,7 +25,6 @@ class EmbeddedBackend(Backend):
         self.capabilities = frozenset({Capability.CONTROL, Capability.CONFIGURE, Capability.DATA})
 
     def describe(self) -> str:
-        """Say what it is, and what it is for."""
         return f"embedded ({NOTICE})"
 
     def single(self, settings: Settings) -> EmbeddedNode:
@@ -33,7 +32,6 @@ class EmbeddedBackend(Backend):
         return EmbeddedNode(settings)
 
     def ensemble(self, settings: Settings, size: int) -> Group:
-        """Not supported."""
         raise BackendUnavailable(
             "the embedded server stands alone: an ensemble needs a container engine or Java"
         )
@@ -60,42 +58,33 @@ class EmbeddedNode(Node):
         self.port = self._server.port
 
     def start(self) -> None:
-        """Serve the data that it has."""
         self._server.start()
 
     def stop(self) -> None:
-        """End all connections, and listen no longer."""
         self._server.stop()
 
     def kill(self) -> None:
-        """Do the same: there is no order to keep."""
         self._server.stop()
 
     def pause(self) -> None:
-        """Freeze the server's thread."""
         if not self.running():
             raise StartFailed("a server that is down cannot be paused")
         self._server.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
         self._server.resume()
 
     def running(self) -> bool:
-        """Whether it serves or is frozen."""
         return self._server.running
 
     def log_tail(self, lines: int) -> str:
-        """Return an empty text: there is no log."""
         return ""
 
     def set_child_counter(self, path: str, value: int) -> bool:
-        """Write it where it is kept."""
         self._server.set_child_counter(path, value)
         return True
 
     def close(self) -> None:
-        """End it; its data are gone with this object."""
         self._server.stop()
 
 

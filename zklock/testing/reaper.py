@@ -1,4 +1,4 @@
-"""Removes containers and networks that a test process has left behind.
+"""Removes the containers and networks of a server or an ensemble.
 
 ``python -m zklock.testing.reaper GROUP`` removes those of one group. A shell runs it: the shell
 waits for the end of the test process.
@@ -9,47 +9,27 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import docker
 from docker.errors import APIError
 
-from zklock.testing.owner import Owner
 from zklock.testing.watchdog import Watchdog
 
-OWNER_LABEL = "zklock.testing.owner"
 GROUP_LABEL = "zklock.testing.group"
 
 
 def remove_group(engine: Any, group: str) -> None:
     """Remove everything with this group's label."""
-    _remove(engine, GROUP_LABEL, lambda label: label == group)
-
-
-def remove_orphans(engine: Any) -> None:
-    """Remove what belongs to processes that have ended."""
-    _remove(engine, OWNER_LABEL, _orphaned)
-
-
-def _orphaned(label: str) -> bool:
-    try:
-        return Owner.parse(label).gone()
-    except ValueError:
-        return False
-
-
-def _remove(engine: Any, label: str, chosen: Callable[[str], bool]) -> None:
-    wanted = {"label": label}
+    wanted = {"label": f"{GROUP_LABEL}={group}"}
     for container in engine.containers.list(all=True, filters=wanted, ignore_removed=True):
-        if chosen(container.labels.get(label, "")):
-            with contextlib.suppress(APIError):  # another process removes it at the same time
-                container.remove(force=True, v=True)
+        with contextlib.suppress(APIError):  # another process removes it at the same time
+            container.remove(force=True, v=True)
     for network in engine.networks.list(filters=wanted):
-        if chosen((network.attrs.get("Labels") or {}).get(label, "")):
-            with contextlib.suppress(APIError):
-                network.remove()
+        with contextlib.suppress(APIError):
+            network.remove()
 
 
 def watch(group: str, environ: Mapping[str, str] = os.environ) -> Watchdog:

@@ -45,193 +45,186 @@ from zklock._pool.threads import WorkerPool
 from zklock._recipes import abandoned, lock, names, semaphore, steps, together
 
 
-@dataclass(frozen=True)
 class Mutation:
-    """Bent code, and the plans that can show it: their kind, and their faults."""
+    """Bent code, and the plans that can show it: their kind, and their faults.
 
-    bends: tuple[Bend, ...]
-    kind: str = "lock"
-    faults: tuple[str, ...] = ()
-    troubles: int = 3
-    found: str = ""  # a pattern of what is then said
-    quick: bool = True  # whether it is looked for in each run of the tests
-    delay: float = 0.0
-    steps: int = MOST_STEPS  # a plan with more goes on and on
+    ``found`` is a pattern of what is then said, ``quick`` whether it is looked for in each run of
+    the tests. A plan with more than ``steps`` goes on and on.
+    """
+
+    def __init__(
+        self,
+        *bends: Bend,
+        kind: str = "lock",
+        faults: tuple[str, ...] = (),
+        troubles: int = 3,
+        found: str,
+        quick: bool = True,
+        delay: float = 0.0,
+        steps: int = MOST_STEPS,
+    ) -> None:
+        self.bends = bends
+        self.found = found
+        self.quick = quick
+        self.steps = steps
+        self._kind = kind
+        self._faults = faults
+        self._troubles = troubles if faults else 0
+        self._delay = delay
 
     def put_in(self) -> AbstractContextManager[None]:
         """Have the bent code run."""
         return bent(self.bends, _HOMES)
 
+    def plan(self, seed: int) -> Plan:
+        """Draw a plan that can show it."""
+        assert set(self._faults) <= {*FAULTS, *WIDER_FAULTS, INTERRUPT, AGAIN}
+        return replace(
+            plan_of(seed, (self._kind,)),
+            faults=self._faults,
+            troubles=self._troubles,
+            delay=self._delay,
+        )
+
 
 MUTATIONS = {
     "the lease keeps the first timeout of its session": Mutation(
-        (
-            Bend(Lease, "negotiated", "timeout < self.timeout", "False"),
-            Bend(Session, "_new_lease", "self._wire[1]", "self.timeout"),
-        ),
+        Bend(Lease, "negotiated", "timeout < self.timeout", "False"),
+        Bend(Session, "_new_lease", "self._wire[1]", "self.timeout"),
         faults=("restart shorter",),
         found="believed in",
     ),
     "the lease runs for the whole timeout": Mutation(
-        (
-            Bend(
-                Lease,
-                "proved",
-                "min(sent + self.fraction * self.timeout, known + (1 - _SLOW) * self.timeout)",
-                "sent + 1.25 * self.timeout",
-            ),
+        Bend(
+            Lease,
+            "proved",
+            "min(sent + self.fraction * self.timeout, known + (1 - _SLOW) * self.timeout)",
+            "sent + 1.25 * self.timeout",
         ),
         faults=("cut off", "freeze"),
         found="believed in",
         quick=False,
     ),
     "nobody ends the lease": Mutation(
-        (
-            Bend(Session, "_turn", "due = min(due, self._lease.end)", "pass"),
-            Bend(Session, "_lapse", "self._lease.end > self._clock() and not self._late", "True"),
-        ),
+        Bend(Session, "_turn", "due = min(due, self._lease.end)", "pass"),
+        Bend(Session, "_lapse", "self._lease.end > self._clock() and not self._late", "True"),
         faults=("cut off",),
         troubles=8,
         found="nobody notices",
     ),
     "lost callbacks need a new thread each": Mutation(
-        (
-            Bend(
-                Callers,
-                "run",
-                "crew.queue.put(calls)",
-                "for call in calls:\n"
-                "    with contextlib.suppress(RuntimeError):\n"
-                "        threads.start(call, 'call')\n"
-                "return",
-            ),
+        Bend(
+            Callers,
+            "run",
+            "crew.queue.put(calls)",
+            "for call in calls:\n"
+            "    with contextlib.suppress(RuntimeError):\n"
+            "        threads.start(call, 'call')\n"
+            "return",
         ),
         faults=("no threads", "expire"),
         troubles=6,
         found="nobody is told",
     ),
     "a lost grant is not told": Mutation(
-        (Bend(Session, "_lose_each", "self._outbox.add(grant._tell_loss)", "pass"),),
+        Bend(Session, "_lose_each", "self._outbox.add(grant._tell_loss)", "pass"),
         faults=("cut off",),
         found="nobody is told",
         quick=False,
     ),
     "a node is kept when its lease has lapsed": Mutation(
-        (
-            Bend(
-                Session,
-                "_lose_each",
-                "reason is LossReason.LEASE_LAPSED or several",
-                "several",
-            ),
-        ),
+        Bend(Session, "_lose_each", "reason is LossReason.LEASE_LAPSED or several", "several"),
         faults=("cut off", "freeze"),
         found="left",
         quick=False,
     ),
     "ThrottledOp is taken for the answer to a deletion": Mutation(
-        (
-            Bend(
-                steps,
-                "delete",
-                "result.why is Failure.MISSING",
-                "result.why is Failure.MISSING or result.busy",
-            ),
-            Bend(
-                Attempt,
-                "_on_reply",
-                "isinstance(result, Failed) and result.busy",
-                "False",
-            ),
+        Bend(
+            steps,
+            "delete",
+            "result.why is Failure.MISSING",
+            "result.why is Failure.MISSING or result.busy",
         ),
+        Bend(Attempt, "_on_reply", "isinstance(result, Failed) and result.busy", "False"),
         faults=("throttle",),
         found="left",
         quick=False,
     ),
     "an unanswered deletion is taken for done": Mutation(
-        (
-            Bend(
-                steps,
-                "delete",
-                "result.why is Failure.MISSING",
-                "result.why in (Failure.MISSING, Failure.DROPPED)",
-            ),
+        Bend(
+            steps,
+            "delete",
+            "result.why is Failure.MISSING",
+            "result.why in (Failure.MISSING, Failure.DROPPED)",
         ),
         faults=("lose", "cut off"),
         found="left",
         quick=False,
     ),
     "an unanswered create is taken for not done": Mutation(
-        (Bend(lock, "enter", "entry.node = yield from find(entry.path, entry.uuid)", "pass"),),
+        Bend(lock, "enter", "entry.node = yield from find(entry.path, entry.uuid)", "pass"),
         faults=("lose",),
         found="left",
         quick=False,
     ),
     "a create that may come late is not looked for again": Mutation(
-        (Bend(steps, "find", "not found", "False"),),
+        Bend(steps, "find", "not found", "False"),
         faults=LATE,
         troubles=5,
         found="left",
         quick=False,
     ),
     "a create that may come late is looked for once more": Mutation(
-        (Bend(steps, "settle", "not uuids or age >= seconds()", "True"),),
+        Bend(steps, "settle", "not uuids or age >= seconds()", "True"),
         faults=LATE,
         troubles=5,
         found="left",
         quick=False,
     ),
     "a create that has come late is not deleted": Mutation(
-        (Bend(steps, "settle", "yield from delete(path, node)", "pass"),),
+        Bend(steps, "settle", "yield from delete(path, node)", "pass"),
         faults=LATE,
         troubles=5,
         found="left",
         quick=False,
     ),
     "who gives up leaves its node": Mutation(
-        (Bend(lock, "acquire", "yield from leave(entry)\nraise", "raise"),),
+        Bend(lock, "acquire", "yield from leave(entry)\nraise", "raise"),
         faults=("cancel",),
         found="left",
     ),
     "a lost watch is not placed again": Mutation(
-        (Bend(Session, "_on_suspended", "_look_again(waiting)", "pass"),),
+        Bend(Session, "_on_suspended", "_look_again(waiting)", "pass"),
         faults=("cut", "restart"),
         found="left waiting",
         quick=False,
     ),
     "its turn comes when its blocker goes": Mutation(
-        (
-            Bend(
-                lock,
-                "_take_turn",
-                "decide(standing, event)",
-                "Decision.TAKE_TURN if event is Event.BLOCKER_GONE else decide(standing, event)",
-            ),
+        Bend(
+            lock,
+            "_take_turn",
+            "decide(standing, event)",
+            "Decision.TAKE_TURN if event is Event.BLOCKER_GONE else decide(standing, event)",
         ),
         faults=("cancel", "expire"),
         troubles=6,
         found="stands before it",
     ),
     "what waits for the connection is forgotten": Mutation(
-        (
-            Bend(
-                Session,
-                "_take_parked",
-                "parked = list(islice(self._parked, AT_ONCE))",
-                "parked = []",
-            ),
+        Bend(
+            Session, "_take_parked", "parked = list(islice(self._parked, AT_ONCE))", "parked = []"
         ),
         faults=("cut off", "restart"),
         found="left waiting",
     ),
     "a stopped client believes until it is answered": Mutation(
-        (Bend(Session, "_end_session", "self._nodes.held()", "()"),),
+        Bend(Session, "_end_session", "self._nodes.held()", "()"),
         faults=("stop client",),
         troubles=2,
         found="believed in",
     ),
     "a server that hangs is kept": Mutation(
-        (Bend(Session, "_turn", "self._handler.drop()", "pass"),),
+        Bend(Session, "_turn", "self._handler.drop()", "pass"),
         kind="semaphore",
         faults=("pause server",),
         troubles=1,
@@ -239,13 +232,11 @@ MUTATIONS = {
         quick=False,
     ),
     "a re-entrant lock forgets that it was lost": Mutation(
-        (
-            Bend(
-                kinds.Reentrant,
-                "_again",
-                "mine.grants[-1].check()",
-                "return None if not mine.grants[-1].held else mine.grants[-1]",
-            ),
+        Bend(
+            kinds.Reentrant,
+            "_again",
+            "mine.grants[-1].check()",
+            "return None if not mine.grants[-1].held else mine.grants[-1]",
         ),
         kind="re-entrant",
         faults=("expire", "freeze"),
@@ -253,131 +244,95 @@ MUTATIONS = {
         found="another grant",
     ),
     "a semaphore with permits left is refused": Mutation(
-        (
-            Bend(
-                semaphore.Entry,
-                "wait_behind",
-                "assert self.node is not None",
-                "return Event.UNWATCHED",
-            ),
+        Bend(
+            semaphore.Entry, "wait_behind", "assert self.node is not None", "return Event.UNWATCHED"
         ),
         kind="burst",
         found="enough permits",
     ),
     "a caller waits until it has withdrawn": Mutation(
-        (
-            Bend(
-                base,
-                "taken",
-                "if not come and attempt.give_up():\n    return None",
-                "if not come:\n"
-                "    await front.finished(attempt, None, abandon_made)\n"
-                "    return None",
-            ),
+        Bend(
+            base,
+            "taken",
+            "if not come and attempt.give_up():\n    return None",
+            "if not come:\n    await front.finished(attempt, None, abandon_made)\n    return None",
         ),
         faults=("cut off", "pause server"),
         found="too long",
     ),
     "a reader passes a writer": Mutation(
-        (
-            Bend(
-                names,
-                "blocks",
-                "not (before is Kind.READ and me is Kind.READ)",
-                "me is not Kind.READ",
-            ),
+        Bend(
+            names, "blocks", "not (before is Kind.READ and me is Kind.READ)", "me is not Kind.READ"
         ),
         kind="read and write",
         found="stands before it",
     ),
     "a leader is not told to stop": Mutation(
-        (
-            Bend(
-                Leadership,
-                "_set_lost",
-                "self.should_stop.set()\nsuper()._set_lost()",
-                "self.lost.set()",
-            ),
+        Bend(
+            Leadership,
+            "_set_lost",
+            "self.should_stop.set()\nsuper()._set_lost()",
+            "self.lost.set()",
         ),
         kind="election",
         faults=("expire", "cut off"),
         found="nobody is told",
     ),
     "a semaphore counts one permit too many": Mutation(
-        (
-            Bend(
-                semaphore.Entry,
-                "turn",
-                "len(listing.names) <= self._kept.limit",
-                "len(listing.names) <= self._kept.limit + 1",
-            ),
+        Bend(
+            semaphore.Entry,
+            "turn",
+            "len(listing.names) <= self._kept.limit",
+            "len(listing.names) <= self._kept.limit + 1",
         ),
         kind="semaphore",
         found="permits",
     ),
     "a token has no epoch": Mutation(
-        (
-            Bend(
-                lock,
-                "_take_turn",
-                "FencingToken(epoch, me.sequence)",
-                "FencingToken(0, me.sequence)",
-            ),
+        Bend(
+            lock, "_take_turn", "FencingToken(epoch, me.sequence)", "FencingToken(0, me.sequence)"
         ),
         found="no higher token",
     ),
     "a grant needs no lease": Mutation(
-        (Bend(Session, "_may_grant", "self._live()", "True"),),
+        Bend(Session, "_may_grant", "self._live()", "True"),
         faults=("freeze", "cut off"),
         troubles=5,
         found="without a lease",
     ),
     "a MultiLock acquires in the order given": Mutation(
-        (
-            Bend(MultiBase, "__init__", "sorted(found, key=full_path)", "found"),
-            Bend(
-                MultiBase,
-                "_order",
-                "sorted(order)",
-                "order",
-            ),
-        ),
+        Bend(MultiBase, "__init__", "sorted(found, key=full_path)", "found"),
+        Bend(MultiBase, "_order", "sorted(order)", "order"),
         kind="several",
         found="left waiting",
     ),
     "a MultiLock that is not granted keeps what it has": Mutation(
-        (
-            Bend(
-                MultiBase,
-                "_acquire",
-                "self._undo(call)\nif not complete:\n    return None",
-                "if not complete:\n    return None",
-            ),
+        Bend(
+            MultiBase,
+            "_acquire",
+            "self._undo(call)\nif not complete:\n    return None",
+            "if not complete:\n    return None",
         ),
         kind="several",
         found="has not got all",
     ),
     "an error of a MultiLock leaves it with what it has": Mutation(
-        (
-            Bend(
-                MultiBase,
-                "_acquire",
-                "try:\n    self._undo(call)\nfinally:\n    self._undo(call)\nraise",
-                "raise",
-            ),
+        Bend(
+            MultiBase,
+            "_acquire",
+            "try:\n    self._undo(call)\nfinally:\n    self._undo(call)\nraise",
+            "raise",
         ),
         kind="several",
         faults=("cancel",),
         found="has not got all",
     ),
     "a MultiLock does not look back at what it has": Mutation(
-        (
-            Bend(
-                MultiBase,
-                "_acquire",
-                "complete and all(each.held for each in call.grants.values())",
-                "complete",
-            ),
+        Bend(
+            MultiBase,
+            "_acquire",
+            "complete and all(each.held for each in call.grants.values())",
+            "complete",
         ),
         kind="several",
         faults=("expire", "delete node"),
@@ -386,44 +341,35 @@ MUTATIONS = {
         quick=False,
     ),
     "the loss of one of several locks is not told": Mutation(
-        (Bend(MultiGrantBase, "__init__", "grant._call_when_lost(self._lose)", "pass"),),
+        Bend(MultiGrantBase, "__init__", "grant._call_when_lost(self._lose)", "pass"),
         kind="several",
         faults=("expire",),
         found="a part of",
     ),
     "a MultiLock gives back the first of its locks alone": Mutation(
-        (
-            Bend(
-                MultiGrantBase,
-                "_groups",
-                "reversed(self._uses)",
-                "self._uses[:1]",
-            ),
-        ),
+        Bend(MultiGrantBase, "_groups", "reversed(self._uses)", "self._uses[:1]"),
         kind="several",
         found="has given all back",
     ),
     "a ticket leaves the contenders that are not granted": Mutation(
-        (Bend(together, "acquire", "yield from leave(entries[len(claims):])", "pass"),),
+        Bend(together, "acquire", "yield from leave(entries[len(claims):])", "pass"),
         kind="several",
         found="left",
         quick=False,
     ),
     "a ticket whose answer is lost is taken for not carried out": Mutation(
-        (Bend(together, "_enter", "made.why in _NOTHING_DONE", "True"),),
+        Bend(together, "_enter", "made.why in _NOTHING_DONE", "True"),
         kind="several",
         faults=("lose",),
         found="left",
         quick=False,
     ),
     "only the first contender of a ticket is looked for": Mutation(
-        (
-            Bend(
-                together,
-                "leave",
-                "[partial(lock.leave, entry) for entry in entries]",
-                "[partial(lock.leave, entries[0])]",
-            ),
+        Bend(
+            together,
+            "leave",
+            "[partial(lock.leave, entry) for entry in entries]",
+            "[partial(lock.leave, entries[0])]",
         ),
         kind="several",
         faults=("lose",),
@@ -431,79 +377,62 @@ MUTATIONS = {
         quick=False,
     ),
     "the first of several nodes is given back alone": Mutation(
-        (Bend(Session, "let_go", "len(grants) > 1", "False"),),
+        Bend(Session, "let_go", "len(grants) > 1", "False"),
         kind="several",
         found="left",
         quick=False,
     ),
     "a ticket passes who stands before it": Mutation(
-        (
-            Bend(
-                together,
-                "_free",
-                "standing.nearest is not None",
-                "False",
-            ),
-        ),
+        Bend(together, "_free", "standing.nearest is not None", "False"),
         kind="several",
         found="stands before it",
     ),
     "a semaphore's waiter does not give back what it has gathered": Mutation(
-        (
-            Bend(
-                semaphore.Entry,
-                "before_leaving",
-                "yield from lock_recipe.leave(self._leases[-1])",
-                "yield from ()",
-            ),
+        Bend(
+            semaphore.Entry,
+            "before_leaving",
+            "yield from lock_recipe.leave(self._leases[-1])",
+            "yield from ()",
         ),
         kind="semaphore",
         faults=("cancel",),
         found="left",
     ),
     "a shard is given back while it is worked on": Mutation(
-        (Bend(Slot, "_look", "not self._running", "True"),),
-        kind="pool",
-        found="given back",
+        Bend(Slot, "_look", "not self._running", "True"), kind="pool", found="given back"
     ),
     "the handler of a lost shard is not told": Mutation(
-        (
-            Bend(Slot, "_take_loss", "self._task.lose()", "pass"),
-            Bend(Slot, "_end", "self._task.tell()", "pass"),
-        ),
+        Bend(Slot, "_take_loss", "self._task.lose()", "pass"),
+        Bend(Slot, "_end", "self._task.tell()", "pass"),
         kind="pool",
         faults=("expire",),
         found="not told that the shard is lost",
     ),
     "a handler that was refused runs later": Mutation(
-        (
-            Bend(
-                OwnThreads,
-                "_start",
-                "thread.start()",
-                "try:\n    thread.start()\n"
-                "except RuntimeError:\n    self._waiting.append(call)\n    raise",
-            ),
+        Bend(
+            OwnThreads,
+            "_start",
+            "thread.start()",
+            "try:\n    thread.start()\n"
+            "except RuntimeError:\n    self._waiting.append(call)\n    raise",
         ),
         kind="pool",
         faults=("no threads",),
         found="given back",
     ),
     "a shard whose handler fails is left alone": Mutation(
-        (Bend(Slot, "_handled", "self._slots.callbacks.again", "False"),),
+        Bend(Slot, "_handled", "self._slots.callbacks.again", "False"),
         kind="pool",
         found="nobody handles",
         quick=False,
     ),
     "a worker does not join again after its session": Mutation(
-        (
-            Bend(
-                pool_nodes,
-                "attend",
-                "worker.forget()\ntell(b'', 0, True)\n"
-                "if replaced.final is not None:\n    raise replaced.final from None",
-                "return",
-            ),
+        Bend(
+            pool_nodes,
+            "attend",
+            "worker.forget()\ntell(b'', 0, True)\n"
+            "if replaced.final is not None:\n    raise replaced.final from None",
+            "return",
         ),
         kind="pool",
         faults=("expire",),
@@ -511,137 +440,125 @@ MUTATIONS = {
         quick=False,
     ),
     "a worker that leaves forgets a node": Mutation(
-        (
-            Bend(
-                pool_nodes,
-                "_clear",
-                "(worker.assigned, worker.owned)",
-                "(worker.assigned,)",
-            ),
+        Bend(
+            pool_nodes,
+            "_clear",
+            "(worker.assigned, worker.owned)",
+            "(worker.assigned,)",
         ),
         kind="pool",
         found="left behind",
     ),
     "a shard that is given up is not revoked": Mutation(
-        (Bend(Slot, "_end", "self._revoke()", "pass"),),
-        kind="pool",
-        found="was not revoked",
+        Bend(Slot, "_end", "self._revoke()", "pass"), kind="pool", found="was not revoked"
     ),
     "a writer is let in by one that has become a reader": Mutation(
-        (Bend(lock, "_take_turn", "me.kind is names.Kind.READ", "True"),),
+        Bend(lock, "_take_turn", "me.kind is names.Kind.READ", "True"),
         kind="read and write",
         found="stands before it",
         quick=False,
     ),
     "a request to release reaches whoever leads": Mutation(
-        (Bend(Candidacy, "asked_by", "name in asked", "asked"),),
+        Bend(Candidacy, "asked_by", "name in asked", "asked"),
         kind="election",
         faults=("expire",),
         found="nobody has asked",
     ),
     "a leader does not look who is asked later": Mutation(
-        (
-            Bend(
-                Session,
-                "_beside",
-                "own is not None and grant._terms.asked_by is not None",
-                "own is None",
-            ),
+        Bend(
+            Session,
+            "_beside",
+            "own is not None and grant._terms.asked_by is not None",
+            "own is None",
         ),
         kind="election",
         found="is not told",
     ),
     "shards are not kept for who is away": Mutation(
-        (Bend(Rebalancer, "_writes", "away = self._who_is_away()", "away = []"),),
+        Bend(Rebalancer, "_writes", "away = self._who_is_away()", "away = []"),
         kind="pool",
         found="a shard has moved",
         quick=False,
     ),
     "a worker does not say what is to be kept for it": Mutation(
-        (Bend(Membership, "_heed", "self._says_place.soon()", "pass"),),
+        Bend(Membership, "_heed", "self._says_place.soon()", "pass"),
         kind="pool",
         found="a shard has moved",
         quick=False,
     ),
     "who is away is given no time": Mutation(
-        (Bend(Absences, "look", "now + places[identity].delay", "now"),),
+        Bend(Absences, "look", "now + places[identity].delay", "now"),
         kind="pool",
         found="a shard has moved",
         quick=False,
     ),
     "telemetry is not told of a release": Mutation(
-        (Bend(Session, "let_go", "telling.released(grant, self._clock())", "pass"),),
+        Bend(Session, "let_go", "telling.released(grant, self._clock())", "pass"),
         found="no behaviour of the model",
     ),
     "an interrupted acquire leaves its contender": Mutation(
-        (Bend(base, "undo", "attempt.give_up()", "True"),),
-        faults=(INTERRUPT,),
-        found="holds",
+        Bend(base, "undo", "attempt.give_up()", "True"), faults=(INTERRUPT,), found="holds"
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
-        (Bend(base, "undo", "partial(abandon_made, attempt)", "bool"),),
+        Bend(base, "undo", "partial(abandon_made, attempt)", "bool"),
         faults=(INTERRUPT,),
         found="holds",
         quick=False,
     ),
     "a step that an interrupt has torn apart is not cleaned up": Mutation(
-        (Bend(Attempt, "_clean_up", "self._recover is None", "True"),),
+        Bend(Attempt, "_clean_up", "self._recover is None", "True"),
         faults=(INTERRUPT,),
         found="left",
         quick=False,
     ),
     "an interrupted release is not carried out": Mutation(
-        (Bend(Session, "finish", "self.let_go(grant)", "pass"),),
+        Bend(Session, "finish", "self.let_go(grant)", "pass"),
         faults=(INTERRUPT,),
         found="left",
     ),
     "what an interrupted release has ended is held": Mutation(
-        (Bend(Session, "grants", "not grant._ended", "True"),),
+        Bend(Session, "grants", "not grant._ended", "True"),
         kind="read and write",
         faults=(INTERRUPT,),
         found="this thread holds",
         quick=False,
     ),
     "a term that an interrupt has kept from its thread is not given back": Mutation(
-        (Bend(LeaderElection, "_undo", "term.end()", "term.over.come()"),),
+        Bend(LeaderElection, "_undo", "term.end()", "term.over.come()"),
         kind="election",
         faults=("no threads", INTERRUPT),
         found="left",
     ),
     "an interrupted lead is not told to stop": Mutation(
-        (Bend(LeaderElection, "_undo", "term.leadership.resign()", "pass"),),
+        Bend(LeaderElection, "_undo", "term.leadership.resign()", "pass"),
         kind="election",
         faults=(INTERRUPT,),
         found="interrupted, took",
     ),
     "a worker that was interrupted as it joined stays": Mutation(
-        (Bend(Membership, "_give_up_start", "self._depart()", "pass"),),
+        Bend(Membership, "_give_up_start", "self._depart()", "pass"),
         kind="pool",
         faults=(INTERRUPT,),
         found="come to rest|left behind",
         quick=False,
     ),
     "a second interrupt leaves a MultiLock with a part": Mutation(
-        (
-            Bend(
-                MultiBase,
-                "_acquire",
-                "try:\n    self._undo(call)\nfinally:\n    self._undo(call)",
-                "self._undo(call)",
-            ),
+        Bend(
+            MultiBase,
+            "_acquire",
+            "try:\n    self._undo(call)\nfinally:\n    self._undo(call)",
+            "self._undo(call)",
         ),
         kind="several",
         faults=(AGAIN,),
         found="holds",
     ),
     "a second interrupt has a worker join that has not started": Mutation(
-        (
-            Bend(
-                WorkerPool,
-                "_start_by",
-                "try:\n    self._give_up_start(call)\nfinally:\n    self._give_up_start(call)",
-                "self._give_up_start(call)",
-            ),
+        Bend(
+            WorkerPool,
+            "_start_by",
+            "try:\n    self._give_up_start(call)\nfinally:\n    self._give_up_start(call)",
+            "self._give_up_start(call)",
         ),
         kind="pool",
         faults=(AGAIN,),
@@ -649,37 +566,31 @@ MUTATIONS = {
         quick=False,
     ),
     "a release leaves its mark": Mutation(
-        (
-            Bend(
-                abandoned.Entry, "departure", "FREE if self.granted else self._found", "self._found"
-            ),
-        ),
+        Bend(abandoned.Entry, "departure", "FREE if self.granted else self._found", "self._found"),
         kind="tracked",
         faults=("expire",),
         found="says that abandoned is",
     ),
     "who queues again removes the mark of the holder": Mutation(
-        (Bend(abandoned.Entry, "departure", "self._marked != node", "self._mark is None"),),
+        Bend(abandoned.Entry, "departure", "self._marked != node", "self._mark is None"),
         kind="tracked",
         faults=("slow", "expire"),
         found="its mark is not",
         quick=False,
     ),
     "who gives up leaves its own mark": Mutation(
-        (Bend(abandoned.Entry, "departure", "self._marked != node", "not self.granted"),),
+        Bend(abandoned.Entry, "departure", "self._marked != node", "not self.granted"),
         kind="tracked",
         faults=("slow", "cancel"),
         found="says that abandoned is",
         quick=False,
     ),
     "who has waited for one abandoned grant does not wait for the next": Mutation(
-        (
-            Bend(
-                abandoned.Entry,
-                "turn",
-                "self._found not in (FREE, self._waited)",
-                "self._found != FREE and self._waited == FREE",
-            ),
+        Bend(
+            abandoned.Entry,
+            "turn",
+            "self._found not in (FREE, self._waited)",
+            "self._found != FREE and self._waited == FREE",
         ),
         kind="tracked",
         faults=("slow", "expire"),
@@ -688,14 +599,14 @@ MUTATIONS = {
         delay=1.0,
     ),
     "nobody waits after an abandoned grant": Mutation(
-        (Bend(abandoned.Entry, "turn", "yield Pause(left)", "pass"),),
+        Bend(abandoned.Entry, "turn", "yield Pause(left)", "pass"),
         kind="tracked",
         faults=("expire",),
         found="after one that was abandoned",
         delay=1.0,
     ),
     "the delay is over where its beginning was noted": Mutation(
-        (Bend(abandoned.Entry, "_delay", "return self.delay - ago", "return 0.0"),),
+        Bend(abandoned.Entry, "_delay", "return self.delay - ago", "return 0.0"),
         kind="tracked",
         faults=("expire", "cancel"),
         troubles=6,
@@ -704,7 +615,7 @@ MUTATIONS = {
         quick=False,
     ),
     "a contender stays where its mark may not be removed": Mutation(
-        (Bend(steps, "delete", "result.node is not None", "False"),),
+        Bend(steps, "delete", "result.node is not None", "False"),
         kind="tracked",
         faults=(FORBID,),
         troubles=6,
@@ -712,7 +623,7 @@ MUTATIONS = {
         quick=False,
     ),
     "a tidy release removes the path whatever is marked there": Mutation(
-        (Bend(steps, "delete", "empties and not marked", "empties"),),
+        Bend(steps, "delete", "empties and not marked", "empties"),
         kind="tracked",
         faults=("slow", "delete node"),
         troubles=20,
@@ -720,36 +631,32 @@ MUTATIONS = {
         quick=False,
     ),
     "the thread of a session does not start again": Mutation(
-        (Bend(TimedThread, "_run", "del self._runs[None]", "pass"),),
+        Bend(TimedThread, "_run", "del self._runs[None]", "pass"),
         faults=(START_AGAIN,),
         found="left waiting",
     ),
     "a client that was started again is still over": Mutation(
-        (Bend(Session, "_on_gone", "only_seen and not states.over(self.client)", "False"),),
+        Bend(Session, "_on_gone", "only_seen and not states.over(self.client)", "False"),
         faults=(START_AGAIN,),
         troubles=6,
         found="goes on and on",
         steps=20_000,  # its queue grows, and each step with it
     ),
     "who is refused leaves its contender": Mutation(
-        (
-            Bend(
-                lock,
-                "acquire",
-                "yield from leave(entry)\nraise",
-                "try:\n    raise\nexcept AccessDenied:\n    raise\n"
-                "except Exception:\n    yield from leave(entry)\n    raise",
-            ),
+        Bend(
+            lock,
+            "acquire",
+            "yield from leave(entry)\nraise",
+            "try:\n    raise\nexcept AccessDenied:\n    raise\n"
+            "except Exception:\n    yield from leave(entry)\n    raise",
         ),
         faults=(FORBID,),
         troubles=6,
         found="left",
     ),
     "a contender stays where a permit is refused": Mutation(
-        (
-            Bend(lock, "enter", "created.why is Failure.DENIED", "False"),
-            Bend(lock, "_leave", "denied = error", "raise"),
-        ),
+        Bend(lock, "enter", "created.why is Failure.DENIED", "False"),
+        Bend(lock, "_leave", "denied = error", "raise"),
         kind="semaphore",
         faults=(FORBID,),
         troubles=20,
@@ -757,14 +664,14 @@ MUTATIONS = {
         quick=False,
     ),
     "nobody looks again without an event": Mutation(
-        (Bend(Watchers, "take_turns", "len(self._paths) * seconds / LOOK_AGAIN", "0"),),
+        Bend(Watchers, "take_turns", "len(self._paths) * seconds / LOOK_AGAIN", "0"),
         faults=(FORBID,),
         troubles=6,
         found="left waiting",
         quick=False,
     ),
     "who waits for a lease is not told that it is refused": Mutation(
-        (Bend(Session, "_beaten", "attempt.refused(copy_error(failed.error))", "pass"),),
+        Bend(Session, "_beaten", "attempt.refused(copy_error(failed.error))", "pass"),
         faults=(FORBID,),
         troubles=6,
         found="left waiting",
@@ -789,7 +696,7 @@ def detect(mutation: Mutation, most: int) -> Detected | None:
     steps_taken = 0
     with mutation.put_in():
         for seed in range(most):
-            world = World(seed, _plan(mutation, seed))
+            world = World(seed, mutation.plan(seed))
             world.system.most_steps = mutation.steps
             try:
                 world.run()
@@ -797,13 +704,3 @@ def detect(mutation: Mutation, most: int) -> Detected | None:
                 return Detected(seed, steps_taken + world.system.steps, violation)
             steps_taken += world.system.steps
     return None
-
-
-def _plan(mutation: Mutation, seed: int) -> Plan:
-    assert set(mutation.faults) <= {*FAULTS, *WIDER_FAULTS, INTERRUPT, AGAIN}
-    return replace(
-        plan_of(seed, (mutation.kind,)),
-        faults=mutation.faults,
-        troubles=mutation.troubles if mutation.faults else 0,
-        delay=mutation.delay,
-    )

@@ -6,7 +6,7 @@ import pytest
 
 from zklock._ground.clock import clock
 from zklock.testing.demo.events import Event
-from zklock.testing.demo.log import SETTLE, Interrupted, Log
+from zklock.testing.demo.log import Interrupted, Log
 
 
 def event(at: float, what: str = "look") -> Event:
@@ -34,15 +34,6 @@ def test_what_has_just_happened_is_kept_back() -> None:
     assert len(told) == 1
 
 
-def test_equal_times_keep_their_order() -> None:
-    told: list[str] = []
-    log = Log(lambda it: told.append(it.what))
-    for what in "abcabc":
-        log.add(event(1.0, what))
-    log.flush()
-    assert told == list("abcabc")
-
-
 def test_a_wait_ends_with_the_event() -> None:
     log = Log(lambda _: None)
     timer = threading.Timer(0.05, log.add, [event(clock(), "granted")])
@@ -67,12 +58,3 @@ def test_a_failure_ends_every_wait() -> None:
         log.wait(lambda _: None, 10.0, "a grant")
     with pytest.raises(Interrupted, match=r"^w3 ended$"):
         log.rest(10.0)
-
-
-def test_waiting_tells_meanwhile() -> None:
-    told: list[Event] = []
-    log = Log(told.append)
-    log.add(event(clock() - 2 * SETTLE))
-    with pytest.raises(Interrupted):
-        log.wait(lambda _: None, 0.01, "nothing")
-    assert len(told) == 1

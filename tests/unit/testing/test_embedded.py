@@ -109,18 +109,6 @@ def connected(client: KazooClient) -> None:
 
 
 class TestItsLife:
-    def test_a_lock_works(self, server: EmbeddedServer) -> None:
-        client = zklock.connect(server.hosts)
-        try:
-            lock = zklock.Lock(client, "/locks/report")
-            with lock as grant:
-                assert grant.held
-                assert [each.token for each in lock.contenders()] == [grant.token]
-            assert lock.contenders() == []
-        finally:
-            client.stop()
-            client.close()
-
     def test_kazoos_own_recipes_work(self, server: EmbeddedServer, join: Join) -> None:
         first, second = join(server), join(server)
         for make in ("Lock", "ReadLock", "WriteLock"):
@@ -227,17 +215,6 @@ class TestFaults:
         assert client.client_id == session
         assert (client.exists("/x") is not None) == carried_out
 
-    def test_a_lock_survives_a_lost_reply(self, server: EmbeddedServer) -> None:
-        client = zklock.connect(server.hosts)
-        try:
-            fault = server.lose_reply("create2")
-            with zklock.Lock(client, "/lock", timeout=SOON) as grant:
-                fault.wait(SOON)
-                assert grant.held
-        finally:
-            client.stop()
-            client.close()
-
     def test_pings_count_only_if_they_are_named(self, server: EmbeddedServer, join: Join) -> None:
         client = join(server, 1.0)
         any_, ping = server.throttle(), server.throttle("ping")
@@ -282,14 +259,6 @@ class TestFaults:
         assert client.client_id != session
         with pytest.raises(ServerError, match="over already"):
             server.expire(session)
-
-    def test_the_public_way_to_expire_a_session_works(
-        self, server: EmbeddedServer, join: Join
-    ) -> None:
-        client = join(server)
-        told = lost(client)
-        expire_session(client)
-        assert told.wait(SOON)
 
     def test_a_session_whose_server_closes_before_it_answers_is_asked_for_again(
         self, server: EmbeddedServer, join: Join

@@ -168,13 +168,3 @@ def test_the_command_that_is_asked_for_help_installs_nothing(
         assert ended.value.code == status
     assert "as root" in capsys.readouterr().out
     assert not machine.commands
-
-
-def test_the_command_says_which_backends_there_are(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("ZKLOCK_TEST_BACKEND", "jaav")
-    assert module.main() == 1
-    assert (
-        capsys.readouterr().err == "no backend 'jaav'; there are container, java, hosts, embedded\n"
-    )

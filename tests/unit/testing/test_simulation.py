@@ -17,7 +17,7 @@ import pytest
 
 import zklock
 from tests.at_once import at_once
-from zklock import aio, telemetry
+from zklock import aio
 from zklock._ground.clock import clock as monotonic_clock
 from zklock.testing import ServerError, Simulation, simulated, wait_for
 from zklock.testing.simulation import world
@@ -132,12 +132,6 @@ class TestTime:
             assert grant.held
             assert grant.remaining() >= LEASE - TIMEOUT / 10 - 1e-6
 
-    def test_an_idle_client_keeps_its_session(self, sim: Simulation, client: Any) -> None:
-        session = client.client_id
-        sim.advance(30 * TIMEOUT)
-        assert client.connected
-        assert client.client_id == session
-
     def test_a_first_lock_after_an_idle_time_is_granted_at_once(
         self, sim: Simulation, client: Any
     ) -> None:
@@ -152,23 +146,6 @@ class TestTime:
             sim.advance(5 * TIMEOUT)
             assert outside.exists("/") is not None
             assert outside.client_id == session
-
-    def test_heartbeats_are_sent_ten_times_per_timeout(self, sim: Simulation, client: Any) -> None:
-        beats: list[float] = []
-
-        def hear(event: telemetry.Event) -> None:
-            if isinstance(event, telemetry.HeartbeatSent):
-                beats.append(event.at)
-
-        heard = telemetry.subscribe(hear)
-        try:
-            acquired(zklock.Lock(client, PATH))
-            sim.advance(5.0)
-            assert heard.flush(SOON)
-        finally:
-            heard.close()
-        late = [at for at in beats if at > 0]
-        assert late == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0])
 
     def test_threads_that_move_the_clock_at_once_move_it_forward(
         self, sim: Simulation, client: Any
@@ -333,14 +310,6 @@ class TestPause:
             sim.advance(1.0)
         assert grant.held
 
-    def test_others_go_on(self, sim: Simulation, client: Any, other: Any) -> None:
-        sim.pause(client)
-        lock = zklock.Lock(other, PATH)
-        grant = acquired(lock)
-        sim.advance(2 * TIMEOUT)
-        assert grant.held
-        lock.release()
-
     def test_a_partition_outlasts_a_pause(self, sim: Simulation, client: Any) -> None:
         sim.partition(client)
         sim.pause(client)
@@ -422,69 +391,8 @@ class TestWaits:
         assert sim.run(lambda: lock.acquire(blocking=False)) is None
         assert sim.now == 6.0
 
-    def test_several_locks_have_one_limit(self, sim: Simulation, client: Any, other: Any) -> None:
-        acquired(zklock.Lock(client, "/locks/b"))
-        both = zklock.MultiLock([zklock.Lock(other, "/locks/a"), zklock.Lock(other, "/locks/b")])
-        assert sim.run(lambda: both.acquire(timeout=12.0)) is None
-        assert sim.now == 12.0
-
-    def test_a_semaphore(self, sim: Simulation, client: Any, other: Any) -> None:
-        first = zklock.Semaphore(client, "/permits", limit=1)
-        acquired(first)
-        second = zklock.Semaphore(other, "/permits", limit=1)
-        assert sim.run(lambda: second.acquire(timeout=3.0)) is None
-        sim.partition(client)
-        assert sim.run(second.acquire) is not None
-        assert 3.0 + TIMEOUT <= sim.now <= 4.5 + TIMEOUT
-
-
-def ended(sim: Simulation, threads: list[threading.Thread]) -> bool:
-    """Let time pass; return whether all threads have ended."""
-    sim.advance(0.5)
-    return not any(thread.is_alive() for thread in threads)
-
-
-def wait_until_standing(election: zklock.LeaderElection, number: int) -> None:
-    wait_for(lambda: len(election.members()) == number, SOON)
-
 
 class TestElection:
-    def test_a_cut_off_leader_steps_down_before_the_next_one_leads(
-        self, sim: Simulation, client: Any, other: Any
-    ) -> None:
-        story: list[tuple[str, float]] = []
-        stop = threading.Event()
-
-        def lead(name: str) -> Any:
-            def leads(leadership: zklock.Leadership) -> None:
-                story.append((f"{name} leads", sim.now))
-                leadership.should_stop.wait()
-                story.append((f"{name} stops", sim.now))
-
-            return leads
-
-        threads = []
-        for name, each in (("a", client), ("b", other)):
-            election = zklock.LeaderElection(each, "/leader", identity=name)
-            thread = threading.Thread(
-                target=lambda election=election, name=name: election.run(lead(name), stop=stop),
-                daemon=True,
-            )
-            thread.start()
-            threads.append(thread)
-            wait_until_standing(election, len(threads))
-        wait_for(lambda: len(story) == 1, SOON)
-        sim.partition(client)
-        sim.advance(LEASE)
-        wait_for(lambda: len(story) == 2, SOON)
-        sim.advance(TIMEOUT)
-        wait_for(lambda: len(story) == 3, SOON)
-        assert [what for what, _ in story] == ["a leads", "a stops", "b leads"]
-        assert story[1][1] == pytest.approx(LEASE)
-        sim.heal(client)
-        stop.set()
-        wait_for(lambda: ended(sim, threads), SOON)
-
     def test_a_grace_that_the_clock_does_not_show_is_over_in_a_moment(
         self, sim: Simulation, client: Any
     ) -> None:
@@ -593,18 +501,6 @@ class TestAsyncio:
 
         asyncio.run(main())
 
-    def test_a_wait_ends_by_this_clock(self, sim: Simulation, client: Any, other: Any) -> None:
-        async def main() -> None:
-            assert await aio.Lock(client, PATH).acquire() is not None
-            waiting = asyncio.create_task(aio.Lock(other, PATH).acquire(timeout=30.0))
-            await sim.aio_advance(29.0)
-            assert not waiting.done()
-            await sim.aio_advance(1.0)
-            assert waiting.done()
-            assert await waiting is None
-
-        asyncio.run(main())
-
     def test_tasks_go_on_between_two_moments(self, sim: Simulation, client: Any) -> None:
         async def main() -> None:
             blocked = aio.Lock(client, PATH)
@@ -676,21 +572,6 @@ class TestTheObject:
         acquired(zklock.Lock(client, PATH, on_lost=advance))
         sim.expire(client)
         assert ["callback" in str(each) for each in errors] == [True]
-
-    def test_a_callback_that_waits_in_zklock_holds_nothing_up(
-        self, sim: Simulation, client: Any, other: Any
-    ) -> None:
-        got: list[object] = []
-
-        def again(loss: zklock.Loss) -> None:
-            got.append(zklock.Lock(client, PATH).acquire(timeout=4.0))
-
-        acquired(zklock.Lock(client, PATH, on_lost=again))
-        blocker = queue(sim, zklock.Lock(other, PATH))
-        sim.expire(client)
-        assert blocker.join() is not None
-        sim.advance(4.0)
-        wait_for(lambda: got == [None], SOON)
 
     def test_a_callback_that_waits_for_another_client_holds_nothing_up(
         self, sim: Simulation, client: Any, other: Any
@@ -770,10 +651,6 @@ class TestTheObject:
             acquired(zklock.Lock(stopped, PATH))
             stopped.stop()
             sim.advance(3 * TIMEOUT)
-
-    def test_says_what_it_is(self, sim: Simulation, client: Any) -> None:
-        sim.advance(2.5)
-        assert repr(sim) == "<Simulation at 2.5 s, 1 clients>"
 
 
 def story(sim: Simulation) -> list[tuple[float, str]]:

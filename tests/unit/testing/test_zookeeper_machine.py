@@ -11,13 +11,11 @@ from zklock._wire.codec import (
     SEQUENTIAL,
     Acl,
     Op,
-    Stat,
 )
 from zklock.testing.zookeeper.machine import Machine, Rules
 from zklock.testing.zookeeper.messages import (
     OPEN,
     Answer,
-    Check,
     Close,
     Code,
     Connect,
@@ -33,16 +31,12 @@ from zklock.testing.zookeeper.messages import (
     HangUp,
     Message,
     Multi,
-    Perms,
     Ping,
-    RemoveWatches,
     Request,
     SetAcl,
     SetData,
-    SetWatches,
     Sync,
     Unreadable,
-    WatchKind,
 )
 from zklock.testing.zookeeper.tree import COUNTER_END
 
@@ -118,15 +112,6 @@ def numbered(path: str) -> Create:
 
 
 class TestNodes:
-    def test_the_root_looks_as_in_a_new_server(self, world: World) -> None:
-        stat = world.do("a", Exists("/"))
-        assert stat == Stat(0, 0, 0, 0, 0, -1, 0, 0, 0, 1, 0)
-        assert world.do("a", GetChildren("/"))[0] == ["zookeeper"]
-
-    def test_null_is_not_empty(self, world: World) -> None:
-        world.do("a", Create("/x", None))
-        assert world.do("a", GetData("/x"))[0] is None
-
     @pytest.mark.parametrize(
         ("request_", "code"),
         [
@@ -156,7 +141,6 @@ class TestNodes:
             (GetChildren("/none"), Code.NO_NODE),
             (GetAcl("/none"), Code.NO_NODE),
             (SetAcl("/none", OPEN), Code.NO_NODE),
-            (RemoveWatches("/none", WatchKind.ANY), Code.NO_WATCHER),
             (Unreadable(Op.CREATE), Code.MARSHALLING_ERROR),
         ],
     )
@@ -189,27 +173,6 @@ class TestNumbers:
         assert world.do("a", numbered("/p/m-"))[0] == "/p/m-2147483647"
 
 
-class TestTransactions:
-    def test_all_or_nothing(self, world: World) -> None:
-        world.do("a", Create("/x", b"0"))
-        before = {path: node.stat() for path, node in world.machine.tree.nodes.items()}
-        world.do("b", GetData("/x", True))
-        parts = (
-            Create("/y", b""),
-            Create("/y/z", b""),
-            SetData("/x", b"1"),
-            Delete("/y/z"),
-            Delete("/none"),
-            Check("/x"),
-            Delete("/x"),
-        )
-        results = world.do("a", Multi(parts))
-        codes = [code for _, (code,) in results]
-        assert codes == [0, 0, 0, 0, Code.NO_NODE, *[Code.RUNTIME_INCONSISTENCY] * 2]
-        assert {path: node.stat() for path, node in world.machine.tree.nodes.items()} == before
-        assert world.take("b") == []
-
-
 class TestWatches:
     def test_they_end_with_their_connection(self, world: World) -> None:
         world.do("b", GetChildren("/", True))
@@ -217,33 +180,6 @@ class TestWatches:
         world.do("a", Create("/x", b""))
         assert world.take("b") == []
         assert world.machine.watches.by_path() == {}
-
-    def test_they_are_taken_along_to_a_new_connection(self, world: World) -> None:
-        for path in ("/same", "/written", "/parent"):
-            world.do("a", Create(path, b""))
-        seen = world.machine.zxid
-        world.do("a", SetData("/written", b""))
-        world.do("a", Create("/parent/child", b""))
-        world.do("a", Create("/made", b""))
-        data, exists = ("/same", "/written", "/gone"), ("/made", "/never")
-        world.do("b", SetWatches(seen, data, exists, ("/same", "/parent", "/gone")))
-        assert world.take("b") == [
-            Event(EventKind.DATA_CHANGED, "/written"),
-            Event(EventKind.DELETED, "/gone"),
-            Event(EventKind.CREATED, "/made"),
-            Event(EventKind.CHILDREN_CHANGED, "/parent"),
-            Event(EventKind.DELETED, "/gone"),
-        ]
-        assert world.machine.watches.by_path() == {"/same": ["b"], "/never": ["b"]}
-
-
-class TestAcls:
-    OURS = (Acl(Perms.ALL, "auth", ""),)
-
-    def test_nobody_may_change_the_configuration(self, world: World) -> None:
-        assert world.do("a", Exists("/zookeeper/config")).aversion == -1
-        for request in (SetData("/zookeeper/config", b""), Create("/zookeeper/config/x", b"")):
-            assert world.fails("a", request) is Code.NO_AUTH
 
 
 class TestSessions:

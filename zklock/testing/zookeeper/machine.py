@@ -30,7 +30,6 @@ from zklock._wire.codec import (
 from zklock.testing.zookeeper import acl
 from zklock.testing.zookeeper.acl import Identity
 from zklock.testing.zookeeper.messages import (
-    AddWatch,
     Answer,
     Auth,
     Check,
@@ -38,7 +37,6 @@ from zklock.testing.zookeeper.messages import (
     Code,
     Connect,
     Connected,
-    CountBelow,
     Create,
     Delete,
     Event,
@@ -47,7 +45,6 @@ from zklock.testing.zookeeper.messages import (
     GetAcl,
     GetChildren,
     GetData,
-    GetEphemerals,
     HangUp,
     Message,
     Multi,
@@ -55,7 +52,6 @@ from zklock.testing.zookeeper.messages import (
     Perms,
     Ping,
     Reconfig,
-    RemoveWatches,
     Request,
     SetAcl,
     SetData,
@@ -63,7 +59,6 @@ from zklock.testing.zookeeper.messages import (
     Sync,
     Unknown,
     Unreadable,
-    WhoAmI,
 )
 from zklock.testing.zookeeper.sessions import Session, Sessions
 from zklock.testing.zookeeper.tree import (
@@ -86,7 +81,6 @@ T = TypeVar("T")
 _NO_PASSWORD = bytes(16)
 _MODES = range(5)
 _TTL_MODES = range(5, 7)
-_PERSISTENT, _RECURSIVE = range(2)
 Body: TypeAlias = tuple[Any, ...]
 Write: TypeAlias = Part | SetAcl | Multi | Reconfig
 _WRITES = (Create, Delete, SetData, Check, SetAcl, Multi, Reconfig)
@@ -478,21 +472,7 @@ class Machine(Generic[C]):
             case GetAcl(path):
                 node = self._readable(link, path, Perms.READ | Perms.ADMIN)
                 return acl.shown(node, link.who), node.stat()
-            case GetEphemerals() | CountBelow() | WhoAmI():
-                return self._counted(link, request)
         return self._other(connection, request)
-
-    def _counted(self, link: _Link[C], request: GetEphemerals | CountBelow | WhoAmI) -> Body:
-        match request:
-            case GetEphemerals(prefix):
-                mine = self.tree.ephemerals.get(link.session.id, ())
-                return ([path for path in mine if path.startswith(prefix)],)
-            case CountBelow(path):
-                self._readable(link, path, Perms.READ)
-                start = f"{path.rstrip('/')}/"
-                return (sum(it.startswith(start) and it != "/" for it in self.tree.nodes),)
-            case WhoAmI():
-                return ([(one.scheme, _user(one)) for one in link.who],)
 
     def _readable(self, link: _Link[C], path: str, wanted: int) -> Znode:
         node = self.tree.find(path)
@@ -507,20 +487,6 @@ class Machine(Generic[C]):
                 return (path,)
             case SetWatches():
                 self._set_watches(connection, request)
-                return ()
-            case AddWatch(path, mode):
-                if mode not in {_PERSISTENT, _RECURSIVE}:
-                    raise Refused(Code.MARSHALLING_ERROR)
-                self.watches.always(path, connection, recursive=mode == _RECURSIVE)
-                return (0,)
-            case RemoveWatches(path, kind, op):
-                found = (
-                    self.watches.of(path, connection, kind)
-                    if op is Op.CHECK_WATCHES
-                    else self.watches.remove(path, connection, kind)
-                )
-                if not found:
-                    raise Refused(Code.NO_WATCHER)
                 return ()
             case Unreadable(op):
                 self.zxid += op in _TRANSACTIONS
@@ -558,14 +524,6 @@ class Machine(Generic[C]):
         place(request.data, written, self.watches.on_data)
         place(request.exists, made, self.watches.on_data)
         place(request.children, populated, self.watches.on_children)
-        for path in request.persistent:
-            self.watches.always(path, connection, recursive=False)
-        for path in request.recursive:
-            self.watches.always(path, connection, recursive=True)
-
-
-def _user(who: Identity) -> str:
-    return who.id.partition(":")[0] if who.scheme == "digest" else who.id
 
 
 def _valid(path: str) -> None:

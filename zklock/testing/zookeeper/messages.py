@@ -33,7 +33,6 @@ class Code(enum.IntEnum):
     INVALID_ACL = -114
     AUTH_FAILED = -115
     NOT_READ_ONLY = -119
-    NO_WATCHER = -121
     RECONFIG_DISABLED = -123
     THROTTLED_OP = -127
 
@@ -179,59 +178,13 @@ class SetWatches(NamedTuple):
     data: Sequence[str]
     exists: Sequence[str]
     children: Sequence[str]
-    persistent: Sequence[str] = ()
-    recursive: Sequence[str] = ()
     op: Op = Op.SET_WATCHES
-
-
-class AddWatch(NamedTuple):
-    """Watch until it is removed: the node (mode 0), or all at and below it (mode 1)."""
-
-    path: str
-    mode: int
-    op: Op = Op.ADD_WATCH
-
-
-class GetEphemerals(NamedTuple):
-    """List one's own ephemeral nodes whose paths begin like this."""
-
-    prefix: str
-    op: Op = Op.GET_EPHEMERALS
-
-
-class CountBelow(NamedTuple):
-    """Count all nodes below a node."""
-
-    path: str
-    op: Op = Op.GET_ALL_CHILDREN_NUMBER
-
-
-class WhoAmI(NamedTuple):
-    """Tell as whom the server knows the client."""
-
-    op: Op = Op.WHO_AM_I
 
 
 class Reconfig(NamedTuple):
     """Change the ensemble."""
 
     op: Op = Op.RECONFIG
-
-
-class WatchKind(enum.IntEnum):
-    """Which watches are meant."""
-
-    CHILDREN = 1
-    DATA = 2
-    ANY = 3
-
-
-class RemoveWatches(NamedTuple):
-    """Remove one's own watches of a path; ``Op.CHECK_WATCHES`` only asks whether there are any."""
-
-    path: str
-    kind: int
-    op: Op = Op.REMOVE_WATCHES
 
 
 class Auth(NamedTuple):
@@ -280,11 +233,6 @@ Request: TypeAlias = (
     | Check
     | Multi
     | SetWatches
-    | RemoveWatches
-    | AddWatch
-    | GetEphemerals
-    | CountBelow
-    | WhoAmI
     | Reconfig
     | Auth
     | Ping
@@ -331,11 +279,13 @@ Message: TypeAlias = Connected | Answer | Event | HangUp
 
 _SYNC_CONNECTED = 3
 _KINDS: Final[dict[Op, Any]] = {
-    **{kind._field_defaults["op"]: kind for kind in get_args(Request) if kind is not Unreadable},
+    **{
+        kind._field_defaults["op"]: kind
+        for kind in get_args(Request)
+        if kind not in (Unreadable, Unknown)
+    },
     **dict.fromkeys((Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL), Create),
     Op.GET_CHILDREN2: GetChildren,
-    Op.CHECK_WATCHES: RemoveWatches,
-    Op.SET_WATCHES2: SetWatches,
 }
 
 
@@ -348,11 +298,10 @@ def read_connect(frame: bytes) -> Connect:
 def read_request(frame: bytes) -> tuple[int, Request]:
     """Read any other frame: ``xid`` and request; `Malformed` if it has no header."""
     (xid, code), at = codec.ASKED.unpack(frame)
-    record = codec.REQUESTS.get(code)
-    if record is None:
+    if code not in _KINDS:
         return xid, Unknown(code)
     try:
-        return xid, _request(code, record.unpack(frame, at)[0])
+        return xid, _request(code, codec.REQUESTS[code].unpack(frame, at)[0])
     except Malformed:
         return xid, Unreadable(Op(code))
 
