@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any, Literal, overload
 
 from zklock._election.base import ElectionBase, Leading, Term
-from zklock._election.candidate import Candidacy
 from zklock._election.changes import TURN
 from zklock._election.observe import LeaderChange
 from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
@@ -25,7 +24,6 @@ from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantOptions
 from zklock._engine.ports import SessionPort
 from zklock._engine.roster import MembershipChange
-from zklock._engine.session import Session
 from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._ground.loss import Loss
@@ -71,16 +69,12 @@ class Leadership(Leading, Grant):
 class _Term(Term[Leadership]):
     """A leadership and its thread."""
 
-    def __init__(
-        self, leadership: Leadership, candidacy: Candidacy, session: Session, *, led: bool
-    ) -> None:
-        super().__init__(leadership, candidacy, session, led=led)
-        self.thread: threading.Thread | None = None
-        self._giver: dict[None, str] = {}  # one at most; setdefault() is one step
+    thread: threading.Thread | None = None
 
     def is_up_to(self, who: str) -> bool:
         """Whether it has to be given back by this one, who asks first or has asked first."""
-        return self._giver.setdefault(None, who) == who
+        first: str = self.__dict__.setdefault("_giver", who)  # one step
+        return first == who
 
 
 @public
