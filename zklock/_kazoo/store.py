@@ -122,8 +122,6 @@ NO_CHROOT = "the chroot in the client's address does not exist: create it, or co
 _DROPPED: tuple[type[Exception], ...] = (exceptions.ConnectionDropped,)
 """Errors of kazoo's own, without a code; the outcome of the request is unknown after them."""
 
-_CREATING = (Create, CreateAll)  # made once: `A | B` makes an object at each evaluation
-
 MAX_REQUEST = 1_000_000
 """The most bytes of a request: ZooKeeper closes the connection for one above 1,048,575."""
 
