@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from tests.modes import examples
 from tests.unit.test_pool_states import CASES
-from zklock._engine.outcome import Outcome
+from zklock._engine.future import Outcome
 from zklock._pool import slot
 from zklock._pool.runners import CannotRun, Task
 from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
@@ -73,7 +73,7 @@ class Attempt(Outcome[Any]):
         self.slot = slot
         self.given_up = False
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         self.given_up = True
         self._world.did("give up")
 

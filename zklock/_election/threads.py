@@ -16,6 +16,7 @@ from typing import Any, Literal, overload
 
 from zklock._election.base import ElectionBase, Leading, Term
 from zklock._election.changes import TURN
+from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
 from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
 from zklock._engine.attempt import Attempt
@@ -23,15 +24,14 @@ from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantOptions
 from zklock._engine.ports import SessionPort
-from zklock._engine.roster import MembershipChange
 from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._ground.loss import Loss
 from zklock._ground.public import public
-from zklock._ground.telemetry import in_child
 from zklock._locks.grant import Attempting, Grant
 from zklock._recipes.effects import Claim
 from zklock._recipes.queries import Contender
+from zklock._telemetry.subscriptions import in_child
 from zklock.errors import LeaderStuck, LockLost, NotHeld, ZkLockError
 
 
@@ -421,7 +421,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     def _undo(self, attempt: Attempt[Leadership], term: _Term | None) -> None:
         """Give up, or have what has begun end."""
-        if attempt.give_up():
+        if attempt.cancel():
             return
         if term is None:
             attempt.when_done(lambda: discard(attempt))

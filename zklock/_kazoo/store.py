@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from kazoo import exceptions
 
+from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
-from zklock._ground.strikes import may_strike
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._recipes import names
@@ -138,7 +138,7 @@ def shielded(call: Callable[P, T]) -> Callable[P, T | None]:
         try:
             return call(*args, **kwargs)
         except Exception:
-            if may_strike():
+            if may_be_interrupted():
                 raise
             log.exception("the connection continues after an error in zklock", extra=log_fields())
             return None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.support import SOON
-from zklock._engine.outcome import Once, Outcome
+from zklock._engine.future import Once, Outcome
 
 pytestmark = pytest.mark.hazard("H9", "H55")
 
