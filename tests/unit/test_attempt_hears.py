@@ -278,3 +278,10 @@ def test_what_somebody_gets_is_not_given_back(host: Reading) -> None:
         job()
     assert asking.attempt.result() == "the end"
     assert made.given_back == 0
+
+
+def test_who_is_told_otherwise_reads_no_more_so_that_others_can(host: Reading) -> None:
+    attempt = begun(host, FIRST).attempt
+    host.happens += [attempt.cancel, lambda: True]
+    assert attempt.wait()
+    assert host.seen == [(FIRST, math.inf), (FIRST, 0.0)]

@@ -210,15 +210,18 @@ class Attempt(Outcome[T], Generic[T]):
 
         Without an end, do not sleep.
         """
-        heard, left = False, None
+        heard: Batch = ()
+        left = None
         while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
             stay = self._stay
             if stay is None or not isinstance(stay.asked, tuple):
                 break
             if not self._host.hear(stay.asked, left):
                 break
-            heard = True
-        return heard
+            heard = stay.asked
+        if heard and self._outcome and self._stay is not None and self._stay.asked is heard:
+            self._host.hear(heard, 0.0)  # something else has ended the wait: others read on
+        return bool(heard)
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
