@@ -493,7 +493,7 @@ MUTATIONS = {
         quick=False,
     ),
     "telemetry is not told of a release": Mutation(
-        Bend(Session, "release_grants", "telling.released(grant, self._clock())", "pass"),
+        Bend(Session, "release_grants", "emit.released(grant, self._clock())", "pass"),
         found="no behaviour of the model",
     ),
     "an interrupted acquire leaves its contender": Mutation(
