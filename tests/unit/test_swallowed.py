@@ -22,7 +22,7 @@ from tests.contract.support import SOON
 from tests.unit.bytecodes import Bytecodes
 from zklock._election.threads import discard
 from zklock._engine import future
-from zklock._engine.future import Outcome
+from zklock._engine.future import Future
 from zklock._ground.clock import clock
 from zklock._kazoo.handler import Handler
 from zklock._telemetry import emit
@@ -214,7 +214,7 @@ def test_no_signal_strikes_another_thread(server: EmbeddedServer, ask: Ask) -> N
 )
 def test_what_strikes_while_an_outcome_is_looked_at_arrives(look: Callable[[Any], object]) -> None:
     """It was taken for the error of the attempt. A grant would then have been kept for nobody."""
-    attempt: Any = Outcome()
+    attempt: Any = Future()
     attempt._resolve(None, zklock.NoAnswer("/lock: no answer", path="/lock"))
     attempt.terms, attempt.told = None, False
     look(attempt)

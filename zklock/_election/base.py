@@ -19,7 +19,7 @@ from zklock._election.changes import TURN, Feed, Observed, Watched
 from zklock._election.membership import MembershipChange, MembershipFollower, Present
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
-from zklock._engine.future import Outcome
+from zklock._engine.future import Future
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.ports import Answer
 from zklock._engine.session import Session
@@ -127,7 +127,7 @@ class Leading(GrantBase):
 L = TypeVar("L", bound=Leading)
 
 
-class _Over(Outcome[None]):
+class _Over(Future[None]):
     """The end of a term, for which others wait by the session's clock."""
 
     def __init__(self, session: Session) -> None:

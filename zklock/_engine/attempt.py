@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from zklock._engine import attempt_state
 from zklock._engine.attempt_state import AttemptEvent, Stage
-from zklock._engine.future import Outcome
+from zklock._engine.future import Future
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.ports import SessionPort
 from zklock._engine.transition_table import IllegalStep
@@ -114,7 +114,7 @@ class _Stay:
         self.call_off: Callable[[], object] | None = None
 
 
-class Attempt(Outcome[T], Generic[T]):
+class Attempt(Future[T], Generic[T]):
     """One run of a recipe; its outcome is what the recipe returns, or its error.
 
     ``recover`` makes the recipe that cleans up if an unexpected exception tears this one apart,

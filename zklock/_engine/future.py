@@ -31,7 +31,7 @@ class Once:
             self._call.pop()(*what)
 
 
-class Outcome(Generic[T]):
+class Future(Generic[T]):
     """A value or an error that will come.
 
     It is not that of ``concurrent.futures``: a KeyboardInterrupt that strikes while a thread enters

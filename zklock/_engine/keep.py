@@ -25,7 +25,7 @@ from functools import partial
 from typing import TypeAlias
 
 from zklock._engine.attempt import Attempt
-from zklock._engine.future import Outcome
+from zklock._engine.future import Future
 from zklock._engine.grant import End, GrantBase, GrantOptions
 from zklock._engine.grant_state import State
 from zklock._engine.session import Session
@@ -47,7 +47,7 @@ Contend: TypeAlias = "Callable[[Place, bool], Attempt[object]]"
 """``contend(place, patient)`` makes a contender for a place; it is not started."""
 
 
-class Waiter(Outcome[GrantBase | None]):
+class Waiter(Future[GrantBase | None]):
     """An acquire in a place; whoever asks uses it as an attempt.
 
     ``patient``: whether it waits if the lock is not free.
