@@ -175,14 +175,14 @@ MUTATIONS = {
         quick=False,
     ),
     "a create that may come late is looked for once more": Mutation(
-        Bend(steps, "settle", "not uuids or age >= seconds()", "True"),
+        Bend(steps, "reap_late_creates", "not uuids or age >= seconds()", "True"),
         faults=LATE,
         troubles=5,
         found="left",
         quick=False,
     ),
     "a create that has come late is not deleted": Mutation(
-        Bend(steps, "settle", "yield from delete(path, node)", "pass"),
+        Bend(steps, "reap_late_creates", "yield from delete(path, node)", "pass"),
         faults=LATE,
         troubles=5,
         found="left",
