@@ -18,7 +18,6 @@ is carried out), ``SessionReplaced``, or the error that the host raised instead 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -48,14 +47,14 @@ class Create:
     asked: int = 0
 
 
-class Transaction(ABC):
+class Transaction:  # no ``ABC``: each request is asked whether it is one
     """A request whose ``operations`` are carried out in this order, all or none."""
 
     __slots__ = ()
 
     @property
-    @abstractmethod
-    def operations(self) -> tuple[Operation, ...]: ...
+    def operations(self) -> tuple[Operation, ...]:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
