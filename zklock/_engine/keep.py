@@ -18,6 +18,7 @@ Source: M. Burrows, "The Chubby lock service for loosely-coupled distributed sys
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -37,6 +38,11 @@ from zklock._recipes.keep import watch_queue
 
 MOST_SKIPPED = 64
 """Where others are found at each first look, at most so many releases go by without a look."""
+
+
+def _nothing() -> None:
+    pass
+
 
 Contend: TypeAlias = "Callable[[Place, bool], Attempt[object]]"
 """``contend(place, patient)`` makes a contender for a place; it is not started."""
@@ -105,7 +111,7 @@ class Kept:
 
     ``idle``: since when nobody has it; ``None``: it is in use. ``watched``: whether the watch on
     the queue is placed. ``asked``: it must be given back. ``looks``: what watches the queue.
-    ``timed``: whether an alarm is set for the end of its idle time.
+    ``timed``: whether an alarm is set for the end of its idle time; ``call_off`` cancels it.
     """
 
     def __init__(self, claim: Claim, session_id: int) -> None:
@@ -117,6 +123,13 @@ class Kept:
         self.asked = False
         self.looks: Attempt[None] | None = None
         self.timed = False
+        self.call_off: Callable[[], object] = _nothing
+
+    def ends(self) -> None:
+        """End what watches the queue, and the alarm."""
+        self.call_off()
+        if self.looks is not None:
+            self.looks.give_up()
 
 
 class Place:
@@ -135,6 +148,7 @@ class Place:
         self._kept: Kept | None = None
         self._handed: deque[tuple[Waiter, GrantBase]] = deque()  # who is not told yet
         self._leaving: deque[Kept] = deque()  # what is not given back yet
+        self._going: set[int] = set()  # the threads that do what is due
         self._skip = 0  # so many releases go by before the next first look
         self._skips = 0  # how many went by before the last one
 
@@ -209,8 +223,8 @@ class Place:
                 self._kept = None
         if stays and telemetry.hooks:
             telling.released(grant, self._session.now())
-        if not stays and kept.looks is not None:
-            kept.looks.give_up()
+        if not stays:
+            kept.ends()
         self._go_on()
         return stays
 
@@ -238,8 +252,8 @@ class Place:
             kept = self._kept
             if kept is not None and kept.grant is grant:
                 self._kept = None
-        if kept is not None and kept.grant is grant and kept.looks is not None:
-            kept.looks.give_up()
+        if kept is not None and kept.grant is grant:
+            kept.ends()
         self._go_on()
 
     def ask(self, grant: GrantBase) -> None:
@@ -252,18 +266,28 @@ class Place:
     # What is due.
 
     def _go_on(self) -> None:
-        while True:
-            with self._session.guard:
-                due = self._due()
-            if due is None:
-                return
+        me = threading.get_ident()
+        if me in self._going:
+            return  # what is due calls this again, and the first call looks again
+        try:
+            self._going.add(me)
+            self._do_all()
+        finally:
+            self._going.discard(me)
+
+    def _do_all(self) -> None:
+        while (due := self._next()) is not None:
             due()
+
+    def _next(self) -> Callable[[], object] | None:
+        with self._session.guard:
+            return self._due()
 
     def _due(self) -> Callable[[], object] | None:
         """Return what to do next, without the guard."""
         kept = self._kept
         if kept is not None and kept.idle is not None:
-            kept.asked |= bool(self._waiters) and not self._session.may_use()
+            kept.asked |= bool(self._waiters) and not self._session.may_grant(kept.claim.path)
             if kept.asked:
                 self._leaving.append(kept)
                 self._kept = None
@@ -305,7 +329,8 @@ class Place:
 
     def _free(self, kept: Kept) -> bool:
         """Whether an acquire may have the znode now."""
-        return kept.idle is not None and kept.watched and not kept.asked and self._session.may_use()
+        unused = kept.idle is not None and kept.watched and not kept.asked
+        return unused and self._session.may_grant(kept.claim.path)
 
     def _grant(self, kept: Kept, terms: GrantOptions) -> GrantBase:
         before, session = kept.grant, self._session
@@ -362,8 +387,7 @@ class Place:
             if granted is None:
                 refused = [each for each in self._waiters if error is not None or not each.patient]
                 refused = [each for each in refused if each.accept()]
-            for waiter in refused:
-                del self._waiters[waiter]
+            self._waiters = {each: None for each in self._waiters if each not in refused}
         for waiter in refused:
             waiter._resolve(None, copy_error(error) if isinstance(error, Exception) else error)
         self._go_on()
@@ -377,7 +401,7 @@ class Place:
         """Note that the znode must be given back: somebody else is there, or it is gone."""
         with self._session.guard:
             kept.asked = True
-            if not kept.watched:
+            if self._kept is kept and not kept.watched:
                 self._skip = self._skips = min(2 * self._skips or 1, MOST_SKIPPED)
         self._go_on()
 
@@ -388,8 +412,7 @@ class Place:
             except IndexError:
                 return  # another thread gives the last one back
             give_back = kept.claim.release if kept.grant is None else kept.grant._give_back
-            if kept.looks is not None:
-                kept.looks.give_up()
+            kept.ends()
             self._session.forget(kept.claim.path)
             self._begin(self._session.attempt(give_back(), recover=give_back), _nothing)
             with self._session.guard:
@@ -400,7 +423,9 @@ class Place:
         assert kept.grant is not None
         assert kept.idle is not None
         left = kept.idle + kept.grant._terms.keep - self._session.now()
-        self._session.pause(max(0.0, left), partial(self._alarm, kept))
+        kept.call_off = self._session.pause(max(0.0, left), partial(self._alarm, kept))
+        if self._kept is not kept:  # it has ended meanwhile
+            kept.call_off()
 
     def _alarm(self, kept: Kept) -> None:
         """Give the znode back if it has been idle for so long; else set another alarm."""
@@ -418,6 +443,7 @@ class Place:
         with self._session.guard:
             kept, contender = self._kept, self._contender
             self._contender, self._withdrawn = None, False
+            self._going.clear()
             if kept is not None:
                 kept.asked = True
                 grant = kept.grant
@@ -452,7 +478,3 @@ def _rebuild(session: Session, key: Hashable) -> None:
     place = session.places.get(key)
     if place is not None:
         place.rebuild()
-
-
-def _nothing() -> None:
-    pass
