@@ -294,8 +294,10 @@ async def rest(hosts: str, path: str, number: str, count: str, keep: str) -> Non
                 held.append(grant)
             else:
                 await lock.release()
-                async with lock as again:  # not before the queue is watched
-                    assert again.kept
+                again = None
+                while again is None or not again.kept:  # it is kept when the queue is watched
+                    async with lock as again:
+                        pass
 
         each = [
             aio.Lock(client, f"{path}/{number}-{one}", keep=float(keep) or None)
