@@ -9,10 +9,11 @@ A recipe is a generator. It yields one of
   for several at once.
 - ``Wait``: sleep until something happens to one of the watched nodes; the answer is an ``Event``.
 - ``Pause``: sleep for some seconds.
-- ``Disown``: leave a contender that may still come to the host; the answer is ``None``, at once.
+- ``AbandonCreate``: leave a contender that may still come to the host; the answer is ``None``, at
+  once.
 
-At each of them an exception may be thrown into the recipe. It is ``GiveUp`` (before the request is
-carried out), ``SessionReplaced``, or the error that the host raised instead of beginning it.
+At each of them an exception may be thrown into the recipe. It is ``Cancelled`` (before the request
+is carried out), ``SessionReplaced``, or the error that the host raised instead of beginning it.
 """
 
 from __future__ import annotations
@@ -324,7 +325,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Disown:
+class AbandonCreate:
     """Have the host delete the contender with this name, should it be made later → ``None``.
 
     A create whose reply was lost may be carried out late, even after a look on a new connection
@@ -416,7 +417,7 @@ class Node:
     written: int = 0
 
 
-class GiveUp(Exception):
+class Cancelled(Exception):
     """Thrown into a recipe that must withdraw: its time is over, or it was cancelled."""
 
 
@@ -454,4 +455,4 @@ Request: TypeAlias = (
 )
 Batch: TypeAlias = tuple[Request, ...]
 T = TypeVar("T")
-Recipe: TypeAlias = Generator[Batch | Claim | ClaimAll | Wait | Pause | Disown, Any, T]
+Recipe: TypeAlias = Generator[Batch | Claim | ClaimAll | Wait | Pause | AbandonCreate, Any, T]

@@ -61,12 +61,12 @@ from tests.unit.simulator.several import Multimap
 from tests.unit.simulator.substituted import substituted
 from tests.unit.simulator.system import Over, Process, System, Violation
 from zklock import LossReason, telemetry
-from zklock._engine import nodes, telling, watches
+from zklock._engine import nodes, watches
 from zklock._engine.grant import GrantBase
 from zklock._engine.watches import LOOK_AGAIN
-from zklock._ground import telemetry as hub
 from zklock._kazoo import states
 from zklock._recipes import names
+from zklock._telemetry import emit, subscriptions as hub
 from zklock.errors import (
     AccessDenied,
     AcquireCancelled,
@@ -739,7 +739,7 @@ class Told:
             reason=LossReason.CLIENT_CLOSED,
             lease_end=end,
             lasted=None,
-            **telling._grant(grant),
+            **emit._grant(grant),
         )
         self._put(event, grant._end_told)
 
