@@ -254,7 +254,7 @@ class Session(NotCopyable, WireObserver):
     ) -> Attempt[Any]:
         """Return an attempt at a recipe on this session; it is not started yet."""
         attempt: Attempt[Any] = Attempt(self, what, recover=recover, terms=terms, joint=joint)
-        if subscriptions.hooks and terms is not None:
+        if subscriptions.hooks and terms is not None and terms.place is None:
             emit.begun(attempt, self._clock)
         return attempt
 
