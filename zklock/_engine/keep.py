@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TypeAlias
@@ -142,7 +142,8 @@ class Place:
     def __init__(self, session: Session, key: Hashable) -> None:
         self._session = session
         self._key = key
-        self._waiters: dict[Waiter, None] = {}
+        # Not a dict: to find its first key takes long where many before it were taken out.
+        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._contender: Attempt[object] | None = None
         self._withdrawn = False  # the contender was told to give up
         self._kept: Kept | None = None
@@ -351,8 +352,8 @@ class Place:
 
     def _hand(self, kept: Kept) -> bool:
         """Give the znode to the first who waits; return whether somebody does."""
-        for waiter in tuple(self._waiters):
-            del self._waiters[waiter]
+        while self._waiters:
+            waiter, _ = self._waiters.popitem(last=False)
             if waiter.accept():
                 grant = self._grant(kept, waiter.terms)
                 waiter.made = (grant,)
@@ -392,7 +393,8 @@ class Place:
             if granted is None:
                 refused = [each for each in self._waiters if error is not None or not each.patient]
                 refused = [each for each in refused if each.accept()]
-            self._waiters = {each: None for each in self._waiters if each not in refused}
+            for waiter in refused:
+                self._waiters.pop(waiter, None)
         for waiter in refused:
             waiter._resolve(None, copy_error(error) if isinstance(error, Exception) else error)
         self._go_on()

@@ -167,7 +167,9 @@ class _Wake(Generic[A]):
         self._unheard = unheard
 
     def __call__(self) -> None:
-        if not call_soon(self._loop, self._settle) and self._unheard is not None:
+        if running_loop() is self._loop:
+            self._settle()
+        elif not call_soon(self._loop, self._settle) and self._unheard is not None:
             self._unheard(self._answer)
 
     def _settle(self) -> None:
