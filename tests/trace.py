@@ -10,7 +10,8 @@ belief by `Lost`. So a history of events is held against what the model says of 
 - **tokens rise** (``TokensRise``, ``InOrder``): of two holders that block each other, the one
   granted later has the greater token. As a token is a place in the queue, this is first come,
   first served, among those who were granted;
-- **own token**: a token's number is that of the node, and no node is granted twice;
+- **own token**: a token's number is that of the node, and no node is granted twice, unless it was
+  kept (``Granted.kept``): then its grants have one token, and one has ended before the next begins;
 - **once**: a grant ends once, and after that nothing is told of it; in the end all have ended;
 - **fence** (``ResourceInOrder``): what a resource refused is older than what it had accepted.
 
@@ -127,7 +128,8 @@ class _Run:
 
     def __init__(self) -> None:
         self._queued: set[str] = set()
-        self._beliefs: dict[tuple[str, int], _Belief] = {}
+        self._beliefs: dict[tuple[str, int], _Belief] = {}  # the newest of each node
+        self._earlier: list[_Belief] = []  # of nodes that were kept
         self._world = 0
 
     def hear(self, event: Event) -> Iterator[Fault]:
@@ -153,8 +155,13 @@ class _Run:
         node, grant = event.node, (event.node, event.session_id)
         if event.kind in ALONE and node not in self._queued:
             yield Fault(ENTERED, f"{node} was granted, and nobody saw it in the queue")
-        if grant in self._beliefs:
-            yield Fault(OWN_TOKEN, f"{node} was granted twice")
+        before = self._beliefs.get(grant)
+        if event.kept and before is not None and before.granted.token == event.token:
+            self._earlier.append(before)
+            if before.ended is None:
+                yield Fault(ONE_BELIEVER, f"{node} was granted again in the time of {before}")
+        elif event.kept or before is not None:
+            yield Fault(OWN_TOKEN, f"{node} was granted {'again' if event.kept else 'twice'}")
         if f"{event.token.sequence:010d}" != node[-10:]:
             yield Fault(OWN_TOKEN, f"{node} has the token {event.token}")
         self._beliefs[grant] = _Belief(event, self._world)
@@ -170,7 +177,7 @@ class _Run:
     def over(self) -> Iterator[Fault]:
         """Yield what is wrong with the whole, now that nothing more is told."""
         by_lock: dict[tuple[int, str], list[_Belief]] = defaultdict(list)
-        for belief in self._beliefs.values():
+        for belief in (*self._earlier, *self._beliefs.values()):
             if belief.ended is None:
                 yield Fault(ONCE, f"{belief} never ended")
             if belief.granted.kind in ALONE and not belief.struck:
@@ -185,5 +192,6 @@ def _of_one_lock(beliefs: list[_Belief]) -> Iterator[Fault]:
             continue
         if after.granted.at < before.end:
             yield Fault(ONE_BELIEVER, f"{after} began in the time of {before}")
-        if after.granted.token <= before.granted.token:
+        again = after.granted.kept and after.granted.node == before.granted.node
+        if after.granted.token <= before.granted.token and not again:
             yield Fault(TOKENS_RISE, f"{after} came after {before}")

@@ -60,6 +60,9 @@ FAULTS = (
 WIDER_KINDS = (*KINDS, *["tracked"] * len(KINDS))
 """What users ask for in wider plans: in half of them, locks that track abandoned grants."""
 
+KEPT = "kept"
+"""What users ask for in plans of their own: locks that may stay with their client."""
+
 START_AGAIN = "start again"
 """A fault of wider plans: a client is stopped, and started again, at once or after a while."""
 
@@ -180,6 +183,16 @@ def wider_plan_of(seed: int) -> Plan:
     faults = tuple(it for it in plan.faults if it != UNLIKE or START_AGAIN not in more)
     often = rng.choice((1, 2))  # each of them, among the others
     return replace(plan, delay=delay, faults=faults + often * more, troubles=max(3, plan.troubles))
+
+
+def kept_plan_of(seed: int) -> Plan:
+    """Draw a plan with locks that may stay with their client."""
+    rng = random.Random(f"kept {seed}")
+    plan = replace(plan_of(seed, (KEPT,)), users=rng.choice((1, 2, 3)))
+    if rng.random() < 0.8:
+        return plan
+    faults = (*(it for it in plan.faults if it != UNLIKE), START_AGAIN)
+    return replace(plan, faults=faults, troubles=max(3, plan.troubles))
 
 
 def with_interrupts(plan: Plan, what: str = INTERRUPT) -> Plan:

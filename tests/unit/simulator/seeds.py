@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.unit.simulator.plans import AGAIN, INTERRUPT, Plan, plan_of, with_interrupts
+from tests.unit.simulator.plans import (
+    AGAIN,
+    INTERRUPT,
+    KEPT,
+    Plan,
+    kept_plan_of,
+    plan_of,
+    with_interrupts,
+)
 
 FILE = Path(__file__).parents[2] / "seeds.txt"
 
@@ -26,18 +34,22 @@ class Entry:
 
     def plan(self, seed: int) -> Plan:
         """Return what is played of a seed."""
-        plan = Plan.parse(self.text) if self.text else plan_of(seed)
+        if self.text == KEPT:
+            plan = kept_plan_of(seed)
+        else:
+            plan = Plan.parse(self.text) if self.text else plan_of(seed)
         kind = _INTERRUPTS[self.interrupts]
         return plan if kind is None else with_interrupts(plan, kind)
 
     def __str__(self) -> str:
-        return f"{self.seeds.start}-{self.seeds.stop - 1} {self.interrupts}"
+        kept = f" {KEPT}" if self.text == KEPT else ""
+        return f"{self.seeds.start}-{self.seeds.stop - 1} {self.interrupts}{kept}"
 
 
 def entries() -> Iterator[Entry]:
     """Return what is in the file, each line in parts of ``AT_ONCE`` seeds."""
     for number, line in enumerate(FILE.read_text().splitlines(), 1):
-        words = line.partition("#")[0].split(maxsplit=2)
+        words = line.partition("#")[0].strip().split(maxsplit=2)
         if not words:
             continue
         try:
@@ -47,8 +59,9 @@ def entries() -> Iterator[Entry]:
             if interrupts not in _INTERRUPTS or end <= int(first):
                 raise ValueError(line)
             for plan in text:
-                Plan.parse(plan)
+                if plan != KEPT:
+                    Plan.parse(plan)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{FILE.name}:{number}: SEEDS INTERRUPTS [PLAN]") from error
+            raise ValueError(f"{FILE.name}:{number}: SEEDS INTERRUPTS [PLAN | {KEPT}]") from error
         for begin in range(int(first), end, AT_ONCE):
             yield Entry(range(begin, min(begin + AT_ONCE, end)), interrupts, "".join(text))

@@ -39,12 +39,14 @@ from tests import trace
 from tests.unit.simulator import system as simulated
 from tests.unit.simulator.elections import Elections
 from tests.unit.simulator.ensemble import HOSTS, Ensemble
+from tests.unit.simulator.kept import Keepers
 from tests.unit.simulator.marks import Marks
 from tests.unit.simulator.network import Network
 from tests.unit.simulator.plans import (
     AGAIN,
     FORBID,
     INTERRUPT,
+    KEPT,
     MOMENT,
     PATHS,
     POOL,
@@ -101,6 +103,7 @@ class World:
         self.workers = Workers(self)
         self.marks = Marks(self)
         self.rights = Rights(self)
+        self.keepers = Keepers(self)
         self._active: list[tuple[GrantBase, Member]] = []
         self._deleted: set[str] = set()
         self._reading: set[GrantBase] = set()  # write locks that were downgraded, or perhaps
@@ -151,6 +154,9 @@ class World:
         simulated.sleep(2 * plan.timeout + 5)
         self._check_rest()
         self._stop_all()
+        left = self.ensemble.ephemerals()
+        if left:
+            raise Violation(f"left by a client that has stopped: {', '.join(left)}")
         self._check_model()
 
     def _main(self, member: Member) -> None:
@@ -178,6 +184,8 @@ class World:
                 try:
                     if self.plan.kind == "several":
                         self.several.use(member, name, rng)
+                    elif self.plan.kind == KEPT:
+                        self.keepers.use(member, name, rng)
                     else:
                         self._round(member, name, rng)
                 except (AcquireCancelled, LockLost, KeyboardInterrupt):
@@ -582,14 +590,20 @@ class World:
             raise Violation(f"{grant} is given without a lease")
         if not self._deleted.intersection(grant._paths):  # its client has not heard of that yet
             for other in self.grants:
-                if self._exclude(grant, other) and not grant.tokens[0] > other.token:
+                if self._exclude(grant, other) and not self._rises(grant, other):
                     raise Violation(f"{grant} has no higher token than {other}")
         self._check_order(grant)
+        self.keepers.given(grant)
         self.grants.append(grant)
         self.given_at[grant] = self.system.now
         self._active.append((grant, member))
         self.marks.given(grant)
         self._check()
+
+    def _rises(self, grant: GrantBase, other: GrantBase) -> bool:
+        """Whether the token is higher than one before it, or equal, on the same kept node."""
+        again = grant.kept and grant.path == other.path
+        return grant.token == other.token if again else grant.tokens[0] > other.token
 
     def _check_order(self, grant: GrantBase) -> None:
         parent, _, own = grant.path.rpartition("/")
@@ -631,6 +645,7 @@ class World:
         self.several.check()
         self.elections.check()
         self.workers.check()
+        self.keepers.check()
 
     def _is_told(self, grant: GrantBase, member: Member) -> bool:
         loss = grant._loss
@@ -670,7 +685,13 @@ class World:
 
     def held_by(self, name: str) -> list[GrantBase]:
         """Return the grants of a user that are neither given back nor lost."""
-        return [grant for grant, _ in self._active if grant.identity == name and not grant._ended]
+        owner = self.keepers.owners.get(name)
+        return [
+            grant
+            for grant, _ in self._active
+            if not grant._ended
+            and (grant.identity == name if owner is None else grant._terms.owner is owner)
+        ]
 
     def check_time(self, member: Member, what: str, begin: float, limit: float) -> None:
         """Look whether a call returns within its limit, in seconds."""
@@ -682,9 +703,9 @@ class World:
             raise Violation(f"{what} took {now - begin:.2f} s, {late:.2f} s too long")
 
     def _check_rest(self) -> None:
-        left = self.ensemble.ephemerals()
+        left = set(self.ensemble.ephemerals()) - self.keepers.kept()
         if left:
-            raise Violation(f"left behind: {', '.join(left)}")
+            raise Violation(f"left behind: {', '.join(sorted(left))}")
         self.marks.check_rest()
         for grant, member in self._active:
             if not member.process.dead:
@@ -787,6 +808,13 @@ def _substituted(world: World) -> Iterator[None]:
             world.given(grant)
 
         put(nodes.OwnNodes, "give", given)
+        give_again = nodes.OwnNodes.give_again
+
+        def given_again(self: nodes.OwnNodes, grant: GrantBase, before: GrantBase) -> None:
+            give_again(self, grant, before)
+            world.given(grant)
+
+        put(nodes.OwnNodes, "give_again", given_again)
         is_over = states.over
 
         def over(client: Any) -> bool:
