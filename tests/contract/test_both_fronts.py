@@ -93,6 +93,7 @@ class TestGrants:
         ours = f"{socket.gethostname()}:{os.getpid()}:contract-test"
         assert run(identity).result(SOON) == ours
 
+    @EACH_WITH_A_ZNODE
     def test_exclude_each_other_and_tokens_grow(self, make: Make, other: Any) -> None:
         locks = [make(), make(other)]
         inside: list[Any] = []

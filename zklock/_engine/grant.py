@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -367,10 +367,8 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     keeper, front = grants[0]._keeper, grants[0]._FRONT
     finish = partial(keeper.finish, *grants)
     try:
-        for grant, end in ends.items():
-            if grant.held:
-                grant._end_with(end)
-        mine = [grant for grant, end in ends.items() if grant._ended is end]
+        _set_ends(ends)
+        mine = _ended_by(ends)
         answer = keeper.let_go(*mine, awaited=front.hears()) if mine else None
     except BaseException:
         keeper.post(finish)
@@ -380,3 +378,13 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     for grant in grants:
         if grant not in mine:
             raise grant._why_not()
+
+
+def _set_ends(ends: Mapping[GrantBase, End]) -> None:
+    for grant, end in ends.items():
+        if grant.held:
+            grant._end_with(end)
+
+
+def _ended_by(ends: Mapping[GrantBase, End]) -> list[GrantBase]:
+    return [grant for grant, end in ends.items() if grant._ended is end]

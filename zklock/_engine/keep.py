@@ -38,6 +38,11 @@ from zklock._recipes.keep import watch_queue
 MOST_SKIPPED = 64
 """Where others are found at each first look, at most so many releases go by without a look."""
 
+
+def _nothing() -> None:
+    pass
+
+
 Contend: TypeAlias = "Callable[[Place, bool], Attempt[object]]"
 """``contend(place, patient)`` makes a contender for a place; it is not started."""
 
@@ -105,7 +110,7 @@ class Kept:
 
     ``idle``: since when nobody has it; ``None``: it is in use. ``watched``: whether the watch on
     the queue is placed. ``asked``: it must be given back. ``looks``: what watches the queue.
-    ``timed``: whether an alarm is set for the end of its idle time.
+    ``timed``: whether an alarm is set for the end of its idle time; ``call_off`` cancels it.
     """
 
     def __init__(self, claim: Claim, session_id: int) -> None:
@@ -117,6 +122,13 @@ class Kept:
         self.asked = False
         self.looks: Attempt[None] | None = None
         self.timed = False
+        self.call_off: Callable[[], object] = _nothing
+
+    def ends(self) -> None:
+        """End what watches the queue, and the alarm."""
+        self.call_off()
+        if self.looks is not None:
+            self.looks.give_up()
 
 
 class Place:
@@ -209,8 +221,8 @@ class Place:
                 self._kept = None
         if stays and telemetry.hooks:
             telling.released(grant, self._session.now())
-        if not stays and kept.looks is not None:
-            kept.looks.give_up()
+        if not stays:
+            kept.ends()
         self._go_on()
         return stays
 
@@ -238,8 +250,8 @@ class Place:
             kept = self._kept
             if kept is not None and kept.grant is grant:
                 self._kept = None
-        if kept is not None and kept.grant is grant and kept.looks is not None:
-            kept.looks.give_up()
+        if kept is not None and kept.grant is grant:
+            kept.ends()
         self._go_on()
 
     def ask(self, grant: GrantBase) -> None:
@@ -362,8 +374,7 @@ class Place:
             if granted is None:
                 refused = [each for each in self._waiters if error is not None or not each.patient]
                 refused = [each for each in refused if each.accept()]
-            for waiter in refused:
-                del self._waiters[waiter]
+            self._waiters = {each: None for each in self._waiters if each not in refused}
         for waiter in refused:
             waiter._resolve(None, copy_error(error) if isinstance(error, Exception) else error)
         self._go_on()
@@ -388,8 +399,7 @@ class Place:
             except IndexError:
                 return  # another thread gives the last one back
             give_back = kept.claim.release if kept.grant is None else kept.grant._give_back
-            if kept.looks is not None:
-                kept.looks.give_up()
+            kept.ends()
             self._session.forget(kept.claim.path)
             self._begin(self._session.attempt(give_back(), recover=give_back), _nothing)
             with self._session.guard:
@@ -400,7 +410,9 @@ class Place:
         assert kept.grant is not None
         assert kept.idle is not None
         left = kept.idle + kept.grant._terms.keep - self._session.now()
-        self._session.pause(max(0.0, left), partial(self._alarm, kept))
+        kept.call_off = self._session.pause(max(0.0, left), partial(self._alarm, kept))
+        if self._kept is not kept:  # it has ended meanwhile
+            kept.call_off()
 
     def _alarm(self, kept: Kept) -> None:
         """Give the znode back if it has been idle for so long; else set another alarm."""
@@ -452,7 +464,3 @@ def _rebuild(session: Session, key: Hashable) -> None:
     place = session.places.get(key)
     if place is not None:
         place.rebuild()
-
-
-def _nothing() -> None:
-    pass

@@ -219,6 +219,11 @@ class MultiBase(NotCopyable, Locking[M], Generic[L, M]):
         for lock in found:
             if not isinstance(lock, self._MEMBER):
                 raise TypeError(f"not one of these locks: {lock!r}")
+            if lock._keep_for:
+                raise ValueError(
+                    f"{lock.path}: a lock that is kept cannot be acquired together with others: "
+                    "make it without keep="
+                )
         if not found:
             raise ValueError("no locks: give at least one")
         check_callbacks(self._AWAITS, on_lost=on_lost)
