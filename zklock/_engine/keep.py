@@ -18,6 +18,7 @@ Source: M. Burrows, "The Chubby lock service for loosely-coupled distributed sys
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -110,7 +111,7 @@ class Kept:
 
     ``idle``: since when nobody has it; ``None``: it is in use. ``watched``: whether the watch on
     the queue is placed. ``asked``: it must be given back. ``looks``: what watches the queue.
-    ``timed``: whether an alarm is set for the end of its idle time; ``call_off`` cancels it.
+    ``timed``: when the alarm for the end of its idle time goes off; ``call_off`` cancels it.
     """
 
     def __init__(self, claim: Claim, session_id: int) -> None:
@@ -121,7 +122,7 @@ class Kept:
         self.watched = False
         self.asked = False
         self.looks: Attempt[None] | None = None
-        self.timed = False
+        self.timed = math.inf
         self.call_off: Callable[[], object] = _nothing
 
     def ends(self) -> None:
@@ -216,11 +217,11 @@ class Place:
                 if not grant._end_with(End(State.RELEASED)):
                     return False
                 kept.idle = self._session.now()
+                if telemetry.hooks:  # now: the next grant is told of with the guard, too
+                    telling.released(grant, self._session.now())
             else:
                 self._skip -= bool(self._skip and not kept.asked)
                 self._kept = None
-        if stays and telemetry.hooks:
-            telling.released(grant, self._session.now())
         if not stays:
             kept.ends()
         self._go_on()
@@ -229,10 +230,10 @@ class Place:
     def _idle(self, grant: GrantBase) -> None:
         """Note that a grant was given back by a signal handler."""
         with self._session.guard:
+            if telemetry.hooks:
+                telling.released(grant, self._session.now())
             if self._kept is not None and self._kept.grant is grant:
                 self._kept.idle = self._session.now()
-        if telemetry.hooks:
-            telling.released(grant, self._session.now())
         self._go_on()
 
     # For the session.
@@ -296,8 +297,10 @@ class Place:
                 watch_queue(kept.claim.path, partial(self._alone, kept))
             )
             return partial(self._begin, looks, partial(self._seen, kept))
-        if kept.watched and not kept.timed:
-            kept.timed = True
+        assert kept.grant is not None
+        end = kept.idle + kept.grant._terms.keep
+        if kept.watched and end < kept.timed:
+            kept.timed = end
             return partial(self._set_alarm, kept)
         return None
 
@@ -407,9 +410,8 @@ class Place:
                     self._leaving.remove(kept)
 
     def _set_alarm(self, kept: Kept) -> None:
-        assert kept.grant is not None
-        assert kept.idle is not None
-        left = kept.idle + kept.grant._terms.keep - self._session.now()
+        kept.call_off()  # a later one, of another lock that keeps for longer
+        left = kept.timed - self._session.now()
         kept.call_off = self._session.pause(max(0.0, left), partial(self._alarm, kept))
         if self._kept is not kept:  # it has ended meanwhile
             kept.call_off()
@@ -417,7 +419,7 @@ class Place:
     def _alarm(self, kept: Kept) -> None:
         """Give the znode back if it has been idle for so long; else set another alarm."""
         with self._session.guard:
-            kept.timed = False
+            kept.timed = math.inf
             if kept.idle is not None and kept.grant is not None:
                 kept.asked |= self._session.now() >= kept.idle + kept.grant._terms.keep
         self._go_on()

@@ -252,7 +252,7 @@ class Session(NotCopyable, WireObserver):
     ) -> Attempt[Any]:
         """Return an attempt at a recipe on this session; it is not started yet."""
         attempt: Attempt[Any] = Attempt(self, what, recover=recover, terms=terms, joint=joint)
-        if telemetry.hooks and terms is not None:
+        if telemetry.hooks and terms is not None and terms.place is None:
             telling.begun(attempt, self._clock)
         return attempt
 

@@ -7,9 +7,11 @@ import os
 from functools import partial
 from typing import Unpack, cast
 
+from zklock._engine import telling
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
 from zklock._engine.keep import Place, Waiter
+from zklock._ground import telemetry
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
@@ -84,5 +86,7 @@ class Keeps(LockBase[G]):
     def _contend(self, identity: str, place: Place, patient: bool) -> Attempt[object]:
         """Return a contender for a place."""
         entry = self._entry(bytes(NodeData(identity.encode(), payload=KEEPS)), patient)
-        terms = GrantOptions(self._path, identity, self._GRANT, place=place)
+        terms = GrantOptions(self._path, identity, self._GRANT, kind=self._CALLED, place=place)
+        if telemetry.hooks:
+            entry.queued = telling.queued(terms, self._session.now)
         return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
