@@ -301,7 +301,7 @@ class Place:
         end = kept.idle + kept.grant._terms.keep
         if kept.watched and end < kept.timed:
             kept.timed = end
-            return partial(self._set_alarm, kept)
+            return partial(self._session.later, partial(self._set_alarm, kept))
         return None
 
     def _due_in_the_queue(self) -> Callable[[], object] | None:
@@ -410,6 +410,7 @@ class Place:
                     self._leaving.remove(kept)
 
     def _set_alarm(self, kept: Kept) -> None:
+        """Set it on the session's own thread: one that nothing can call off would keep that up."""
         kept.call_off()  # a later one, of another lock that keeps for longer
         left = kept.timed - self._session.now()
         kept.call_off = self._session.pause(max(0.0, left), partial(self._alarm, kept))

@@ -212,6 +212,10 @@ class System:
         if exposed:
             self.strikes.choice(exposed).due = True
 
+    def may_strike(self) -> bool:
+        """Whether an interrupt, or a second one, can strike this thread now."""
+        return self.current is not None and self.current.exposed is not None
+
     def _notice(self, me: Task) -> None:
         exposed = me.exposed
         if exposed is None:

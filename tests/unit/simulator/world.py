@@ -63,7 +63,7 @@ from tests.unit.simulator.several import Multimap
 from tests.unit.simulator.substituted import substituted
 from tests.unit.simulator.system import Over, Process, System, Violation
 from zklock import LossReason, telemetry
-from zklock._engine import nodes, telling, watches
+from zklock._engine import keep, nodes, session, telling, watches
 from zklock._engine.grant import GrantBase
 from zklock._engine.watches import LOOK_AGAIN
 from zklock._ground import telemetry as hub
@@ -815,6 +815,10 @@ def _substituted(world: World) -> Iterator[None]:
             world.given(grant)
 
         put(nodes.OwnNodes, "give_again", given_again)
+        if world.plan.kind == KEPT and {INTERRUPT, AGAIN}.intersection(world.plan.faults):
+            # What users call runs where interrupts strike: on a main thread.
+            for module in (keep, session):
+                put(module, "may_strike", world.system.may_strike)
         is_over = states.over
 
         def over(client: Any) -> bool:
