@@ -56,6 +56,7 @@ NAVIGATION = {
 """What the side of each page lists, by kind."""
 
 BELOW = {
+    "docs/family": ["docs/kept"],
     "docs/tutorial": ["examples/README", "docs/demo"],
     "docs/why": ["docs/comparison"],
     "docs/howto": ["docs/howto/*"],

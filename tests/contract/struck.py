@@ -24,6 +24,8 @@ from zklock import telemetry
 from zklock.testing import wait_for
 
 LIBRARY = str(Path(zklock.__file__).parent)
+KEPT_FOR = 0.1
+"""Seconds."""
 KAZOO_SENDS = ("kazoo.client", "_call")
 """Where kazoo hands a request over, and takes everything that is raised for a closed connection."""
 
@@ -193,8 +195,8 @@ def locking(
 
     "multi …" uses a ``MultiLock``, "election …" a ``LeaderElection``. "again …" uses an ``RLock``
     that this thread holds, and "beside …" a ``ReadLock``: one use more is struck, and the one
-    before must be left. ``twice``: a second one strikes who is seeing to the first, if that takes
-    long enough.
+    before must be left. "kept …" uses a lock that stays for a moment. ``twice``: a second one
+    strikes who is seeing to the first, if that takes long enough.
     """
     ledger = Ledger()
     subscription = telemetry.subscribe(ledger) if hooked else None
@@ -202,7 +204,9 @@ def locking(
     onlooker = zklock.connect(hosts, timeout=30.0)
     paths = [f"{path}/{name}" for name in ("a", "b")[: 2 if how.startswith("multi") else 1]]
     again = {"again": zklock.RLock, "beside": zklock.ReadLock}.get(how.partition(" ")[0])
-    locks = [(again or zklock.Lock)(client, each) for each in paths]
+    keeps = how.startswith("kept")
+    options = {"keep": KEPT_FOR} if keeps else {}
+    locks = [(again or zklock.Lock)(client, each, **options) for each in paths]
     lock: zklock.Lock | zklock.MultiLock | zklock.LeaderElection = locks[0]
     if how.startswith("multi"):
         lock = zklock.MultiLock(locks)
@@ -214,6 +218,8 @@ def locking(
     def begin() -> None:
         if again is not None:
             outer.append(granted(locks[0]))
+        for _ in range(2 if keeps else 0):  # the second time, the queue is watched
+            granted(locks[0]).release()
 
     def end() -> None:
         for grant in taken:

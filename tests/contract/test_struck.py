@@ -39,6 +39,8 @@ ONE_OF = repeated(1, 8)
         ("election with acquire", 1, False),
         pytest.param("election with attempt", 1, False, marks=OTHER),
         ("election acquire", 1, False),
+        ("kept with", 1, False),
+        ("kept acquire", 1, False),
         ("connect", 1, False),
         ("with", 1, True),
         ("acquire", 2, True),
@@ -99,6 +101,8 @@ def test_an_interrupt_leaves_what_the_thread_has_acquired_before(
         pytest.param("multi with acquire", marks=OTHER),
         pytest.param("multi with attempt", marks=OTHER),
         "election acquire",
+        "kept with",
+        "kept acquire",
         pytest.param("election with acquire", marks=OTHER),
         pytest.param("connect", marks=OTHER),
     ],
@@ -108,8 +112,9 @@ def test_a_second_interrupt_leaves_nothing(
 ) -> None:
     """It strikes while the first is being seen to, when a function begins."""
     tally = struck(capsys, zklock_hosts, zklock_path, how, ONE_OF, twice=True)
-    # Until there is a client, there is nothing to undo.
-    assert tally["twice"] > tally["struck"] / (8 if how == "connect" else 2)
+    # Until there is a client, there is nothing to undo; a kept lock leaves it to another thread.
+    parts = {"connect": 8, "kept with": 4, "kept acquire": 50}.get(how, 2)
+    assert tally["twice"] > tally["struck"] / (parts * ONE_OF if how == "kept acquire" else parts)
 
 
 def struck(

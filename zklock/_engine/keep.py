@@ -19,6 +19,7 @@ Source: M. Burrows, "The Chubby lock service for loosely-coupled distributed sys
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -148,6 +149,7 @@ class Place:
         self._kept: Kept | None = None
         self._handed: deque[tuple[Waiter, GrantBase]] = deque()  # who is not told yet
         self._leaving: deque[Kept] = deque()  # what is not given back yet
+        self._going: set[int] = set()  # the threads that do what is due
         self._skip = 0  # so many releases go by before the next first look
         self._skips = 0  # how many went by before the last one
 
@@ -265,18 +267,28 @@ class Place:
     # What is due.
 
     def _go_on(self) -> None:
-        while True:
-            with self._session.guard:
-                due = self._due()
-            if due is None:
-                return
+        me = threading.get_ident()
+        if me in self._going:
+            return  # what is due calls this again, and the first call looks again
+        try:
+            self._going.add(me)
+            self._do_all()
+        finally:
+            self._going.discard(me)
+
+    def _do_all(self) -> None:
+        while (due := self._next()) is not None:
             due()
+
+    def _next(self) -> Callable[[], object] | None:
+        with self._session.guard:
+            return self._due()
 
     def _due(self) -> Callable[[], object] | None:
         """Return what to do next, without the guard."""
         kept = self._kept
         if kept is not None and kept.idle is not None:
-            kept.asked |= bool(self._waiters) and not self._session.may_use()
+            kept.asked |= bool(self._waiters) and not self._session.may_grant(kept.claim.path)
             if kept.asked:
                 self._leaving.append(kept)
                 self._kept = None
@@ -320,7 +332,8 @@ class Place:
 
     def _free(self, kept: Kept) -> bool:
         """Whether an acquire may have the znode now."""
-        return kept.idle is not None and kept.watched and not kept.asked and self._session.may_use()
+        unused = kept.idle is not None and kept.watched and not kept.asked
+        return unused and self._session.may_grant(kept.claim.path)
 
     def _grant(self, kept: Kept, terms: GrantOptions) -> GrantBase:
         before, session = kept.grant, self._session
@@ -391,7 +404,7 @@ class Place:
         """Note that the znode must be given back: somebody else is there, or it is gone."""
         with self._session.guard:
             kept.asked = True
-            if not kept.watched:
+            if self._kept is kept and not kept.watched:
                 self._skip = self._skips = min(2 * self._skips or 1, MOST_SKIPPED)
         self._go_on()
 
@@ -433,6 +446,7 @@ class Place:
         with self._session.guard:
             kept, contender = self._kept, self._contender
             self._contender, self._withdrawn = None, False
+            self._going.clear()
             if kept is not None:
                 kept.asked = True
                 grant = kept.grant

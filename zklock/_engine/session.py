@@ -526,9 +526,9 @@ class Session(NotCopyable, WireObserver):
         """The present session."""
         return self._id or 0
 
-    def may_use(self) -> bool:
-        """Whether enough lease is left for a grant on a node that is there."""
-        return self._live() and self._readable
+    def may_grant(self, path: str) -> bool:
+        """Whether the node is there, of the present session, and enough lease is left."""
+        return self._may_grant((path,))
 
     def give(self, grant: GrantBase) -> None:
         """Note the first grant on a node."""
