@@ -66,13 +66,14 @@ class Keepers:
         """Acquire and release a lock some times."""
         lock = self._lock(member, name, rng)
         self.owners[name] = lock._owner()
-        for _ in range(rng.choice((1, 3, 10))):
+        for _ in range(rng.choice((1, 2, 6))):
             how, limit = self._world.way(rng)
             if self._world.calm.is_set():
                 return
             self._turn(member, name, rng, lock, how, limit)
             if rng.random() < 0.5:
                 simulated.sleep(rng.choice((0.0, 0.01, 0.1, 1.0)) * rng.random())
+        simulated.sleep(rng.choice((0.0, 1.0, 4.0)) * rng.random())
 
     def _lock(self, member: Member, name: str, rng: random.Random) -> Any:
         options = self._world.options(member, name)
@@ -149,6 +150,7 @@ class Keepers:
         """Look at what is kept."""
         if not self._plays:
             return
+        world = self._world
         self._look()
         for node, (grant, member) in list(self._newest.items()):
             if not grant._ended:
@@ -156,9 +158,13 @@ class Keepers:
             if grant._loss is not None:
                 self._lost.add(node)
             path, _, name = node.rpartition("/")
-            if member.process.dead or name not in self._queues[path]:
+            if name not in self._queues[path]:
+                if not world.was_deleted(node):  # its client may not have heard of that yet
+                    del self._newest[node]
                 continue
-            ended = self._ended.setdefault(grant, self._world.system.now)
+            if member.process.dead:
+                continue
+            ended = self._ended.setdefault(grant, world.system.now)
             since = max(ended, self._behind.get(node, math.inf))
             if self._is_late(since, 0.0, member):
                 raise Violation(f"somebody waits for {grant}, which has ended")
@@ -190,7 +196,7 @@ class Keepers:
 
     def _is_late(self, since: float, keep: float, member: Member) -> bool:
         world = self._world
-        if any(world.struck[what] for what in TROUBLED):
-            return False
         late = world.system.now - since - keep
-        return late > SOON and late > SOON + member.process.stalled(since, world.system.now)
+        if late <= SOON or any(world.struck[what] for what in TROUBLED):
+            return False
+        return late > SOON + member.process.stalled(since, world.system.now)

@@ -512,6 +512,10 @@ class World:
         """Note that the nodes of a session are being deleted from outside."""
         self._deleted.update(self.ensemble.machine.tree.ephemerals.get(session, ()))
 
+    def was_deleted(self, node: str) -> bool:
+        """Whether a node was deleted from outside, or its session ended so."""
+        return node in self._deleted
+
     def kill(self, member: Member) -> None:
         """Kill a process; its users are through."""
         process = member.process
