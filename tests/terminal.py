@@ -21,18 +21,20 @@ ROWS, COLUMNS = 24, 80
 class Terminal:
     """A terminal with a command that runs on it; the end of ``with`` kills what still runs.
 
-    Options are those of ``Popen``: a given ``stdin`` takes the place of the terminal's.
+    Options are those of ``Popen``: a given stream takes the place of the terminal's.
     """
 
-    def __init__(self, command: Sequence[str], **options: Any) -> None:
+    def __init__(
+        self, command: Sequence[str], size: tuple[int, int] = (ROWS, COLUMNS), **options: Any
+    ) -> None:
         self.shown = ""
         self._unread = b""
+        self._gone = False
         self._screen, its_end = pty.openpty()
-        fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        options = {"stdin": its_end, "env": {**os.environ, "TERM": "xterm"}, **options}
-        self.process = subprocess.Popen(
-            command, stdout=its_end, stderr=its_end, start_new_session=True, **options
-        )
+        fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), its_end)
+        options = {**streams, "env": {**os.environ, "TERM": "xterm"}, **options}
+        self.process = subprocess.Popen(command, start_new_session=True, **options)
         os.close(its_end)
 
     def __enter__(self) -> Self:
@@ -48,13 +50,19 @@ class Terminal:
         self.process.wait()
         if self.process.stdin is not None:
             self.process.stdin.close()
-        os.close(self._screen)
+        if not self._gone:
+            self.hang_up()
 
     def expect(self, pattern: str, seconds: float) -> None:
         """Wait until something like this has been shown."""
         deadline = time.monotonic() + seconds
         while not re.search(pattern, self.shown):
             assert self._read(deadline), f"no {pattern!r}: {self.shown}"
+
+    def hang_up(self) -> None:
+        """Take the terminal away: it controls no session, so no signal tells that."""
+        self._gone = True
+        os.close(self._screen)
 
     def type_in(self, text: str) -> None:
         """Press these keys."""

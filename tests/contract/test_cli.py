@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -172,19 +171,6 @@ def test_it_waits_its_turn(
         assert not (tmp_path / "ran").exists()
     assert waiting.wait(PATIENCE) == 0
     assert (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_wait(
-    number: signal.Signals, zk: Commands, zklock_path: str, zklock_client: KazooClient
-) -> None:
-    mine = zklock.Lock(zklock_client, zklock_path)
-    with mine:
-        waiting = zk.start("run", zklock_path, "--", "true")
-        wait_for(lambda: len(mine.contenders()) == 2, PATIENCE)
-        waiting.send_signal(number)
-        assert waiting.wait(PATIENCE) == 128 + number
-        assert len(mine.contenders()) == 1
 
 
 def test_a_signal_goes_to_the_command_which_ends_before_the_release(

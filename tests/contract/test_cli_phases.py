@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -20,9 +17,10 @@ import pytest
 from kazoo.client import KazooClient
 
 import zklock
-from tests.contract.support import boottime, gone, queued
+from tests.contract.support import gone, queued
 from tests.contract.test_cli import PATIENCE, Commands, await_file, python
 from tests.contract.test_demo import parent_of
+from tests.terminal import Terminal
 from zklock.testing import wait_for
 from zklock.testing.proxy import FaultProxy
 
@@ -250,21 +248,12 @@ def test_a_waiting_command_says_what_for(
 def test_on_a_terminal_it_says_what_it_waits_for(
     zk: Commands, zklock_path: str, zklock_client: KazooClient
 ) -> None:
-    terminal, slave = pty.openpty()
-    seen = ""
-    try:
+    command = [sys.executable, "-m", "zklock.cli", "run", zklock_path, "true"]
+    with Terminal(command, env=zk.environ) as terminal:
         with zklock.Lock(zklock_client, zklock_path, identity="host-7"):
-            process = zk.start("run", zklock_path, "true", stderr=slave)
-            os.close(slave)
-            deadline = boottime() + PATIENCE
-            while "number 1 of 1 waiting" not in seen:
-                assert select.select([terminal], [], [], deadline - boottime())[0], seen
-                seen += os.read(terminal, 4096).decode()
-        assert process.wait(PATIENCE) == 0
-    finally:
-        with contextlib.suppress(OSError):
-            os.close(terminal)
-    assert f"{zklock_path} is held by host-7" in seen
+            terminal.expect("number 1 of 1 waiting", PATIENCE)
+        assert terminal.finish(PATIENCE) == 0
+    assert f"{zklock_path} is held by host-7" in terminal.shown
 
 
 def test_it_says_that_nobody_answers(zk: Commands, mute: str) -> None:

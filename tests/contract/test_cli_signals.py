@@ -74,7 +74,7 @@ def test_one_that_waits_does_not_end_by_what_is_for_its_command(
 
 
 @pytest.mark.hazard("H54")
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, *ENDING])
 def test_any_other_signal_ends_one_that_waits_and_it_leaves_the_queue(
     command: str, number: int, zk: Commands, zklock_client: KazooClient, zklock_path: str
 ) -> None:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
 import signal
-import subprocess
 import sys
-import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +14,9 @@ import pytest
 from kazoo.client import KazooClient
 
 import zklock
-from tests.contract.support import boottime, queued, run
+from tests.contract.support import queued, run
 from tests.contract.test_cli import PATIENCE, Commands
+from tests.terminal import Terminal
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 
 
@@ -110,48 +106,12 @@ def test_once(
     ]
 
 
-class Terminal:
-    """A command on a terminal of 40 lines of 150 columns."""
-
-    def __init__(self, environ: dict[str, str], *arguments: str, stderr: Any = None) -> None:
-        self.master, slave = pty.openpty()
-        rows, columns = 40, 150
-        termios.tcsetwinsize(slave, (rows, columns))
-        size = {"LINES": str(rows), "COLUMNS": str(columns)}  # these win, if the tests' own are set
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "zklock.cli", *arguments],
-            env={**environ, **size, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
-            stdin=slave,
-            stdout=slave,
-            stderr=stderr or slave,
-        )
-        os.close(slave)
-        self.seen = b""
-
-    def until(self, text: str) -> None:
-        """Read until the text was written."""
-        deadline = boottime() + PATIENCE
-        while text.encode() not in self.seen:
-            assert select.select([self.master], [], [], max(0.0, deadline - boottime()))[0], (
-                self.seen
-            )
-            self.seen += os.read(self.master, 65536)
-
-    def type_in(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-    def close(self) -> int:
-        """Read to the end; return the exit status."""
-        deadline = boottime() + PATIENCE
-        while self.process.poll() is None:
-            assert boottime() < deadline
-            if select.select([self.master], [], [], 0.05)[0]:
-                try:
-                    os.read(self.master, 65536)
-                except OSError:
-                    break
-        os.close(self.master)
-        return self.process.wait(PATIENCE)
+def top(zk: Commands, *arguments: str, **options: Any) -> Terminal:
+    """Start ``zklock top`` on a terminal of 40 lines of 150 columns."""
+    size = {"LINES": "40", "COLUMNS": "150"}  # these win, if the tests' own are set
+    command = [sys.executable, "-m", "zklock.cli", "top", *arguments]
+    environ = {**zk.environ, **size, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
+    return Terminal(command, (40, 150), env=environ, **options)
 
 
 def test_the_admin_server_tells_addresses(
@@ -183,17 +143,13 @@ def test_the_admin_server_tells_addresses(
 
 def test_on_a_terminal_it_follows(zk: Commands, one: KazooClient, zklock_path: str) -> None:
     one.ensure_path(zklock_path)
-    terminal = Terminal(zk.environ, "top", "--interval", "0.1", zklock_path)
-    try:
-        terminal.until("0 locks")
+    with top(zk, "--interval", "0.1", zklock_path) as terminal:
+        terminal.expect("0 locks", PATIENCE)
         with zklock.Lock(one, f"{zklock_path}/later", identity="host-7"):
-            terminal.until("/later")
-            terminal.until("host-7")
+            terminal.expect("/later", PATIENCE)
+            terminal.expect("host-7", PATIENCE)
         terminal.type_in("q")
-        assert terminal.close() == 0
-    finally:
-        terminal.process.kill()
-        terminal.process.wait()
+        assert terminal.finish(PATIENCE) == 0
 
 
 @pytest.mark.parametrize(
@@ -204,29 +160,21 @@ def test_it_ends_when_it_is_told(
     zk: Commands, one: KazooClient, zklock_path: str, how: str, number: int
 ) -> None:
     one.ensure_path(zklock_path)
-    terminal = Terminal(zk.environ, "top", zklock_path)
-    try:
-        terminal.until("0 locks")
+    with top(zk, zklock_path) as terminal:
+        terminal.expect("0 locks", PATIENCE)
         if how == "Ctrl-C":
             terminal.type_in("\x03")
         else:
             terminal.process.send_signal(number)
-        assert terminal.close() == 128 + number
-    finally:
-        terminal.process.kill()
-        terminal.process.wait()
+        assert terminal.finish(PATIENCE) == 128 + number
 
 
 def test_it_ends_with_its_terminal(zk: Commands, one: KazooClient, zklock_path: str) -> None:
     one.ensure_path(zklock_path)
-    terminal = Terminal(zk.environ, "top", zklock_path)
-    try:
-        terminal.until("0 locks")
-        os.close(terminal.master)  # it controls no session: no signal tells that it goes
+    with top(zk, zklock_path) as terminal:
+        terminal.expect("0 locks", PATIENCE)
+        terminal.hang_up()
         assert terminal.process.wait(PATIENCE) == 128 + signal.SIGHUP
-    finally:
-        terminal.process.kill()
-        terminal.process.wait()
 
 
 @pytest.mark.parametrize("how", ["q", "\x03", "the terminal goes"])
@@ -235,20 +183,15 @@ def test_it_ends_at_once_while_zookeeper_is_silent(
 ) -> None:
     """Nothing of the screen waits for the answer: its thread would outlive the terminal."""
     silent = zklock_proxy.hold_before_reply(op="sync")
-    environ = {**zk.environ, "ZKLOCK_HOSTS": zklock_proxy.hosts}
-    terminal = Terminal(environ, "top", "--session-timeout", "600", "/")
-    try:
+    with top(zk, "--hosts", zklock_proxy.hosts, "--session-timeout", "600", "/") as terminal:
         silent.wait(PATIENCE)
-        terminal.until("reading")
+        terminal.expect("reading", PATIENCE)
         if how == "the terminal goes":
-            os.close(terminal.master)
+            terminal.hang_up()
             assert terminal.process.wait(PATIENCE) == 128 + signal.SIGHUP
         else:
             terminal.type_in(how)
-            assert terminal.close() == (0 if how == "q" else 128 + signal.SIGINT)
-    finally:
-        terminal.process.kill()
-        terminal.process.wait()
+            assert terminal.finish(PATIENCE) == (0 if how == "q" else 128 + signal.SIGINT)
 
 
 def test_it_draws_on_standard_output(
@@ -257,15 +200,10 @@ def test_it_draws_on_standard_output(
     """What libraries say on standard error may go into a file."""
     one.ensure_path(zklock_path)
     log = tmp_path / "log"
-    with log.open("w") as file:
-        terminal = Terminal(zk.environ, "top", "-v", zklock_path, stderr=file)
-    try:
-        terminal.until("0 locks")
+    with log.open("w") as file, top(zk, "-v", zklock_path, stderr=file) as terminal:
+        terminal.expect("0 locks", PATIENCE)
         terminal.type_in("q")
-        assert terminal.close() == 0
-    finally:
-        terminal.process.kill()
-        terminal.process.wait()
+        assert terminal.finish(PATIENCE) == 0
     assert "kazoo" in log.read_text()
     assert "\x1b" not in log.read_text()
 

@@ -482,7 +482,7 @@ def test_the_page_lists_the_events(lock_record: Events) -> None:
 
 def test_the_page_has_the_commands_and_their_options() -> None:
     known = vars(build("demo").parse_args(["demo"]))
-    options = {f"--{name.replace('_', '-')}" for name in known} - {"--run", "--verbose"}
+    options = {f"--{name.replace('_', '-')}" for name in known} - {"--parser", "--run", "--verbose"}
     assert options == set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", demo_page.PAGE))
     assert demo_page.COMMANDS[0] == ["make", "demo"]
     assert re.search(r"^demo: .*\n\t\$\(BIN\)/zklock demo ", MAKEFILE.read_text(), re.MULTILINE)

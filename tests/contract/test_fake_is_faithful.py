@@ -20,7 +20,7 @@ from kazoo.security import make_digest_acl
 import zklock
 from tests import fakes
 from tests.contract.support import SOON
-from zklock._kazoo.store import Store
+from zklock._kazoo.channels import open_store
 from zklock._recipes.effects import (
     Check,
     Create,
@@ -80,7 +80,7 @@ class Real:
         self.client = zklock.connect(hosts, 10.0)
         self.id, _ = self.client.client_id
         self._events: list[tuple[str, bool]] = []
-        self._store = Store(
+        self._store = open_store(
             self.client,
             self._happened,
             lambda owner: owner == self.id,

@@ -12,7 +12,6 @@ from tests.contract.fronts import FRONTS
 from tests.contract.support import SOON, children, gone, granted, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
-from zklock._engine import session
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
 Connect = Callable[..., Any]
@@ -173,7 +172,8 @@ class TestIdlePermits:
         callers: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(session, "MOMENT", SOON)  # a busy machine may need more than a second
+        # A busy machine may need more than a second.
+        monkeypatch.setattr("zklock._engine.session.MOMENT", SOON)
         clients = [zklock_connect(timeout=3 * SOON), zklock_connect(timeout=3 * SOON)]
         semaphores = [
             z.Semaphore(clients[number % 2], zklock_path, limit=callers)

@@ -19,7 +19,6 @@ from tests.contract.fronts import Threads
 from tests.contract.handlers import Handle, alive, noted, tokens
 from tests.contract.support import ROOT, SOON
 from tests.contract.workers import Join, joining
-from zklock._pool import processes
 from zklock.testing import wait_for
 
 SHARDS = 4
@@ -167,8 +166,8 @@ def test_a_process_that_heeds_nothing_is_ended_once_its_shard_is_lost(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(processes, "TERM_AFTER", 0.2)
-    monkeypatch.setattr(processes, "KILL_AFTER", 0.2)
+    monkeypatch.setattr("zklock._pool.processes.TERM_AFTER", 0.2)
+    monkeypatch.setattr("zklock._pool.processes.KILL_AFTER", 0.2)
     one = join("a", shards=1, handler=Handle(str(tmp_path), {0: "insists"}))
     pid = began(tmp_path, 1)[0]
     zklock_client.delete(one.owned()[0].path)

@@ -15,7 +15,6 @@ from tests.contract.handlers import Handle, alive, noted
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON
 from tests.contract.workers import Front, Join, joining, owns
-from zklock._pool import processes
 from zklock.testing import wait_for
 
 pytestmark = LASTING
@@ -144,8 +143,8 @@ def test_a_coroutine_function_is_cancelled(join: Join) -> None:
 
 
 def test_a_process_is_ended(join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "TERM_AFTER", 0.1)
-    monkeypatch.setattr(processes, "KILL_AFTER", 0.1)
+    monkeypatch.setattr("zklock._pool.processes.TERM_AFTER", 0.1)
+    monkeypatch.setattr("zklock._pool.processes.KILL_AFTER", 0.1)
     handler = Handle(str(tmp_path), {0: "insists"})
     one = join("a", handler=handler, executor="processes", stuck_after=PATIENCE)
     (process,) = wait_for(lambda: noted(tmp_path, "began").get(0), SOON)

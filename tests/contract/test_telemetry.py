@@ -25,7 +25,6 @@ from zklock.telemetry import (
     Released,
     SessionEnded,
     ShardMoved,
-    StaleTokenRefused,
     Withdrawn,
 )
 from zklock.testing import wait_for
@@ -173,21 +172,6 @@ def test_a_lock_whose_znode_was_made_anew(heard: Heard, client: Any, zklock_path
         lock.release()
     (changed,) = heard.all(EpochChanged)
     assert (changed.path, changed.before, changed.now) == (zklock_path, *epochs)
-
-
-@LASTING
-def test_a_guard_in_zookeeper_that_refuses(heard: Heard, client: Any, zklock_path: str) -> None:
-    from zklock.fencing import ZooKeeperGuard
-
-    guard = ZooKeeperGuard(client, f"{zklock_path}/mark")
-    client.ensure_path(zklock_path)
-    guard.create()
-    guard.claim(zklock.FencingToken(1, 2))
-    with pytest.raises(zklock.StaleToken):
-        guard.claim(zklock.FencingToken(1, 1))
-    (refused,) = heard.all(StaleTokenRefused)
-    assert refused.token == zklock.FencingToken(1, 1)
-    assert refused.highest == zklock.FencingToken(1, 2)
 
 
 @LASTING

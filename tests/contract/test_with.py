@@ -66,58 +66,77 @@ def break_it(client: Any, path: str) -> None:
     client.delete(f"{path}/{name}")
 
 
-class TestGrants:
-    """``with lock.acquire() as grant``."""
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "with lock": lambda lock: lock,
+    "with lock.acquire()": lambda lock: lock.acquire(),
+    "with lock.attempt()": lambda lock: lock.attempt(timeout=SOON),
+}
 
-    def test_are_released_at_the_end(
-        self, make: Callable[..., Any], other: Any, zklock_path: str
+
+@pytest.mark.parametrize("way", WAYS)
+class TestBodies:
+    @pytest.mark.parametrize("raises", [False, True])
+    def test_release_at_the_end(
+        self, make: Callable[..., Any], other: Any, zklock_path: str, way: str, raises: bool
     ) -> None:
-        lock = make()
-        with lock.acquire() as grant:
+        lock, error = make(), Broken()
+        expected: Any = pytest.raises(Broken) if raises else contextlib.nullcontext()
+        with expected as caught, WAYS[way](lock) as grant:
             assert grant.held
             assert lock.grant == grant
             queued(other, zklock_path, 1)
+            if raises:
+                raise error
+        assert getattr(caught, "value", error) is error
+        assert not hasattr(error, "__notes__")
         assert not grant.held
         assert (lock.held, lock.grant) == (False, None)
         passes_on(other, zklock_path)
 
-    def test_are_released_after_an_error(
-        self, make: Callable[..., Any], other: Any, zklock_path: str
+    @pytest.mark.parametrize("told", [False, True])
+    def test_raise_a_loss_once(
+        self, make: Callable[..., Any], other: Any, zklock_path: str, way: str, told: bool
     ) -> None:
         lock = make()
-        with pytest.raises(Broken) as caught, lock.acquire():
-            raise Broken
-        assert not getattr(caught.value, "__notes__", [])
-        assert not lock.held
-        passes_on(other, zklock_path)
-
-    def test_that_are_lost_say_so_at_the_end(
-        self, make: Callable[..., Any], other: Any, zklock_path: str
-    ) -> None:
-        lock = make()
-        with pytest.raises(zklock.LockLost) as caught, lock.acquire() as grant:
+        with pytest.raises(zklock.LockLost) as caught, WAYS[way](lock) as grant:
             break_it(other, zklock_path)
             assert grant.lost.wait(SOON)
+            if told:
+                grant.check()
         assert caught.value.path == zklock_path
-        passes_on(other, zklock_path)
+        assert not hasattr(caught.value, "__notes__")
+        with lock:
+            pass
 
-    def test_that_are_lost_keep_the_error_of_the_body(
-        self, make: Callable[..., Any], other: Any, zklock_path: str
+    def test_keep_their_error_if_the_lock_is_lost(
+        self, make: Callable[..., Any], other: Any, zklock_path: str, way: str
     ) -> None:
         lock = make()
-        with pytest.raises(Broken) as caught, lock.acquire() as grant:
+        with pytest.raises(Broken) as caught, WAYS[way](lock) as grant:
             break_it(other, zklock_path)
             assert grant.lost.wait(SOON)
             raise Broken
         assert "the lock was also lost" in "".join(caught.value.__notes__)
+        with lock:
+            pass
 
-    def test_that_the_body_released_are_not_released_again(self, make: Callable[..., Any]) -> None:
+    def test_that_have_released_are_told_so(
+        self, make: Callable[..., Any], other: Any, zklock_path: str, way: str
+    ) -> None:
         lock = make()
-        with pytest.raises(zklock.NotHeld), lock.acquire() as grant:
+        with pytest.raises(zklock.NotHeld), WAYS[way](lock) as grant:
             grant.release()
-        with pytest.raises(Broken), lock.acquire():
+        with pytest.raises(Broken), WAYS[way](lock):
             lock.release()
             raise Broken
+        with pytest.raises(Broken), WAYS[way](lock) as grant:
+            grant.abandon()
+            raise Broken
+        passes_on(other, zklock_path)
+
+
+class TestGrants:
+    """``with lock.acquire() as grant``."""
 
     def test_in_a_body_of_the_lock_end_what_that_body_has(
         self, make: Callable[..., Any], other: Any, zklock_path: str
@@ -203,25 +222,6 @@ class TestAttempts:
         with pytest.raises(Broken), make().attempt(**how):
             raise Broken
         holder.release()
-
-    def test_that_succeed(self, make: Callable[..., Any], other: Any, zklock_path: str) -> None:
-        lock = make()
-        for raises in (False, True):
-            with contextlib.suppress(Broken), lock.attempt(timeout=SOON) as grant:
-                assert grant.held
-                queued(other, zklock_path, 1)
-                if raises:
-                    raise Broken
-            assert not grant.held
-            assert lock.grant is None
-            passes_on(other, zklock_path)
-
-    def test_whose_grant_is_lost(
-        self, make: Callable[..., Any], other: Any, zklock_path: str
-    ) -> None:
-        with pytest.raises(zklock.LockLost), make().attempt(timeout=SOON) as grant:
-            break_it(other, zklock_path)
-            assert grant.lost.wait(SOON)
 
     def test_do_nothing_before_they_are_entered(
         self, make: Callable[..., Any], other: Any, zklock_path: str

@@ -17,7 +17,7 @@ from kazoo.protocol.states import KeeperState
 
 from tests.at_once import at_once
 from tests.unit.bytecodes import nothing_collected
-from zklock.contrib._clients import ProcessClients
+from zklock.contrib._clients import client_for, end_all
 from zklock.contrib.apscheduler import LeaderJobs
 from zklock.contrib.celery import LeaderScheduler
 
@@ -87,31 +87,32 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 def test_the_clients_of_a_process(strike: Any) -> None:
-    clients, client = ProcessClients(), Client()
+    client = Client()
     make: Any = lambda: client  # noqa: E731
-    strike(lambda: clients.get("key", make))
-    assert ends(lambda: clients.get("key", make))
-    assert ends(clients.end)
+    strike(lambda: client_for("key", make))
+    assert ends(lambda: client_for("key", make))
+    assert ends(end_all)
     assert client.ended
 
 
 def test_clients_that_are_made_at_once_are_one() -> None:
     for _ in range(50):
-        clients, made = ProcessClients(), list[Any]()
+        made: list[Any] = []
 
         def make(made: list[Any] = made) -> Any:
             client = Client()
             made.append(client)
             return client
 
-        got = at_once(*[lambda clients=clients, make=make: clients.get("key", make)] * 3)
+        got = at_once(*[lambda make=make: client_for("key", make)] * 3)
         (client,) = {id(each): each for each in got}.values()
         assert [each for each in made if not each.ended] == [client]
+        end_all()
 
 
 @pytest.mark.parametrize("state", [KeeperState.CLOSED, KeeperState.AUTH_FAILED])
 def test_a_client_that_is_closed_for_good_is_followed_by_another_one(state: str) -> None:
-    clients, made = ProcessClients(), list[Any]()
+    made: list[Any] = []
 
     def make() -> Any:
         made.append(Client())
@@ -119,11 +120,11 @@ def test_a_client_that_is_closed_for_good_is_followed_by_another_one(state: str)
 
     for number in range(1, 4):
         for client_state in (KeeperState.CONNECTED, KeeperState.CONNECTING):
-            clients.get("key", make).client_state = client_state
-            assert clients.get("key", make) is made[-1]
+            client_for("key", make).client_state = client_state
+            assert client_for("key", make) is made[-1]
         assert len(made) == number
         made[-1].client_state = state
-    clients.end()
+    end_all()
     assert all(client.ended for client in made)
 
 

@@ -33,9 +33,10 @@ from tests.unit.testing.wire import (
 )
 from zklock._ground import threads
 from zklock._ground.clock import clock
-from zklock._kazoo import gateway, handler as handler_module, wake
+from zklock._kazoo import client_state, gateway
+from zklock._kazoo.client_state import WireObserver
 from zklock._kazoo.gateway import GatewaySocket
-from zklock._kazoo.handler import Handler, WireObserver
+from zklock._kazoo.handler import Handler
 from zklock._kazoo.watches import Watch
 from zklock._kazoo.wire_request import WireRequest
 from zklock._recipes.effects import Sync
@@ -70,7 +71,8 @@ class Stepped(GatewaySocket):
     """Read by the thread that waits for it."""
 
     def _begin_to_read(self) -> None:
-        self._ear = gateway._pair()
+        self._ear, self._poller = gateway._pair(), select.epoll()
+        self._poller.register(self._sock)
 
     def step(self, seconds: float) -> None:
         """Receive what has come, or comes in so many seconds."""
@@ -191,7 +193,7 @@ class Kazoo:
         try:
             while chunk := self.far.recv(65536):
                 data += chunk
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionResetError):
             pass
         return split(data)
 
@@ -215,12 +217,13 @@ class Rides:
             self.heard.append((name, error, body))
             self.then()
 
-        line = self.kazoo.handler.open_connection or self.kazoo.connection
-        return WireRequest(line, struct.pack(">i", GET_DATA) + text(name) + b"\1", hear, watch)
+        return WireRequest(struct.pack(">i", GET_DATA) + text(name) + b"\1", hear, watch)
 
     def ride(self, name: str, watch: Watch | None = None) -> None:
-        self.kazoo.handler.enqueue(self.rider(name, watch))
-        self.kazoo.handler.rouse()
+        """Ask as zklock does: through kazoo's queue if it may not be empty."""
+        if not self.kazoo.handler.write([self.rider(name, watch)]):
+            self.kazoo.ask(asks(1, name))
+            self.kazoo.handler.nudge()
 
     def watch(self, path: str, opcode: int = GET_DATA) -> Watch:
         def told(kind: str, known: str) -> None:
@@ -269,64 +272,10 @@ class TestTheOrderOfRequests:
         rides.ride("/rider")
         assert names(kazoo.sent()) == [*before, "/rider"]
 
-    @pytest.mark.parametrize("others", [1, 3])
-    def test_also_where_other_threads_have_queued_and_not_woken_kazoo_yet(
-        self, kazoo: Kazoo, rides: Rides, others: int
-    ) -> None:
-        """Their requests are sent for the wake-ups of this one."""
-        theirs = [f"/theirs-{number}" for number in range(others)]
-        for xid, path in enumerate(theirs, 1):
-            kazoo.ask(asks(xid, path), wakes=False)
-        kazoo.ask(asks(others + 1, "/mine"))
-        rides.ride("/rider")
-        assert names(kazoo.sent()) == [*theirs, "/mine", "/rider"]
-        for _ in theirs:
-            kazoo.writer.send(b"\0")  # they go on
-        rides.ride("/another")
-        assert names(kazoo.sent()) == ["/another"]
-
-    def test_wake_ups_for_nothing_are_harmless(self, kazoo: Kazoo, rides: Rides) -> None:
-        kazoo.handler.nudge()
-        kazoo.ask(asks(1, "/a"))
-        kazoo.handler.nudge()
-        rides.ride("/rider")
-        assert names(kazoo.sent()) == ["/a", "/rider"]
-
-    def test_riders_keep_their_order(self, kazoo: Kazoo, rides: Rides) -> None:
-        wanted = []
-        for number in range(20):
-            wanted.append(f"/{number}")
-            rides.ride(wanted[-1])
-            if number % 3 == 0:
-                kazoo.ask(asks(number + 1, "/kazoo"))
-        assert [name for name in names(kazoo.sent()) if name != "/kazoo"] == wanted
-
-    def test_a_user_who_never_stops_asking_keeps_no_rider_longer_than_the_first(
-        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """At most so many requests that were queued later go before each of them."""
-        monkeypatch.setattr(wake, "ASKED", 10)
-        queued = 0
-        later: list[int] = []
-        for _ in range(20):
-            while len(kazoo.queue) < 30:
-                kazoo.ask(asks(queued := queued + 1))
-            rides.ride("/rider")
-            before, sent = queued, list[str]()
-            while "/rider" not in sent:
-                kazoo.ask(asks(queued := queued + 1))
-                assert kazoo.step()
-                with contextlib.suppress(BlockingIOError):
-                    kazoo.far.setblocking(False)
-                    sent += names(split(kazoo.far.recv(65536)))
-            later.append(queued - len(kazoo.queue) - before)
-        assert max(later) <= 10 + 1
-
     @pytest.mark.parametrize("unwoken", [0, 1, 3])
     def test_a_user_who_never_stops_asking_has_all_requests_sent_in_the_end(
-        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch, unwoken: int
+        self, kazoo: Kazoo, rides: Rides, unwoken: int
     ) -> None:
-        monkeypatch.setattr(wake, "ASKED", 3)
         for xid in range(1, 40):
             kazoo.ask(asks(xid, f"/{xid}"), wakes=xid > unwoken)  # threads that were interrupted
             if xid % 4 == 0:
@@ -360,14 +309,12 @@ class TestTheLine:
         rides.ride("/before")
         kazoo.run()
         kazoo.ask(CLOSE)
-        late = rides.rider("/after")
         kazoo.run()
         assert kazoo.handler.open_connection is None
-        kazoo.handler.enqueue(late)
-        assert rides.heard == [("/after", None, b"")]
+        assert not kazoo.handler.write([rides.rider("/after")])
         kazoo.far.sendall(answers(1, rest=b"!"))  # what went before is still answered
         assert len(kazoo.sent()) == 2
-        assert rides.heard[1:] == [("/before", 0, b"!")]
+        assert rides.heard == [("/before", 0, b"!")]
 
     def test_the_end_of_the_session_is_told_before_it_is_sent(self, kazoo: Kazoo) -> None:
         class Noted(WireObserver):
@@ -503,6 +450,7 @@ class TestReplies:
         for name in "ab":
             rides.ride(f"/{name}", rides.watch(f"/{name}"))
         kazoo.ask(asks(1))
+        kazoo.run()
         rides.ride("/c")
         kazoo.sent()
         stream = answers(1) + answers(2) + event(DELETED, "/b")
@@ -548,20 +496,6 @@ class TestReplies:
         connection.join(SOON)
         assert [name for name, *_ in rides.heard] == ["/a", "/b"]
         assert "continues after an error in zklock" in caplog.text
-
-    def test_whose_hearer_is_struck_on_the_main_thread_let_the_exception_go_on(
-        self, kazoo: Kazoo, rides: Rides
-    ) -> None:
-        """A signal handler raised it there. It is a caller's rider, which is dropped at once."""
-
-        def then() -> None:
-            raise TimeoutError("of a signal handler")
-
-        late = rides.rider("/late")
-        kazoo.connection.close()
-        rides.then = then
-        with pytest.raises(TimeoutError, match="of a signal handler"):
-            kazoo.handler.enqueue(late)
 
 
 class TestEvents:
@@ -622,9 +556,7 @@ class TestTheEnd:
     """Of a connection: what is under way is dropped, once."""
 
     @pytest.mark.parametrize("how", ["end", "reset", "cut"])
-    def test_drops_what_awaits_a_reply_and_what_is_in_line(
-        self, kazoo: Kazoo, rides: Rides, how: str
-    ) -> None:
+    def test_drops_what_awaits_a_reply(self, kazoo: Kazoo, rides: Rides, how: str) -> None:
         rides.ride("/answered")
         rides.ride("/sent")
         kazoo.run()
@@ -632,12 +564,12 @@ class TestTheEnd:
             kazoo.far.recv(65536)  # else unread data makes the end a reset
         kazoo.far.sendall(answers(1) + (answers(2)[:9] if how == "cut" else b""))
         kazoo.run()
-        rides.ride("/in-line")
+        rides.ride("/last")
         kazoo.far.close()
         assert len(rides.heard) == 1
         kazoo.run()
         assert kazoo.dropped is not None
-        wanted = [("/answered", 0), ("/sent", None), ("/in-line", None)]
+        wanted = [("/answered", 0), ("/sent", None), ("/last", None)]
         assert [(name, error) for name, error, _ in rides.heard] == wanted
         kazoo.connection.close()
         assert len(rides.heard) == 3
@@ -653,30 +585,15 @@ class TestTheEnd:
         kazoo.run()
         assert [error for _, error, _ in rides.heard] == [0] * count
 
-    def test_drops_riders_that_come_late(self, kazoo: Kazoo, rides: Rides) -> None:
-        late = rides.rider("/late")
+    def test_takes_no_rider_that_comes_late(self, kazoo: Kazoo, rides: Rides) -> None:
         kazoo.connection.close()
-        kazoo.handler.enqueue(late)
-        assert rides.heard == [("/late", None, b"")]
+        assert not kazoo.connection.write([rides.rider("/late")])
         kazoo.connect()
-        rides.ride("/next")
-        assert names(kazoo.sent()) == []  # the line was not open yet
+        assert not kazoo.handler.write([rides.rider("/early")])  # it is not open yet
+        kazoo.run()
         rides.ride("/now")
         assert names(kazoo.sent()) == ["/now"]
-        assert rides.heard == [("/late", None, b""), ("/next", None, b"")]
-
-    def test_finds_a_rider_that_was_in_time_for_the_deque_only(
-        self, kazoo: Kazoo, rides: Rides
-    ) -> None:
-        """Its caller is not heard of again: it was interrupted."""
-        old = rides.rider("/old")
-        kazoo.connection.close()
-        kazoo.reader.enqueue(old)
-        kazoo.connect()
-        kazoo.run()
-        rides.ride("/new")
-        assert names(kazoo.sent()) == ["/new"]
-        assert rides.heard == [("/old", None, b"")]
+        assert rides.heard == []
 
     def test_when_sending_fails(self, kazoo: Kazoo, rides: Rides) -> None:
         kazoo.far.close()
@@ -726,7 +643,7 @@ class TestWhatHasBeenSeen:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which the handler goes."""
     now = [clock()]
-    monkeypatch.setattr(handler_module, "clock", lambda: now[0])
+    monkeypatch.setattr(client_state, "clock", lambda: now[0])
     return now
 
 
@@ -762,6 +679,7 @@ class TestGoingBack:
         assert not kazoo.handler.goes_back(90)
         assert not kazoo.handler.goes_back(0)
         assert kazoo.handler.goes_back(80)
+        kazoo.handler.give_up(80)
         timeout = kazoo.handler.session_timeout
         assert timeout is not None
 
@@ -954,8 +872,7 @@ class Landing:
             if len(self.heard) == len(self.names):
                 self.done.set()
 
-        rider = rides.rider(name)
-        return WireRequest(rider.connection, rider.body, hear, None, self)
+        return rides.rider(name)._replace(hear=hear, landing=self)
 
     def complete(self) -> None:
         for name in {*self.names} - {name for name, _ in self.heard}:
@@ -974,7 +891,7 @@ class TestACallerThatReads:
 
     def departed(self, kazoo: Kazoo, rides: Rides, *names: str) -> tuple[Landing, list[int]]:
         landing = Landing(rides, *names)
-        kazoo.handler.depart(landing.riders, landing)
+        assert kazoo.handler.write(landing.riders, landing)
         return landing, numbers(split(kazoo.far.recv(65536)))
 
     def test_takes_its_replies_itself(self, kazoo: Kazoo, rides: Rides) -> None:
@@ -1065,28 +982,47 @@ class TestACallerThatReads:
         assert kazoo.received == [event(CHILD, "/of-kazoo")]
 
     @pytest.mark.parametrize("who", ["rider", "kazoo"])
-    def test_goes_when_another_writes(self, kazoo: Kazoo, rides: Rides, who: str) -> None:
+    def test_takes_its_replies_also_when_another_writes(
+        self, kazoo: Kazoo, rides: Rides, who: str
+    ) -> None:
         landing, sent = self.departed(kazoo, rides, "/a")
-        over = threading.Event()
-
-        def hear() -> None:
-            while kazoo.handler.hear(BATCH, SOON):
-                pass
-            over.set()
-
-        caller = threading.Thread(target=hear)
+        caller = threading.Thread(target=kazoo.handler.hear, args=(BATCH, SOON))
         caller.start()
+        wait_for(lambda: kazoo.connection._reads_until > 0.0, SOON)
         if who == "rider":
             rides.ride("/other")
         else:
             kazoo.ask(asks(1))
             kazoo.step()
-        assert over.wait(SOON)
-        caller.join()
+        sent += numbers(split(kazoo.far.recv(65536)))
+        kazoo.far.sendall(answers(sent[0]) + answers(sent[1]))
+        caller.join(SOON)
+        assert landing.threads == {caller.ident}
         assert kazoo.connection.reading is None
+        wait_for(lambda: rides.heard or kazoo.step(), SOON)
+        assert rides.heard == ([("/other", 0, b"")] if who == "rider" else [])
+
+    def test_that_is_held_up_leaves_it_to_the_reader_when_another_writes(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a")
+        held, goes = threading.Event(), threading.Event()
+
+        def wait(*_: object) -> bool:
+            held.set()
+            return goes.wait(SOON)
+
+        monkeypatch.setattr(gateway, "LONGEST", 0.0)
+        monkeypatch.setattr(kazoo.connection, "_wait", wait)
+        caller = threading.Thread(target=kazoo.handler.hear, args=(BATCH, SOON))
+        caller.start()
+        assert held.wait(SOON)
+        rides.ride("/other")
         kazoo.far.sendall(answers(sent[0]))
         assert landing.done.wait(SOON)
-        assert threading.get_ident() not in landing.threads
+        goes.set()
+        caller.join(SOON)
+        assert caller.ident not in landing.threads
 
     def test_that_does_not_come_leaves_it_to_the_reader_when_another_writes(
         self, kazoo: Kazoo, rides: Rides
@@ -1144,7 +1080,7 @@ class TestACallerThatReads:
             kazoo.run()
             rides = Rides(kazoo)
             landing = Landing(rides, "/a", "/b")
-            depart = partial(kazoo.handler.depart, landing.riders, landing)
+            depart = partial(kazoo.handler.write, landing.riders, landing)
             if what == "depart":
                 moments.run(depart, at)
             else:
@@ -1193,7 +1129,7 @@ class TestAnInterrupt:
         assert not kazoo.handler.interrupted()
         kazoo.run()
         assert (kazoo.dropped is not None) == torn
-        assert rides.heard == ([("/a", None, b"")] if torn else [])
+        assert rides.heard == ([("/a", None, b"")] if step == "_write" else [])
 
     def test_by_a_handler_that_does_not_return_keeps_no_other_thread(
         self, kazoo: Kazoo, rides: Rides
@@ -1210,11 +1146,11 @@ class TestAnInterrupt:
         assert has.wait(SOON)
         rides.ride("/a")
         landing = Landing(rides, "/b")
-        kazoo.handler.depart(landing.riders, landing)
+        assert not kazoo.handler.write(landing.riders, landing)
         assert not kazoo.handler.hear(BATCH, SOON)
         goes.set()
         other.join()
-        assert names(kazoo.sent()) == ["/a", "/b"]
+        assert names(kazoo.sent()) == ["/a"]
 
     def test_by_a_handler_that_asks_leaves_its_request_to_kazoo(
         self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
@@ -1233,14 +1169,13 @@ class TestAnInterrupt:
         assert numbers(sent) == [1, 2]
 
 
-def test_a_forked_child_has_no_line(kazoo: Kazoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = kazoo.handler.open_connection
-    assert line is kazoo.connection
-    late = WireRequest(line, b"", lambda *_: None)
+def test_a_forked_child_has_no_line(
+    kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kazoo.handler.open_connection is kazoo.connection
     monkeypatch.setattr(kazoo.handler, "_process", -1)
     assert kazoo.handler.open_connection is None
-    kazoo.handler.enqueue(late)
-    kazoo.handler.rouse()
+    assert not kazoo.handler.write([rides.rider("/child")])
     kazoo.far.setblocking(False)
     with pytest.raises(BlockingIOError):
         kazoo.far.recv(1)

@@ -11,10 +11,10 @@ import pytest
 
 from tests.contract.struck import Moments
 from tests.unit.testing.wire import CONNECTED, OPS, SESSION_ID, Peer, Server, frame, reply, text
+from zklock._kazoo.channels import open_store
 from zklock._kazoo.connect import new_client
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.wire import GET_CHILDREN_2
-from zklock._kazoo.wire_store import WireStore
 from zklock._recipes.effects import Create, Delete, Failed, Failure, List, MakePath
 from zklock.testing import wait_for
 
@@ -99,13 +99,7 @@ class Client:
         self.handler = handler or Handler()
         self.kazoo = new_client(book.hosts, 30.0, handler=self.handler)
         self.kazoo.start(SOON)
-        self.store = WireStore(
-            self.kazoo,
-            lambda *_: None,
-            lambda owner: True,
-            threading.RLock(),
-            handler=self.handler,
-        )
+        self.store = open_store(self.kazoo, lambda *_: None, lambda owner: True, threading.RLock())
         wait_for(lambda: self.handler.open_connection is not None, SOON, "the line")
 
     def send_batch(self, path: str) -> tuple[threading.Event, list[Any]]:

@@ -16,7 +16,7 @@ from zklock import aio
 ROOT = Path(zklock.__file__).parent
 ROOMS = ["_ground", "_recipes", "_wire", "_kazoo", "_engine", "_locks", "_election", "_pool"]
 """From the ground up: a room imports those before it, and no other."""
-PURE = {"_election.candidate", "_election.observe"}
+PURE = ["_election.candidate", "_election.observe"]
 """The recipes of elections."""
 GROUND = {"_version", "token", "errors"}
 """Public modules beside the rooms: they import each other and the ground."""

@@ -236,10 +236,14 @@ def test_a_writer_that_has_become_a_reader_lets_readers_in() -> None:
 @pytest.mark.parametrize("state_first", [True, False])
 def test_a_create_whose_reply_is_lost(world: World, carried_out: int, state_first: bool) -> None:
     contender = world.start()
-    world.clients[0].lose_connection(carried_out=carried_out, state_first=state_first)
+    client = world.clients[0]
+    client.lose_connection(carried_out=carried_out, state_first=state_first)
     world.settle()
     assert contender.outcome.stands
     assert world.queue == [contender.outcome.path.rpartition("/")[2]]
+    prefixes = [request.prefix for request in client.sent if isinstance(request, Create)]
+    assert len(prefixes) == (1 if carried_out else 2)
+    assert len(prefixes) == len(set(prefixes)), "the other create may still arrive, for nobody"
 
 
 @pytest.mark.parametrize("carried_out", [0, 1])
@@ -396,8 +400,10 @@ def test_a_writer_may_leave_a_reader_in_its_place(world: World) -> None:
     assert waiting.outcome.stands
 
 
-def test_parent_and_node_deleted_before_the_listing(world: World) -> None:
+@pytest.mark.parametrize("counter", [0, names.EXHAUSTED_AT])
+def test_parent_and_node_deleted_before_the_listing(world: World, counter: int) -> None:
     """H13, at its worst: between the two requests of the first batch."""
+    world.count_to(counter)
     contender = world.start()
     client = world.clients[0]
     client.serve()
@@ -409,19 +415,6 @@ def test_parent_and_node_deleted_before_the_listing(world: World) -> None:
     world.settle()
     assert contender.outcome.stands
     assert contender.outcome.token.epoch == world.server.tree.nodes[PATH].czxid
-
-
-def test_a_worn_out_number_whose_parent_is_gone_already(world: World) -> None:
-    world.count_to(names.EXHAUSTED_AT)
-    contender = world.start()
-    client = world.clients[0]
-    client.serve()
-    assert client.link is not None
-    (node,) = world.queue
-    world.server.delete(f"{PATH}/{node}")
-    world.server.delete(PATH)
-    client.link.advance(2)
-    world.settle()
     assert contender.outcome.token.sequence == 0
 
 
@@ -519,8 +512,10 @@ def test_strange_children_keep_a_worn_out_parent_from_being_renewed(world: World
 # Errors leave nothing behind.
 
 
-def test_a_forbidden_create_is_an_error(world: World) -> None:
-    world.server.denied = {Create}
+@pytest.mark.parametrize(("what", "made"), [(Create, True), (MakePath, False)])
+def test_a_forbidden_create_is_an_error(what: type[Any], made: bool) -> None:
+    world = World(made=made)
+    world.server.denied = {what}
     contender = world.start()
     world.settle()
     assert isinstance(contender.outcome, AccessDenied)
@@ -589,21 +584,6 @@ def test_a_lost_create_is_looked_for_after_a_sync(world: World) -> None:
     sent(world.clients[0])
     world.settle()
     assert sent(world.clients[0]) == [Sync, List, Exists, List]
-
-
-def test_the_claim_names_the_node_and_its_token(world: World) -> None:
-    asked: Any = lock_recipe.acquire(world.entry())
-    client = world.clients[0]
-    results: list[Any] = []
-    client.send_batch(next(asked), results.extend)
-    client.serve(2)
-    client.deliver(2)
-    claim = asked.send(tuple(results))
-    assert isinstance(claim, Claim)
-    assert claim.path == f"{PATH}/{world.queue[0]}"
-    with pytest.raises(StopIteration) as stop:
-        asked.send("the grant")
-    assert stop.value.value == "the grant"
 
 
 def test_data_that_change_while_the_create_is_under_way_are_told(world: World) -> None:
@@ -676,17 +656,6 @@ def test_a_withdrawal_that_cannot_look_for_its_node_tries_again_after_growing_pa
     assert pauses == [Pause(0.05), Pause(0.1), Pause(0.2)]
 
 
-def test_a_name_whose_create_was_lost_is_not_used_again(world: World) -> None:
-    """The create may still arrive: then its node belongs to nobody."""
-    contender = world.start()
-    client = world.clients[0]
-    client.lose_connection(carried_out=0)
-    world.settle()
-    assert contender.outcome.stands
-    prefixes = [request.prefix for request in client.sent if isinstance(request, Create)]
-    assert len(prefixes) == len(set(prefixes)) == 2
-
-
 def test_a_parent_that_is_deleted_as_soon_as_it_is_made_is_made_again() -> None:
     asked: Any = lock_recipe.acquire(World().entry())
     missing = failure(Failure.MISSING, PATH)
@@ -696,14 +665,6 @@ def test_a_parent_that_is_deleted_as_soon_as_it_is_made_is_made_again() -> None:
         batch = asked.send((*made, missing, missing))
         made = (None,)
         assert [type(request) for request in batch] == [MakePath, Create, List]
-
-
-def test_a_parent_that_may_not_be_made_is_an_error() -> None:
-    world = World(made=False)
-    world.server.denied = {MakePath}
-    contender = world.start()
-    world.settle()
-    assert isinstance(contender.outcome, AccessDenied)
 
 
 # What a caller may ask about its place, and what a tidy lock leaves behind.

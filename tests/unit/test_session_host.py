@@ -518,10 +518,12 @@ def test_what_finds_or_makes_a_node_is_a_touch(
 def test_a_node_that_is_leaving_is_not_claimed(world: World) -> None:
     world.server.make_path(PATH)
     made(world)
+    made(world)
     world.run()
-    (node,) = world.session._nodes
+    mine = tuple(world.session._nodes)
+    assert len(mine) == 2
     world.latency = math.inf
-    world.session.send_batch((Delete(node),), lambda _: None)
+    world.session.send_batch(tuple(map(Delete, mine)), lambda _: None)
     assert list(world.session._nodes) == []
 
 
@@ -962,16 +964,23 @@ def test_it_is_interrupted_where_its_handler_is(
     assert world.session.interrupted
 
 
-def test_all_nodes_that_a_batch_finds_are_its_own(world: World) -> None:
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_all_nodes_that_a_batch_finds_or_makes_are_its_own(world: World, first: int) -> None:
+    """And a create anywhere in a batch proves that the session lives."""
     world.server.make_path(PATH)
     made(world)
     made(world)
     world.run()
     mine = nodes(world)
     world.session._nodes.forget(mine)
-    world.session.send_batch(tuple([Exists(node) for node in mine]), lambda _: None)
+    before = world.session.lease_end
+    world.run(BEAT / 2)
+    asked: list[Any] = [*map(Exists, mine), Create(f"{PATH}/c-", b"")]
+    world.session.send_batch((*asked[first:], *asked[:first]), lambda _: None)
     world.run()
-    assert sorted(world.session._nodes) == mine
+    assert sorted(world.session._nodes) == nodes(world)
+    assert len(nodes(world)) == 3
+    assert world.session.lease_end > before
 
 
 @pytest.mark.parametrize("other", [-1, 1])

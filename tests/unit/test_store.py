@@ -10,13 +10,13 @@ import pytest
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
+from zklock._kazoo.channels import open_store
 from zklock._kazoo.store import (
     MAX_REQUEST,
     MEANINGS,
+    Landing,
     Store,
     _carried_out,
-    _Landing,
-    _Listings,
     _listings_beside,
     shielded,
     translate,
@@ -117,7 +117,7 @@ LONG = "/" + "x" * (MAX_REQUEST // 2)
 
 
 def opened(client: Any) -> Store:
-    return Store(client, lambda *_: None, lambda owner: True, threading.RLock())
+    return open_store(client, lambda *_: None, lambda owner: True, threading.RLock())
 
 
 @pytest.mark.hazard("H32")
@@ -158,10 +158,10 @@ def test_the_longest_path_fits_into_every_request() -> None:
 def test_a_batch_lands_once_whichever_threads_bring_its_answers() -> None:
     for _ in range(200):
         landed: list[tuple[Any, ...]] = []
-        landing = _Landing((Sync("/"),) * 8, landed.append)
+        landing = Landing((Sync("/"),) * 8, landed.append)
         barrier = threading.Barrier(8)
 
-        def bring(slot: int, landing: _Landing = landing, go: threading.Barrier = barrier) -> None:
+        def bring(slot: int, landing: Landing = landing, go: threading.Barrier = barrier) -> None:
             go.wait()
             landing.put(slot, slot)
             landing.put(slot, "again")
@@ -181,8 +181,8 @@ def test_a_batch_lands_at_once_where_the_parent_is_missing() -> None:
     missing = Failed(Failure.MISSING, ZkLockError("no parent"))
     landed: list[tuple[object, ...]] = []
     batch = (CREATE, List("/a/b"))
-    landing = _Landing(batch, landed.append)
-    landing.created(0, CREATE, batch, missing)
+    landing = Landing(batch, landed.append)
+    landing.created(0, CREATE, missing)
     assert landed == [(missing, missing)]
     landing.put(1, missing)  # the listing is answered later
     assert len(landed) == 1
@@ -193,8 +193,8 @@ def test_other_listings_are_waited_for() -> None:
     landed: list[tuple[object, ...]] = []
     batch = (CREATE, List("/a"), List("/a/b"))
     assert _listings_beside(CREATE, (MakePath("/a/b"), *batch)) == [3]
-    landing = _Landing(batch, landed.append)
-    landing.created(0, CREATE, batch, missing)
+    landing = Landing(batch, landed.append)
+    landing.created(0, CREATE, missing)
     assert landed == []
     landing.put(1, listing)
     assert landed == [(missing, listing, missing)]
@@ -205,23 +205,11 @@ def test_a_batch_waits_for_all_its_answers(why: Failure) -> None:
     failed, listing = Failed(why, ZkLockError("it failed")), object()
     landed: list[tuple[object, ...]] = []
     batch = (CREATE, List("/a/b"))
-    landing = _Landing(batch, landed.append)
-    landing.created(0, CREATE, batch, failed)
+    landing = Landing(batch, landed.append)
+    landing.created(0, CREATE, failed)
     assert landed == []
     landing.put(1, listing)
     assert landed == [(failed, listing)]
-
-
-def test_those_who_share_a_listing_that_fails_get_an_error_each() -> None:
-    asked: list[Any] = []
-    listings = _Listings(lambda request, put: asked.append(put), threading.RLock())
-    got: list[Any] = []
-    for _ in range(3):
-        listings.want(List("/a"), got.append)
-    asked[0](Failed(Failure.DENIED, AccessDenied("no")))
-    asked[1](Failed(Failure.DENIED, AccessDenied("never")))
-    assert [str(each.error) for each in got] == ["no", "never", "never"]
-    assert len({id(each.error) for each in got}) == 3
 
 
 def test_an_error_of_ours_ends_no_thread_of_kazoo(caplog: pytest.LogCaptureFixture) -> None:

@@ -109,6 +109,10 @@ def tellers() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "zklock-telemetry"]
 
 
+async def awaited(it: Event) -> None:
+    """Nobody runs this."""
+
+
 class TestSubscription:
     def test_tells_in_order_on_a_thread_of_its_own(self, subscribe: Subscribe) -> None:
         told: list[tuple[float, str]] = []
@@ -287,22 +291,18 @@ class TestSubscription:
         del told
         wait_for(lambda: forgotten() is None, SOON)
 
-    @pytest.mark.parametrize("hook", [None, "print"])
-    def test_a_hook_that_cannot_be_called_is_refused(self, hook: Any) -> None:
-        with pytest.raises(TypeError, match="a telemetry hook"):
-            telemetry.subscribe(hook)
-
-    def test_a_coroutine_function_is_refused(self) -> None:
-        async def hook(it: Event) -> None:
-            """Nobody runs this."""
-
-        with pytest.raises(TypeError, match="coroutine function"):
-            telemetry.subscribe(hook)
-
-    @pytest.mark.parametrize("most", [0, -1, 1.5, True])
-    def test_a_limit_that_is_none_is_refused(self, most: Any) -> None:
-        with pytest.raises((TypeError, ValueError), match="most"):
-            telemetry.subscribe(print, most=most)
+    @pytest.mark.parametrize(
+        ("hook", "options", "wrong"),
+        [
+            (None, {}, "a telemetry hook"),
+            ("print", {}, "a telemetry hook"),
+            (awaited, {}, "coroutine function"),
+            *((print, {"most": most}, "most") for most in (0, -1, 1.5, True)),
+        ],
+    )
+    def test_what_is_wrong_is_told_at_once(self, hook: Any, options: Any, wrong: str) -> None:
+        with pytest.raises((TypeError, ValueError), match=wrong):
+            telemetry.subscribe(hook, **options)
 
     def test_without_a_thread_nothing_is_subscribed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(threading.Thread, "start", no_thread)

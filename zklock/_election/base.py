@@ -379,8 +379,10 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
                 raise term.error
             else:
                 failures += 1
-            until = self._next_due(term, failures)
             now = self._session.now
+            until = term.began + TERM_PAUSE
+            if failures:
+                until = now() + pause_after(failures, self._retry)
             while not self._stopping and (left := until - now()) > 0:
                 await self._sleep(left)
 
@@ -508,12 +510,6 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         return None
 
     # Inside.
-
-    def _next_due(self, term: T | None, failures: int) -> float:
-        """Return when to stand for the next term; ``failures``: how many in a row have failed."""
-        if failures:
-            return self._session.now() + pause_after(failures, self._retry)
-        return -math.inf if term is None else term.began + TERM_PAUSE
 
     def _left(self, until: float | None) -> float | None:
         """Return the seconds left until a time of the session's clock."""

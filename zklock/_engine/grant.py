@@ -140,7 +140,7 @@ class GrantBase(Losable):
     _asked: str | None = None
     _reads = False  # a downgraded write lock
     _kept = False  # its owner has got it
-    _let_go = False  # its nodes are being deleted
+    _release_begun = False  # its nodes are being deleted
     _place: Any = None  # what keeps its znode; see ``keep``
     kept = False
     """Whether its znode was kept from a grant before, whose token it has, too."""

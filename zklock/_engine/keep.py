@@ -215,6 +215,7 @@ class Place:
             if kept is None or kept.grant is not grant:
                 return False
             stays = not (kept.asked or grant._reads or (self._skip and not kept.watched))
+            due = not stays or self._waiters or not kept.timed
             if stays:
                 if not grant._end_with(End(State.RELEASED)):
                     return False
@@ -226,7 +227,8 @@ class Place:
                 self._kept = None
         if not stays:
             kept.ends()
-        self._go_on()
+        if due:
+            self._go_on()
         return stays
 
     def _idle(self, grant: GrantBase) -> None:
@@ -297,7 +299,7 @@ class Place:
         if self._handed:
             return self._tell
         if self._leaving:
-            return self._let_go
+            return self._leave_queue
         return self._due_while_idle() or self._due_in_the_queue()
 
     def _due_while_idle(self) -> Callable[[], object] | None:
@@ -408,7 +410,7 @@ class Place:
                 self._skip = self._skips = min(2 * self._skips or 1, MOST_SKIPPED)
         self._go_on()
 
-    def _let_go(self) -> None:
+    def _leave_queue(self) -> None:
         while self._leaving:
             try:
                 kept = self._leaving[0]

@@ -11,8 +11,8 @@ from zklock._engine.callers import Callers, Calls
 from zklock._engine.ports import Transport
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock as real_clock
+from zklock._kazoo.channels import open_store
 from zklock._kazoo.client import Kazoo
-from zklock._kazoo.wire_store import open_store
 
 
 class Thread(Protocol):

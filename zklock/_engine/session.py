@@ -60,7 +60,8 @@ from zklock._ground.records import Fields, log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo import states
 from zklock._kazoo.client import Kazoo, closed_error, forked_error
-from zklock._kazoo.handler import Handler, WireObserver
+from zklock._kazoo.client_state import WireObserver
+from zklock._kazoo.handler import Handler
 from zklock._kazoo.states import Change
 from zklock._kazoo.store import Results, shielded
 from zklock._recipes import steps, together
@@ -316,12 +317,12 @@ class Session(NotCopyable, WireObserver):
                 self._nodes.forget(grant._paths)
         attempt.start(awaited=awaited)
         for grant in grants:
-            grant._let_go = True
+            grant._release_begun = True
 
     def finish(self, *grants: GrantBase) -> None:
         """Give back grants whose release was interrupted: those that ended, and were not let go."""
         for grant in grants:
-            if grant.released and not grant._let_go:
+            if grant.released and not grant._release_begun:
                 self.let_go(grant)
 
     def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:

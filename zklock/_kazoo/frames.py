@@ -14,70 +14,54 @@ from __future__ import annotations
 import logging
 import struct
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
 
 from kazoo.exceptions import EXCEPTIONS, APIError
 
 from zklock._ground.records import log_fields
-from zklock._kazoo.socket import LONGEST_FIRST
+from zklock._kazoo.socket import LONGEST_FIRST, HandshakingSocket
 from zklock._kazoo.watches import Watch, Watches
-from zklock._kazoo.wire_request import WireRequest
+from zklock._kazoo.wire_request import Awaited, WireRequest
 
 log = logging.getLogger("zklock")
 
 _EVENT_XID, _PING_XID, AUTH_XID = -1, -2, -4
-_LENGTH = struct.Struct(">i")
 _REPLY = struct.Struct(">iiqi")  # length; xid, zxid, error
 _EVENT = struct.Struct(">iii")  # kind, state, length of the path
 _CONNECTED = struct.Struct(">iiiqi")  # length; version, timeout, session, length of the password
-_NUMBER = struct.Struct(">i")
-_HEAD = struct.Struct(">ii")  # length; xid
-
-_length = _LENGTH.unpack_from
+_NUMBER = 4  # bytes
+_number = struct.Struct(">i").unpack_from
 _reply = _REPLY.unpack_from
-_head = _HEAD.unpack_from
-
-
-class Hears(Protocol):
-    """What is told while frames are sorted."""
-
-    def connected(self, milliseconds: int, read_only: bool) -> None:
-        """Note the answer to the handshake; 0 milliseconds: the session has expired."""
-
-    def pinged_back(self) -> None:
-        """Note the answer to a ping."""
-
-    def saw(self, zxid: int) -> object:
-        """Note the zxid of a reply: it is higher than those before it."""
-
-    def goes_back(self, zxid: int) -> bool:
-        """Note a zxid that is lower than one before it; return whether the stream ends there."""
 
 
 class Frames:
     """Takes what is received, in pieces of any size; see the module.
 
-    ``broken``: nothing more is taken from this stream, as a frame cannot be what it should be.
-    ``due``: the replies that are to come, in order of the requests, each with the number of its
-    request (``AUTH_XID`` for credentials), kazoo's own number of it, the request if it is one, and
-    the watch that it asks for.
-    ``zxid``: the highest one of a reply on this session.
+    ``told``: what is to be called, in this order, by whoever has sorted, without the mutex.
+    ``inbox``: kazoo's frames. ``broken``: nothing more is taken from this stream, as a frame cannot
+    be what it should be. ``due``: the replies that are to come, in order of the requests, each with
+    the number of its request (``AUTH_XID`` for credentials), kazoo's own number of it, the request
+    if it is one, and the watch that it asks for.
     """
 
-    def __init__(self, hears: Hears) -> None:
+    def __init__(self, socket: HandshakingSocket) -> None:
+        self.told: list[Callable[[], object]] = []
+        self.inbox: deque[bytes] = deque()
         self.broken = False
         self.watches = Watches()
-        self._hears = hears
+        self.due: deque[tuple[int, int, WireRequest | None, Watch | None]] = deque()
+        self._socket = socket
+        self._state = socket.state
         self._first = True
-        self.zxid = 0
         self._data: bytes | bytearray = b""
         self._at = 0
-        self.due: deque[tuple[int, int, WireRequest | None, Watch | None]] = deque()
         self._early: deque[bytes] = deque()  # answers to credentials
 
-    def left(self) -> list[WireRequest]:
-        """Return the requests without a reply."""
-        return [request for _, _, request, _ in self.due if request is not None]
+    @property
+    def sorted(self) -> bool:
+        """Whether nothing is left of what was received."""
+        return self._at == len(self._data) and not self.broken
 
     def feed(self, chunk: bytes) -> None:
         """Take what was received."""
@@ -88,153 +72,141 @@ class Frames:
         if isinstance(data, bytes):
             data = self._data = bytearray(data)
         del data[: self._at]
-        self._at = 0
         data += chunk
+        self._at = 0
 
-    def sort(self) -> bytes:
-        """Take frames, and return the next one for kazoo; nothing if there is none yet."""
+    def sort(self, landing: Awaited | None = None) -> None:
+        """Sort what has come, and note in ``told`` what to do.
+
+        With a landing: only up to what is no reply to it.
+        """
         data, size = self._data, len(self._data)
-        while True:
+        while not self.broken and size - self._at >= _NUMBER:
             at = self._at
-            early = self._early.popleft() if self._early and self._authenticated() else b""
-            if early or self.broken or size - at < _LENGTH.size:
-                return early
-            length = _length(data, at)[0]
-            end = at + _LENGTH.size + length
-            if length < _REPLY.size - _LENGTH.size or (self._first and length > LONGEST_FIRST):
-                return self._impossible(length)
-            if end > size:
-                return b""
-            self._at = end  # before anybody hears of the frame, and perhaps fails
+            length = _number(data, at)[0]
+            end = at + _NUMBER + length
+            if length < _REPLY.size - _NUMBER or (self._first and length > LONGEST_FIRST):
+                self._impossible(length)
+                return
+            if end > size or (landing is not None and not self.answers(landing)):
+                return
+            self._at = end
             if self._first:
                 self._first = False
-                return self._handshake(data, at, end)
-            xid = _NUMBER.unpack_from(data, at + _LENGTH.size)[0]
-            frame = (self._answer if xid > 0 else self._told)(data, at, end)
-            if frame:
-                return frame
+                self._handshake(data, at, end)
+            elif _number(data, at + _NUMBER)[0] > 0:
+                self._answer(data, at, end)
+            else:
+                self._other(data, at, end)
 
-    def _told(self, data: bytes | bytearray, at: int, end: int) -> bytes:
-        """Take what answers no request with a number; return it if it is kazoo's."""
-        xid = _NUMBER.unpack_from(data, at + _LENGTH.size)[0]
+    def answers(self, landing: Awaited) -> bool:
+        """Whether the next frame is a reply to one of these requests, as far as it is there."""
+        if not self.due:
+            return False
+        number, _, request, _ = self.due[0]
+        at = self._at + _NUMBER
+        known = len(self._data) < at + _NUMBER or _number(self._data, at)[0] == number
+        return known and request is not None and request.landing is landing
+
+    def _pass_on(self, frame: bytes) -> None:
+        self.told.append(partial(self.inbox.append, frame))
+
+    def _other(self, data: bytes | bytearray, at: int, end: int) -> None:
+        """Take what answers no request with a number."""
+        _, xid, zxid, error = _reply(data, at)
+        frame = bytes(data[at:end])
         if xid == _PING_XID:
-            zxid = _reply(data, at)[2]
-            if zxid < self.zxid and self._hears.goes_back(zxid):
-                return self._break()
-            self._hears.pinged_back()
-        elif xid == _EVENT_XID and not self._event(data, at + _REPLY.size, end):
-            return b""
-        elif xid == AUTH_XID and not _reply(data, at)[3] and not self._authenticated():
-            self._early.append(bytes(data[at:end]))
-            return b""
-        return bytes(data[at:end])
+            if self._goes_back(zxid):
+                return
+            self.told.append(self._socket.pinged_back)
+        elif xid == _EVENT_XID:
+            if not self._event(frame):
+                return
+        elif xid == AUTH_XID and not error:
+            self._early.append(frame)
+            self._authenticated()
+            return
+        self._pass_on(frame)
 
-    def _authenticated(self) -> bool:
-        """Return whether an answer to credentials is due; it is not any more then."""
-        due = bool(self.due) and self.due[0][0] == AUTH_XID
-        if due:
+    def _authenticated(self) -> None:
+        """Pass on the answers to credentials that are due."""
+        while self._early and self.due and self.due[0][0] == AUTH_XID:
             self.due.popleft()
-        return due
+            self._pass_on(self._early.popleft())
 
-    @property
-    def idle(self) -> bool:
-        """Whether no reply is due, and nothing is left of what was received."""
-        return not self.due and self._at == len(self._data) and not self.broken
-
-    def replies_to(self, landing: object) -> tuple[list[tuple[WireRequest, int, bytes]], bool]:
-        """Take the replies to the requests of a landing that come next: request, error code, body.
-
-        Return them, and whether what comes next, as far as it is there, is no such reply. Nothing
-        of that is looked at.
-        """
-        taken: list[tuple[WireRequest, int, bytes]] = []
-        data, size, due = self._data, len(self._data), self.due
-        while due:
-            number, _, request, watch = due[0]
-            if request is None or request.landing is not landing:
-                return taken, True
-            at = self._at
-            if size - at < _HEAD.size:
-                return taken, False
-            length, xid = _head(data, at)
-            if xid != number or length < _REPLY.size - _LENGTH.size:
-                return taken, True
-            end = at + _LENGTH.size + length
-            if end > size:
-                return taken, False
-            _, _, zxid, error = _reply(data, at)
-            if 0 < zxid < self.zxid:
-                return taken, True  # the connection thread sees to it
-            self._at = end
-            due.popleft()
-            body = bytes(data[at + _REPLY.size : end])
-            self._seen(zxid)
-            taken.append((request, self._heard(error, watch), body))
-        return taken, self._at < size
-
-    def _heard(self, error: int, watch: Watch | None) -> int:
-        """Note what the head of a reply says; return the error code to pass on."""
-        if watch is not None:
-            self.watches.answered(watch, error)
-        return _known(error) if error else 0
-
-    def _seen(self, zxid: int) -> None:
-        if zxid > self.zxid:
-            self.zxid = zxid
-            self._hears.saw(zxid)
-
-    def _answer(self, data: bytes | bytearray, at: int, end: int) -> bytes:
-        """Take a reply; return it, under kazoo's number, if it is kazoo's."""
+    def _answer(self, data: bytes | bytearray, at: int, end: int) -> None:
+        """Take a reply; pass it on, under kazoo's number, if it is kazoo's."""
         length, xid, zxid, error = _reply(data, at)
         if not self.due or self.due[0][0] != xid:
-            due = self.due[0][0] if self.due else "none"
-            log.warning(
-                "the server answered request %s instead of %s: connection dropped",
-                xid,
-                due,
-                extra=log_fields(),
-            )
-            return self._break()
-        if zxid < self.zxid and self._hears.goes_back(zxid):
-            return self._break()
-        self._seen(zxid)
+            self.told.append(partial(_say_stray, xid, self.due[0][0] if self.due else "none"))
+            self.broken = True
+            return
+        if self._goes_back(zxid):
+            return
+        self._state.seen(zxid)
         _, kazoos, request, watch = self.due.popleft()
-        error = self._heard(error, watch)  # kazoo's thread would end because of an unknown one
+        if error and error not in EXCEPTIONS:  # because of it, kazoo's thread would end
+            self.told.append(partial(_say_unknown, error))
+            error = int(APIError.code)
+        if watch is not None:
+            self.watches.answered(watch, error)
+        body = bytes(data[at + _REPLY.size : end])
         if request is not None:
-            request.land(error, bytes(data[at + _REPLY.size : end]))
-            return b""
-        return _REPLY.pack(length, kazoos, zxid, error) + data[at + _REPLY.size : end]
+            self.told.append(partial(request.land, error, body))
+        else:
+            self._pass_on(_REPLY.pack(length, kazoos, zxid, error) + body)
+        self._authenticated()
 
-    def _event(self, data: bytes | bytearray, at: int, end: int) -> bool:
-        """Tell of an event; return whether kazoo is to see it."""
-        if end - at < _EVENT.size:
+    def _goes_back(self, zxid: int) -> bool:
+        """Whether this is an older transaction than one that was seen: the stream ends there."""
+        if not self._state.goes_back(zxid):
+            return False
+        self.told.append(partial(self._state.give_up, zxid))
+        self.broken = True
+        return True
+
+    def _event(self, frame: bytes) -> bool:
+        """Have those told of an event who watch; return whether kazoo is to see it."""
+        if len(frame) < _REPLY.size + _EVENT.size:
             return True
-        kind, _, length = _EVENT.unpack_from(data, at)
-        at += _EVENT.size
-        return self.watches.fire(kind, bytes(data[at : at + length]))
+        kind, _, length = _EVENT.unpack_from(frame, _REPLY.size)
+        start = _REPLY.size + _EVENT.size
+        tells, kazoo_sees = self.watches.fire(kind, frame[start : start + length])
+        self.told += tells
+        return kazoo_sees
 
-    def _handshake(self, data: bytes | bytearray, at: int, end: int) -> bytes:
+    def _handshake(self, data: bytes | bytearray, at: int, end: int) -> None:
         if end - at < _CONNECTED.size:
-            return self._impossible(end - at - _LENGTH.size)
+            self._impossible(end - at - _NUMBER)
+            return
         _, _, milliseconds, _, password = _CONNECTED.unpack_from(data, at)
         flag = at + _CONNECTED.size + max(0, password)
-        self._hears.connected(milliseconds, read_only=flag < end and data[flag] != 0)
-        return bytes(data[at:end])
+        read_only = flag < end and data[flag] != 0
+        self.told.append(partial(self._socket.connected, milliseconds, read_only))
+        self._pass_on(bytes(data[at:end]))
 
-    def _impossible(self, length: int) -> bytes:
-        log.warning(
-            "the server sent a frame of %s bytes: connection dropped", length, extra=log_fields()
-        )
-        return self._break()
-
-    def _break(self) -> bytes:
+    def _impossible(self, length: int) -> None:
+        self.told.append(partial(_say_impossible, length))
         self.broken = True
-        return b""
 
 
-def _known(error: int) -> int:
-    """Return the error code to pass on, which is one that kazoo knows."""
-    if not error or error in EXCEPTIONS:
-        return error
+# Users' code may hear of a log line: nothing is logged under the mutex.
+
+
+def _say_stray(xid: int, due: int | str) -> None:
+    log.warning(
+        "the server answered request %s instead of %s: connection dropped",
+        xid,
+        due,
+        extra=log_fields(),
+    )
+
+
+def _say_impossible(length: int) -> None:
+    log.warning(
+        "the server sent a frame of %s bytes: connection dropped", length, extra=log_fields()
+    )
+
+
+def _say_unknown(error: int) -> None:
     log.warning("ZooKeeper answered with the unknown error code %s", error, extra=log_fields())
-    return int(APIError.code)

@@ -1,4 +1,4 @@
-"""A socket that shakes hands, and tells the handler how that goes."""
+"""A socket that shakes hands, and notes how that goes in the state of its client."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from kazoo.exceptions import SessionExpiredError
 
 from zklock._ground.clock import clock
-from zklock._kazoo.refusals import NOT_SERVING, Refusal, answer
+from zklock._kazoo.client_state import ClientState
+from zklock._kazoo.refusals import NOT_SERVING, answer
 
 _CHUNK = 65536
 _PING, _CLOSE = 11, -11  # opcodes of the requests that consist only of a header
@@ -27,95 +28,25 @@ _LATER = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 _SILENT = "accepts connections, and says nothing"
 
 
-class Hears(Protocol):
-    """What a socket needs from its handler."""
+class HandshakingSocket:
+    """A connected socket that shakes hands, and notes in ``state`` how that goes.
 
-    @property
-    def session_timeout(self) -> float | None:
-        """The shortest negotiated session timeout, in seconds."""
-
-    @property
-    def at_stake(self) -> bool:
-        """Whether anything is held on the session."""
-
-    @property
-    def waiting(self) -> int:
-        """How many requests wait to be sent."""
-
-    def next_xid(self) -> int:
-        """Return a number for the next request."""
-
-    def note(self, server: str, what: str | Refusal) -> None:
-        """Note how far the connection to a server came."""
-
-    def turned_away(
-        self, server: str, another: Callable[..., Any] | None, error: OSError | None = None
-    ) -> None:
-        """Note that a server has ended a connection before it answered."""
-
-    def turn(self) -> float:
-        """Return how long to wait for a server, in seconds."""
-
-    def was_silent(self) -> None:
-        """Note that a server did not answer in its time."""
-
-    def asking(self, connection: _Socket, sent: float, resumes: bool) -> float:
-        """Note a handshake; return until when to wait for its answer."""
-
-    def connected(self, sent: float, timeout: float, resumed: bool) -> None:
-        """Note a connection."""
-
-    def pinged(self, sent: float, answered: float) -> None:
-        """Note an answered ping."""
-
-    @property
-    def gives_up(self) -> bool:
-        """Whether the session is given up, and not to be resumed."""
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the session must be dead, as servers turn it away for so long."""
-
-    def asks_anew(self) -> bool:
-        """Return whether a session that must be dead is asked for as if nothing had been seen."""
-
-    def not_resumed(self, was_dead: bool) -> None:
-        """Note that a server has not taken up the session, and gave no answer."""
-
-    def new_session(self) -> bool:
-        """Note that a session is about to be asked for; return whether it may be."""
-
-    def seen(self, zxid: int) -> int:
-        """Note the zxid of a reply; return the highest one of this session."""
-
-    def goes_back(self, zxid: int) -> bool:
-        """Return whether an answer names an older transaction than a reply did."""
-
-    def closing(self) -> None:
-        """Note that the request to end the session is about to be sent."""
-
-
-class _Socket:
-    """A connected socket that shakes hands, and tells the handler how that goes.
-
-    A socket without a handshake is for a four-letter word; the handler does not hear of it.
+    Nothing is noted of a socket without a handshake, which is for a four-letter word.
     """
 
     def __init__(
         self,
         sock: Any,
-        handler: Hears,
+        state: ClientState,
         server: str = "",
         another: Callable[..., Any] | None = None,
     ) -> None:
         self._sock = sock
-        self._handler = handler
+        self.state = state
         self.server = server
         self._another = another
         self.fileno = sock.fileno
-        self._below = getattr(sock, "pending", None)
-        # TLS may have to read before it can write: kazoo handles that, with a real select.
-        self.eager = self._below is None
+        self.eager = not hasattr(sock, "pending")  # TLS has some: one read does not empty it
         self._asked: float | None = None
         self._resumes = False
         self._dead = False  # the session must be dead, and the server serves
@@ -129,9 +60,9 @@ class _Socket:
         if self._answer_by is None or isinstance(error, _LATER):
             return
         if error is None or isinstance(error, ConnectionError | ssl.SSLError):
-            self._handler.turned_away(self.server, self._another, error)
+            self.state.turned_away(self.server, self._another, error)
             if self._resumes:
-                self._handler.not_resumed(self._dead)
+                self.state.not_resumed(self._dead)
 
     def patience(self, timeout: float | None) -> float | None:
         """Return how long to wait for this socket alone, instead of ``timeout``.
@@ -142,15 +73,15 @@ class _Socket:
         """
         if self._answer_by is not None:
             return max(0.0, self._answer_by - clock())
-        if self._handler.session_timeout is not None:
-            limit = self._handler.session_timeout / 3
+        if self.state.session_timeout is not None:
+            limit = self.state.session_timeout / 3
             return limit if timeout is None else min(timeout, limit)
         return timeout
 
     def waited(self) -> None:
         """Note that a wait for this socket alone brought nothing."""
         if self._answer_by is not None and clock() >= self._answer_by:
-            self._handler.was_silent()
+            self.state.was_silent()
 
     def _shake_hands(self, frame: bytes) -> bytes:
         """Inspect the handshake; return it with the highest zxid that the client has seen.
@@ -164,19 +95,19 @@ class _Socket:
         length, version, zxid, timeout, session = _HANDSHAKE.unpack_from(frame)
         self._resumes = session != 0
         if not self._resumes:
-            if not self._handler.new_session():
+            if not self.state.new_session():
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "no new session is begun yet")
-        elif self._handler.gives_up:
+        elif self.state.gives_up:
             raise SessionExpiredError("given up, as ZooKeeper has gone back")
         else:
-            self._dead = self._handler.is_dead
-            if (self._dead or self._handler.at_stake) and not self._serves():
+            self._dead = self.state.is_dead
+            if (self._dead or self.state.at_stake) and not self._serves():
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "the server is not serving")
-        seen = self._handler.seen(zxid)
-        if self._dead and self._handler.asks_anew():
+        seen = self.state.seen(zxid)
+        if self._dead and self.state.asks_anew():
             seen = 0
         self._asked, self._fresh = clock(), True
-        self._answer_by = self._handler.asking(self, self._asked, self._resumes)
+        self._answer_by = self.state.asking(self, self._asked, self._resumes)
         fields = _HANDSHAKE.pack(length, version, seen, timeout, session)
         return fields + bytes(frame[_HANDSHAKE.size :])
 
@@ -188,13 +119,13 @@ class _Socket:
         """Ask the server whether it serves, over a separate connection."""
         if self._another is None:
             return True
-        limit = self._handler.turn()
+        limit = self.state.turn()
         try:
             with self._another(timeout=limit) as sock:
                 sock.settimeout(limit)
                 said = answer(sock, b"\n")
         except TimeoutError:
-            self._handler.was_silent()
+            self.state.was_silent()
             return False
         except OSError:
             return False
@@ -207,15 +138,16 @@ class _Socket:
         except OSError:
             return  # closed already
 
-    def _connected(self, milliseconds: int) -> None:
+    def connected(self, milliseconds: int, read_only: bool) -> None:
+        """Note the answer to the handshake; 0 milliseconds: the session has expired."""
         self._answer_by = None
-        if milliseconds > 0 and self._asked is not None:  # 0: the session has expired
-            self._handler.connected(self._asked, milliseconds / 1000, self._resumes)
+        if milliseconds > 0 and self._asked is not None:
+            self.state.connected(self._asked, milliseconds / 1000, self._resumes)
 
     def pinged_back(self) -> None:
         """Note the answer to a ping."""
         if self._pinged is not None:
-            self._handler.pinged(self._pinged, clock())
+            self.state.pinged(self._pinged, clock())
             self._pinged = None
 
     def __getattr__(self, name: str) -> Any:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from kazoo import exceptions
 
@@ -16,18 +17,14 @@ from zklock._ground.records import log_fields
 from zklock._ground.strikes import may_strike
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
-from zklock._kazoo.handler import Handler, Inline
-from zklock._kazoo.paths import make_path
 from zklock._recipes import names
 from zklock._recipes.effects import (
     Batch,
     Create,
     CreateAll,
-    Delete,
     DeleteAll,
     Depart,
     Exists,
-    Expect,
     Failed,
     Failure,
     List,
@@ -38,7 +35,6 @@ from zklock._recipes.effects import (
     Read,
     Request,
     Sync,
-    Transaction,
     Watch,
     WatchExists,
     WatchList,
@@ -194,53 +190,308 @@ def translate(
     return Failed(meaning.why, raised, meaning.busy)
 
 
-class _Asking(threading.local):
-    """How many requests this thread is handing to kazoo: several in a signal handler."""
+class Asked(NamedTuple):
+    """A request to be sent: its bytes, if it is one request, and who gets its result."""
 
-    depth = 0
+    request: Request
+    body: bytes | None
+    put: Callable[[Any], None]
+
+
+class Channel(Protocol):
+    """Sends requests back to back, in this order, and does not block."""
+
+    def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
+        """Have each result put. ``landing``: the caller waits for it, and may ``hear`` answers."""
+
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
+        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
 
 
 class Store:
-    """Sends batches over one client. ``on_event(kind, path)`` is called when a watch fires.
+    """Sends batches over one client. ``lock``: may be taken in a signal handler."""
 
-    ``lock``: may be taken in a signal handler.
+    def __init__(
+        self, client: Kazoo, channel: Channel, lock: AbstractContextManager[object]
+    ) -> None:
+        self._client = client
+        self._channel = channel
+        self._listings = _Listings(self._ask, lock)
+        self._makings = _Makings(self._ask, lock)
+
+    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        """Send the requests back to back, and call ``done(results)`` once, when all are answered.
+
+        ``done`` runs on any thread. With zklock's handler, this does not block.
+        """
+        self._begin(batch, Landing(batch, done), awaited=False)
+
+    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
+        self._begin(batch, Landing(batch, done), awaited=True)
+
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
+        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
+        return self._channel.hear(batch, seconds)
+
+    def _begin(self, batch: Batch, landing: Landing, awaited: bool) -> None:
+        """Send a batch, heeding what is being made."""
+        first = batch[0]
+        makes = isinstance(first, MakePath) and any(isinstance(each, Create) for each in batch)
+        if makes or (self._makings.under_way and isinstance(first, Create)):
+            self._makings.follow(_Follower(batch, landing, self._send))
+        elif isinstance(first, CreateAll) and (path := self._makings.any_of(first)) is not None:
+            # Those who have asked for a contender there before wait for that node.
+            for slot in range(len(batch)):
+                landing.put(slot, translate(exceptions.NoNodeError(), path))
+        else:
+            self._send(batch, 0, landing, awaited)
+
+    def _send(self, batch: Batch, start: int, landing: Landing, awaited: bool = False) -> None:
+        asked: list[Asked] = []
+        shared: list[_Shared] = []
+        for slot, request in enumerate(batch[start:], start):
+            put = partial(landing.put, slot)
+            if isinstance(request, Create):
+                put = partial(landing.created, slot, request)
+            if isinstance(request, List) and not isinstance(batch[0], Sync):
+                if self._listings.under_way(request.path):
+                    self._channel.send(asked)  # before the listing that it gets
+                    asked, awaited = [], False
+                    self._listings.join(request, put)
+                    continue
+                if not awaited:  # a caller that reads may be struck, and gives it to nobody else
+                    shared.append(self._listings.begin(request, put))
+                    put = partial(self._listings.on_reply, request, shared[-1])
+            self._add(asked, request, put)
+        self._channel.send(asked, landing if awaited else None)
+        for listing in shared:
+            listing.sent = True
+
+    def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
+        asked: list[Asked] = []
+        self._add(asked, request, put)
+        self._channel.send(asked)
+
+    def _add(self, asked: list[Asked], request: Request, put: Callable[[Any], None]) -> None:
+        encode = wire.ENCODERS.get(type(request))
+        body = encode(request, self._client.chroot, self._client.default_acl) if encode else None
+        if body is not None and len(body) > MAX_REQUEST:
+            put(too_large(request, len(body)))
+        else:
+            asked.append(Asked(request, body, put))
+
+
+def _listings_beside(create: Create, batch: Batch) -> list[int]:
+    """Return the slots of the batch that list the parent of the created node."""
+    _, parent = paths_of(create)
+    return [at for at, each in enumerate(batch) if isinstance(each, List) and each.path == parent]
+
+
+class Landing:
+    """Collects the results of a batch, from any threads."""
+
+    def __init__(self, batch: Batch, done: Callable[[Results], None]) -> None:
+        self.batch = batch
+        self._results: dict[int, Any] = {}  # each is set once, by setdefault(), which is one step
+        self._told: dict[None, object] = {}
+        self._done = done
+
+    def put(self, slot: int, result: Any) -> None:
+        """Take one result; kazoo may complete a request twice while it stops."""
+        self._results.setdefault(slot, result)
+        if len(self._results) == len(self.batch):
+            me = object()
+            if self._told.setdefault(None, me) is me:
+                self._finish()
+
+    def _finish(self) -> None:
+        self._done(tuple(map(self._results.__getitem__, range(len(self.batch)))))
+
+    def created(self, slot: int, create: Create, result: Any) -> None:
+        """Take the result of a create of the batch.
+
+        If the parent is missing, so are its listings, and are not waited for. Otherwise others
+        could make the parent meanwhile, and create contenders before this attempt asks again.
+        """
+        if isinstance(result, Failed) and result.why is Failure.MISSING:
+            for each in _listings_beside(create, self.batch):
+                self.put(each, result)
+        self.put(slot, result)
+
+    def complete(self) -> None:
+        """Complete it, although a thread was interrupted that did so: see ``gateway``.
+
+        What was not heard counts as dropped.
+        """
+        for slot, request in enumerate(self.batch):
+            self._results.setdefault(slot, failed(request, exceptions.ConnectionLoss()))
+        self._finish()
+
+
+class _Listings:
+    """Lists a node once for all attempts that ask while an earlier listing of it is under way.
+
+    Each attempt gets a listing whose request was sent after the attempt asked for it, and after the
+    attempt's earlier requests.
     """
 
     def __init__(
         self,
-        client: Kazoo,
-        on_event: Callable[[str, str | None], None],
-        is_mine: Callable[[int], bool],
+        ask: Callable[[List, Callable[[Any], None]], None],
         lock: AbstractContextManager[object],
     ) -> None:
-        self._client = client
-        self._asking = _Asking()
-        self._handler = client.handler if isinstance(client.handler, Handler) else None
-        # One callable for all watches: kazoo keeps a set of callables for each path. So waiters
-        # that gave up leave nothing behind in the client.
-        self._watcher = Inline(shielded(lambda event: on_event(event.type, event.path)))
+        self._ask = ask
+        self._lock = lock
+        self._shared: dict[str, _Shared] = {}
+
+    def under_way(self, path: str) -> bool:
+        """Whether a listing is under way."""
+        # One that was interrupted while it was sent may never be answered.
+        shared = self._shared.get(path)
+        return shared is not None and shared.sent
+
+    def begin(self, request: List, put: Callable[[Any], None]) -> _Shared:
+        """Return a listing that is to be sent, and that later ones wait for."""
+        with self._lock:
+            shared = self._shared[request.path] = _Shared([put])
+            return shared
+
+    def join(self, request: List, put: Callable[[Any], None]) -> None:
+        """Have the next listing put, behind the one that is under way."""
+        with self._lock:
+            if self.under_way(request.path):
+                self._shared[request.path].next.append(put)
+                return
+        self._send(request, self.begin(request, put))
+
+    def on_reply(self, request: List, shared: _Shared, result: Any) -> None:
+        """Give the result to those who wait for it, and have the next listing sent."""
+        with self._lock:
+            following = _Shared(shared.next) if shared.next else None
+            shared.next = []
+            if following is not None:
+                self._shared[request.path] = following
+            elif self._shared.get(request.path) is shared:
+                del self._shared[request.path]
+        if following is not None:
+            self._send(request, following)
+        for put in shared.puts:
+            put(result.for_another() if isinstance(result, Failed) else result)
+
+    def _send(self, request: List, shared: _Shared) -> None:
+        self._ask(request, partial(self.on_reply, request, shared))
+        shared.sent = True
+
+
+class _Shared:
+    """One listing, who gets it, and who came too late for it."""
+
+    def __init__(self, puts: list[Callable[[Any], None]]) -> None:
+        self.puts = puts
+        self.next: list[Callable[[Any], None]] = []
+        self.sent = False
+
+
+class _Follower:
+    """A batch that creates a contender; it may have to wait until its parent is made."""
+
+    def __init__(
+        self, batch: Batch, landing: Landing, send: Callable[[Batch, int, Landing], None]
+    ) -> None:
+        create = next(request for request in batch if isinstance(request, Create))
+        self.path = parent_of(create.prefix)
+        self.asked = create.asked
+        self.makes = batch[0] if isinstance(batch[0], MakePath) else None
+        self._batch = batch
+        self._landing = landing
+        self._send = send
+
+    def go(self, made: Any = None) -> None:
+        """Send the batch, now that its parent is made; if that failed, fail in the same way."""
+        if self.makes is None:
+            self._send(self._batch, 0, self._landing)
+        elif made is None:
+            self._landing.put(0, None)
+            self._send(self._batch, 1, self._landing)
+        else:
+            mine = made.for_another()
+            for slot in range(len(self._batch)):
+                self._landing.put(slot, mine)
+
+
+class _Makings:
+    """Makes a missing node once for all that need it, and sends the creates below it in order.
+
+    An attempt that asked before the node existed found it missing, and hears so before the node is
+    made. Later attempts are held until the node is made; otherwise they would overtake.
+
+    ``under_way``: the nodes that are being made, by their paths.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[MakePath, Callable[[Any], None]], None],
+        lock: AbstractContextManager[object],
+    ) -> None:
+        self._ask = ask
+        self._lock = lock
+        self.under_way: dict[str, _Making] = {}
+
+    def follow(self, follower: _Follower) -> None:
+        """Let the follower go when its parent is made, which it may ask for."""
+        path, makes = follower.path, follower.makes
+        with self._lock:
+            making = self.under_way.get(path)
+            # Its own thread has interrupted itself: that request may never be answered.
+            if making is not None and making.sender != threading.get_ident():
+                making.followers.append(follower)
+                return
+            if makes is not None:
+                making = self.under_way[path] = _Making([follower], threading.get_ident())
+        if makes is None or making is None:
+            follower.go()
+            return
+        try:
+            self._ask(makes, partial(self._made, path, making))
+        except BaseException:
+            making.followers = [each for each in making.followers if each is not follower]
+            self._made(path, making, None)  # who followed meanwhile asks again
+            raise
+        making.sender = None
+
+    def any_of(self, request: CreateAll) -> str | None:
+        """Return a parent of the request's nodes that is being made, if there is one."""
+        with self._lock:
+            parents = (parent_of(create.prefix) for create in request.creates)
+            return next((path for path in parents if path in self.under_way), None)
+
+    def _made(self, path: str, making: _Making, result: Any) -> None:
+        while True:
+            with self._lock:
+                followers, making.followers = making.followers, []
+                if not followers:
+                    if self.under_way.get(path) is making:
+                        del self.under_way[path]
+                    return
+            for follower in sorted(followers, key=attrgetter("asked")):
+                follower.go(result)
+
+
+@dataclass
+class _Making:
+    """A node that is being made, the batches that wait for it, and who is sending the request."""
+
+    followers: list[_Follower]
+    sender: int | None
+
+
+class Answers:
+    """Makes the results of requests of what kazoo's calls return; see ``wire.DECODERS``."""
+
+    def __init__(self, is_mine: Callable[[int], bool]) -> None:
         self._is_mine = is_mine
-        self._listings = _Listings(self._ask, lock)
-        self._makings = _Makings(self._ask, lock)
-        self._calls: dict[type[Request], Callable[[Any], Any]] = {
-            Create: lambda it: client.create_async(
-                it.prefix, it.data, ephemeral=True, sequence=True, include_data=True
-            ),
-            List: lambda it: client.get_children_async(it.path, include_data=True),
-            Watch: lambda it: client.get_async(it.path, watch=self._watcher),
-            WatchList: lambda it: client.get_children_async(
-                it.path, watch=self._watcher, include_data=True
-            ),
-            WatchExists: lambda it: client.exists_async(it.path, watch=self._watcher),
-            Read: lambda it: client.get_async(it.path),
-            Exists: lambda it: client.exists_async(it.path),
-            Write: lambda it: client.set_async(it.path, it.data, it.version),
-            Sync: lambda it: client.sync_async(it.path),
-            Delete: lambda it: client.delete_async(it.path, it.version),
-            MakePath: lambda it: make_path(client, it.path),
-            **dict.fromkeys(wire.TRANSACTIONS, partial(_transaction, client)),
-        }
-        self._values: dict[type[Request], Callable[[Any, Any], Any]] = {
+        self._results: dict[type[Request], Callable[[Any, Any], Any]] = {
             Create: self._created,
             List: _listed,
             Watch: self._read,
@@ -252,83 +503,10 @@ class Store:
             CreateAll: _all_created,
         }
 
-    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
-        """Send the requests back to back, and call ``done(results)`` once, when all are answered.
-
-        ``done`` runs on any thread. With zklock's handler, this does not block.
-        """
-        landing = _Landing(batch, done)
-        first = batch[0]
-        if isinstance(first, MakePath) and any(isinstance(each, Create) for each in batch):
-            self._makings.make(first, _Follower(batch, landing, partial(self._send, batch, 1)))
-        elif isinstance(first, _CREATING):
-            self._create(first, batch, landing)
-        else:
-            self._send(batch, 0, landing)
-
-    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
-        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
-        self.send_batch(batch, done)
-
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
-        return False
-
-    def _create(self, first: Create | CreateAll, batch: Batch, landing: _Landing) -> None:
-        """Send a batch that begins with a create, heeding what is being made."""
-        if not self._makings.under_way:
-            self._send(batch, 0, landing)
-        elif isinstance(first, Create):
-            self._makings.follow(_Follower(batch, landing, partial(self._send, batch, 0)))
-        elif (path := self._makings.any_of(first)) is not None:
-            # Those who have asked for a contender there before wait for that node.
-            for slot in range(len(batch)):
-                landing.put(slot, translate(exceptions.NoNodeError(), path))
-        else:
-            self._send(batch, 0, landing)
-
-    def _send(self, batch: Batch, start: int, landing: _Landing) -> None:
-        for slot, request in enumerate(batch[start:], start):
-            put = partial(landing.put, slot)
-            if isinstance(request, Create):
-                put = partial(landing.created, slot, request, batch)
-            if isinstance(request, List) and not isinstance(batch[0], Sync):
-                self._listings.want(request, put)
-            else:
-                self._ask(request, put)
-
-    def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
-        kind = type(request)
-        call, value = self._calls[kind], self._values.get(kind)
-        encode = wire.ENCODERS.get(kind)
-        size = len(encode(request, self._client.chroot, self._client.default_acl)) if encode else 0
-        if size > MAX_REQUEST:
-            put(_too_large(request, size))
-            return
-
-        @shielded
-        def answered(result: Any) -> None:
-            if result.exception is not None:
-                put(failed(request, result.exception))
-            else:
-                put(value(request, result.value) if value is not None else None)
-
-        handler = self._handler
-        if handler is not None:
-            depth = self._asking.depth
-            try:
-                self._asking.depth = depth + 1
-                result = handler.run_inline(call, request)
-            except BaseException:
-                handler.nudge()
-                raise
-            finally:
-                self._asking.depth = depth
-            if depth:  # in a signal handler: the wake-up of what was interrupted may have to come
-                handler.nudge()
-            result.rawlink(answered)
-        else:
-            call(request).rawlink(answered)
+    def result(self, request: Request, value: Any) -> Any:
+        """Return the result of a request that was answered with this value."""
+        make = self._results.get(type(request))
+        return None if make is None else make(request, value)
 
     def _created(self, request: Create, value: Any) -> Node:
         path, stat = value
@@ -352,7 +530,7 @@ class Store:
 def failed(request: Request, error: Exception) -> Failed:
     """Return the failure of a request for kazoo's error."""
     chroot = isinstance(request, MakePath) and isinstance(error, exceptions.NoNodeError)
-    return translate(error, *_paths(request), _written(request), NO_CHROOT if chroot else "")
+    return translate(error, *paths_of(request), _written(request), NO_CHROOT if chroot else "")
 
 
 def _listed(_: List | WatchList, value: Any) -> Listing:
@@ -374,234 +552,6 @@ def _all_created(request: CreateAll, results: list[Any]) -> Failed | tuple[str, 
     return _carried_out(request, results) or tuple(results)
 
 
-def _listings_beside(create: Create, batch: Batch) -> list[int]:
-    """Return the slots of the batch that list the parent of the created node."""
-    _, parent = _paths(create)
-    return [at for at, each in enumerate(batch) if isinstance(each, List) and each.path == parent]
-
-
-class _Landing:
-    """Collects the results of a batch, from any threads."""
-
-    def __init__(self, batch: Batch, done: Callable[[Results], None]) -> None:
-        self.batch = batch
-        self._results: dict[int, Any] = {}  # each is set once, by setdefault(), which is one step
-        self._told: dict[None, object] = {}
-        self._done = done
-
-    def put(self, slot: int, result: Any) -> None:
-        """Take one result; kazoo may complete a request twice while it stops."""
-        self._results.setdefault(slot, result)
-        if len(self._results) == len(self.batch):
-            me = object()
-            if self._told.setdefault(None, me) is me:
-                self._finish()
-
-    def _finish(self) -> None:
-        self._done(tuple(map(self._results.__getitem__, range(len(self.batch)))))
-
-    def created(self, slot: int, create: Create, batch: Batch, result: Any) -> None:
-        """Take the result of a create of the batch.
-
-        If the parent is missing, so are its listings, and are not waited for. Otherwise others
-        could make the parent meanwhile, and create contenders before this attempt asks again.
-        """
-        if isinstance(result, Failed) and result.why is Failure.MISSING:
-            for each in _listings_beside(create, batch):
-                self.put(each, result)
-        self.put(slot, result)
-
-
-class _Listings:
-    """Lists a node once for all attempts that ask while an earlier listing of it is under way.
-
-    Each attempt gets a listing whose request was sent after the attempt asked for it, and after the
-    attempt's earlier requests. ``under_way``: the listings that others may share, by their paths.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[List, Callable[[Any], None]], None],
-        lock: AbstractContextManager[object],
-    ) -> None:
-        self._ask = ask
-        self._lock = lock
-        self.under_way: dict[str, _Shared] = {}
-
-    def want(self, request: List, put: Callable[[Any], None]) -> None:
-        """Call ``put`` with the answer, when it comes."""
-        with self._lock:
-            before = self.under_way.get(request.path)
-            # A request that was interrupted while it was sent may never be answered.
-            if before is not None and before.sent:
-                before.next.append(put)
-                return
-            shared = self.under_way[request.path] = _Shared([put])
-        self._send(request, shared)
-
-    def _send(self, request: List, shared: _Shared) -> None:
-        self._ask(request, partial(self._on_reply, request, shared))
-        shared.sent = True
-
-    def _on_reply(self, request: List, shared: _Shared, result: Any) -> None:
-        with self._lock:
-            puts, shared.puts = shared.puts, []
-            later, shared.next = shared.next, []
-            following = _Shared(later) if later else None
-            if following is not None:
-                self.under_way[request.path] = following
-            elif self.under_way.get(request.path) is shared:
-                del self.under_way[request.path]
-        if following is not None:
-            self._send(request, following)
-        for put in puts:
-            put(result.for_another() if isinstance(result, Failed) else result)
-
-
-class _Follower:
-    """A batch that creates a contender; it may have to wait until its parent is made."""
-
-    def __init__(self, batch: Batch, landing: _Landing, send: Callable[[_Landing], None]) -> None:
-        create = next(request for request in batch if isinstance(request, Create))
-        (self.path,) = _parents(create)
-        self.asked = create.asked
-        self._landing = landing
-        self._makes = isinstance(batch[0], MakePath)
-        self._slots = range(len(batch))
-        self._send = send
-
-    def go(self, made: Any = None) -> None:
-        """Send the batch, now that its parent is made; if that failed, fail in the same way."""
-        if self._makes and made is not None:
-            mine = made.for_another()
-            for slot in self._slots:
-                self._landing.put(slot, mine)
-            return
-        if self._makes:
-            self._landing.put(0, made)
-        self._send(self._landing)
-
-
-class _Makings:
-    """Makes a missing node once for all that need it, and sends the creates below it in order.
-
-    An attempt that asked before the node existed found it missing, and hears so before the node is
-    made. Later attempts are held until the node is made; otherwise they would overtake.
-
-    ``under_way``: the nodes that are being made, by their paths.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[MakePath, Callable[[Any], None]], None],
-        lock: AbstractContextManager[object],
-    ) -> None:
-        self._ask = ask
-        self._lock = lock
-        self.under_way: dict[str, _Making] = {}
-
-    def make(self, request: MakePath, follower: _Follower) -> None:
-        """Make the node, and let the follower go."""
-        mine = _Making(threading.get_ident(), [follower])
-        try:
-            with self._lock:
-                making = self.under_way.get(request.path)
-                if making is not None and making.goes_on():
-                    making.followers.append(follower)
-                    return
-                self.under_way[request.path] = mine
-            self._ask(request, partial(self._made, request.path, mine))
-            mine.sent = True
-        except BaseException:
-            mine.struck = True
-            with self._lock:
-                if follower in mine.followers:
-                    mine.followers.remove(follower)
-            self._made(request.path, mine, None)  # who followed meanwhile asks again
-            raise
-
-    def follow(self, follower: _Follower) -> None:
-        """Let the follower go; if its parent is being made, after the others."""
-        with self._lock:
-            making = self.under_way.get(follower.path)
-            if making is not None and making.goes_on():
-                making.followers.append(follower)
-                return
-        follower.go()
-
-    def any_of(self, request: CreateAll) -> str | None:
-        """Return a parent of the request's nodes that is being made, if there is one."""
-        with self._lock:
-            return next((path for path in _parents(request) if path in self.under_way), None)
-
-    def _made(self, path: str, making: _Making, result: Any) -> None:
-        while True:
-            with self._lock:
-                some, making.followers = making.followers, []
-                if not some:
-                    if self.under_way.get(path) is making:
-                        del self.under_way[path]
-                    return
-            some.sort(key=lambda follower: -follower.asked)
-            try:
-                _let_go(some, result)
-            except BaseException:
-                making.followers += some
-                self._made(path, making, result)
-                raise
-
-
-def _let_go(some: list[_Follower], result: Any) -> None:
-    while some:
-        some.pop().go(result)
-
-
-class _Making:
-    """A node that is being made by a thread, and the batches that wait for it."""
-
-    __slots__ = ("_sender", "followers", "sent", "struck")
-
-    def __init__(self, sender: int, followers: list[_Follower]) -> None:
-        self._sender = sender
-        self.followers = followers
-        self.sent = False
-        self.struck = False
-
-    def goes_on(self) -> bool:
-        """Whether its request was sent, or another thread is sending it.
-
-        A thread that meets its own request half sent was interrupted, or interrupts itself: that
-        request may never be answered.
-        """
-        return self.sent or (not self.struck and self._sender != threading.get_ident())
-
-
-class _Shared:
-    """One listing, the requests that get it, and the requests that came too late for it."""
-
-    __slots__ = ("next", "puts", "sent")
-
-    def __init__(self, puts: list[Callable[[Any], None]]) -> None:
-        self.puts = puts
-        self.next: list[Callable[[Any], None]] = []
-        self.sent = False
-
-
-def _transaction(client: Kazoo, request: Transaction) -> Any:
-    transaction = client.transaction()
-    for each in request.operations:
-        match each:
-            case Create():
-                transaction.create(each.prefix, each.data, ephemeral=True, sequence=True)
-            case Delete(path, version):
-                transaction.delete(path, version)
-            case Write(path, data, version):
-                transaction.set_data(path, data, version)
-            case Expect(path, version):
-                transaction.check(path, version)
-    return transaction.commit_async()
-
-
 def _refused(results: list[Any]) -> Exception | None:
     """Return the error for which nothing of a transaction was done; ``None``: all was done."""
     others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
@@ -609,21 +559,15 @@ def _refused(results: list[Any]) -> Exception | None:
     return next((error for error in errors if not isinstance(error, others)), None)
 
 
-def _paths(request: Request) -> tuple[str, str]:
+def paths_of(request: Request) -> tuple[str, str]:
     """Return the path of the request, and the path of its lock."""
     if isinstance(request, Create):
         return request.prefix, parent_of(request.prefix)
     if isinstance(request, CreateAll):
-        return _paths(request.creates[0])
+        return paths_of(request.creates[0])
     path = request.paths[0] if isinstance(request, DeleteAll) else request.path
     parent, _, name = path.rpartition("/")
     return path, parent if names.parse(name) else path
-
-
-def _parents(create: Create | CreateAll) -> tuple[str, ...]:
-    """Return the parents of what is created."""
-    creates = create.creates if isinstance(create, CreateAll) else (create,)
-    return tuple([parent_of(each.prefix) for each in creates])
 
 
 def _written(request: Request) -> str | None:
@@ -638,8 +582,8 @@ def _written(request: Request) -> str | None:
     return None
 
 
-def _too_large(request: Request, size: int) -> Failed:
-    path, lock_path = _paths(request)
+def too_large(request: Request, size: int) -> Failed:
+    path, lock_path = paths_of(request)
     return Failed(
         Failure.OTHER,
         ZkLockError(

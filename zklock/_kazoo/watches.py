@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 from kazoo.exceptions import NoNodeError
@@ -80,15 +81,14 @@ class Watches:
         table = self._children if on_children else self._data
         table.setdefault(watch.path, {})[watch.who] = None
 
-    def fire(self, kind: int, path: bytes) -> bool:
-        """Tell of an event those who watch; return whether kazoo is to see it, too."""
-        told: dict[tuple[Told, str] | None, None] = {}
+    def fire(self, kind: int, path: bytes) -> tuple[list[Callable[[], object]], bool]:
+        """Return what tells of an event those who watch, and whether kazoo is to see it, too."""
+        watching: dict[tuple[Told, str] | None, None] = {}
         if kind in _ON_DATA:
-            told |= self._data.pop(path, {})
+            watching |= self._data.pop(path, {})
         if kind in _ON_CHILDREN:
-            told |= self._children.pop(path, {})
-        for who in told:
-            if who is not KAZOO:
-                tell, known = who
-                tell(_KINDS[kind], known)
-        return not told or KAZOO in told or self._kazoo_sees_all
+            watching |= self._children.pop(path, {})
+        tells: list[Callable[[], object]] = [
+            partial(tell, _KINDS[kind], known) for tell, known in filter(None, watching)
+        ]
+        return tells, not watching or KAZOO in watching or self._kazoo_sees_all

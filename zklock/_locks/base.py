@@ -17,7 +17,6 @@ from zklock._engine.bodies import Left, Locking, Taken
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.script import Front
-from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
 from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout
@@ -117,7 +116,7 @@ class LockBase(NotCopyable, Locking[G]):
         self._on_release_requested = on_release_requested
         self._tidy = bool(tidy)
         self._naming = _check_naming(naming, self._tidy)
-        self._session = self._open(client, session_timeout, lease_fraction)
+        self._session = session_of(client, session_timeout, lease_fraction)
         # Who uses it: pending attempts, with None, and perhaps tasks, with what each has acquired.
         # No lock: a signal handler that cancels may have interrupted the code that holds it.
         # Adding, discarding and copying are one step each: nothing can come in between.
@@ -198,34 +197,22 @@ class LockBase(NotCopyable, Locking[G]):
             attempt.start(awaited=self._FRONT.hears())
             come = await self._FRONT.finished(attempt, limit, abandon_made)
             grant = await taken(self._FRONT, attempt, come)
-            if grant is not None:
-                self._keep(grant)
-            else:
-                self._holdings().asked = entry
             self._users.pop(attempt, None)
-            return grant  # inside the try: an interrupt before the return must not miss a grant
+            if grant is None:
+                self._holdings().asked = entry
+            else:
+                self._keep(grant)
+            return grant
         except BaseException:
-            try:
-                self._undo(attempt)
-            finally:  # a second interrupt may have struck in it
-                self._undo(attempt)
+            self._session.post(lambda: self._undo(attempt))  # one call in C; see ``ports``
             raise
 
     def _undo(self, attempt: Attempt[G | None]) -> None:
-        """Undo an acquire that has begun. Repeatable."""
+        """Undo an acquire that has begun."""
         for grant in attempt.made:
             grant._kept = False
         undo(attempt)
         self._users.pop(attempt, None)
-        self._drop(attempt.made)
-
-    def _drop(self, made: tuple[GrantBase, ...]) -> None:
-        """Forget grants that nobody has got.
-
-        Else a release would take them for the newest ones, and those before would stay held.
-        """
-        mine = self._holdings()
-        mine.grants = tuple([grant for grant in mine.grants if grant not in made])
 
     async def _in_line(self, turn: Awaitable[object], limit: float | None) -> float | None:
         """Wait for the turn to begin. Return what is left of the limit; 0: it is over."""
@@ -241,7 +228,8 @@ class LockBase(NotCopyable, Locking[G]):
     async def _give_back(self, grant: G) -> None:
         """Release one use of the grant."""
         mine = self._holdings()
-        if self._shared(grant, mine):
+        if self._used_more(grant) and grant.held:
+            mine.drop(grant)
             return
         try:
             await grant._release()
@@ -261,11 +249,6 @@ class LockBase(NotCopyable, Locking[G]):
         return await self._ask("break_lock()", lambda: self._break(token), timeout)
 
     # For the fronts.
-
-    def _open(
-        self, client: AnyClient, session_timeout: float | None, lease_fraction: float | None
-    ) -> Session:
-        return session_of(client, session_timeout, lease_fraction)
 
     def _storage(self) -> Any:
         """Return the store of what each thread or task has acquired."""
@@ -368,13 +351,17 @@ class LockBase(NotCopyable, Locking[G]):
         return attempt.start()
 
     def _keep(self, grant: G) -> None:
-        """Note what the running thread or task has acquired."""
+        """Note what the running thread or task has acquired.
+
+        From the last step on, it has it. Before, an interrupt has it given back; after it, nothing
+        can strike until the caller has got it.
+        """
         grant._get_ready()
-        self._grant = grant
-        grant._kept = True  # one that was struck on its way to its owner is given back
         mine = self._holdings()
-        mine.asked = None
         left = [old for old in mine.grants if old in mine.entered or old.held]
+        mine.asked = None
+        self._grant = grant
+        grant._kept = True
         mine.grants = (*left, grant)
 
     def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
@@ -387,13 +374,6 @@ class LockBase(NotCopyable, Locking[G]):
         if not grants:
             raise self._nothing_here()
         return grants[-1]
-
-    def _shared(self, grant: G, mine: Holdings[G]) -> bool:
-        """Take back one use of the grant. Return whether this thread or task has other uses."""
-        if mine.grants.count(grant) > 1 and grant.held:
-            mine.drop(grant)
-            return True
-        return False
 
     def _note_use(self, grant: G, left: Left) -> None:
         """Note how many uses of the grant are left without one; see ``Left``."""

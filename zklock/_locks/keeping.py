@@ -39,27 +39,21 @@ class Keeps(LockBase[G]):
             "seconds from 0 on",
         )
         super().__init__(client, path, **options)
-
-    def _named(self) -> str:
-        """Return the identity: by default the process's, as a kept znode outlives its acquirer."""
-        if not self._keep_for:
-            return super()._named()
-        return self._identity or default_identity(os.getpid(), "")
-
-    def _key(self, identity: str) -> object:
-        return self._path, self._KIND, identity, self._naming, self._tidy
+        if self._keep_for and self._identity is None:
+            # The process's, as a kept znode outlives the thread or task that has acquired it.
+            self._identity = default_identity(os.getpid(), "")
+        self._key = self._path, self._KIND, self._identity, self._naming, self._tidy
 
     def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
         if not self._keep_for:
             return None
         self._limit(blocking, timeout)
         check_thread("acquire()")
-        identity = self._named()
-        place: Place | None = self._session.places.get(self._key(identity))
+        place: Place | None = self._session.places.get(self._key)
         if place is None or self._again() is not None:
             return None
         self._check_acquire()
-        terms = self._options(identity)
+        terms = self._options(self._named())
         grant: G | None = None
         rebuild = partial(place.rebuild, terms)
         try:
@@ -71,16 +65,13 @@ class Keeps(LockBase[G]):
             if grant is not None:
                 grant._kept = False
             self._session.post(rebuild)
-            if grant is not None:
-                self._drop((grant,))
             raise
 
     def _attempt(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
         if not self._keep_for:
             return super()._attempt(entry, terms)
         contend = partial(self._contend, terms.identity)
-        key, patient = self._key(terms.identity), entry.patient
-        waiter = Waiter(self._session, key, terms, contend, patient=patient)
+        waiter = Waiter(self._session, self._key, terms, contend, patient=entry.patient)
         return cast("Attempt[G | None]", waiter)  # it is used as one
 
     def _contend(self, identity: str, place: Place, patient: bool) -> Attempt[object]:

@@ -19,6 +19,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import ERROR, INFO, WARNING
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from zklock._election.base import check_payload, check_retry, member_identity
@@ -534,7 +535,9 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         wanted = {n: it.profile.identity for it in workers for n in it.assigned}
         said = [(token, it.profile.identity, n) for it in workers for n, token in it.owned.items()]
         owners: dict[Key, tuple[FencingToken | None, str | None]]
-        owners = {shard: (token, owner) for token, owner, shard in sorted(said, key=_newest_last)}
+        owners = {
+            shard: (token, owner) for token, owner, shard in sorted(said, key=itemgetter(0, 1))
+        }
         found = []
         for shard in in_order({*shards, *owners}):
             token, owner = owners.get(shard, (None, None))
@@ -805,10 +808,6 @@ def _workers(present: Present) -> dict[str, PoolWorker]:
         if it is not None
     }
     return dict(sorted(found.items(), key=lambda each: (each[1].identity, each[0])))
-
-
-def _newest_last(said: tuple[FencingToken, str, Key]) -> tuple[FencingToken, str]:
-    return said[:2]
 
 
 def _coded(payload: bytes | str) -> str:

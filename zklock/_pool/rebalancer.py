@@ -84,7 +84,7 @@ class Rebalancer(Logs):
         self._leadership = leadership
         self._planner = planner
         self._newcomers = planner.newcomers
-        self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._news: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._following: dict[str, Attempt[None]] = {}
         self._names: set[str] | None = None
         self._shards: Keys | None = None
@@ -108,7 +108,13 @@ class Rebalancer(Logs):
         self._say(INFO, "%s assigns the shards, token %s", self._leadership.identity, token)
         try:
             self._newcomers.begin()
-            self._follow("", follow.follow_children(self._places.members, self._on_members))
+            self._follow(
+                "",
+                follow.follow_children(
+                    self._places.members,
+                    lambda names: self._later(self._take_members, set(names)),
+                ),
+            )
             self._follow_shards()
             while self._gather():
                 if not self._plan():
@@ -126,20 +132,11 @@ class Rebalancer(Logs):
     def _follow(self, key: str, what: Recipe[None]) -> None:
         attempt = self._session.attempt(what)
         self._following[key] = attempt
-        attempt.when_done(lambda: self._later(partial(self._over, key, attempt)))
+        attempt.when_done(partial(self._later, self._over, key, attempt))
         attempt.start()
 
-    def _later(self, news: Callable[[], None]) -> None:
-        self._news.put(news)
-
-    def _on_members(self, names: list[str]) -> None:
-        self._later(partial(self._take_members, set(names)))
-
-    def _on_shards(self, node: Node | None, at_once: bool) -> None:
-        self._later(partial(self._take_shards, node))
-
-    def _on_profile(self, name: str, node: Node | None, at_once: bool) -> None:
-        self._later(partial(self._take_profile, name, node, at_once))
+    def _later(self, call: Callable[..., object], *what: object) -> None:
+        self._news.put(partial(call, *what))
 
     # On the thread that leads.
 
@@ -157,8 +154,7 @@ class Rebalancer(Logs):
                 )
             self._hidden.add(key)
             # It may be permitted later, and a change of an ACL is no event.
-            look = partial(self._look_again, key, attempt)
-            self._session.pause(_ASK_AGAIN, partial(self._later, look))
+            self._session.pause(_ASK_AGAIN, partial(self._later, self._look_again, key, attempt))
 
     def _look_again(self, name: str, before: Attempt[None]) -> None:
         if self._following.get(name) is before:
@@ -166,7 +162,7 @@ class Rebalancer(Logs):
 
     def _follow_worker(self, name: str) -> None:
         path = f"{self._places.members}/{name}"
-        self._follow(name, follow.follow(path, partial(self._on_profile, name)))
+        self._follow(name, follow.follow(path, partial(self._later, self._take_profile, name)))
 
     def _take_members(self, names: set[str]) -> None:
         self._names = names
@@ -202,9 +198,10 @@ class Rebalancer(Logs):
             )
 
     def _follow_shards(self) -> None:
-        self._follow("/", follow.follow(self._places.shards, self._on_shards))
+        tell = partial(self._later, self._take_shards)
+        self._follow("/", follow.follow(self._places.shards, tell))
 
-    def _take_shards(self, node: Node | None) -> None:
+    def _take_shards(self, node: Node | None, at_once: bool) -> None:
         shards = None if node is None else parse_shards(node.data)
         if shards is not None and alike(shards, self._planner.shards):
             self._shards = self._planner.shards = shards
@@ -230,7 +227,7 @@ class Rebalancer(Logs):
         try:
             self._ask(lambda: nodes.prepare(self._places, self._planner.shards))
         except NoAnswer:
-            self._later(partial(self._rebuild, gone))
+            self._later(self._rebuild, gone)
         else:
             if gone:
                 self._follow_shards()

@@ -110,12 +110,12 @@ class Slots:
     runner: Runner | None = None
     caller: Calling | None = None
     taking: bool = True
+    given_back: set[Slot] = field(default_factory=set)  # while the work still runs
     _wanted: frozenset[Key] = frozenset()
     _to_begin: deque[Key] = field(default_factory=deque)
     _room: int = field(default_factory=lambda: AT_ONCE)
     _asked: bool = False  # for the answer that comes after those to what has begun
     _slots: dict[Key, Slot] = field(default_factory=dict)
-    _stuck: set[Slot] = field(default_factory=set)  # given back, while the work still runs
 
     @property
     def empty(self) -> bool:
@@ -126,7 +126,7 @@ class Slots:
     def running(self) -> bool:
         """Whether somebody works on a shard, or may soon."""
         slots = self._slots.values()
-        return bool(self._stuck) or any(slot.state in UNSETTLED for slot in slots)
+        return bool(self.given_back) or any(slot.state in UNSETTLED for slot in slots)
 
     def worked_on(self) -> list[Key]:
         """Return the shards that stay until the work on them has ended. From any thread."""
@@ -135,7 +135,7 @@ class Slots:
 
     def stuck(self) -> list[Key]:
         """Return the shards that were given back while the work still runs. From any thread."""
-        return in_order({slot.shard for slot in self._stuck.copy()})
+        return in_order({slot.shard for slot in self.given_back.copy()})
 
     def want(self, wanted: frozenset[Key]) -> None:
         """Have these shards from now on, and no others."""
@@ -212,14 +212,6 @@ class Slots:
                 )
             )
         self.changed()
-
-    def is_stuck(self, slot: Slot) -> None:
-        """Note that the work of a slot has not ended in time."""
-        self._stuck.add(slot)
-
-    def work_over(self, slot: Slot) -> None:
-        """Note that nothing runs any more for a slot."""
-        self._stuck.discard(slot)
 
     def gone(self, shard: Key) -> None:
         """Forget a slot. Begin with another if its shard is wanted again."""
@@ -415,7 +407,7 @@ class Slot(Logs):
 
     def _look(self) -> None:
         if not self._running:
-            self._slots.work_over(self)
+            self._slots.given_back.discard(self)
             self._happens(SlotEvent.WORK_OVER)
 
     def _take_loss(self, grant: GrantBase) -> None:
@@ -443,7 +435,7 @@ class Slot(Logs):
         stuck = self.state is SlotState.ENDING
         if stuck:
             self._stuck = True
-            self._slots.is_stuck(self)
+            self._slots.given_back.add(self)
             self._say(
                 ERROR,
                 "the work on shard %s did not stop within %g s: the shard is released, "

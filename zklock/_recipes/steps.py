@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Set as AbstractSet
 from functools import partial
-from typing import Protocol
 
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
@@ -238,26 +237,19 @@ def worn(node: str) -> bool:
     return name is not None and not 0 <= name.sequence < names.RENEW_AT
 
 
-class Sees(Protocol):
-    """One who waits behind a blocker."""
-
-    def saw(self, blocker: Node) -> None:
-        """Note the node of the blocker that it waits for."""
-
-
 def watch(
     blocker: str,
     own: str | None,
     reads: bool = False,
     patient: bool = True,
-    watcher: Sees | None = None,
+    saw: Callable[[Node], object] | None = None,
     *,
     far: bool = False,
 ) -> Recipe[Event | None]:
     """Sleep until the blocker or the own node goes. ``None``: the blocker was not there.
 
     With ``reads``, a writer that has become a reader lets this contender in. Without ``patient``,
-    this does not sleep. ``watcher`` is shown the blocker's node. ``far``: see ``Wait``.
+    this does not sleep. ``saw`` is called with the blocker's node. ``far``: see ``Wait``.
     """
     denied = False
     while True:
@@ -279,8 +271,8 @@ def watch(
             isinstance(found, Listing) and blocker.rpartition("/")[2] not in found.names
         ):
             return None
-        if watcher is not None and isinstance(found, Node):
-            watcher.saw(found)
+        if saw is not None and isinstance(found, Node):
+            saw(found)
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
             return Event.LETS_IN
         answers = found = result = None  # many may wait

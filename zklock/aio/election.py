@@ -382,6 +382,13 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             await self._until_told(leadership)
             await self._until_over(term)
 
+    async def _until_told(self, leadership: Leadership) -> None:
+        while not leadership.should_stop.is_set():
+            if self._stopping:
+                leadership.resign()
+            else:
+                await self._sleep()
+
     async def _to_the_end_of(self, term: _Term) -> None:
         """Wait for the end of a ``lead`` that was cancelled, however often this is cancelled, too.
 
@@ -396,13 +403,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         stuck = None if ending.cancelled() else ending.exception()
         if stuck is not None:
             log.error("%s", stuck, extra=log_fields(term.leadership))
-
-    async def _until_told(self, leadership: Leadership) -> None:
-        while not leadership.should_stop.is_set():
-            if self._stopping:
-                leadership.resign()
-            else:
-                await self._sleep()
 
     async def _until_over(self, term: _Term) -> None:
         left = self._grace

@@ -23,17 +23,41 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import zklock
 from zklock._ground.clock import clock
+from zklock._ground.loss import Loss
 from zklock.cli import supervisor
-from zklock.cli.happenings import Happenings
 from zklock.cli.supervisor import Message, hand_terminal
 
+_TURN_SECONDS = 0.2
 _LOOK_SECONDS = 0.05
 _PARTING_SECONDS = 2.0
 """How long a supervisor has to end what is left, before this process does it."""
+
+
+Happening: TypeAlias = "int | Message | Loss"
+"""A signal's number, what the supervisor tells of the command, or a loss."""
+
+_T = TypeVar("_T")
+
+
+class Happenings(Generic[_T]):
+    """The events to handle, in order. ``put`` may be called in a signal handler."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[_T] = queue.SimpleQueue()
+        self.put = self._queue.put
+
+    def next(self) -> _T | None:
+        """Return the next event; ``None`` if none comes for a moment.
+
+        A signal that arrives just before a wait begins does not end the wait: so it is short.
+        """
+        with contextlib.suppress(queue.Empty):
+            return self._queue.get(timeout=_TURN_SECONDS)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +81,7 @@ class Child:
     nothing runs. ``close()`` it in the end: this ends whatever still runs.
     """
 
-    def __init__(self, happened: Happenings) -> None:
+    def __init__(self, happened: Happenings[Happening]) -> None:
         self._happened = happened
         # These children are not the command's: a shell that became this process by exec had started
         # them, or an earlier command of an election has left them.

@@ -127,7 +127,14 @@ def kazoo_options(options: argparse.Namespace) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     if tls_context(options) is not None:
-        found |= _tls(options)
+        found = {
+            "use_ssl": True,
+            "ca": options.tls_ca,
+            "certfile": options.tls_cert,
+            "keyfile": options.tls_key or options.tls_cert,
+            "keyfile_password": settings.secret(options, "tls-key-password"),
+            "check_hostname": options.tls_check_hostname,
+        }
     if (credentials := _sasl(options)) is not None:
         found["sasl_options"] = credentials
     digest = settings.secret(options, "digest")
@@ -180,18 +187,6 @@ def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
     return context
 
 
-def _tls(options: argparse.Namespace) -> dict[str, Any]:
-    """Return kazoo's options for TLS."""
-    return {
-        "use_ssl": True,
-        "ca": options.tls_ca,
-        "certfile": options.tls_cert,
-        "keyfile": options.tls_key or options.tls_cert,
-        "keyfile_password": settings.secret(options, "tls-key-password"),
-        "check_hostname": options.tls_check_hostname,
-    }
-
-
 def _sasl(options: argparse.Namespace) -> dict[str, Any] | None:
     """Return kazoo's ``sasl_options``, or ``None``."""
     mechanism, user = options.sasl, options.sasl_user
@@ -208,15 +203,6 @@ def _sasl(options: argparse.Namespace) -> dict[str, Any] | None:
             "environment, or sasl-password-file"
         )
     return {"mechanism": "DIGEST-MD5", "username": user, "password": password}
-
-
-def text(value: str) -> str:
-    """Read text that others will see, for ``argparse``."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError("not UTF-8 text") from None
-    return value
 
 
 def _refusing(read: Callable[[str], _T]) -> Callable[[str], _T]:

@@ -8,7 +8,6 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import version
 from ssl import SSLContext
 
@@ -79,7 +78,9 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
         if server.trouble is None
     ]
     limits = servers.limits(*serving[0], tls) if serving else None
-    there = [path for path in checkup.ancestors(root) if chroot_exists and _exists(client, path)]
+    nearest = root
+    while chroot_exists and nearest != "/" and not _exists(client, nearest):
+        nearest = nearest.rpartition("/")[0] or "/"
     return checkup.Examined(
         path=root,
         asked=options.session_timeout,
@@ -91,9 +92,9 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
         boottime=hasattr(time, "CLOCK_BOOTTIME"),
         chroot=client.chroot,
         chroot_exists=chroot_exists,
-        rights=servers.rights(client, checkup.nearest(root, there)) if there else None,
-        own=servers.own_rights(client, checkup.nearest(root, there)) if there else None,
-        exists=root in there,
+        rights=servers.rights(client, nearest) if chroot_exists else None,
+        own=servers.own_rights(client, nearest) if chroot_exists else None,
+        exists=chroot_exists and nearest == root,
         picture=picture,
         graph=graph,
         remedies=[draw.remedy(deadlock, where(options)) for deadlock in graph.deadlocks],
@@ -129,13 +130,9 @@ def _alike(
     """Return how many connections from this machine's address its server has, 0: not known."""
     for host, number, asked in serving:
         if server_name(host, number) == client.handler.server:
-            found = servers.connections(host, number, partial(_itself, asked), tls)
+            found = servers.connections(host, number, lambda: asked, tls)  # noqa: B023
             return servers.alike(found or {}, client.client_id[0])
     return 0
-
-
-def _itself(asked: servers.Admin) -> servers.Admin:
-    return asked
 
 
 def _exists(client: KazooClient, path: str) -> bool:

@@ -10,8 +10,7 @@ from contextlib import suppress
 import zklock
 from zklock._election.base import pause_after
 from zklock.cli import connection, supervisor
-from zklock.cli.child import Child
-from zklock.cli.happenings import Happenings
+from zklock.cli.child import Child, Happenings
 from zklock.cli.runner import (
     Runner,
     add_command_options,
@@ -20,7 +19,7 @@ from zklock.cli.runner import (
     say_cuts,
 )
 from zklock.cli.saying import say
-from zklock.cli.settings import HELD_VARIABLE, HOSTS, PATH_VARIABLE, TOKEN_VARIABLE
+from zklock.cli.settings import HELD_VARIABLE, HOSTS, PATH_VARIABLE, TOKEN_VARIABLE, utf8
 from zklock.cli.status import Status
 
 _RETRY = (0.5, 30.0)
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--payload",
-        type=connection.text,
+        type=utf8,
         default="",
         help="more text that others see, such as an address",
     )

@@ -9,7 +9,7 @@ from typing import Any
 from zklock.cli import connection
 from zklock.cli.saying import say, say_limits, say_missing
 from zklock.cli.status import Status
-from zklock.cli.view.model import LockView, Picture, Place, PoolView
+from zklock.cli.view.model import LockView, Picture, Place
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import aligned, json_of, many, named, plain, short
 
@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
         seen = reader.read()
         reader.must_see_root()
     if options.json:
-        found = [*map(_lock, seen.locks), *map(_pool, seen.pools)]
+        found = [_lock(lock) for lock in seen.locks]
+        found += [{"path": pool.path, **_NO_LOCK, **pool.to_json()} for pool in seen.pools]
         found.sort(key=lambda one: one["path"])
         print("[", ",\n".join(json_of(**one) for one in found), "]", sep="")
     else:
@@ -84,16 +85,14 @@ def _who(holders: Sequence[Place]) -> str:
 
 
 def _lock(lock: LockView) -> dict[str, Any]:
-    return {
-        "path": lock.path,
-        "kind": lock.what.value,
-        "limit": lock.limit,
-        "pool": lock.pool,
-        "holders": [place.to_json() for place in lock.holders],
-        "waiting": len(lock.waiting),
-    }
+    holders = [place.to_json() for place in lock.holders]
+    return {**lock.to_json(), "holders": holders, "waiting": len(lock.waiting)}
 
 
-def _pool(pool: PoolView) -> dict[str, Any]:
-    none: dict[str, Any] = {"limit": None, "pool": None, "holders": [], "waiting": 0}
-    return {"path": pool.path, "kind": "pool", **none, **pool.to_json()}
+_NO_LOCK: dict[str, Any] = {
+    "kind": "pool",
+    "limit": None,
+    "pool": None,
+    "holders": [],
+    "waiting": 0,
+}

@@ -18,9 +18,15 @@ from typing import Any, ClassVar
 import zklock
 from zklock._ground.clock import clock
 from zklock.cli import connection, settings, supervisor
-from zklock.cli.child import Child, Limits, check_proc, expect_children
+from zklock.cli.child import (
+    Child,
+    Happening,
+    Happenings,
+    Limits,
+    check_proc,
+    expect_children,
+)
 from zklock.cli.ending import Ending, ends_on_signals
-from zklock.cli.happenings import PARTING_SECONDS, Finished, Happenings
 from zklock.cli.saying import say
 from zklock.cli.settings import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE
 from zklock.cli.status import Status
@@ -44,10 +50,19 @@ _SETTLING_FRACTION = 1 / 5
 PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 """The signals that are for a command alone."""
 
-_LOOK_SECONDS = 0.2
+PARTING_SECONDS = 3.0
+"""How long a command that was told to end waits for ZooKeeper's answer; then it ends without."""
+
 _NAME_LENGTH = 800  # characters of at most 4 bytes: an identity has room for 4096 bytes
 _SHELL = "/bin/sh"
 _COERCED = "LC_CTYPE"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The work is over, with this error if it has failed."""
+
+    error: BaseException | None = None
 
 
 class Runner:
@@ -65,14 +80,14 @@ class Runner:
         self.client: Any = None
         self.contender: Any = None
         """What waits, once there is one; ``cancel()`` ends the wait."""
-        self.happened = Happenings()
+        self.happened: Happenings[Happening] = Happenings()
         """What happens to the command."""
         self.asked: int | None = None
         """The signal by which this process was asked to end; ``told`` is set then."""
         self.told = threading.Event()
         self.status: int | None = None
         """The exit status, once the work knows it."""
-        self._signals = Happenings()
+        self._signals: Happenings[int | Finished] = Happenings()
         self._runs = False
         self._begun = False
 
@@ -89,10 +104,10 @@ class Runner:
 
     def _attend(self, ending: Ending) -> int:
         ending.divert(self._signals.put)
-        self._signals.work(self.work, f"zklock-{self.NAME}")
+        threading.Thread(target=self._work, name=f"zklock-{self.NAME}", daemon=True).start()
         leave_at = math.inf
         while True:
-            match self._signals.next(min(clock() + _LOOK_SECONDS, leave_at)):
+            match self._signals.next():
                 case Finished(error):
                     # One that was asked to end while it waited has given up: that is no failure.
                     if error is not None and not self._gave_up():
@@ -107,6 +122,14 @@ class Runner:
             else:
                 self.contender.cancel()  # again and again: it may be just about to queue
                 leave_at = min(leave_at, clock() + PARTING_SECONDS)
+
+    def _work(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:
+            self._signals.put(Finished(error))
+        else:
+            self._signals.put(Finished())
 
     def _gave_up(self) -> bool:
         return self.asked is not None and self.status is None and not self._begun
@@ -177,7 +200,7 @@ def add_command_options(parser: argparse.ArgumentParser, what: str) -> None:
         "tenth of the session timeout, at most a third of it",
     )
     parser.add_argument(
-        "--identity", type=connection.text, help="shown to others; default host:pid:COMMAND"
+        "--identity", type=settings.utf8, help="shown to others; default host:pid:COMMAND"
     )
     parser.add_argument(
         "-c",
@@ -336,7 +359,7 @@ def run_command(
     command: Sequence[str],
     environ: Mapping[str, str],
     child: Child,
-    happened: Happenings,
+    happened: Happenings[Happening],
     term: Term,
 ) -> Outcome:
     """Run the command; return when nothing of it is left that must not be."""
@@ -382,11 +405,11 @@ def _environ() -> dict[str, str]:
     return found
 
 
-def _attend(child: Child, happened: Happenings, term: Term) -> bool:
+def _attend(child: Child, happened: Happenings[Happening], term: Term) -> bool:
     """Pass on what happens until the child has ended; return whether zklock told it to."""
     ended = False
     while True:
-        match happened.next(math.inf if term.told is None else clock() + _LOOK_SECONDS):
+        match happened.next():
             case None if term.told is not None and term.told.is_set():
                 term.told = None
                 if term.grant.held:  # else it hears of the loss

@@ -60,13 +60,18 @@ def _path(text: str) -> str:
     return text
 
 
-def _text(text: str) -> str:
-    """Read text for ZooKeeper; the error does not repeat it, as it may be a secret."""
+def utf8(text: str) -> str:
+    """Read text that others may see; the error does not repeat it, as it may be a secret."""
     try:
         text.encode()
     except UnicodeEncodeError:  # kazoo's thread would end by it
         raise argparse.ArgumentTypeError("is not UTF-8 text") from None
-    return _path(text)
+    return text
+
+
+def _text(text: str) -> str:
+    """Read text for ZooKeeper."""
+    return _path(utf8(text))
 
 
 def _switch(text: str) -> bool:

@@ -15,6 +15,7 @@ from zklock.cli.view.reader import Reader
 from zklock.cli.view.table import QUEUE_COLUMNS, queue_rows
 from zklock.cli.view.text import aligned, fitted, json_of, many, named, plain
 
+_FITTED = ("identity", "session", "token")
 _COLUMNS = ("state", "place", "kind", "token", "session", "age", "identity")
 DESCRIPTION = """\
 Print the contenders of a lock, a semaphore or an election, of zklock and of other libraries, in
@@ -51,7 +52,7 @@ def _told(found: Found, strangers: list[str]) -> dict[str, Any]:
         "path": found.path,
         "kind": found.what.value,
         "limit": None if found.lock is None else found.lock.limit,
-        "contenders": [] if found.lock is None else found.lock.to_json(),
+        "contenders": [] if found.lock is None else found.lock.queue_to_json(),
         **({"strangers": strangers} if strangers else {}),
         **({} if found.pool is None else found.pool.to_json()),
     }
@@ -103,7 +104,8 @@ def _queue(lock: LockView) -> Iterator[str]:
     rows = [[row[at] for at in map(QUEUE_COLUMNS.index, _COLUMNS)] for row in queue_rows(lock, {})]
     width = columns()
     if width is not None:
-        _, *rows = fitted([_COLUMNS, *rows], width, ("identity",), ("session", "token"))
+        heads = [name if name in _FITTED else "" for name in _COLUMNS]  # they are not shown
+        _, *rows = fitted([heads, *rows], width, _FITTED[:1], _FITTED[1:])
     yield from aligned(rows, width)
 
 

@@ -189,20 +189,15 @@ def _signal(pid: int, number: int, family: Collection[int]) -> None:
         return  # it has ended
     except (OSError, AttributeError):
         # A kernel before 5.3, a container, or a Python that was built for old systems lacks these
-        # calls; or the process is another user's.
-        _signal_by_id(pid, number, family)
+        # calls. Then its id may be used again just between the look and the signal.
+        try:
+            if _parent_of(pid) in family:
+                os.kill(pid, number)
+        except OSError:
+            return  # it has ended, or runs as another user
     finally:
         if process is not None:
             os.close(process)
-
-
-def _signal_by_id(pid: int, number: int, family: Collection[int]) -> None:
-    """Do the same for an id that may be used again just between the look and the signal."""
-    try:
-        if _parent_of(pid) in family:
-            os.kill(pid, number)
-    except OSError:
-        return  # it has ended, or runs as another user
 
 
 def end_all(reaped: Callable[[int, int], object], *, spare: Collection[int] = ()) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import Any
 
 from zklock._ground.clock import clock
 from zklock.cli import connection
 from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
 from zklock.cli.status import Status
-from zklock.cli.view.model import LockView, picture
+from zklock.cli.view.model import LockView
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import named
 from zklock.cli.watch import queue_of
@@ -35,30 +34,24 @@ def run(options: argparse.Namespace) -> int:
     until = clock() + (options.wait or math.inf)
     with ends_on_signals(), connection.connected(options) as client:
         reader = Reader(client, options.path, follow=True)
-        view = queue_of(reader, reader.read())
-        while not is_free(view):
+        reader.read()
+        view = queue_of(reader)
+        while view is not None and not is_free(view):
             left = until - clock()
             if left <= 0:
-                names = ", ".join(named(place.contender.identity) for place in holders(view))
+                names = ", ".join(named(place.contender.identity) for place in view.holders)
                 say("wait", f"{options.path} is held by {names}")
                 return Status.FAILED
             try:
                 reader.refresh(min(left, _TURN_SECONDS))
             except ConnectionError:
                 continue  # what is free is learnt from ZooKeeper alone
-            view = queue_of(reader, picture(reader.facts))
+            view = queue_of(reader)
     return Status.OK
 
 
-def holders(view: LockView | None) -> list[Any]:
-    """Return who holds."""
-    return view.holders if view is not None else []
-
-
-def is_free(view: LockView | None) -> bool:
+def is_free(view: LockView) -> bool:
     """Whether one that came now would be granted."""
-    if view is None:
-        return True
     if view.limit is not None:
         return len(view.holders) < view.limit and not view.waiting
     return not view.places

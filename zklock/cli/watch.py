@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from ssl import SSLContext
 from typing import Any
 
@@ -14,7 +16,7 @@ from zklock.cli import connection
 from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
 from zklock.cli.view import happened, servers
-from zklock.cli.view.model import LockView, Picture, picture
+from zklock.cli.view.model import LockView, find
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import json_of, named
 
@@ -36,8 +38,9 @@ def run(options: argparse.Namespace) -> int:
     """Print events until a signal."""
     with ends_on_signals(), connection.connected(options) as client:
         reader = Reader(client, options.path, follow=True)
-        sessions = _Sessions(client, connection.tls_context(options))
-        view = queue_of(reader, reader.read())
+        tls = connection.tls_context(options)
+        reader.read()
+        view = queue_of(reader)
         tell = _tell_json if options.json else _tell
         for event in happened.first(view):
             tell(options.path, event)
@@ -54,43 +57,36 @@ def run(options: argparse.Namespace) -> int:
                 cut = False
                 _tell_connection(options, "resumed")
             if changed:
-                sessions.forget()
-                now = queue_of(reader, picture(reader.facts))
-                for event in happened.between(view, now, sessions.lives):
+                now = queue_of(reader)
+                for event in happened.between(view, now, _life(client, tls)):
                     tell(options.path, event)
                 view = now
 
 
-def queue_of(reader: Reader, found: Picture) -> LockView | None:
+def queue_of(reader: Reader) -> LockView | None:
     """Return the lock at the root; ``None`` if it has no contenders.
 
     ``NoAuthError`` if ACLs hide them.
     """
     reader.must_see_queue()
-    return next((lock for lock in found.locks if lock.path == reader.root), None)
+    lock = find(reader.root, reader.facts).lock
+    return lock if lock is not None and lock.places else None
 
 
-class _Sessions:
-    """Which sessions live, as the client's server lists them; asked at most once a look."""
+def _life(client: KazooClient, tls: SSLContext | None) -> Callable[[int], bool | None]:
+    """Return what tells whether a session lives; ``None``: the server does not tell.
 
-    def __init__(self, client: KazooClient, tls: SSLContext | None) -> None:
-        self._client = client
-        self._tls = tls
-        self._alive: set[int] | None = None
-        self._refused = False
+    The client's server is asked once, and only if there is a question.
+    """
 
-    def forget(self) -> None:
-        """Ask again at the next question."""
-        self._alive = None
+    @cache
+    def alive() -> set[int] | None:
+        host, _, port = client.handler.server.rpartition(":")
+        with contextlib.suppress(OSError):
+            return servers.sessions(host.strip("[]"), int(port), tls)
+        return None
 
-    def lives(self, session: int) -> bool | None:
-        """Whether the session lives; ``None``: the server does not tell."""
-        if self._alive is None and not self._refused:
-            host, _, port = self._client.handler.server.rpartition(":")
-            with contextlib.suppress(OSError):
-                self._alive = servers.sessions(host.strip("[]"), int(port), self._tls)
-                self._refused = self._alive is None
-        return None if self._alive is None else session in self._alive
+    return lambda session: None if (living := alive()) is None else session in living
 
 
 def _tell(path: str, event: happened.Event) -> None:

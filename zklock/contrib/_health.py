@@ -73,7 +73,6 @@ class Reporter:
         self.standing = False
 
     def heard(self, change: zklock.LeaderChange) -> None:
-        """Note who leads."""
         self.leader = None if change.leader is None else change.leader.identity
 
     def health(self) -> Health:

@@ -156,7 +156,6 @@ class ZkLockLock(locking.Lock):
         )
 
     def _abandon(self) -> None:
-        """Give everything back when the coordinator stops."""
         while self._grants:
             self._grants.pop().abandon()
 

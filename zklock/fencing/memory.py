@@ -310,7 +310,6 @@ class _Line:
         return True
 
     async def take_async(self, place: _Place, timeout: float | None) -> bool:
-        """Do the same as ``take`` for a task."""
         end = None if timeout is None else time.monotonic() + timeout
         poked = AsyncEvent()
         place.poke = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, poked.set)
@@ -336,7 +335,6 @@ class _Line:
                 return
 
     async def leave_async(self, place: _Place, *_: object) -> None:
-        """Do the same as ``leave``."""
         self.leave(place)
 
     def _first(self) -> _Place | None:

@@ -92,13 +92,13 @@ class S3Guard(SwapGuard):
 
     def claim(self, token: Fenced) -> None:
         """Advance the mark and keep the data; see ``Guard.claim``."""
-        self._swap(token, self._get, self._put_same)
+        self._swap(token, self._get, partial(self._replace, None))
 
     def write(self, data: bytes | bytearray | memoryview, token: Fenced) -> None:
         """Replace the data, unless ``token`` is stale."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data must be bytes, not {type(data).__name__}")
-        self._swap(token, self._look, partial(self._put_data, bytes(data)))
+        self._swap(token, self._look, partial(self._replace, bytes(data)))
 
     def read(self) -> bytes:
         """Return the data; ``GuardUnusable`` if there is no mark."""
@@ -108,17 +108,13 @@ class S3Guard(SwapGuard):
         """Return the mark; ``None`` while no token has been seen."""
         return self._look()[0].token
 
-    def _put_data(self, data: bytes, mark: Mark, etag: str) -> None:
-        self._put(_body(mark, data), IfMatch=etag)
+    def _replace(self, data: bytes | None, mark: Mark, found: tuple[str, bytes]) -> None:
+        """Put the mark with ``data``, or with the data that are there."""
+        etag, same = found
+        self._put(_body(mark, same if data is None else data), IfMatch=etag)
 
-    def _put_same(self, mark: Mark, found: tuple[str, bytes]) -> None:
-        etag, data = found
-        self._put(_body(mark, data), IfMatch=etag)
-
-    def _look(self) -> tuple[Mark, str]:
-        """Return the mark, and the ETag."""
-        mark, (etag, _) = self._get(Range=f"bytes=0-{LONGEST}")
-        return mark, etag
+    def _look(self) -> tuple[Mark, tuple[str, bytes]]:
+        return self._get(Range=f"bytes=0-{LONGEST}")
 
     def _get(self, **options: Any) -> tuple[Mark, tuple[str, bytes]]:
         """Return the mark, the ETag, and as much of the data as was asked for."""

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import (
     AuthFailedError,
@@ -66,8 +66,11 @@ class Deadline:
 
         ``changes``: what was asked changes something.
         """
+        left = max(0.001, self._end - time.monotonic())
         try:
-            return self._got(answer)
+            return answer.get(timeout=min(left, threading.TIMEOUT_MAX))
+        except self._too_late:
+            raise self._no_answer() from None
         except NoAuthError as error:
             raise AccessDenied(
                 f"{self._path}: ZooKeeper's ACLs refuse the request: let this client read and "
@@ -90,13 +93,6 @@ class Deadline:
                 resource=self._path,
                 path=self._path,
             ) from error
-
-    def _got(self, answer: IAsyncResult) -> Any:
-        try:
-            left = max(0.001, self._end - time.monotonic())
-            return answer.get(timeout=min(left, threading.TIMEOUT_MAX))
-        except self._too_late:
-            raise self._no_answer() from None
 
     def _no_answer(self) -> NoAnswer:
         return NoAnswer(
@@ -124,15 +120,6 @@ class Deadline:
             return self.wait(answer)
         except NoNodeError as error:
             return error
-
-
-@runtime_checkable
-class _LiveGrant(Protocol):
-    @property
-    def token(self) -> FencingToken: ...
-
-    @property
-    def path(self) -> str: ...
 
 
 class ZooKeeperGuard:
@@ -283,7 +270,7 @@ class FencedTransaction:
     def __init__(self, guard: ZooKeeperGuard, token: Fenced) -> None:
         self._guard = guard
         self._token = token_of(token)
-        self._node = token.path if isinstance(token, _LiveGrant) else None
+        self._node: str | None = getattr(token, "path", None)  # a grant's own
         self._changes = guard._client.transaction()
         self._sent = False
 

@@ -145,7 +145,6 @@ GAUGES = (
 
 
 def word(reason: LossReason) -> str:
-    """Return a reason as a label."""
     return reason.name.lower()
 
 

@@ -62,14 +62,12 @@ class LowWater:
         self._steps: dict[int, float] = {}
 
     def note(self, at: float, number: float) -> None:
-        """Note a number."""
         step = int(at // _STEP)
         self._steps[step] = min(number, self._steps.get(step, number))
         for old in [each for each in self._steps if each < step - WINDOW // _STEP]:
             del self._steps[old]
 
     def lately(self, now: float) -> list[float]:
-        """Return the numbers."""
         first = (now - WINDOW) // _STEP
         return [number for step, number in self._steps.copy().items() if step >= first]
 
@@ -100,7 +98,6 @@ class State:
             self._start_over()
 
     def note(self, event: Event) -> None:
-        """Take an event in."""
         self._here()
         match event:
             case Granted():
@@ -138,13 +135,11 @@ class State:
         return {place: counts[place] for place in self._places.copy()}
 
     def sessions(self) -> Numbers:
-        """Return how many sessions are connected and disconnected."""
         self._here()
         states = list(self._connected.copy().values())
         return {("connected",): states.count(True), ("disconnected",): states.count(False)}
 
     def shards(self) -> Numbers:
-        """Return how many shards of each pool are owned."""
         self._here()
         counts = Counter(self._shards.copy().values())
         return {(pool,): counts[pool] for pool in self._pools.copy()}

@@ -140,7 +140,6 @@ def _attributes(labels: Mapping[str, str], values: Sequence[str]) -> Attributes:
 
 
 def _described(event: Event) -> Attributes:
-    """Return the attributes of a span."""
     attributes: Attributes = {}
     if isinstance(event, LockEvent):
         attributes = {

@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 from tests.contract.support import ROOT, SOON, children, gone, queued
-from zklock.cli.happenings import PARTING_SECONDS
-from zklock.cli.runner import _MOST_GRACE_FRACTION
+from zklock.cli.runner import _MOST_GRACE_FRACTION, PARTING_SECONDS
 from zklock.testing import wait_for
 
 FOLDER = ROOT / "examples" / "kubernetes"

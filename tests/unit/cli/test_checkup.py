@@ -19,9 +19,7 @@ from zklock.cli.view.checkup import (
     Limits,
     Rights,
     Server,
-    ancestors,
     findings,
-    nearest,
     worst,
 )
 from zklock.cli.view.model import Facts, Folder
@@ -265,10 +263,3 @@ def test_the_root_has_no_numbers_to_run_out() -> None:
     world = World()
     world.facts.folders["/"] = Folder(["zookeeper"], changes=-1)
     assert bad(examined(world)) == []
-
-
-def test_the_nearest_node_that_exists() -> None:
-    assert ancestors("/a/b/c") == ["/", "/a", "/a/b", "/a/b/c"]
-    assert ancestors("/") == ["/"]
-    assert nearest("/a/b/c", ["/", "/a"]) == "/a"
-    assert nearest("/a/b/c", ["/"]) == "/"

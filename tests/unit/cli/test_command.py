@@ -33,22 +33,12 @@ def recorded(story: Story, folder: Path) -> str:
     return str(file)
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status("--version") == 0
-    assert capsys.readouterr().out == f"zklock {__version__}\n"
-
-
 @pytest.mark.parametrize("module", ["zklock", "zklock.cli"])
 def test_a_module_is_the_command(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"zklock {__version__}\n"
-
-
-def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status("--help") == 0
-    assert "demo" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

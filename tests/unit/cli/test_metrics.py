@@ -52,9 +52,3 @@ def test_a_pool() -> None:
     assert found["zklock_pool_shards"] == {("/pool",): 3}
     assert found["zklock_pool_workers"] == {("/pool",): 1}
     assert found["zklock_pool_shards_without_owner"] == {("/pool",): 1}
-
-
-def test_without_a_connection_nothing_old_is_told() -> None:
-    world = World()
-    world.queue("/a", 1, "x")
-    assert told(Look(world.picture(), connected=False)) == {"zklock_up": {(): 0}}

@@ -76,7 +76,7 @@ def test_a_pool_and_its_workers() -> None:
     pool(world, "/p")
     found = find("/p", world.facts).pool
     assert found is not None
-    assert [worker.to_json() for worker in found.workers] == [
+    assert found.to_json()["workers"] == [
         {"identity": "w1", "capacity": 2.5, "draining": False, "assigned": 0, "owned": 0}
     ]
 
@@ -96,7 +96,7 @@ def test_places_are_counted_among_those_who_wait() -> None:
     lock = find("/s", world.facts).lock
     assert lock is not None
     assert lock.name == "semaphore of 2"
-    assert [(one["identity"], one["place"]) for one in lock.to_json()] == [
+    assert [(one["identity"], one["place"]) for one in lock.queue_to_json()] == [
         ("a", None), ("b", None), ("c", 1), ("d", 2)
     ]  # fmt: skip
 

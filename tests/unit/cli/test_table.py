@@ -7,10 +7,8 @@ from dataclasses import replace
 
 from tests.unit.cli.views import World
 from zklock.cli.view.live import Look
-from zklock.cli.view.model import Picture, PoolView
 from zklock.cli.view.table import (
     COLUMNS,
-    QUEUE_COLUMNS,
     Order,
     heads,
     queue_rows,
@@ -69,18 +67,6 @@ def test_cells() -> None:
     assert permits.cells()[5:] == ["-", "-", "-"]
 
 
-def test_a_queue() -> None:
-    world = some()
-    (busy,) = (lock for lock in world.picture().locks if lock.path == "/busy")
-    found = queue_rows(busy, {})
-    assert all(len(row) == len(QUEUE_COLUMNS) for row in found)
-    assert [row[:4] for row in found] == [
-        ["-", "holds", "lock", "host-8"],
-        ["1", "waits", "lock", "host-9"],
-        ["2", "waits", "lock", "host-9"],
-    ]
-
-
 def test_the_addresses_of_clients_are_the_last_column() -> None:
     look = replace(seen(some()), addresses={2: "10.0.0.8:4711", 3: "\x1b:1"})
     assert heads(COLUMNS, look) == [*COLUMNS, "client"]
@@ -113,16 +99,3 @@ def test_json() -> None:
     assert told["locks"][0]["contenders"][0]["holds"] is True
     assert told["locks"][0]["contenders"][0]["address"] is None
     assert told["deadlocks"] == {"certain": 0, "possible": 0}
-
-
-def test_a_lock_at_the_path_of_a_pool_is_another_row() -> None:
-    world = World()
-    world.queue("/p", 1, "host-7")
-    pool = PoolView("/p", 2, (), 2)
-    look = Look(Picture(world.picture().locks, (pool,)))
-    found = rows(look, Order.PATH)
-    assert [row.path for row in found] == ["/p", "/p"]
-    assert len({row.key for row in found}) == 2
-    told = to_json(look, Order.PATH, "")
-    assert [lock["kind"] for lock in told["locks"]] == ["lock"]
-    assert [one["shards"] for one in told["pools"]] == [2]

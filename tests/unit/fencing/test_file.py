@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import itertools
 import multiprocessing
@@ -504,23 +503,6 @@ def test_a_full_file_system_leaves_nothing(tmp_path: Path) -> None:
         guard.write(b"b", B)
     finally:
         subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk_changes_nothing(
-    guard: FileGuard, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guard.write(b"a", A)
-
-    def full(descriptor: int, data: memoryview) -> int:
-        raise OSError(errno.ENOSPC, "no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        with pytest.raises(OSError, match="no space"):
-            guard.write(b"b", B)
-    assert path.read_bytes() == b"a"
-    assert guard.highest() == A
-    guard.write(b"b", B)
 
 
 CALLS = ("open", "write", "fsync", "rename", "replace", "fchmod", "pread", "link", "close")

@@ -99,12 +99,6 @@ def test_names_must_be_texts() -> None:
     assert type(resource_name(Name.REPORT)) is str
 
 
-def test_all_names_are_there() -> None:
-    assert sorted(fencing.__all__) == fencing.__all__
-    for name in fencing.__all__:
-        assert getattr(fencing, name)
-
-
 def test_no_extra_is_needed_to_import() -> None:
     program = (
         "import sys\n"

@@ -93,37 +93,30 @@ class Cell(Subject):
         self.mark = "spoilt"
 
 
-class RefusesEqual(Toy):
-    def below(self, token: FencingToken, mark: FencingToken) -> bool:
-        return token <= mark
+def _signed_32(epoch: int) -> int:
+    return (epoch + 2**31) % 2**32 - 2**31
 
 
-class AcceptsAll(Toy):
-    def below(self, token: FencingToken, mark: FencingToken) -> bool:
-        return False
+COMPARISONS: dict[str, Callable[[FencingToken, FencingToken], bool]] = {
+    "RefusesEqual": lambda token, mark: token <= mark,
+    "AcceptsAll": lambda token, mark: False,
+    "ComparesSequence": lambda token, mark: token.sequence < mark.sequence,
+    "ComparesFloats": lambda token, mark: (
+        (float(token.epoch), token.sequence) < (float(mark.epoch), mark.sequence)
+    ),
+    "ComparesSigned32": lambda token, mark: (
+        (_signed_32(token.epoch), token.sequence) < (_signed_32(mark.epoch), mark.sequence)
+    ),
+    "ComparesUnpadded": lambda token, mark: (
+        f"{token.epoch}-{token.sequence}" < f"{mark.epoch}-{mark.sequence}"
+    ),
+}
 
 
-class ComparesSequence(Toy):
-    def below(self, token: FencingToken, mark: FencingToken) -> bool:
-        return token.sequence < mark.sequence
-
-
-class ComparesFloats(Toy):
-    def below(self, token: FencingToken, mark: FencingToken) -> bool:
-        return (float(token.epoch), token.sequence) < (float(mark.epoch), mark.sequence)
-
-
-class ComparesSigned32(Toy):
-    def below(self, token: FencingToken, mark: FencingToken) -> bool:
-        def cut(epoch: int) -> int:
-            return (epoch + 2**31) % 2**32 - 2**31
-
-        return (cut(token.epoch), token.sequence) < (cut(mark.epoch), mark.sequence)
-
-
-class ComparesUnpadded(Toy):
-    def below(self, token: FencingToken, mark: FencingToken) -> bool:
-        return f"{token.epoch}-{token.sequence}" < f"{mark.epoch}-{mark.sequence}"
+def compares(name: str) -> Cell:
+    """Return what is guarded by a toy with a wrong comparison."""
+    below = COMPARISONS[name]
+    return Cell(handle=type(name, (Toy,), {"below": lambda _, *tokens: below(*tokens)}))
 
 
 class ClaimsNothing(Toy):
@@ -272,12 +265,12 @@ class Unbacked(Cell):
 
 
 MUTANTS: list[tuple[Subject, set[str]]] = [
-    (Cell(handle=RefusesEqual), {"order", "claim", "types", "races"}),
-    (Cell(handle=AcceptsAll), {"order", "claim", "edges", "interleavings"}),
-    (Cell(handle=ComparesSequence), {"order", "edges", "interleavings"}),
-    (Cell(handle=ComparesFloats), {"edges"}),
-    (Cell(handle=ComparesSigned32), {"edges", "interleavings"}),
-    (Cell(handle=ComparesUnpadded), {"edges", "interleavings"}),
+    (compares("RefusesEqual"), {"order", "claim", "types", "races"}),
+    (compares("AcceptsAll"), {"order", "claim", "edges", "interleavings"}),
+    (compares("ComparesSequence"), {"order", "edges", "interleavings"}),
+    (compares("ComparesFloats"), {"edges"}),
+    (compares("ComparesSigned32"), {"edges", "interleavings"}),
+    (compares("ComparesUnpadded"), {"edges", "interleavings"}),
     (Cell(handle=ClaimsNothing), {"claim", "interleavings"}),
     (Cell(handle=MarksAfterwards), {"claim", "interleavings"}),
     (Cell(handle=ChecksThenWrites), {"races", "rising", "stopped"}),

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -77,11 +78,15 @@ FIRSTS = [pytest.param(first, marks=[SLOW] * (first >= FEW)) for first in range(
 @pytest.mark.parametrize("first", FIRSTS)
 def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rode: list[WireRequest] = []
-    take = GatewaySocket._take
+    write = GatewaySocket.write
 
-    def counted(self: GatewaySocket, dropped: list[WireRequest], rider: WireRequest) -> bool:
-        rode.append(rider)
-        return take(self, dropped, rider)
+    def counted(
+        self: GatewaySocket, requests: Sequence[WireRequest], landing: Awaited | None = None
+    ) -> bool:
+        if not write(self, requests, landing):
+            return False
+        rode.extend(requests)
+        return True
 
     heard: list[bool] = []
     hear = GatewaySocket.hear
@@ -90,7 +95,7 @@ def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> No
         heard.append(hear(self, awaited, seconds))
         return heard[-1]
 
-    monkeypatch.setattr(GatewaySocket, "_take", counted)
+    monkeypatch.setattr(GatewaySocket, "write", counted)
     monkeypatch.setattr(GatewaySocket, "hear", noted)
     for seed in range(first, first + EACH):
         play(seed)

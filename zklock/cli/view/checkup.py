@@ -9,14 +9,16 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
+from zklock._engine.heartbeat import HUNG
+from zklock._engine.lease import DEFAULT_FRACTION
 from zklock._recipes import names
-from zklock.cli.view.model import Facts, LockView, Picture, below
+from zklock.cli.view.model import Facts, LockView, Picture
 from zklock.cli.view.text import CLOCKS_DIFFER, many
 from zklock.cli.view.waits import Graph
 
-LEASE = 2 / 3
+LEASE = DEFAULT_FRACTION
 HEARTBEAT = 1 / 10
-SILENCE = 1 / 3
+SILENCE = HUNG
 """Fractions of the session timeout: the lease, the time between heartbeats, and the time after
 which a heartbeat without an answer breaks the connection."""
 
@@ -580,19 +582,3 @@ def _deadlocks(it: Examined) -> Iterator[Finding]:
             f"{'a certain' if deadlock.certain else 'a possible'} deadlock over {locks}",
             f"see 'zklock graph'; this would break it: {remedy}",
         )
-
-
-def nearest(path: str, exists: Sequence[str]) -> str:
-    """Return the nearest ancestor of ``path``, or itself, that is among ``exists``."""
-    while path != "/" and path not in exists:
-        path = path.rpartition("/")[0] or "/"
-    return path
-
-
-def ancestors(path: str) -> list[str]:
-    """Return the path and its ancestors, from the root down."""
-    found = ["/"]
-    for part in path.strip("/").split("/"):
-        if part:
-            found.append(below(found[-1], part))
-    return found

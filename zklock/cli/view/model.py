@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -209,7 +209,12 @@ class LockView:
             number += not place.contender.holds
             yield None if place.contender.holds else number, place
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> dict[str, Any]:
+        """Return its fields but for the contenders, for ``json.dumps``."""
+        kind = self.what.value
+        return {"path": self.path, "kind": kind, "limit": self.limit, "pool": self.pool}
+
+    def queue_to_json(self) -> list[dict[str, Any]]:
         """Return the contenders with their places, for ``json.dumps``."""
         return [{**place.to_json(), "place": number} for number, place in self.numbered()]
 
@@ -223,16 +228,6 @@ class WorkerView:
     assigned: int
     draining: bool
     capacity: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return its fields, for ``json.dumps``."""
-        return {
-            "identity": self.identity,
-            "capacity": self.capacity,
-            "draining": self.draining,
-            "assigned": self.assigned,
-            "owned": self.owned,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +244,7 @@ class PoolView:
         return {
             "shards": self.shards,
             "without_owner": self.orphans,
-            "workers": [worker.to_json() for worker in self.workers],
+            "workers": [asdict(worker) for worker in self.workers],
         }
 
 

@@ -149,13 +149,10 @@ def to_json(look: Look, order: Order, part: str) -> dict[str, Any]:
     return {
         "locks": [
             {
-                "path": lock.path,
-                "kind": lock.what.value,
-                "limit": lock.limit,
-                "pool": lock.pool,
+                **lock.to_json(),
                 "contenders": [
                     {**told, "address": look.addresses.get(place.contender.session_id or 0)}
-                    for told, place in zip(lock.to_json(), lock.places, strict=True)
+                    for told, place in zip(lock.queue_to_json(), lock.places, strict=True)
                 ],
             }
             for lock in (locks[at] for at in shown if at in locks)

@@ -16,7 +16,7 @@ from celery.exceptions import Reject
 from celery.signals import worker_process_shutdown
 
 import zklock
-from zklock.contrib._clients import ProcessClients
+from zklock.contrib._clients import client_for, end_all
 from zklock.contrib.celery.settings import Settings, settings
 from zklock.errors import AcquireTimeout, NoAnswer
 from zklock.telemetry import log_fields
@@ -29,8 +29,6 @@ R = TypeVar("R")
 Busy = Literal["retry", "reject", "skip"]
 
 log = logging.getLogger("zklock")
-
-_clients = ProcessClients()
 
 
 def singleton(
@@ -119,7 +117,7 @@ def current_grant() -> zklock.Grant:
 
 def _lock(wanted: Settings, task: Any, path: str, wait: float) -> zklock.Lock:
     request = task.request
-    client = _clients.get(task.app, wanted.connect)
+    client = client_for(task.app, wanted.connect)
     identity = f"{request.hostname or socket.gethostname()}:{task.name}:{request.id}"
     return zklock.Lock(client, path, identity=identity, timeout=wait)
 
@@ -138,7 +136,7 @@ def _unanswered(path: str, seconds: float, cause: BaseException) -> NoAnswer:
 @worker_process_shutdown.connect  # type: ignore[untyped-decorator]
 def _end_clients(**_: Any) -> None:
     """Stop the clients of a child of a prefork pool: it ends without Python's own exit."""
-    _clients.end()
+    end_all()
 
 
 def _running(function: Callable[..., Any], args: Any) -> Any:

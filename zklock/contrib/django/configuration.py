@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 import zklock
-from zklock.contrib._clients import ProcessClients
+from zklock.contrib._clients import client_for
 
 TOKEN_VARIABLE = "ZKLOCK_TOKEN"
 
@@ -53,17 +53,14 @@ def configuration() -> Configuration:
     return Configuration(**wanted)
 
 
-_clients = ProcessClients()
-
-
 def client() -> zklock.Client:
     """Return this process's client, connected at the first call; it is stopped at the exit.
 
     Raises ``NoAnswer`` if no server answers, and ``ImproperlyConfigured``.
     """
     wanted = configuration()
-    return _clients.get(
-        None, lambda: zklock.connect(wanted.hosts, wanted.timeout, **wanted.options)
+    return client_for(
+        __name__, lambda: zklock.connect(wanted.hosts, wanted.timeout, **wanted.options)
     )
 
 

@@ -44,11 +44,9 @@ class Tried(Generic[Result]):
         self.done = done
 
     def lost_race(self) -> bool:
-        """Whether to do the work again."""
         return self.error is not None and not self.done and is_retryable(self.error)
 
     def result(self) -> Result:
-        """Return the value, or raise the error."""
         if self.error is None:
             return cast("Result", self._value)
         error, self.error = self.error, None

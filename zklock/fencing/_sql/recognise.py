@@ -26,7 +26,6 @@ LIBRARIES = {*DIALECTS, "_mysql_connector", "aiosqlite", "asyncpg", "django", "s
 
 
 def package(module: str) -> str:
-    """Return the top package of a module."""
     return module.partition(".")[0]
 
 

@@ -75,7 +75,6 @@ class Session(ABC):
         """The driver's own connection."""
 
     def run(self, statement: str, **parameters: object) -> None:
-        """Execute a statement that has no rows."""
         self.rows(statement, **parameters)
 
     def begin(self) -> None:
@@ -92,7 +91,6 @@ class Session(ABC):
         """Send what is kept back until the commit."""
 
     def commit(self) -> None:
-        """Commit the open transaction."""
         if self._begun:
             # The commit() of some drivers does nothing in autocommit mode.
             self.run("COMMIT")
@@ -149,6 +147,27 @@ class Session(ABC):
             raise
         self.run("ROLLBACK")
         return False
+
+
+def _sqlite_cursor(target: Any) -> Any:
+    cursor = sys.modules["sqlite3"].Cursor(target)
+    cursor.row_factory = None
+    return cursor
+
+
+# Cursors whose rows are tuples, and come at once, whatever the connection's default is.
+_CURSORS: dict[str, Callable[[Any], Any]] = {
+    "sqlite3": _sqlite_cursor,
+    "psycopg": lambda target: sys.modules["psycopg"].Cursor(
+        target, row_factory=sys.modules["psycopg.rows"].tuple_row
+    ),
+    "psycopg2": lambda target: target.cursor(
+        cursor_factory=sys.modules["psycopg2.extensions"].cursor
+    ),
+    "pymysql": lambda target: target.cursor(sys.modules["pymysql.cursors"].Cursor),
+    "MySQLdb": lambda target: target.cursor(sys.modules["MySQLdb.cursors"].Cursor),
+    "mysql": lambda target: target.cursor(buffered=True, dictionary=False),
+}
 
 
 class DbApiSession(Session):
@@ -210,22 +229,8 @@ class DbApiSession(Session):
         return self._target
 
     def _cursor(self) -> Any:
-        """Return a cursor whose rows are tuples, whatever the connection's default is."""
-        target, driver = self._target, self._driver
-        if driver == "sqlite3":
-            cursor = sys.modules["sqlite3"].Cursor(target)
-            cursor.row_factory = None
-            return cursor
-        if driver == "psycopg":
-            psycopg = sys.modules["psycopg"]
-            return psycopg.Cursor(target, row_factory=sys.modules["psycopg.rows"].tuple_row)
-        if driver == "psycopg2":
-            return target.cursor(cursor_factory=sys.modules["psycopg2.extensions"].cursor)
-        if driver in {"pymysql", "MySQLdb"}:
-            return target.cursor(sys.modules[f"{driver}.cursors"].Cursor)
-        if driver == "mysql":
-            return target.cursor(buffered=True, dictionary=False)
-        return target.cursor()
+        make = _CURSORS.get(self._driver)
+        return self._target.cursor() if make is None else make(self._target)
 
     def _known_style(self) -> str:
         for cls in type(self._target).__mro__:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -31,7 +31,70 @@ TITLES = (
 )
 
 
-class Director:
+class Play:
+    """A demo: its acts, and what is left after them. The players are processes."""
+
+    def __init__(self, log: Log, client: KazooClient, path: str, proxy: FaultProxy) -> None:
+        self._log = log
+        self._client = client
+        self._path = path
+        self._proxy = proxy
+        self._act = 0
+        self._patience = _SLACK_SECONDS
+
+    def play(self, zookeeper: str) -> None:
+        """Play all acts and check what is left. The log gets what happens.
+
+        Returns even if it cannot go on; then the log says why.
+        """
+        try:
+            self._acts(zookeeper)
+            self._act = 0
+            self._close()
+        except (Interrupted, zklock.ZkLockError) as why:
+            self._say("broken", why=str(why))
+
+    def _acts(self, zookeeper: str) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+    def _open(self, players: Iterable[Player], **told: Any) -> None:
+        """Wait until these players are ready, and tell of the demo."""
+        ready = [player.expect("ready", self._patience) for player in players]
+        timeout = max(event["session_timeout"] for event in ready)
+        self._patience += 3 * timeout
+        self._say("opening", at=ready[0].at, session_timeout=timeout, path=self._path, **told)
+
+    def _title(self, title: str) -> None:
+        self._act += 1
+        self._say("act", title=title)
+
+    def _end(self, players: Sequence[Player]) -> None:
+        """Have these players end in order."""
+        for player in players:
+            player.quit()
+        for player in players:
+            player.expect("ended", self._patience)
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            found: list[str] = self._client.get_children(path)
+        except NoNodeError:
+            return []
+        return found
+
+    def _cut_off(self, name: str) -> None:
+        at = clock()
+        self._proxy.blackhole()
+        self._say("cut", at=at, worker=name)
+
+    def _say(self, what: str, *, at: float | None = None, **data: Any) -> None:
+        self._log.add(Event(clock() if at is None else at, self._act, DIRECTOR, what, data))
+
+
+class Director(Play):
     """Directs six players at one lock; the last but one reaches ZooKeeper through the proxy."""
 
     def __init__(
@@ -44,46 +107,23 @@ class Director:
         players: Sequence[Player],
         proxy: FaultProxy,
     ) -> None:
-        self._log = log
-        self._client = client
+        super().__init__(log, client, path, proxy)
         self._lock = zklock.Lock(client, path)
-        self._path = path
         self._ledger = ledger
         self._players = players
-        self._proxy = proxy
-        self._act = 0
-        self._patience = _SLACK_SECONDS
 
-    def play(self, zookeeper: str) -> None:
-        """Play all four acts and check what is left. The log gets what happens.
-
-        Returns even if it cannot go on; then the log says why.
-        """
-        try:
-            self._open(zookeeper)
-            for title, act in zip(
-                TITLES, (self._queue, self._kill, self._pause, self._cut), strict=True
-            ):
-                self._act += 1
-                self._say("act", title=title)
-                act()
-            self._act = 0
-            self._close()
-        except (Interrupted, zklock.ZkLockError) as why:
-            self._say("broken", why=str(why))
-
-    def _open(self, zookeeper: str) -> None:
-        ready = [player.expect("ready", self._patience) for player in self._players]
-        timeout = max(event["session_timeout"] for event in ready)
-        self._patience += 3 * timeout
-        self._say(
-            "opening",
+    def _acts(self, zookeeper: str) -> None:
+        self._open(
+            self._players,
             zookeeper=zookeeper,
             hosts=",".join(f"{host}:{port}" for host, port in self._client.hosts),
-            session_timeout=timeout,
-            path=self._path,
             workers=[player.name for player in self._players],
         )
+        for title, act in zip(
+            TITLES, (self._queue, self._kill, self._pause, self._cut), strict=True
+        ):
+            self._title(title)
+            act()
 
     def _queue(self) -> None:
         first, *_ = self._line_up(self._players, turns=ROUNDS)
@@ -107,9 +147,7 @@ class Director:
 
     def _cut(self) -> None:
         victim, *others = self._line_up([self._players[4], self._players[5], self._players[2]])
-        at = clock()
-        self._proxy.blackhole()
-        self._say("cut", at=at, worker=victim.name)
+        self._cut_off(victim.name)
         victim.expect("lost", self._patience)
         self._finish(others)
         self._proxy.restore()
@@ -123,15 +161,8 @@ class Director:
                 for it in self._ledger.entries()
             ],
         )
-        for player in self._players[1:]:
-            player.quit()
-        for player in self._players:
-            player.expect("ended", self._patience)
-        try:
-            nodes = self._client.get_children(self._path)
-        except NoNodeError:
-            nodes = []
-        self._say("left", nodes=nodes)
+        self._end(self._players[1:])  # the first was killed
+        self._say("left", nodes=self._children(self._path))
 
     def _line_up(
         self, players: Sequence[Player], *, turns: int = 1, late: bool = False
@@ -169,6 +200,3 @@ class Director:
         self._say("paused", at=victim.pause(), worker=victim.name)
         yield
         self._say("resumed", at=victim.resume(), worker=victim.name)
-
-    def _say(self, what: str, *, at: float | None = None, **data: Any) -> None:
-        self._log.add(Event(clock() if at is None else at, self._act, DIRECTOR, what, data))

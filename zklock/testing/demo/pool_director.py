@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
 
-import zklock
 from zklock._ground.clock import clock
 from zklock._pool.nodes import PoolPaths
-from zklock.testing.demo.events import DIRECTOR, Event
+from zklock.testing.demo.director import Play
 from zklock.testing.demo.log import Interrupted, Log
 from zklock.testing.demo.processes import Player
 from zklock.testing.proxy import FaultProxy
-
-_SLACK_SECONDS = 60.0
-"""How many seconds a step may take beyond three session timeouts; then the demo is given up."""
 
 _LOOK_EVERY = 0.02
 
@@ -27,7 +21,7 @@ ON_A_LOOP = {"w2", "w3", "w5", "w6"}
 """The workers that use asyncio: one leaves, one is paused, one is cut off, one works."""
 
 
-class PoolDirector:
+class PoolDirector(Play):
     """Directs the workers of one pool. ``hire(name)`` starts the process of one."""
 
     def __init__(
@@ -40,56 +34,29 @@ class PoolDirector:
         hire: Callable[[str], Player],
         proxy: FaultProxy,
     ) -> None:
-        self._log = log
-        self._client = client
-        self._path = path
+        super().__init__(log, client, path, proxy)
         self._shards = shards
         self._hire = hire
-        self._proxy = proxy
         self._players: dict[str, Player] = {}
         self._active: set[str] = set()
-        self._act = 0
-        self._patience = _SLACK_SECONDS
         self._seen = 0
         self._owned: dict[str, dict[int, str]] = {}
 
-    def play(self, zookeeper: str) -> None:
-        """Play all acts and check what is left. The log gets what happens.
-
-        Returns even if it cannot go on; then the log says why.
-        """
-        try:
-            self._open(zookeeper)
-            self._scene("a worker joins", "join", lambda: self._join("w5"))
-            self._scene("a worker leaves in order", "stop", lambda: self._stop("w2"))
-            self._scene("a worker crashes (SIGKILL)", "crash", lambda: self._kill("w1"))
-            self._scene("two workers join", "joins", lambda: self._join("w6", "w7"))
-            self._scene("a worker stands still (SIGSTOP)", "pause", lambda: self._pause("w3"))
-            self._scene("it goes on (SIGCONT)", "resume", lambda: self._resume("w3"))
-            self._scene("a worker is cut from ZooKeeper", "partition", lambda: self._cut("w5"))
-            self._scene("it is connected again", "repair", lambda: self._restore("w5"))
-            self._scene("a worker drains", "drain", lambda: self._drain("w4"))
-            self._close()
-        except (Interrupted, zklock.ZkLockError) as why:
-            self._say("broken", why=str(why))
-
-    def _open(self, zookeeper: str) -> None:
-        first = self._join("w1", "w2", "w3", "w4")
-        timeout = max(event["session_timeout"] for event in first)
-        self._patience += 3 * timeout
-        self._say(
-            "opening",
-            at=first[0].at,
-            zookeeper=zookeeper,
-            session_timeout=timeout,
-            path=self._path,
-            shards=self._shards,
-        )
+    def _acts(self, zookeeper: str) -> None:
+        self._open(self._hired("w1", "w2", "w3", "w4"), zookeeper=zookeeper, shards=self._shards)
         self._scene("four workers share the shards", "start", lambda: None)
+        self._scene("a worker joins", "join", lambda: self._join("w5"))
+        self._scene("a worker leaves in order", "stop", lambda: self._stop("w2"))
+        self._scene("a worker crashes (SIGKILL)", "crash", lambda: self._kill("w1"))
+        self._scene("two workers join", "joins", lambda: self._join("w6", "w7"))
+        self._scene("a worker stands still (SIGSTOP)", "pause", lambda: self._pause("w3"))
+        self._scene("it goes on (SIGCONT)", "resume", lambda: self._resume("w3"))
+        self._scene("a worker is cut from ZooKeeper", "partition", lambda: self._cut("w5"))
+        self._scene("it is connected again", "repair", lambda: self._restore("w5"))
+        self._scene("a worker drains", "drain", lambda: self._drain("w4"))
 
     def _scene(self, title: str, name: str, what: Callable[[], object]) -> None:
-        self._act += 1
-        self._say("act", title=title)
+        self._title(title)
         what()
         began = clock()
         while not self._settled():
@@ -114,16 +81,20 @@ class PoolDirector:
         numbers = [number for who in self._active for number in self._owned.get(who, ())]
         return sorted(numbers) == list(range(self._shards)) and max(sizes) - min(sizes) <= 1
 
-    def _join(self, *names: str) -> list[Event]:
-        self._players |= {name: self._hire(name) for name in names}
+    def _hired(self, *names: str) -> list[Player]:
+        hired = [self._hire(name) for name in names]
+        self._players |= zip(names, hired, strict=True)
         self._active |= set(names)
-        return [self._players[name].expect("ready", self._patience) for name in names]
+        return hired
+
+    def _join(self, *names: str) -> None:
+        for player in self._hired(*names):
+            player.expect("ready", self._patience)
 
     def _stop(self, name: str) -> None:
         self._active.discard(name)
         self._say("stopped", worker=name)
-        self._players[name].quit()
-        self._players[name].expect("ended", self._patience)
+        self._end([self._players[name]])
 
     def _kill(self, name: str) -> None:
         self._active.discard(name)
@@ -139,9 +110,7 @@ class PoolDirector:
 
     def _cut(self, name: str) -> None:
         self._active.discard(name)
-        at = clock()
-        self._proxy.blackhole()
-        self._say("cut", at=at, worker=name)
+        self._cut_off(name)
 
     def _restore(self, name: str) -> None:
         self._active.add(name)
@@ -155,26 +124,9 @@ class PoolDirector:
         self._players[name].expect("drained", self._patience)
 
     def _close(self) -> None:
-        self._act = 0
-        there = [
-            player for name, player in self._players.items() if name in self._active or name == "w4"
-        ]
-        for player in there:
-            player.quit()
-        for player in there:
-            player.expect("ended", self._patience)
+        self._end([self._players[name] for name in sorted({*self._active, "w4"})])
         places = PoolPaths(self._path)
         parents = [places.leader, places.members, places.assigned, places.owned]
         parents += [places.shard(number) for number in range(self._shards)]
         nodes = [f"{parent}/{name}" for parent in parents for name in self._children(parent)]
         self._say("left", nodes=nodes)
-
-    def _children(self, path: str) -> list[str]:
-        try:
-            found: list[str] = self._client.get_children(path)
-        except NoNodeError:
-            return []
-        return found
-
-    def _say(self, what: str, *, at: float | None = None, **data: Any) -> None:
-        self._log.add(Event(clock() if at is None else at, self._act, DIRECTOR, what, data))

@@ -22,11 +22,12 @@ from zklock._engine.runtime import Runtime
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
+from zklock._kazoo.channels import open_store
 from zklock._kazoo.client import Kazoo
+from zklock._kazoo.client_state import Connection, WireObserver
 from zklock._kazoo.gateway import GatewaySocket
-from zklock._kazoo.handler import Handler, WireObserver
+from zklock._kazoo.handler import Handler
 from zklock._kazoo.store import Results
-from zklock._kazoo.wire_store import open_store
 from zklock._recipes.effects import Batch
 from zklock.errors import ZkLockError
 from zklock.testing.simulation.server import Link, SimulatedServer, linked
@@ -467,7 +468,7 @@ class _SimulatedSocket(GatewaySocket):
 
     def _await_wake(self) -> None:
         self.rests = True
-        self._handler.side.stirs()  # type: ignore[attr-defined]
+        self.state.side.stirs()  # type: ignore[attr-defined]
         super()._await_wake()
         self.rests = False
 
@@ -603,7 +604,7 @@ class SimulatedHandler(Handler):
         """Return how long to wait for the server: it answers, unless this process is stalled."""
         return _PATIENCE
 
-    def asking(self, connection: GatewaySocket, sent: float, resumes: bool) -> float:
+    def asking(self, connection: Connection, sent: float, resumes: bool) -> float:
         """Note a handshake; return until when to wait for its answer."""
         self._asked_at = self._side.now()
         return super().asking(connection, sent, resumes)

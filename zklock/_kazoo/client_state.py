@@ -1,0 +1,384 @@
+"""What the connections of one client share: its session, its numbers, what is known of servers.
+
+- If a server accepts a connection and says nothing, it is given up after a share of the lease. Then
+  the next server is tried. kazoo alone waits for a whole session timeout.
+- A server whose data is older than what the client has seen is noticed: see ``goes_back`` and
+  ``not_resumed``.
+- Request numbers are not used twice in a session. kazoo starts from 1 on every connection. A
+  request of an earlier connection may be committed late. The server then confuses it with the
+  waiting request of the same number, and answers that one with the result of the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from zklock._ground.addresses import server_name
+from zklock._ground.clock import clock
+from zklock._ground.events import Event
+from zklock._ground.mutexes import Mutex, ReentrantMutex
+from zklock._ground.records import log_fields
+from zklock._kazoo.handshake import unanswered
+from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
+from zklock._kazoo.wake import Wakes
+
+log = logging.getLogger("zklock")
+_ASKING = 1.0
+"""Seconds. The most that a server has to answer why it turns the client away."""
+_MAX_XID = 2**31 - 1
+_EQUAL = 0.001
+"""kazoo asks in whole milliseconds."""
+TICKS = 2.15
+"""How many ticks the session timeout needs for the arithmetic of the lease (see ``lease``)."""
+_DEAD = 1.5
+"""After how many session timeouts without a server a leader has ended the session.
+
+The leader needs the timeout and at most one tick more. A timeout has two ticks or more, by default.
+"""
+
+
+class WireObserver:
+    """Hears what happens on the wire; the methods run on the connection thread."""
+
+    def at_stake(self) -> bool:
+        """Return whether anything is held on the session."""
+        return False
+
+    def on_ask(self, sent: float) -> None:
+        """Note a handshake that is about to ask a server to resume the session, at ``sent``."""
+
+    def on_connect(self, sent: float, timeout: float) -> None:
+        """Note a connection: its handshake was sent at ``sent``, and answered with a timeout.
+
+        ``timeout`` is the shortest one negotiated in the life of the session, in seconds.
+        """
+
+    def on_ping(self, sent: float, answered: float) -> None:
+        """Note a ping that was answered."""
+
+    def on_close(self) -> None:
+        """Note that the client is about to end its session."""
+
+    def on_give_up(self) -> None:
+        """Note that the client gives up its session, which ZooKeeper may know no more."""
+
+
+class Connection(Protocol):
+    """A connection to a server."""
+
+    server: str
+
+    def shut_down(self) -> None:
+        """Break it."""
+
+
+class ClientState:
+    """What the connections of a client share; ``mutex`` guards what goes out.
+
+    ``session_timeout`` is the shortest timeout negotiated in this session's life, in seconds:
+    ZooKeeper negotiates it again at every connection. ``None`` before the first connection.
+    ``servers`` is the number of servers to try: a name may have several addresses.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session_timeout: float | None = None
+        self.mutex = ReentrantMutex()
+        self._bell = Event()
+        self._wakes = Wakes(self.wake_kazoo)
+        self._addresses: dict[str, set[str]] = {}  # by server, as they were looked up last
+        self._looked_up: set[str] = set()  # since the last connection
+        self._start_by: float | None = None
+        self._met: dict[str, str | Refusal] = {}  # by server: how far it came while starting
+        self._wanted = 0.0  # the session timeout that kazoo asks for
+        self._granted: float | None = None  # the newest one that a session began with
+        self._silent = 0  # silent servers since the last answer
+        self._asked = clock()
+        self._pings: list[tuple[float, float]] = []
+        self._observer = WireObserver()
+        self._observing = Mutex()
+        self._socket: Connection | None = None
+        self._xid = 0
+        self._seen = 0  # the highest zxid of this session's replies
+        self._back_at: float | None = None  # the session is given up; until another is asked for
+        self._not_resumed_at: float | None = None  # since the last answer
+        self._refused = False  # by a server that serves, when the session must be dead
+
+    @property
+    def server(self) -> str:
+        """The server of the newest connection, as ``host:port``; empty before the first."""
+        return "" if self._socket is None else self._socket.server
+
+    def drop(self) -> None:
+        """Break the present connection; kazoo then connects to the next server."""
+        if self._socket is not None:
+            self._socket.shut_down()
+
+    # kazoo's connection thread.
+
+    @property
+    def waiting(self) -> int:
+        """How many wake-ups it has left to receive: requests of kazoo's are to be sent."""
+        return self._wakes.pending()
+
+    def sent(self) -> None:
+        """Note that it has sent a request of its queue."""
+        self._wakes.sent()
+
+    def wake_kazoo(self) -> None:
+        """Have it look whether there is something for it."""
+        self._bell.set()
+
+    def closing(self) -> None:
+        """Note that the client is about to end the session."""
+        self._observer.on_close()
+
+    def next_xid(self) -> int:
+        """Return a number for the next request."""
+        self._xid = self._xid % _MAX_XID + 1
+        return self._xid
+
+    # The session.
+
+    def observe(self, observer: WireObserver) -> None:
+        """Report to ``observer`` from now on; first, report the present connection.
+
+        `repeat_pings` reports its pings: a new session takes them when it knows its lease.
+        """
+        with self._observing:
+            self._observer = observer
+            if self.session_timeout is not None:
+                observer.on_connect(self._asked, self.session_timeout)
+
+    def repeat_pings(self) -> None:
+        """Report the last pings of the present connection once more."""
+        with self._observing:
+            for ping in self._pings:
+                self._observer.on_ping(*ping)
+
+    @property
+    def at_stake(self) -> bool:
+        """Whether anything is held on the session."""
+        return self._observer.at_stake()
+
+    def asking(self, connection: Connection, sent: float, resumes: bool) -> float:
+        """Note a handshake that is about to be sent; return until when to wait for its answer."""
+        self._socket = connection
+        if resumes:
+            self._observer.on_ask(sent)
+        until = sent + self.turn()
+        return until if self._start_by is None else min(until, self._start_by)
+
+    def connected(self, sent: float, timeout: float, resumed: bool) -> None:
+        """Note a connection."""
+        self.note(self.server, NO_SASL)
+        self._silent, self._start_by = 0, None
+        self._looked_up.clear()
+        self._not_resumed_at, self._refused = None, False
+        with self._observing:
+            known = self.session_timeout
+            least = timeout if known is None or not resumed else min(known, timeout)
+            self.session_timeout, self._asked, self._pings = least, sent, []
+            self._observer.on_connect(sent, least)
+        if not resumed and timeout != self._granted:
+            self._granted = timeout
+            self._compare(timeout)
+
+    def _compare(self, granted: float) -> None:
+        """Say if a new session has another timeout than was asked for, and what that means."""
+        if abs(granted - self._wanted) < _EQUAL:
+            return
+        if granted < self._wanted:
+            log.warning(
+                "ZooKeeper grants a session timeout of %g s instead of %g s: leases are shorter; "
+                "pass this timeout, or raise maxSessionTimeout on all servers",
+                granted,
+                self._wanted,
+                extra=log_fields(),
+            )
+        else:
+            log.warning(
+                "ZooKeeper grants a session timeout of %g s instead of %g s: it is the servers' "
+                "minimum, by default 2 ticks, but a lease needs %.2f ticks: pass %g s or more",
+                granted,
+                self._wanted,
+                TICKS,
+                2 * granted,
+                extra=log_fields(),
+            )
+
+    def pinged(self, sent: float, answered: float) -> None:
+        """Note an answered ping."""
+        with self._observing:
+            self._pings = [*self._pings[-1:], (sent, answered)]
+            self._observer.on_ping(sent, answered)
+
+    def seen(self, zxid: int) -> int:
+        """Note the zxid of a reply; return the highest one of this session."""
+        self._seen = max(self._seen, zxid)
+        return self._seen
+
+    def goes_back(self, zxid: int) -> bool:
+        """Return whether an answer names an older transaction than a reply on this session did.
+
+        A server takes up a session only if it knows what the client has seen, and it only goes on
+        from there. So its data was replaced by older ones under it (3.9 can do that). Nodes and
+        watches of this session may be gone, and numbers be given again: the session is given up.
+        """
+        return 0 < zxid < self._seen
+
+    def give_up(self, zxid: int) -> None:
+        """Give the session up, as a server is at this transaction."""
+        if self._back_at is not None:
+            return
+        self._back_at = clock()
+        log.warning(
+            "ZooKeeper is at transaction %#x, but this client has seen %#x: its locks are "
+            "lost, and it starts a new session in %.3g s; a backup was restored under "
+            "running clients: stop them, and raise the epoch of the tokens",
+            zxid,
+            self._seen,
+            self.session_timeout or self._wanted,
+            extra=log_fields(),
+        )
+        self._observer.on_give_up()
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the session is given up, and not to be resumed."""
+        return self._back_at is not None
+
+    def new_session(self) -> bool:
+        """Note that a session is about to be asked for, which has seen nothing yet.
+
+        Return whether it may be. After ZooKeeper has gone back, other holders have a whole timeout
+        to notice it, too.
+        """
+        timeout = self.session_timeout or self._wanted
+        if self._back_at is not None and clock() < self._back_at + timeout:
+            return False
+        self._back_at, self._seen = None, 0
+        return True
+
+    def not_resumed(self, was_dead: bool) -> None:
+        """Note that a server has not taken up the session, and gave no answer.
+
+        ``was_dead``: the session must have been dead by then, and the server serves.
+        """
+        if self._not_resumed_at is None:
+            self._not_resumed_at = clock()
+        self._refused |= was_dead
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the session must be dead, as servers turn it away for so long."""
+        timeout = self.session_timeout or self._wanted
+        since = self._not_resumed_at
+        return since is not None and clock() >= since + _DEAD * timeout
+
+    def asks_anew(self) -> bool:
+        """Return whether a session that must be dead is asked for as if nothing had been seen.
+
+        A server that has less data than the client has seen turns it away for ever. If it is asked
+        for as by a client that has seen nothing, the server says whether it is there.
+        """
+        if not self._refused:
+            return False
+        since = self._not_resumed_at
+        log.warning(
+            "servers have refused this client for %.3g s; it now connects as if it had not seen "
+            "transaction %#x; if data was lost, tokens may repeat: recreate the guards' marks, "
+            "or raise the epoch",
+            0.0 if since is None else clock() - since,
+            self._seen,
+            extra=log_fields(),
+        )
+        return True
+
+    # The servers.
+
+    @property
+    def servers(self) -> int:
+        """How many servers there are to try, by address; a name that was not looked up counts one.
+
+        What is held must outlive the tries of all but the last: each gets a share of the time.
+        """
+        return sum(len(each) or 1 for each in [*self._addresses.values()]) or 1
+
+    def serve_hosts(self, hosts: Sequence[tuple[str, int]]) -> None:
+        """Note which servers are tried from now on."""
+        known = self._addresses
+        names = [server_name(host.strip(), port) for host, port in hosts]
+        self._addresses = {name: known.get(name, set()) for name in names}
+        self._looked_up.clear()
+
+    def _count(self, server: str, host: str, address: tuple[Any, ...]) -> None:
+        """Look up how many addresses this server has, if they may have changed."""
+        if server in self._looked_up and address[0] in self._addresses.get(server, ()):
+            return
+        found = {address[0]}
+        with contextlib.suppress(OSError):
+            looked_up = socket.getaddrinfo(host, address[1], 0, 0, socket.IPPROTO_TCP)
+            found |= {str(each[4][0]) for each in looked_up}
+        self._addresses[server] = found
+        self._looked_up.add(server)
+
+    def starting(self, seconds: float) -> None:
+        """Let no try last beyond ``seconds`` from now, until one server answers."""
+        self._met = {}
+        self._start_by = clock() + seconds
+
+    def met(self, server: str) -> str | Refusal | None:
+        """Return how far the connection to this server came while starting; ``None``: not tried."""
+        return self._met.get(server)
+
+    def note(self, server: str, what: str | Refusal) -> None:
+        """Note how far the connection to a server came."""
+        if self._start_by is not None:
+            self._met[server] = what
+
+    def turned_away(
+        self, server: str, another: Callable[..., Any] | None, error: OSError | None = None
+    ) -> None:
+        """Note that a server has ended a connection before it answered.
+
+        While the client starts, the server is asked why, for a second at most.
+        """
+        if self._start_by is None or not isinstance(another, partial):
+            return
+        if self.met(server) not in CLOSING:
+            self.note(server, CLOSED)
+        why = of_tls(error) if isinstance(error, ssl.SSLError) else None
+        seconds = min(_ASKING, self._start_by - clock())
+
+        def connect(tls: bool) -> Any:
+            sock = another(timeout=seconds, use_ssl=tls)
+            sock.settimeout(seconds)
+            return sock
+
+        if why is None and seconds > 0:
+            why = refusal(connect, bool(another.keywords.get("use_ssl")))
+        if why is not None:
+            self.note(server, why)
+
+    def was_silent(self) -> None:
+        """Note that a server did not answer in its time."""
+        self._silent += 1
+
+    def turn(self) -> float:
+        """Return how long to wait for the server that is tried now, in seconds.
+
+        The first wait is so short that a second server finds the lease alive. If all servers are
+        silent, each further round waits twice as long. In the end a wait is longer than a session
+        timeout: if requests arrive and answers do not, the session must be able to expire.
+        """
+        rounds = self._silent // self.servers
+        timeout = self.session_timeout or self._wanted
+        first = unanswered(timeout) / (self.servers + 1)
+        return min(1.5 * timeout, first * 2.0 ** min(rounds, 32))
