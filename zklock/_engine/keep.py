@@ -215,13 +215,14 @@ class Place:
             if kept is None or kept.grant is not grant:
                 return False
             stays = not (kept.asked or grant._reads or (self._skip and not kept.watched))
-            due = not stays or self._waiters or not kept.timed
+            due = not stays or self._waiters
             if stays:
                 if not grant._end_with(End(State.RELEASED)):
                     return False
-                kept.idle = self._session.now()
-                if telemetry.hooks:  # now: the next grant is told of with the guard, too
-                    telling.released(grant, self._session.now())
+                kept.idle = now = self._session.now()
+                due = due or now + grant._terms.keep < kept.timed
+                if telemetry.hooks:  # with the guard, as the next grant is told of
+                    telling.released(grant, now)
             else:
                 self._skip -= bool(self._skip and not kept.asked)
                 self._kept = None

@@ -15,10 +15,12 @@ from tests.unit.simulator.plans import (
     FAULTS,
     FORBID,
     INTERRUPT,
+    KEPT,
     LATE,
     START_AGAIN,
     WIDER_FAULTS,
     Plan,
+    kept_plan_of,
     plan_of,
 )
 from tests.unit.simulator.system import MOST_STEPS, Violation
@@ -28,6 +30,7 @@ from zklock._election.candidate import Candidacy
 from zklock._election.threads import LeaderElection, Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.callers import Callers
+from zklock._engine.keep import Place
 from zklock._engine.lease import Lease
 from zklock._engine.session import Session
 from zklock._engine.timed_thread import TimedThread
@@ -42,7 +45,7 @@ from zklock._pool.rebalancer import Rebalancer
 from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
-from zklock._recipes import abandoned, lock, names, semaphore, steps, together
+from zklock._recipes import abandoned, keep, lock, names, semaphore, steps, together
 
 
 class Mutation:
@@ -80,7 +83,7 @@ class Mutation:
         """Draw a plan that can show it."""
         assert set(self._faults) <= {*FAULTS, *WIDER_FAULTS, INTERRUPT, AGAIN}
         return replace(
-            plan_of(seed, (self._kind,)),
+            kept_plan_of(seed) if self._kind == KEPT else plan_of(seed, (self._kind,)),
             faults=self._faults,
             troubles=self._troubles,
             delay=self._delay,
@@ -676,10 +679,77 @@ MUTATIONS = {
         troubles=6,
         found="left waiting",
     ),
+    "an idle grant is used when its lease has lapsed": Mutation(
+        Bend(Place, "_free", "unused and self._session.may_grant(kept.claim.path)", "unused"),
+        Bend(Session, "_lose_each", "grant._place is not None", "False"),
+        kind=KEPT,
+        faults=("cut off", "freeze"),
+        troubles=6,
+        found="without a lease|was lost",
+    ),
+    "a kept node is used before the queue is watched": Mutation(
+        Bend(Place, "_alone", "kept.watched, self._skips = True, 0", "self._skips = 0"),
+        Bend(Place, "_free", "kept.watched", "True"),
+        kind=KEPT,
+        found="given again, and somebody",
+    ),
+    "the queue is watched after the look, and not with it": Mutation(
+        Bend(
+            keep,
+            "watch_queue",
+            "(listing,) = yield (WatchList(path),)",
+            "(listing,) = yield (List(path),)\nyield (WatchList(path),)",
+        ),
+        kind=KEPT,
+        found="somebody waits|somebody else waits",
+    ),
+    "a stranger that is seen while the lock is in use is forgotten": Mutation(
+        Bend(Place, "_seen", "kept.asked = True", "kept.asked = kept.idle is not None"),
+        kind=KEPT,
+        found="somebody waits|somebody else waits",
+    ),
+    "an idle node is used though a stranger was seen": Mutation(
+        Bend(
+            Place,
+            "_due",
+            "if kept.asked:\n    self._leaving.append(kept)\n    self._kept = None\nelif kept.watched:\n    self._hand(kept)",
+            "if kept.watched and self._waiters:\n    self._hand(kept)\nelif kept.asked:\n    self._leaving.append(kept)\n    self._kept = None",
+        ),
+        kind=KEPT,
+        found="somebody else waits",
+    ),
+    "a loss does not forget the kept node": Mutation(
+        Bend(Place, "lose", "self._kept = None", "kept.idle = self._session.now()"),
+        Bend(Session, "_may_grant", "own is None or own.owner != self._id", "False"),
+        kind=KEPT,
+        faults=("expire", "delete node"),
+        troubles=6,
+        found="was lost|is over",
+    ),
+    "who waits is not served when the node is lost": Mutation(
+        Bend(Place, "lose", "self._go_on()", "pass"),
+        kind=KEPT,
+        faults=("delete node",),
+        troubles=8,
+        found="left waiting",
+    ),
+    "an interrupt leaves a place as it is": Mutation(
+        Bend(Place, "rebuild", "kept is not None", "False"),
+        Bend(Place, "rebuild", "self._going.clear()", "return"),
+        kind=KEPT,
+        faults=(INTERRUPT,),
+        troubles=6,
+        found="left|holds|waits",
+    ),
+    "an idle node stays for as long as another lock keeps it": Mutation(
+        Bend(Place, "_due_while_idle", "end < kept.timed", "kept.timed == math.inf"),
+        kind=KEPT,
+        found="stays for too long",
+    ),
 }
 """What is wrong in each is said by its name."""
 
-_HOMES = (steps, lock, together, semaphore, store, pool_nodes, multi_base, election_base)
+_HOMES = (steps, keep, lock, together, semaphore, store, pool_nodes, multi_base, election_base)
 
 
 @dataclass(frozen=True)
