@@ -28,6 +28,8 @@ RIGHT = {
     "RecipeLate": 791_982,
     "RecipeRounds": 114_831,
     "RecipeLive": 116_476,
+    "Keep": 104_784,
+    "KeepLive": 15_968,
 }
 """Configuration: how many states it has."""
 
@@ -46,11 +48,13 @@ WRONG = {
     "RecipeWrongSync": ("Syncs", "NoOrphan"),
     "RecipeWrongLate": ("Settles", "NoOrphan"),
     "RecipeWrongFence": ("Fenced", "ResourceInOrder"),
+    "KeepWrongWatch": ("WatchesLater", "Noticed"),
+    "KeepWrongSeen": ("UsesSeen", "NobodyPasses"),
 }
 """Configuration: the constant that is wrong in it, and the invariant that refutes it."""
 
-QUICK = {"LeaseWrongNone", "RecipeWrongSync"}
-"""One of each module that takes a second or two: TLC and both modules work."""
+QUICK = {"LeaseWrongNone", "RecipeWrongSync", "KeepWrongWatch"}
+"""One of each module that takes a second or two: TLC and all modules work."""
 
 REFUTED = 12
 """What TLC exits with if an invariant is violated."""
@@ -79,7 +83,7 @@ def jar() -> Path:
 
 def tlc(jar: Path, scratch: Path, name: str) -> tuple[int, str]:
     """Check one configuration → the exit status, and what TLC has to say."""
-    module = re.match(r"Lease|Recipe", name)
+    module = re.match(r"Lease|Recipe|Keep", name)
     assert module is not None
     command = ["java", "-Xmx2g", "-XX:+UseSerialGC", "-cp", str(jar), "tlc2.TLC"]
     command += ["-workers", "1", "-deadlock", "-metadir", str(scratch)]

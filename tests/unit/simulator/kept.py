@@ -9,7 +9,7 @@ and where the network and the servers do well:
 
 And always:
 
-- *Loss*: nobody is granted on a node that was lost, or whose session is over.
+- *Loss*: nobody is granted on a node that was lost or has gone, or whose session is over.
 - *Rest*: what is left in the end is kept for a long time, by a client that lives.
 """
 
@@ -134,6 +134,8 @@ class Keepers:
             raise Violation(f"{grant} is given on a session that is over")
         if node in self._lost:
             raise Violation(f"{grant} is given on a node that was lost")
+        if grant.kept and not world.was_deleted(node) and node not in world.ensemble.ephemerals():
+            raise Violation(f"{grant} is given on a node that is gone")
         before, member = self._newest.get(node, (None, None))
         if (before is not None) != grant.kept:
             raise Violation(f"{grant} says that kept is {grant.kept}, and it is not")

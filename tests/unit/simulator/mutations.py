@@ -685,13 +685,17 @@ MUTATIONS = {
         kind=KEPT,
         faults=("cut off", "freeze"),
         troubles=6,
-        found="without a lease|was lost",
+        found="without a lease|a node that is gone|left waiting",
     ),
     "a kept node is used before the queue is watched": Mutation(
-        Bend(Place, "_alone", "kept.watched, self._skips = True, 0", "self._skips = 0"),
-        Bend(Place, "_free", "kept.watched", "True"),
+        Bend(
+            Place,
+            "_free",
+            "kept.idle is not None and kept.watched and not kept.asked",
+            "kept.idle is not None and not kept.asked",
+        ),
         kind=KEPT,
-        found="given again, and somebody",
+        found="somebody else waits",
     ),
     "the queue is watched after the look, and not with it": Mutation(
         Bend(
@@ -701,7 +705,10 @@ MUTATIONS = {
             "(listing,) = yield (List(path),)\nyield (WatchList(path),)",
         ),
         kind=KEPT,
-        found="somebody waits|somebody else waits",
+        faults=("slow",),
+        troubles=6,
+        found="left waiting|somebody waits",
+        quick=False,
     ),
     "a stranger that is seen while the lock is in use is forgotten": Mutation(
         Bend(Place, "_seen", "kept.asked = True", "kept.asked = kept.idle is not None"),
@@ -711,20 +718,53 @@ MUTATIONS = {
     "an idle node is used though a stranger was seen": Mutation(
         Bend(
             Place,
+            "_give_back",
+            "not (kept.asked or grant._reads or (self._skip and not kept.watched))",
+            "not (grant._reads or (self._skip and not kept.watched))",
+        ),
+        Bend(
+            Place,
             "_due",
-            "if kept.asked:\n    self._leaving.append(kept)\n    self._kept = None\nelif kept.watched:\n    self._hand(kept)",
-            "if kept.watched and self._waiters:\n    self._hand(kept)\nelif kept.asked:\n    self._leaving.append(kept)\n    self._kept = None",
+            "if kept.asked:\n"
+            "    self._leaving.append(kept)\n"
+            "    self._kept = None\n"
+            "elif kept.watched:\n"
+            "    self._hand(kept)",
+            "if not (kept.watched and self._hand(kept)) and kept.asked:\n"
+            "    self._leaving.append(kept)\n"
+            "    self._kept = None",
         ),
         kind=KEPT,
+        faults=("cancel",),
+        troubles=4,
         found="somebody else waits",
+        quick=False,
     ),
     "a loss does not forget the kept node": Mutation(
-        Bend(Place, "lose", "self._kept = None", "kept.idle = self._session.now()"),
-        Bend(Session, "_may_grant", "own is None or own.owner != self._id", "False"),
+        Bend(
+            Place,
+            "lose",
+            "with self._session.guard:\n"
+            "    kept = self._kept\n"
+            "    if kept is not None and kept.grant is grant:\n"
+            "        self._kept = None\n"
+            "if kept is not None and kept.grant is grant:\n"
+            "    kept.ends()",
+            "with self._session.guard:\n"
+            "    kept = self._kept\n"
+            "    if kept is not None and kept.grant is grant:\n"
+            "        kept.idle = self._session.now()",
+        ),
+        Bend(
+            Session,
+            "may_grant",
+            "self._may_grant((path,))",
+            "self._live() and self._readable",
+        ),
         kind=KEPT,
         faults=("expire", "delete node"),
         troubles=6,
-        found="was lost|is over",
+        found="was lost|is over|is gone",
     ),
     "who waits is not served when the node is lost": Mutation(
         Bend(Place, "lose", "self._go_on()", "pass"),
@@ -734,7 +774,6 @@ MUTATIONS = {
         found="left waiting",
     ),
     "an interrupt leaves a place as it is": Mutation(
-        Bend(Place, "rebuild", "kept is not None", "False"),
         Bend(Place, "rebuild", "self._going.clear()", "return"),
         kind=KEPT,
         faults=(INTERRUPT,),

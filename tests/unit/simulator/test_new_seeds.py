@@ -18,6 +18,7 @@ from tests.unit.simulator.coverage import Seen
 from tests.unit.simulator.plans import (
     AGAIN,
     INTERRUPT,
+    kept_plan_of,
     plan_of,
     wider_plan_of,
     with_interrupts,
@@ -41,6 +42,7 @@ def first_seed() -> int:
 def test_new_seeds(told_in_the_end: list[str]) -> None:
     """Half of all plans are wider ones, two seeds in a row of each four.
 
+    One plan in five has locks that may stay with their client.
     Two of three plans have interrupts, and every other one of these has second ones, too.
     Which states have met which events is told in the end.
     """
@@ -50,6 +52,8 @@ def test_new_seeds(told_in_the_end: list[str]) -> None:
     last = math.inf if ASKED else first + COUNT
     while seed < last and (not ASKED or time.process_time() - begin < ASKED):
         plan = wider_plan_of(seed) if seed % 4 >= 2 else plan_of(seed)
+        if seed % 5 == 0:
+            plan = kept_plan_of(seed)
         with seen.watching():
             kind = INTERRUPT if seed % 2 else AGAIN
             failure = fails(seed, plan if seed % 3 else with_interrupts(plan, kind))

@@ -30,11 +30,13 @@ from tests.unit.simulator.mutations import MUTATIONS, detect
 from tests.unit.simulator.plans import (
     AGAIN,
     FAULTS,
+    INTERRUPT,
     KINDS,
     WIDER_FAULTS,
     WIDER_KINDS,
     Plan,
     command,
+    kept_plan_of,
     plan_of,
     wider_plan_of,
     with_interrupts,
@@ -119,6 +121,18 @@ def test_second_interrupts_leave_nothing(first: int) -> None:
     assert struck > EACH / 2
 
 
+@pytest.mark.parametrize("interrupts", [None, INTERRUPT, AGAIN])
+def test_it_holds_with_kept_locks(interrupts: str | None) -> None:
+    kept = struck = 0
+    for seed in range(EACH // 2):
+        plan = kept_plan_of(seed)
+        world = play(seed, plan if interrupts is None else with_interrupts(plan, interrupts))
+        kept += sum(grant.kept for grant in world.grants)
+        struck += world.system.struck
+    assert kept > 5 * EACH
+    assert (struck > 0) == (interrupts is not None)
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[SLOW] * (not each.quick)) for name, each in MUTATIONS.items()],
@@ -185,7 +199,7 @@ def test_it_holds_in_wider_plans() -> None:
         play(seed, wider_plan_of(seed))
 
 
-@pytest.mark.parametrize("kind", ["lock", "election", "pool", "tracked"])
+@pytest.mark.parametrize("kind", ["lock", "election", "pool", "tracked", "kept"])
 def test_a_seed_replays_exactly(kind: str) -> None:
     """In another process, too, where objects and strings have other hashes."""
     plan = plan_of(0, (kind,))

@@ -36,7 +36,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 import zklock
 from tests import trace
-from tests.unit.simulator import system as simulated
+from tests.unit.simulator import plans, system as simulated
 from tests.unit.simulator.elections import Elections
 from tests.unit.simulator.ensemble import HOSTS, Ensemble
 from tests.unit.simulator.kept import Keepers
@@ -46,7 +46,6 @@ from tests.unit.simulator.plans import (
     AGAIN,
     FORBID,
     INTERRUPT,
-    KEPT,
     MOMENT,
     PATHS,
     POOL,
@@ -182,12 +181,7 @@ class World:
             for _ in self._rounds():
                 begin = self.system.now
                 try:
-                    if self.plan.kind == "several":
-                        self.several.use(member, name, rng)
-                    elif self.plan.kind == KEPT:
-                        self.keepers.use(member, name, rng)
-                    else:
-                        self._round(member, name, rng)
+                    self._play_round(member, name, rng)
                 except (AcquireCancelled, LockLost, KeyboardInterrupt):
                     continue
                 except ClientClosed:
@@ -200,6 +194,15 @@ class World:
                         raise
                     simulated.sleep(0.5)
         self.left -= 1
+
+    def _play_round(self, member: Member, name: str, rng: random.Random) -> None:
+        match self.plan.kind:
+            case "several":
+                self.several.use(member, name, rng)
+            case plans.KEPT:
+                self.keepers.use(member, name, rng)
+            case _:
+                self._round(member, name, rng)
 
     def comes_back(self, member: Member) -> bool:
         """Wait for a client that was found closed → whether it runs again."""
@@ -819,7 +822,7 @@ def _substituted(world: World) -> Iterator[None]:
             world.given(grant)
 
         put(nodes.OwnNodes, "give_again", given_again)
-        if world.plan.kind == KEPT and {INTERRUPT, AGAIN}.intersection(world.plan.faults):
+        if world.plan.kind == plans.KEPT and {INTERRUPT, AGAIN}.intersection(world.plan.faults):
             # What users call runs where interrupts strike: on a main thread.
             for module in (keep, session):
                 put(module, "may_strike", world.system.may_strike)
