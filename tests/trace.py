@@ -158,8 +158,6 @@ class _Run:
         before = self._beliefs.get(grant)
         if event.kept and before is not None and before.granted.token == event.token:
             self._earlier.append(before)
-            if before.ended is None:
-                yield Fault(ONE_BELIEVER, f"{node} was granted again in the time of {before}")
         elif event.kept or before is not None:
             yield Fault(OWN_TOKEN, f"{node} was granted {'again' if event.kept else 'twice'}")
         if f"{event.token.sequence:010d}" != node[-10:]:

@@ -68,8 +68,8 @@ class Story:
         else:
             self.lose(who, end)
 
-    def grant(self, who: dict[str, Any]) -> None:
-        self.tell(Granted, permits=1, waited=None, gap=None, **who)
+    def grant(self, who: dict[str, Any], *, kept: bool = False) -> None:
+        self.tell(Granted, permits=1, waited=None, gap=None, kept=kept, **who)
 
     def lose(self, who: dict[str, Any], end: LossReason) -> None:
         self.tell(Lost, reason=end, lease_end=self.now + STEP / 2, lasted=None, **who)
@@ -179,6 +179,10 @@ def test_a_holder_of_several_permits_blocks_nobody() -> None:
     assert faults(story.events) == []
 
 
+def test_the_grants_of_a_kept_node_have_one_token() -> None:
+    assert faults(of_a_kept_node()) == []
+
+
 def test_a_grant_lasts_until_it_is_given_back_or_lost() -> None:
     story = Story()
     who = story.enter()
@@ -196,6 +200,17 @@ def told(*, kind: str = "exclusive") -> list[Any]:
     story.tell(
         StaleTokenRefused, resource="r", token=FencingToken(1, 0), highest=FencingToken(1, 1)
     )
+    return story.events
+
+
+def of_a_kept_node() -> list[Any]:
+    """Three turns on one node, and one on the next."""
+    story = Story()
+    who, other = story.enter(), story.enter()
+    for kept in (False, True, True):
+        story.grant(who, kept=kept)
+        story.tell(Released, lasted=1.0, **who)
+    story.hold(other, None)
     return story.events
 
 
@@ -280,6 +295,20 @@ def a_node_granted_twice(events: list[Any]) -> list[Any]:
     return [*events, of(events, Granted), of(events, Released)]
 
 
+def a_kept_node_that_was_never_granted(events: list[Any]) -> list[Any]:
+    return changed(events, of(events, Granted), kept=True)
+
+
+def a_kept_node_with_another_token(events: list[Any]) -> list[Any]:
+    events = of_a_kept_node()
+    return changed(events, of(events, Granted, 1), token=FencingToken(2, 0))
+
+
+def a_kept_node_granted_in_the_time_of_another_grant(events: list[Any]) -> list[Any]:
+    events = of_a_kept_node()
+    return changed(events, of(events, Released), at=of(events, Granted, 1).at + STEP / 4)
+
+
 def a_loss_after_the_release(events: list[Any]) -> list[Any]:
     loss, who = of(events, Lost), of(events, Released)
     return [*events, replace(loss, node=who.node, session_id=who.session_id)]
@@ -323,7 +352,10 @@ WRONG: list[tuple[str, Callable[[list[Any]], list[Any]]]] = [
     (TOKENS_RISE, an_epoch_that_goes_back),
     (TOKENS_RISE, a_token_without_its_epoch),
     (OWN_TOKEN, the_token_of_another_node),
+    (ONE_BELIEVER, a_kept_node_granted_in_the_time_of_another_grant),
     (OWN_TOKEN, a_node_granted_twice),
+    (OWN_TOKEN, a_kept_node_that_was_never_granted),
+    (OWN_TOKEN, a_kept_node_with_another_token),
     (ONCE, a_loss_after_the_release),
     (ONCE, a_loss_told_twice),
     (ONCE, an_interruption_after_the_end),
