@@ -215,7 +215,7 @@ class Place:
             if kept is None or kept.grant is not grant:
                 return False
             stays = not (kept.asked or grant._reads or (self._skip and not kept.watched))
-            due = not stays or self._waiters
+            due = not stays or bool(self._waiters)
             if stays:
                 if not grant._end_with(End(State.RELEASED)):
                     return False
