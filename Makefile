@@ -128,8 +128,10 @@ bench: zookeeper  ## locks and guards against their peers, as ratios; a worker p
 	$(BIN)/python -m tests.bench.bench_failover
 	$(BIN)/python -m tests.bench.bench_waiters
 	$(BIN)/python -m tests.bench.bench_held
+	$(BIN)/python -m tests.bench.bench_kept
 	$(BIN)/python -m tests.bench.bench_rest
 	$(BIN)/python -m tests.bench.bench_start
+	$(BIN)/python -m tests.bench.bench_run --runs 10
 
 figures: zookeeper  ## measure what docs/benchmarks.md plots, and draw it; takes a quiet machine and some fifteen minutes
 	mkdir -p tests/bench/results

@@ -496,7 +496,7 @@ class NoSession:
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         return False
 
-    def let_go(self, *grants: Any, awaited: bool = False) -> Any:
+    def release_grants(self, *grants: Any, awaited: bool = False) -> Any:
         raise NotImplementedError
 
     def finish(self, *grants: Any) -> None:
@@ -541,7 +541,7 @@ class Client(NoSession):
         # What another server still has of a connection that is lost, and may carry out.
         self._late: deque[tuple[int, Request]] = deque()
         self._slow = False  # whether there has been any
-        self._disowned: list[tuple[str, str]] = []
+        self._abandoned_creates: list[tuple[str, str]] = []
 
     # For attempts.
 
@@ -574,7 +574,7 @@ class Client(NoSession):
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         self._watching[attempt] = tuple(paths)
 
-    def rest(self, attempt: Attempt[Any], own: str) -> None:
+    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
         assert own in self._watching[attempt]
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
@@ -621,12 +621,12 @@ class Client(NoSession):
         self.server.grants.append(grant)
         return grant
 
-    def sweep(self, node: str) -> None:
+    def delete_orphan(self, node: str) -> None:
         self.later(lambda: self.delete(node))
 
-    def disown(self, path: str, uuid: str) -> None:
+    def abandon_create(self, path: str, uuid: str) -> None:
         if self._slow:
-            self._disowned.append((path, uuid))
+            self._abandoned_creates.append((path, uuid))
             self._settle_disowned()
 
     def later(self, job: Callable[[], object]) -> None:
@@ -664,7 +664,14 @@ class Client(NoSession):
     def pending(self) -> tuple[object, ...]:
         """All that it has not finished, for a comparison of states."""
         waits = self._puts, self._unsent, self._parked, self._awaiting
-        return *waits, self._attempts, self._watching, self._jobs, self._slow, self._disowned
+        return (
+            *waits,
+            self._attempts,
+            self._watching,
+            self._jobs,
+            self._slow,
+            self._abandoned_creates,
+        )
 
     @property
     def late(self) -> list[tuple[int, Request]]:
@@ -699,7 +706,7 @@ class Client(NoSession):
         try:
             self.delete(grant.path)
         except KeyboardInterrupt:
-            self.sweep(grant.path)
+            self.delete_orphan(grant.path)
 
     def serve(self, count: int = 1) -> None:
         """Have some requests carried out."""
@@ -765,12 +772,12 @@ class Client(NoSession):
 
     def _settle_disowned(self) -> None:
         if not self._late:
-            disowned, self._disowned = self._disowned, []
+            disowned, self._abandoned_creates = self._abandoned_creates, []
             for path, uuid in disowned:
                 self.later(partial(self._settle, path, uuid))
 
     def _settle(self, path: str, uuid: str) -> Attempt[None]:
-        make = partial(steps.settle, path, lambda: [uuid], lambda: steps.FIRST_LOOK)
+        make = partial(steps.reap_late_creates, path, lambda: [uuid], lambda: steps.FIRST_LOOK)
         return Attempt(self, make(), recover=make).start()
 
     def reconnect(self, *, lag: int = 0) -> None:

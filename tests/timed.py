@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -12,13 +13,16 @@ import zklock.aio
 import zklock.aio.lock
 from zklock._ground.clock import clock
 
+_numbers = itertools.count(1)
+
 
 class _Timed:
-    """``began``: seconds since boot, when it was made."""
+    """``began``: seconds since boot, when it was made; ``number``: its own in this process."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.began = clock()
+        self.number = next(_numbers)
 
 
 class TimedGrant(_Timed, zklock.Grant):

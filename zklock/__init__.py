@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from zklock._version import __version__
 
 if TYPE_CHECKING:
+    from zklock._election.membership import MembershipChange
     from zklock._election.observe import LeaderChange
     from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
     from zklock._election.threads import LeaderElection, Leadership
-    from zklock._engine.roster import MembershipChange
     from zklock._ground.loss import Loss, LossReason
     from zklock._kazoo.connect import Client, connect
     from zklock._kazoo.handler import Handler
@@ -120,7 +120,7 @@ _NAMES = {
         "LeaderElection",
         "Leadership",
     ),
-    "zklock._engine.roster": ("MembershipChange",),
+    "zklock._election.membership": ("MembershipChange",),
     "zklock._ground.loss": (
         "Loss",
         "LossReason",

@@ -74,12 +74,12 @@ def cycle_of(lock: Any) -> Cycle:
     return cycle
 
 
-def with_zklock(hosts: str, path: str, stack: ExitStack) -> Block:
+def with_zklock(hosts: str, path: str, stack: ExitStack, keep: float | None = None) -> Block:
     """Take zklock's Lock on a thread."""
-    return block_of(cycle_of(zklock.Lock(connected("zklock", hosts, stack), path)))
+    return block_of(cycle_of(zklock.Lock(connected("zklock", hosts, stack), path, keep=keep)))
 
 
-def with_asyncio(hosts: str, path: str, stack: ExitStack) -> Block:
+def with_asyncio(hosts: str, path: str, stack: ExitStack, keep: float | None = None) -> Block:
     """Take zklock's Lock in a task. The event loop runs during a block only."""
 
     async def connected() -> KazooClient:
@@ -89,7 +89,7 @@ def with_asyncio(hosts: str, path: str, stack: ExitStack) -> Block:
     client = loop.run(connected())
     stack.callback(client.close)
     stack.callback(client.stop)
-    lock = aio.Lock(client, path)
+    lock = aio.Lock(client, path, keep=keep)
 
     async def many(size: int) -> list[float]:
         times = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import secrets
+import statistics
 import sys
 import tempfile
 from dataclasses import fields
@@ -22,7 +23,7 @@ from zklock.testing.history import load
 def text(decision: Decision) -> str:
     """Return the decision as a table."""
     verdict = decision.verdict
-    lines = [f"acquisitions {verdict.grants}"]
+    lines = [f"acquisitions {verdict.grants}, {verdict.kept} of them on kept znodes"]
     for title, counter in (
         ("calls", verdict.asks),
         ("grants ended by", verdict.ends),
@@ -45,6 +46,16 @@ def text(decision: Decision) -> str:
         lines.append("smallest time from the end of a grant's interval to its deletion there, in s")
         margins = sorted(decision.agreement.margins.items())
         lines += [f"  {seconds:8.4f} {ended}" for ended, seconds in margins]
+        lines.append("longest time that another waited for a kept lock beyond its last body, in s")
+        for ended, asked in sorted(decision.agreement.asked.items()):
+            longest = max(asked, key=lambda each: each.seconds)
+            typical = statistics.median(each.seconds for each in asked)
+            lines.append(
+                f"  {longest.seconds:8.4f} {ended}, of {len(asked)}, median {typical:.4f}: "
+                f"{longest.other} behind {longest.keeper}"
+            )
+    waited = [f"{seconds:.3f} s {who}" for who, seconds in sorted(decision.strangers.items())]
+    lines.append(f"longest wait of a stranger, with all who were before it: {', '.join(waited)}")
     lines.append(f"times that the servers had lost what they had confirmed: {decision.forgotten}")
     lines.append(f"violations {len(decision.violations)}")
     for rule in Rule:

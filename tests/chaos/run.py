@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tests.chaos import pool_run, server_log, stores
 from tests.chaos.nemesis import Nemesis, Victims
+from tests.chaos.strangers import Strangers
 from tests.chaos.witness import Witness
 from tests.chaos.worker import CRASH_CODE, WorkerSettings
 from zklock import connect
@@ -49,7 +50,8 @@ QUICK_ELECTIONS = {
 class Settings:
     """What a run is made of. Seconds, but for ``tick_time`` in milliseconds.
 
-    The first ``proxied`` workers reach the servers through proxies of their own.
+    The first ``proxied`` workers reach the servers through proxies of their own. Half of the
+    workers keep their locks: one of each two, and of each front.
     """
 
     seed: str
@@ -65,6 +67,15 @@ class Settings:
     elections: int = 4
     shards: int = 12
     service: float = 45.0
+
+    def favourite(self, worker: int) -> int | None:
+        """Return the number of the lock that a worker prefers; ``None``: it keeps no locks."""
+        return None if (worker + worker // 2) % 2 else worker % self.locks
+
+    def favourites(self) -> list[int]:
+        """Return the locks that some workers prefer."""
+        each = map(self.favourite, range(self.workers))
+        return sorted({lock for lock in each if lock is not None})
 
 
 class Workers:
@@ -95,6 +106,8 @@ class Workers:
                 final=self._settings.service,
                 actors=self._settings.actors,
                 front=("threads", "asyncio")[number % 2],
+                favourite=self._settings.favourite(number),
+                spared=self._settings.favourites(),
             )
             with (self._folder / f"{name}.log").open("wb") as output:
                 process = subprocess.Popen(
@@ -230,7 +243,8 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
                 ) as pool,
             ):
                 try:
-                    _trouble(settings, victims, workers, pool, deeds, folder)
+                    with _strangers(settings, ensemble.hosts, folder):
+                        _trouble(settings, victims, workers, pool, deeds, folder)
                     history.note("calm")
                     workers.finish(settings.service + 30.0)
                     pool.settle()
@@ -244,7 +258,21 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
 
 def decide(settings: Settings, folder: Path) -> server_log.Decision:
     """Return the verdict on the histories in a folder."""
-    return server_log.decide(load(folder), Bounds(service=settings.service))
+    bounds = Bounds(service=settings.service)
+    patience = settings.session_timeout + settings.tick_time / 1000 + bounds.slack
+    return server_log.decide(load(folder), bounds, patience)
+
+
+@contextlib.contextmanager
+def _strangers(settings: Settings, hosts: str, folder: Path) -> Iterator[None]:
+    """Have strangers queue for the locks, and above all for the favourites of those that keep."""
+    locks = paths(settings)[: settings.locks]
+    preferred = [locks[each] for each in settings.favourites()]
+    with (
+        History(folder, "strangers") as history,
+        Strangers(hosts, locks, preferred, settings.seed, settings.session_timeout, history),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -308,7 +336,7 @@ def _progress(folder: Path) -> str:
     events = [path.read_bytes() for path in folder.glob("*.jsonl")]
     counts = {
         kind: sum(text.count(f'"kind":"{kind}"'.encode()) for text in events)
-        for kind in ("grant", "lost", "written", "fault", "error")
+        for kind in ("grant", "lost", "written", "fault", "error", "stranger")
     }
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 

@@ -18,14 +18,16 @@ import math
 import struct
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 
+from tests.chaos.nemesis import KINDS, Track
 from zklock._ground.clock import clock
 from zklock._recipes import names
 from zklock.testing.checker import Bounds, Rule, Verdict, Violation, check
-from zklock.testing.history import Event, History, Record
+from zklock.testing.history import Event, History, Holding, Record
 
 MAGIC = b"ZKLG"
 HEADER_BYTES = 16
@@ -48,6 +50,15 @@ UNUSED = 20.0
 A create whose reply was lost may be carried out a minute late. Its session looks for it again at
 ages that grow by a quarter, so within 15 s. The rest is for faults: no server may be in reach.
 """
+
+PATIENCE = 5.5
+"""For how long another one may wait for a kept lock beyond the body that runs, in seconds.
+
+A keeper that is not in reach is out after its session timeout and a tick: 2.5 s of a usual run. The
+rest is for a busy machine, as in ``Bounds.slack``.
+"""
+
+DISTURBS = {kind.name for kind in KINDS if kind.track is Track.CLIENTS and kind.longest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,22 +227,50 @@ class ServerLog:
             node.until, node.expired = change.at, change.path is None
 
 
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Another contender came and waited for a kept lock; in seconds.
+
+    ``seconds``: beyond the last body of the keeper. ``again``: until that began, if it did so after
+    the other one had come. ``ended_by``: how that body ended.
+    """
+
+    keeper: str
+    other: str
+    came: float
+    seconds: float
+    again: float
+    ended_by: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.other} waited for {self.keeper} for {self.seconds:.3f} s after its last body, "
+            f"which began {self.again:.3f} s after it had come"
+        )
+
+
 @dataclass(slots=True)
 class Agreement:
     """What a history and the log of the servers say of each other.
 
     ``violations``: where they disagree. ``margins``: for each way in which a grant ended, the least
     time from the last moment of belief to the moment when the servers deleted its znode: by itself,
-    or since they ended its session.
+    or since they ended its session. ``asked``: for each way in which the last grant on a kept node
+    ended, how long others waited for its deletion.
     """
 
     violations: list[Violation] = field(default_factory=list)
     nodes: int = 0
     margins: dict[str, float] = field(default_factory=dict)
+    asked: dict[str, list[Waited]] = field(default_factory=dict)
 
 
-def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Agreement:
+def compare(
+    events: Iterable[Event], log: ServerLog, slack: float = SLACK, patience: float = PATIENCE
+) -> Agreement:
     """Hold the grants of a history against the log; ``slack``: by how much its times may be off.
+
+    ``patience``: see `_asked`.
 
     - The holder's znode was created by its session, and its token is that of the znode.
     - When it was granted, every znode with a lower number had been deleted.
@@ -239,6 +278,8 @@ def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Ag
       ends there, as in the history itself.
     - A znode that was never granted is gone ``UNUSED`` seconds after its ask was answered, or with
       its session. See `_unused` for what is known of that.
+    - A kept znode that nobody used goes ``UNUSED`` seconds after its idle time; where others queue,
+      as soon as the body that ran is over, and no other body begins before. See `_asked`.
     - In the end there are no znodes.
 
     If the servers give a number twice, they have lost transactions that most of them had written
@@ -253,13 +294,13 @@ def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Ag
     for at, what in _twice(log):
         object_(Rule.TOKENS, at, what)
     cleared = _cleared(log)
-    sessions = {event["node"]: event["session"] for event in record.by_kind["grant"]}
+    sessions = {event.grant: event["session"] for event in record.by_kind["grant"]}
     for grant in record.grants.values():
         node = log.nodes.get(grant.node)
         if node is None:
             object_(Rule.TOKENS, grant.began, f"{grant} stood nowhere")
             continue
-        if sessions[grant.node] != node.session:
+        if sessions[grant.node, grant.use] != node.session:
             object_(Rule.TOKENS, grant.began, f"{grant} is of session {node.session:#x}")
         if grant.token.epoch != node.parent:
             object_(Rule.TOKENS, grant.began, f"{grant} has no epoch {node.parent:#x}")
@@ -276,12 +317,12 @@ def compare(events: Iterable[Event], log: ServerLog, slack: float = SLACK) -> Ag
         if grant.broken == math.inf:
             how = f"{grant.ended_by}, the session ended" if node.expired else grant.ended_by
             result.margins[how] = min(result.margins.get(how, math.inf), margin)
-    for node, source, begin, end in _unused(record, log, slack):
-        what = f"{source} {node.path} of session {node.session:#x} stood for {end - begin:.3f} s"
-        object_(Rule.SERVICE, begin, f"{what} and nobody used it")
-    for node in log.nodes.values():
-        if node.until == math.inf:
-            object_(Rule.SERVICE, node.since, f"{node.path} is still there")
+    for waited in _asked(record, log):
+        result.asked.setdefault(waited.ended_by, []).append(waited)
+        if max(waited.seconds, waited.again) > patience:
+            object_(Rule.SERVICE, waited.came, str(waited))
+    for at, what in _left(record, log, slack):
+        object_(Rule.SERVICE, at, what)
     return result
 
 
@@ -290,12 +331,14 @@ class Decision:
     """What a history says, and what the servers' own log says of it, if that can be read.
 
     ``forgotten``: how often a witness found that the servers had lost what they had confirmed. Then
-    the violations may be theirs, and nothing is decided.
+    the violations may be theirs, and nothing is decided. ``strangers``: the longest wait of each
+    kind, in seconds.
     """
 
     verdict: Verdict
     agreement: Agreement
     forgotten: int = 0
+    strangers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def violations(self) -> list[Violation]:
@@ -303,12 +346,19 @@ class Decision:
         return [*self.verdict.violations, *self.agreement.violations]
 
 
-def decide(events: Sequence[Event], bounds: Bounds | None = None) -> Decision:
+def decide(
+    events: Sequence[Event], bounds: Bounds | None = None, patience: float = PATIENCE
+) -> Decision:
     """Decide about a history, and hold it against the log that was kept with it."""
     changes = kept(events)
-    agreement = compare(events, ServerLog(changes)) if changes else Agreement()
+    log = ServerLog(changes)
+    agreement = compare(events, log, patience=patience) if changes else Agreement()
     forgotten = sum(event.kind == "forgotten" for event in events)
-    return Decision(check(events, bounds), agreement, forgotten)
+    strangers: dict[str, float] = {}
+    for event in events:
+        if event.kind == "stranger":
+            strangers[event["who"]] = max(strangers.get(event["who"], 0.0), event["waited"])
+    return Decision(check(events, bounds), agreement, forgotten, strangers)
 
 
 def _twice(log: ServerLog) -> Iterator[tuple[float, str]]:
@@ -322,6 +372,18 @@ def _twice(log: ServerLog) -> Iterator[tuple[float, str]]:
         yield log.nodes[path].since, f"{path} was created twice"
 
 
+def _left(record: Record, log: ServerLog, slack: float) -> Iterator[tuple[float, str]]:
+    """Yield which znodes stood for too long, and from when on."""
+    for node, source, begin, end in _unused(record, log, slack):
+        what = f"{source} {node.path} of session {node.session:#x} stood for {end - begin:.3f} s"
+        yield begin, f"{what} and nobody used it"
+    for idle, since, grant in _idle_for_long(record, log):
+        yield since, f"{grant} stood unused for {idle:.3f} s"
+    for node in log.nodes.values():
+        if node.until == math.inf:
+            yield node.since, f"{node.path} is still there"
+
+
 def _unused(
     record: Record, log: ServerLog, slack: float
 ) -> Iterator[tuple[Standing, str, float, float]]:
@@ -333,8 +395,13 @@ def _unused(
     Pauses of the process do not count, and times in which the servers carried out nothing: they had
     no leader. Left out are znodes that were granted; sessions that were granted nothing, for
     nothing says whose they are; and shards, which are had without an ask.
+
+    The asks for a kept lock share their contender: one that still waits uses the znode that was
+    created for another, if it had begun by the end of that.
     """
     sources = {event["session"]: event.source for event in record.by_kind["grant"]}
+    used = {node for node, _ in record.grants}
+    keeping = {(ask.source, ask["lock"]) for ask in record.by_kind["ask"] if ask.data.get("keep")}
     answered = {
         event["ask"]: event.at
         for event in (*record.by_kind["grant"], *record.by_kind["answer"])
@@ -348,28 +415,100 @@ def _unused(
     over = max((event.at for events in record.by_kind.values() for event in events), default=0.0)
     for node in log.nodes.values():
         source = sources.get(node.session)
-        if source not in asking or node.path in record.grants:
+        if source not in asking or node.path in used:
             continue
-        mine = spans[source, node.path.rpartition("/")[0]]
-        ends = [end for begin, end in mine if begin <= node.since + slack]
-        begin, end = max([node.since, *ends]), min(node.until, over)
+        key = source, node.path.rpartition("/")[0]
+        begin = node.since
+        for asked, done in sorted(spans[key]):
+            if asked <= (begin if key in keeping else node.since) + slack:
+                begin = max(begin, done)
+        end = min(node.until, over)
         quiet = record.paused(source, begin, end) + log.silent(begin, end)
         if end - begin - quiet > UNUSED:
             yield node, source, begin, end
 
 
-def _cleared(log: ServerLog) -> dict[str, float]:
-    """Return for each znode when the last of those with a lower number was gone."""
+def _queues(log: ServerLog) -> list[list[Standing]]:
+    """Return the znodes of each queue in the order of their numbers."""
     queues: dict[tuple[str, int], list[tuple[int, Standing]]] = defaultdict(list)
     for node in log.nodes.values():
         lock, _, name = node.path.rpartition("/")
         parsed = names.parse(name)
         assert parsed is not None
         queues[lock, node.parent].append((parsed.sequence, node))
+    return [[node for _, node in sorted(each, key=itemgetter(0))] for each in queues.values()]
+
+
+def _cleared(log: ServerLog) -> dict[str, float]:
+    """Return for each znode when the last of those with a lower number was gone."""
     cleared = {}
-    for queue in queues.values():
+    for queue in _queues(log):
         gone = -math.inf
-        for _, node in sorted(queue, key=lambda each: each[0]):
+        for node in queue:
             cleared[node.path] = gone
             gone = max(gone, node.until)
     return cleared
+
+
+def _over(grant: Holding) -> float:
+    """Return when the holder gave it back, or believed in it for the last time."""
+    return grant.end if grant.released is None else max(grant.end, grant.released.at)
+
+
+def _idle_for_long(record: Record, log: ServerLog) -> Iterator[tuple[float, float, Holding]]:
+    """Yield the kept znodes that stood unused for more than their time and ``UNUSED`` seconds.
+
+    For how long, from when on, and the last grant on it.
+    """
+    for path, grants in record.by_node().items():
+        node = log.nodes.get(path)
+        if node is None or not grants[-1].keep or node.until == math.inf:
+            continue
+        since = max(map(_over, grants))
+        quiet = record.paused(grants[-1].source, since, node.until)
+        stood = node.until - since - quiet - log.silent(since, node.until)
+        if stood > max(grant.keep for grant in grants) + UNUSED:
+            yield stood, since, grants[-1]
+
+
+def _asked(record: Record, log: ServerLog) -> Iterator[Waited]:
+    """Yield how long others waited for each kept znode: the keeper owes them one body.
+
+    The time until the keeper was told, and that of its requests, count. Its pauses do not, nor
+    times in which the servers carried out nothing, nor in which the network of the clients was
+    disturbed.
+    """
+    kept = {node: grants for node, grants in record.by_node().items() if grants[-1].keep}
+    disturbed: list[tuple[float, float]] = [
+        (fault.at, fault.at + fault["seconds"])
+        for fault in record.by_kind["fault"]
+        if fault["what"] in DISTURBS
+    ]
+    for queue in _queues(log):
+        for place, node in enumerate(queue):
+            grants = kept.get(node.path)
+            if grants is None or node.until == math.inf:
+                continue
+            source = grants[-1].source
+
+            def counted(begin: float, end: float, source: str = source) -> float:
+                quiet = record.paused(source, begin, end) + log.silent(begin, end)
+                quiet += sum(max(0.0, min(end, to) - max(begin, at)) for at, to in disturbed)
+                return max(0.0, end - begin - quiet)
+
+            for other in queue[place + 1 :]:
+                if other.since >= node.until:
+                    break
+                came, left = max(other.since, grants[0].began), min(node.until, other.until)
+                before = [grant for grant in grants if grant.began <= left]
+                if not before:
+                    continue
+                last = max(before, key=_over)
+                yield Waited(
+                    str(last),
+                    other.path,
+                    came,
+                    counted(max(came, _over(last)), left),
+                    counted(came, before[-1].began),
+                    last.ended_by,
+                )

@@ -5,7 +5,8 @@ What it notes, besides ``at``; ``node`` is the full path of a grant's znode and 
 - ``begin``, ``end``: of the process; ``crash``: it is about to end itself;
 - ``ask`` (``ask``, ``lock``, ``timeout``): about to acquire; then ``answer`` (``ask``,
   ``outcome``: none, cancelled, closed, refused) or ``grant`` (``ask``, ``lock``, ``node``,
-  ``token``, ``session``, ``began``);
+  ``token``, ``session``, ``began``). For a lock that is kept, both say ``keep``; a grant on a znode
+  that was kept has a ``use``, which names it with ``node``, here and in what follows;
 - ``held`` (``node``): ``held`` was true, looked at *after* this time; ``unheld``: it was false,
   looked at *before* this time;
 - ``queue`` (``node``, ``lock``, ``epoch``, ``standing``): the numbers of those who stood in the
@@ -34,7 +35,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,10 @@ class WorkerSettings:
     final: float
     actors: int
     front: str = "threads"
+    favourite: int | None = None
+    """The lock that it takes in half of its turns: it keeps its locks. ``None``: it does not."""
+    spared: Sequence[int] = ()
+    """The favourites of all workers."""
 
     def to_json(self) -> str:
         """Return the command line argument."""
@@ -75,6 +80,11 @@ class WorkerSettings:
 def is_election(path: str) -> bool:
     """Whether actors are elected there, as leaders; else it is a lock."""
     return path.rpartition("/")[0] == stores.ELECTIONS
+
+
+def named(grant: Any) -> dict[str, Any]:
+    """Return what names a grant in a history."""
+    return {"node": grant.path, **({"use": grant.number} if grant.kept else {})}
 
 
 class Connection:
@@ -137,7 +147,12 @@ class Actor:
         self._sqlite = stores.SqliteStore(Path(self._settings.folder) / "store.sqlite")
         seed = f"{self._settings.seed}/{self._name}"
         turns = plan.turns(
-            seed, len(self._settings.locks), self._settings.session_timeout, may_close=self._alone
+            seed,
+            len(self._settings.locks),
+            self._settings.session_timeout,
+            may_close=self._alone,
+            favourite=self._settings.favourite,
+            spared=self._settings.spared,
         )
         for turn in turns:
             if self._finish.is_set():
@@ -163,12 +178,15 @@ class Actor:
         client = self._connection.get()
         ask = f"{self._name}-{next(self._asks)}"
         make = self._front.LeaderElection if is_election(path) else self._front.Lock
-        lock = make(client, path, identity=ask, on_lost=self._lost)
+        keeps = self._settings.favourite is not None and not is_election(path)
+        keep = {"keep": turn.keep} if keeps else {}
+        name = {} if keeps else {"identity": ask}  # only locks of one name share what is kept
+        lock = make(client, path, on_lost=self._lost, **keep, **name)
         cancelling = None
         if turn.cancel_after is not None:
             cancelling = threading.Timer(turn.cancel_after, lock.cancel)
             cancelling.start()
-        self._history.note("ask", ask=ask, lock=path, timeout=turn.timeout)
+        self._history.note("ask", ask=ask, lock=path, timeout=turn.timeout, **keep)
         try:
             grant = lock.acquire(timeout=turn.timeout)
         except zklock.AcquireCancelled:
@@ -187,10 +205,11 @@ class Actor:
             "grant",
             ask=ask,
             lock=path,
-            node=grant.path,
             token=str(grant.token),
             session=grant.session_id,
             began=grant.began,
+            **named(grant),
+            **keep,
         )
         self._work(turn, lock, grant, client)
         self._end(turn, lock, grant)
@@ -198,7 +217,7 @@ class Actor:
     def _lost(self, loss: zklock.Loss) -> None:
         self._history.note(
             "lost",
-            node=loss.grant.path,
+            **named(loss.grant),
             reason=loss.reason.name,
             noticed=loss.noticed,
             lease_end=loss.lease_end,
@@ -207,9 +226,9 @@ class Actor:
     def _look(self, grant: Any) -> bool:
         before = clock()
         if grant.held:
-            self._history.note("held", at=before, node=grant.path)
+            self._history.note("held", at=before, **named(grant))
             return True
-        self._history.note("unheld", node=grant.path)
+        self._history.note("unheld", **named(grant))
         return False
 
     def _work(self, turn: Turn, lock: Any, grant: Any, client: KazooClient) -> None:
@@ -244,9 +263,9 @@ class Actor:
         try:
             grant.check()
         except zklock.LockLost:
-            self._history.note("unheld", node=grant.path)
+            self._history.note("unheld", **named(grant))
         else:
-            self._history.note("held", at=before, node=grant.path)
+            self._history.note("held", at=before, **named(grant))
 
     def _list(self, lock: Any, grant: Any) -> None:
         before = clock()
@@ -258,7 +277,7 @@ class Actor:
         self._history.note(
             "queue",
             at=before,
-            node=grant.path,
+            **named(grant),
             lock=lock.path,
             epoch=grant.token.epoch,
             standing=[one.sequence for one in standing],
@@ -271,7 +290,7 @@ class Actor:
         write = f"{self._name}-w{next(self._writes)}"
         self._history.note(
             "write",
-            node=grant.path,
+            **named(grant),
             store=store.name,
             lock=grant.lock_path,
             write=write,
@@ -289,7 +308,7 @@ class Actor:
         if turn.ending is Ending.CLOSE:
             self._connection.close()
         how = "abandon" if turn.ending is Ending.ABANDON else "release"
-        self._history.note("release", node=grant.path, how=how)
+        self._history.note("release", **named(grant), how=how)
         outcome = "done"
         try:
             if how == "abandon":
@@ -298,7 +317,7 @@ class Actor:
                 (grant if is_election(lock.path) else lock).release()
         except zklock.LockLost:
             outcome = "lost"
-        self._history.note("released", node=grant.path, outcome=outcome)
+        self._history.note("released", **named(grant), outcome=outcome)
 
 
 def main(argument: str) -> None:

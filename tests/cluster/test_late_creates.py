@@ -213,7 +213,7 @@ def of_kazoo(client: KazooClient, path: str) -> Any:
 def test_a_late_create_that_nobody_looks_for_stands_until_its_session_ends(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, make: Callable[[Any, str], Any]
 ) -> None:
-    monkeypatch.setattr(Session, "disown", lambda *_: None)
+    monkeypatch.setattr(Session, "abandon_create", lambda *_: None)
     locks = stage.locks(make)
     granted = stage.play(locks)
     late = stage.late()
@@ -231,6 +231,6 @@ def test_without_a_stale_handshake_no_create_is_carried_out_late(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ZooKeeper refuses them: the session belongs to another server."""
-    monkeypatch.setattr(Session, "disown", lambda *_: None)
+    monkeypatch.setattr(Session, "abandon_create", lambda *_: None)
     stage.play(stage.locks(zklock.Lock), stale_handshake=False)
     assert stage.made() == COUNT

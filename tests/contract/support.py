@@ -208,12 +208,15 @@ def now_of(client: Any) -> float:
     return boottime() if side is None else float(side.now())
 
 
-def alive() -> int:
-    """Return how many objects of the engine's are in memory: sessions, attempts and their parts."""
+def attempts_of(client: Any) -> int:
+    """Return how many attempts of a client are in memory."""
     gc.collect()
-    found = sum(type(each).__module__.startswith("zklock._engine.") for each in gc.get_objects())
-    assert found, "the engine has another name"
-    return found
+    hosts = [getattr(each, "_host", None) for each in gc.get_objects() if _is_attempt(type(each))]
+    return sum(getattr(host, "client", None) is client for host in hosts)
+
+
+def _is_attempt(kind: type) -> bool:
+    return kind.__name__ == "Attempt" and str(kind.__module__).startswith("zklock._engine.")
 
 
 _UNMEASURED = {"interrupt", "interrupt_pool"}

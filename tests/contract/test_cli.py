@@ -286,6 +286,7 @@ def test_the_queue_is_shown(zk: Commands, zklock_path: str, zklock_client: Kazoo
     assert 0 <= first.pop("age") < PATIENCE
     assert first == {
         "holds": True,
+        "keeps": False,
         "kind": "lock",
         "token": str(grant.token),
         "sequence": grant.token.sequence,
@@ -295,6 +296,23 @@ def test_the_queue_is_shown(zk: Commands, zklock_path: str, zklock_client: Kazoo
         "place": None,
     }
     assert (second["holds"], second["place"]) == (False, 1)
+
+
+def test_a_kept_lock_is_shown_as_one(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    lock = zklock.Lock(zklock_client, zklock_path, identity="host-7", keep=600.0)
+    with lock:
+        pass
+    (contender,) = lock.contenders()
+    assert (contender.holds, contender.keeps, contender.payload) == (True, True, b"")
+    (head,), holder = shown(zk.run("show", zklock_path)[1])
+    assert head == f"{zklock_path} is a lock: 1 holds, 0 wait, kept: it may be idle"
+    assert (holder[0], holder[-1]) == ("keeps", "host-7")
+    (told,) = json.loads(zk.run("show", "--json", zklock_path)[1])["contenders"]
+    assert (told["holds"], told["keeps"]) == (True, True)
+    assert "host-7 (kept)" in zk.run("top", "--once", zklock_path)[1]
+    assert re.search(r"held by host-7 \(kept, came [0-9]+s ago\)", zk.run("ls", zklock_path)[1])
 
 
 def test_locks_are_listed(zk: Commands, zklock_path: str, zklock_client: KazooClient) -> None:

@@ -26,7 +26,7 @@ def client(zklock_proxy: FaultProxy, zklock_connect: Callable[..., Any]) -> Any:
 
 
 def writes(proxy: FaultProxy) -> list[str]:
-    ops = {"setData", "delete"}  # and no heartbeats
+    ops = {"create2", "setData", "delete"}  # and no heartbeats
     return [
         frame.op for frame in proxy.frames if frame.kind is FrameKind.REQUEST and frame.op in ops
     ]
@@ -179,3 +179,30 @@ def test_what_the_user_asks_while_one_waits_is_answered(
         client.set(zklock_path, b"%d" % number)
     grant.release()
     waiting.result(SOON).release()
+
+
+def test_a_user_who_never_stops_asking_keeps_no_request_of_a_lock_waiting(
+    client: Any, zklock_proxy: FaultProxy, zklock_path: str
+) -> None:
+    """What the user asks before a call goes before it, and what the user asks later does not."""
+    client.ensure_path(zklock_path)
+    lock, enough, most = zklock.Lock(client, f"{zklock_path}/lock"), threading.Event(), 200
+    granted(lock).release()
+
+    def ask(_: object = None) -> None:
+        if not enough.is_set():
+            client.set_async(zklock_path, b"").rawlink(ask)
+
+    for _ in range(most):
+        ask()
+    try:
+        for _ in range(5):
+            before = len(writes(zklock_proxy))
+            grant = granted(lock)
+            assert writes(zklock_proxy)[before:].index("create2") <= 2 * most
+            grant.release()
+    finally:
+        enough.set()
+    grant = granted(lock)
+    assert grant.held
+    grant.release()

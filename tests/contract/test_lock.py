@@ -23,7 +23,7 @@ from tests.contract.lasting import LASTING
 from tests.contract.support import (
     SOON,
     Losses,
-    alive,
+    attempts_of,
     children,
     descriptors,
     gone,
@@ -639,7 +639,6 @@ class TestClients:
 
         with zklock.Lock(other, zklock_path):
             lock = make_lock()
-            before = alive()
             for _ in range(60):
                 assert lock.acquire(timeout=0.01) is None
             for _ in range(60):
@@ -651,7 +650,7 @@ class TestClients:
                 queued(other, zklock_path, 1)
             assert watches() <= 1  # on the holder's node, shared by all of them
             del pending
-            wait_for(lambda: alive() < before + 60, SOON, "no attempt is left in memory")
+            wait_for(lambda: not attempts_of(client), SOON, "no attempt is left in memory")
         with lock:
             pass
         wait_for(lambda: watches() == 0, SOON)

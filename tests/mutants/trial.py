@@ -90,6 +90,7 @@ class Bench:
         self._items = items
         if self.module not in sys.modules:
             raise SystemExit(f"{self.module}: its tests do not import it")
+        gc.unfreeze()  # tests/conftest.py has frozen them: they would not be found
         for one in gc.get_objects():
             if isinstance(one, FunctionType) and one.__code__.co_filename == str(self.path):
                 self._functions.setdefault(one.__code__.co_qualname, []).append(one)

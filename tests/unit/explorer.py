@@ -176,7 +176,7 @@ class World:
             if "session" in kinds and client.alive:
                 yield "expire", number
             if "give up" in kinds and waits:
-                yield "give_up", number
+                yield "cancel", number
             if "lease" in kinds and waits and not client.refusals:
                 yield "refuse", number
         if "node" in kinds:
@@ -282,7 +282,7 @@ def _release(world: World, number: int) -> None:
 
 def _give_up(world: World, number: int) -> None:
     world.gave_up.add(number)
-    world.attempts[number].give_up()
+    world.attempts[number].cancel()
 
 
 def _refuse(world: World, number: int) -> None:
@@ -321,7 +321,7 @@ _FAULTS: dict[str, Callable[[World, int], object]] = {
     "expire": lambda world, number: world.server.expire(
         world.clients[number].session, lingering=True
     ),
-    "give_up": _give_up,
+    "cancel": _give_up,
     "refuse": _refuse,
     "chop": _chop,
     "fell": _fell,

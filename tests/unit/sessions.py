@@ -97,7 +97,7 @@ class World:
     def begin(self, settings: LeaseSettings) -> None:
         """Begin to look after the client's session, as its first lock does."""
         self.client.listeners.clear()
-        runtime = Runtime(lambda: self.now, self._thread, self._callers, self._open_store)
+        runtime = Runtime(lambda: self.now, self._thread, self._executor, self._open_store)
         self.session = Session(self.client, settings, runtime)
 
     def check_free(self) -> None:
@@ -145,8 +145,8 @@ class World:
     def wake(self) -> None:
         self._due = -math.inf
 
-    def _callers(self) -> FakeCallers:
-        return FakeCallers(self)
+    def _executor(self) -> FakeExecutor:
+        return FakeExecutor(self)
 
     def _open_store(self, client: Any, on_event: Any, is_mine: Any, *_: Any) -> FakeStore:
         self.on_event, self.is_mine = on_event, is_mine
@@ -285,7 +285,7 @@ class FakeThread:
         self._world.check_free()
 
 
-class FakeCallers:
+class FakeExecutor:
     """Keeps the callbacks, with the time at which they were handed over, and runs them soon."""
 
     def __init__(self, world: World) -> None:

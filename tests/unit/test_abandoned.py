@@ -73,7 +73,7 @@ def test_who_queues_again_and_gives_up_leaves_the_mark_of_the_holder(world: Worl
     assert mark.endswith(str(grant.token).encode())
     world.settle()
     assert outcome(attempt) is ...  # behind the holder
-    assert attempt.give_up()
+    assert attempt.cancel()
     world.settle()
     assert world.server.tree.names(PATH) == [grant.path.rpartition("/")[2]]
     assert world.mark == mark

@@ -146,7 +146,7 @@ def test_a_handler_may_give_up_in_the_middle_of_a_step(
     client = Client(server)
     attempt = client.acquire(entry())
     given_up: list[bool] = []
-    alarm(lambda: given_up.append(attempt.give_up(AcquireCancelled("enough", path=PATH))))
+    alarm(lambda: given_up.append(attempt.cancel(AcquireCancelled("enough", path=PATH))))
     client.on_batch = lambda: signal.raise_signal(signal.SIGALRM)
     attempt.start()
     assert given_up == [True]
@@ -185,9 +185,9 @@ def test_giving_up_again_goes_on_with_what_was_interrupted() -> None:
 
     attempt._tell = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        attempt.give_up()
+        attempt.cancel()
     attempt._tell = tell  # type: ignore[method-assign]
-    assert not attempt.give_up()
+    assert not attempt.cancel()
     settle([other, client])
     assert len(server.tree.names(PATH)) == 1
 
@@ -208,7 +208,7 @@ def test_what_was_given_up_before_it_began_sends_nothing() -> None:
     server = Server()
     client = Client(server)
     attempt = client.acquire(entry())
-    assert attempt.give_up()
+    assert attempt.cancel()
     attempt.start()
     settle([client])
     assert attempt.result() is None
@@ -275,19 +275,19 @@ def waiting(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[]
     taken(client, other, attempt)
     attempt.start()
     settle([client, other])
-    return attempt.give_up
+    return attempt.cancel
 
 
 def under_way(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
     Client.send_batch(client, (Sync(PATH),), lambda results: None)  # the answers stay one behind
     attempt.start()
-    return attempt.give_up
+    return attempt.cancel
 
 
 def parked(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
     client.lose_connection()
     attempt.start()
-    return attempt.give_up
+    return attempt.cancel
 
 
 SCENES = [free, taken, waiting, under_way, parked]
@@ -308,7 +308,7 @@ def struck(
             client.release(grant)
 
     def withdraw() -> None:
-        if not attempt.give_up():
+        if not attempt.cancel():
             attempt.when_done(abandon)
 
     for number, each in enumerate((call, withdraw)):

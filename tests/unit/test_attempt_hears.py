@@ -12,10 +12,10 @@ import pytest
 from tests.unit.test_attempt_steps import BUSY, OWN, PATH, Asking, Noting, node
 from zklock._engine import attempt as engine
 from zklock._recipes.effects import (
+    AbandonCreate,
     Batch,
+    Cancelled,
     Create,
-    Disown,
-    GiveUp,
     Pause,
     Recipe,
     SessionReplaced,
@@ -204,7 +204,7 @@ def test_who_has_not_said_so_does_not_look(host: Reading) -> None:
 
 
 def test_what_is_disowned_is_for_the_host(host: Reading) -> None:
-    asking = Asking(host, Disown(PATH, "some uuid")).start()
+    asking = Asking(host, AbandonCreate(PATH, "some uuid")).start()
     assert host.disowned == [(PATH, "some uuid")]
     assert asking.answers == [None]
     assert asking.attempt.result() == "the end"
@@ -227,18 +227,18 @@ def test_a_recipe_hears_that_its_session_was_replaced(host: Reading) -> None:
 
 
 def test_a_recipe_that_leaves_is_not_told_again_to_give_up(host: Reading) -> None:
-    heard: list[GiveUp] = []
+    heard: list[Cancelled] = []
 
     def recipe() -> Recipe[str]:
         while True:
             try:
                 yield Pause(1.0)
-            except GiveUp as error:
+            except Cancelled as error:
                 heard.append(error)
 
     attempt = engine.Attempt(host, recipe()).start()
-    attempt.give_up()
-    attempt.give_up()
+    attempt.cancel()
+    attempt.cancel()
     assert len(heard) == 1
 
 
@@ -278,3 +278,10 @@ def test_what_somebody_gets_is_not_given_back(host: Reading) -> None:
         job()
     assert asking.attempt.result() == "the end"
     assert made.given_back == 0
+
+
+def test_who_is_told_otherwise_reads_no_more_so_that_others_can(host: Reading) -> None:
+    attempt = begun(host, FIRST).attempt
+    host.happens += [attempt.cancel, lambda: True]
+    assert attempt.wait()
+    assert host.seen == [(FIRST, math.inf), (FIRST, 0.0)]

@@ -18,12 +18,12 @@ from zklock._engine.attempt_state import AttemptEvent, Stage
 from zklock._engine.transition_table import IllegalStep
 from zklock._recipes.effects import (
     Batch,
+    Cancelled,
     Claim,
     Create,
     Event,
     Failed,
     Failure,
-    GiveUp,
     Node,
     Pause,
     Recipe,
@@ -102,7 +102,7 @@ class Host(NoSession):
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         raise NotImplementedError
 
-    def rest(self, attempt: Attempt[Any], own: str) -> None:
+    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
         raise NotImplementedError
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
@@ -111,10 +111,10 @@ class Host(NoSession):
     def claim_all(self, attempt: Attempt[Any], claims: tuple[Claim, ...]) -> Any:
         raise NotImplementedError
 
-    def sweep(self, node: str) -> None:
+    def delete_orphan(self, node: str) -> None:
         self.swept.append(node)
 
-    def disown(self, path: str, uuid: str) -> None:
+    def abandon_create(self, path: str, uuid: str) -> None:
         self.disowned.append((path, uuid))
 
     def later(self, job: Callable[[], object]) -> None:
@@ -145,7 +145,7 @@ class AnyNews(RuleBasedStateMachine):
                 if replaced.final is not None:
                     raise replaced.final from None
                 self.heard.append(replaced)
-            except (GiveUp, ZkLockError) as error:
+            except (Cancelled, ZkLockError) as error:
                 self.heard.append(error)
         return "the end"
 
@@ -176,8 +176,8 @@ class AnyNews(RuleBasedStateMachine):
         self.ask = ask
         during = during and not self.given_up and news is not AttemptEvent.CLIENT_OVER
         if during:
-            self.host.meanwhile = self.attempt.give_up
-        self.expect(news, AttemptEvent.GIVEN_UP if during else None)
+            self.host.meanwhile = self.attempt.cancel
+        self.expect(news, AttemptEvent.CANCELLED if during else None)
         call()
         if during and self.host.meanwhile is None:
             self.given_up = True
@@ -216,7 +216,7 @@ class AnyNews(RuleBasedStateMachine):
     def elapse(self, ask: str, number: int) -> None:
         call = self.host.pauses.pop(number % len(self.host.pauses))
         self.ask = ask
-        if self.stage in {Stage.REST, Stage.PAUSE} and not call.off:
+        if self.stage in {Stage.BACKOFF, Stage.PAUSE} and not call.off:
             self.expect(AttemptEvent.ELAPSED)
         call.done()
 
@@ -250,12 +250,12 @@ class AnyNews(RuleBasedStateMachine):
             assert self.heard[-1] is Event.BLOCKER_GONE
 
     @rule(ask=asks)
-    def give_up(self, ask: str) -> None:
+    def cancel(self, ask: str) -> None:
         self.ask = ask
         if not self.given_up:
             self.given_up = self.attempt.done is False
-            self.expect(AttemptEvent.GIVEN_UP)
-        self.attempt.give_up()
+            self.expect(AttemptEvent.CANCELLED)
+        self.attempt.cancel()
 
     @rule(ask=asks)
     def lose_the_session(self, ask: str) -> None:
@@ -279,7 +279,7 @@ class AnyNews(RuleBasedStateMachine):
 
     @invariant()
     def it_is_told_to_give_up_once(self) -> None:
-        assert sum(isinstance(each, GiveUp) for each in self.heard) <= self.given_up
+        assert sum(isinstance(each, Cancelled) for each in self.heard) <= self.given_up
 
 
 AnyNews.TestCase.settings = settings(

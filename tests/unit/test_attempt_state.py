@@ -12,17 +12,17 @@ from zklock._engine.attempt_state import TABLE, AttemptEvent, Stage
 from zklock._engine.transition_table import IllegalStep
 
 ROWS = """
-                 NEW      RUNNING  PARKED   BATCH   REST     CLAIM    WAIT     PAUSE    OVER
+                 NEW      RUNNING  PARKED   BATCH   BACKOFF     CLAIM    WAIT     PAUSE    OVER
 START            RUNNING  -        -        -        -        -        -        -        OVER
 ANSWERED         -        -        -        RUNNING  -        -        -        -        -
-BUSY             -        -        -        REST     -        -        -        -        -
-ANSWERED_LATE    -        -        PARKED   BATCH   REST     CLAIM    WAIT     PAUSE    OVER
+BUSY             -        -        -        BACKOFF     -        -        -        -        -
+ANSWERED_LATE    -        -        PARKED   BATCH   BACKOFF     CLAIM    WAIT     PAUSE    OVER
 ELAPSED          -        -        -        -        RUNNING  -        -        RUNNING  -
-CONNECTED        -        -        RUNNING  BATCH   REST     CLAIM    WAIT     PAUSE    OVER
-LEASE_LIVE       -        -        PARKED   BATCH   REST     RUNNING  WAIT     PAUSE    OVER
-REFUSED          -        -        PARKED   BATCH   REST     RUNNING  WAIT     PAUSE    OVER
-WATCHED          -        -        PARKED   BATCH   REST     CLAIM    RUNNING  PAUSE    OVER
-GIVEN_UP         RUNNING  -        RUNNING  BATCH   REST     RUNNING  RUNNING  RUNNING  OVER
+CONNECTED        -        -        RUNNING  BATCH   BACKOFF     CLAIM    WAIT     PAUSE    OVER
+LEASE_LIVE       -        -        PARKED   BATCH   BACKOFF     RUNNING  WAIT     PAUSE    OVER
+REFUSED          -        -        PARKED   BATCH   BACKOFF     RUNNING  WAIT     PAUSE    OVER
+WATCHED          -        -        PARKED   BATCH   BACKOFF     CLAIM    RUNNING  PAUSE    OVER
+CANCELLED         RUNNING  -        RUNNING  BATCH   BACKOFF     RUNNING  RUNNING  RUNNING  OVER
 SESSION_GONE     NEW      -        RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  OVER
 CLIENT_OVER      RUNNING  -        RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  RUNNING  OVER
 INTERRUPTED      OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER     OVER

@@ -78,7 +78,7 @@ class Noting(Host):
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         self.watching.append(list(paths))
 
-    def rest(self, attempt: Attempt[Any], own: str) -> None:
+    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
         self.resting.append(own)
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
@@ -163,7 +163,7 @@ def test_what_was_granted_cannot_be_given_up(host: Noting) -> None:
     host.grants = object()
     asking = Asking(host, claim(), (Sync(PATH),)).start()
     assert asking.answers == [host.grants]
-    assert asking.attempt.give_up() is False
+    assert asking.attempt.cancel() is False
     host.answer(None)
     assert asking.attempt.result() == "the end"
 
@@ -300,7 +300,7 @@ def test_a_pause_that_is_given_up_is_called_off(host: Noting) -> None:
     asking = Asking(host, Pause(0.7)).start()
     (pause,) = host.pauses
     assert not pause.off
-    assert asking.attempt.give_up(AcquireCancelled("enough", path=PATH))
+    assert asking.attempt.cancel(AcquireCancelled("enough", path=PATH))
     assert pause.off
 
 

@@ -25,7 +25,7 @@ ROOMS = ("testing", "cli")
 HARMLESS = {
     "_engine/keep.py _over": "a thread that brings an answer runs it",
     "_engine/session.py _turn": "the session's own thread runs it",
-    "_engine/session.py _beaten": "kazoo's thread brings the answer",
+    "_engine/session.py _on_heartbeat": "kazoo's thread brings the answer",
     "_engine/session.py _on_event": "kazoo's thread brings the event",
     "_engine/watches.py _go_on": "as in the two above",
     "_engine/watches.py _next": "as in the two above",

@@ -79,7 +79,7 @@ def test_the_next_in_the_queue_makes_nobody_step_back() -> None:
 
 def test_a_successor_that_is_gone_lets_the_next_lead() -> None:
     world = World("a", "b", "c")
-    world.attempts[2].give_up()
+    world.attempts[2].cancel()
     world.settle()
     world.leave("c")
     world.settle()
@@ -96,7 +96,7 @@ def test_one_that_goes_at_the_last_moment(who: int) -> None:
     while not any(isinstance(request, HandOver) for request in leader.sent):
         leader.serve()
         leader.deliver()
-    world.attempts[who].give_up()
+    world.attempts[who].cancel()
     world.server.expire(world.clients[who].session)
     world.settle()
     assert world.led == (["a", "c"] if who == 1 else ["a", "b"])

@@ -171,7 +171,7 @@ FREE = {
     "serve", "deliver", "advance", "reconnect", "hang_up", "job", "renew", "release", "bury",
     "land",
 }  # fmt: skip
-STRUCK = {"lose", "lose_late", "lose_slow", "expire", "give_up", "refuse", "chop", "fell"}
+STRUCK = {"lose", "lose_late", "lose_slow", "expire", "cancel", "refuse", "chop", "fell"}
 
 
 LENGTHY = pytest.mark.lengthy(

@@ -679,7 +679,7 @@ class TestGoingBack:
         assert not kazoo.handler.goes_back(90)
         assert not kazoo.handler.goes_back(0)
         assert kazoo.handler.goes_back(80)
-        kazoo.handler.give_up(80)
+        kazoo.handler.cancel(80)
         timeout = kazoo.handler.session_timeout
         assert timeout is not None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from zklock._engine.heartbeat import MOST, Beat, Heartbeat
+from zklock._engine.heartbeat import MOST, DueHeartbeat, Heartbeat
 from zklock._engine.lease import Lease
 
 T = 40.0
@@ -195,7 +195,7 @@ def least_left(
     """
     heart, lease = Heartbeat(), Lease(T, fraction)
     lease.connected(0.0)
-    under_way: deque[tuple[float, float, Beat]] = deque()  # answered at, sent at
+    under_way: deque[tuple[float, float, DueHeartbeat]] = deque()  # answered at, sent at
     now, left, answers = 0.0, math.inf, 0
     while now < until:
         while under_way and under_way[0][0] <= now:

@@ -14,7 +14,17 @@ import zklock
 from zklock import aio
 
 ROOT = Path(zklock.__file__).parent
-ROOMS = ["_ground", "_recipes", "_wire", "_kazoo", "_engine", "_locks", "_election", "_pool"]
+ROOMS = [
+    "_ground",
+    "_telemetry",
+    "_recipes",
+    "_wire",
+    "_kazoo",
+    "_engine",
+    "_locks",
+    "_election",
+    "_pool",
+]
 """From the ground up: a room imports those before it, and no other."""
 PURE = ["_election.candidate", "_election.observe"]
 """The recipes of elections."""

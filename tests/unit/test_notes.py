@@ -157,7 +157,7 @@ def released(world: World, at: int) -> Attempt[Any]:
     """Have a leader or a waiting member leave."""
     if world.members[at].granted:
         return Attempt(world.clients[at], lock.leave(world.members[at])).start()
-    world.attempts[at].give_up()
+    world.attempts[at].cancel()
     return world.attempts[at]
 
 
@@ -255,7 +255,7 @@ def test_too_much_for_one_node() -> None:
 
 def test_a_member_that_has_left_says_nothing() -> None:
     world = World("a", "b")
-    world.attempts[1].give_up()
+    world.attempts[1].cancel()
     world.settle()
     told = world.says(1, b"later")
     world.settle()

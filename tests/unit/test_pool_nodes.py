@@ -17,12 +17,12 @@ from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.nodes import WorkerRecord
 from zklock._recipes import steps
 from zklock._recipes.effects import (
+    AbandonCreate,
+    Cancelled,
     Create,
     Delete,
-    Disown,
     Failed,
     Failure,
-    GiveUp,
     List,
     Node,
     Pause,
@@ -277,8 +277,8 @@ def test_the_place_of_a_client_that_is_stopped_stays() -> None:
 def test_one_that_is_given_up_deletes_its_place_first() -> None:
     recipe = nodes._give_up_place(PLACE)
     next(recipe)
-    assert recipe.throw(GiveUp()) == READ
-    with pytest.raises(GiveUp):
+    assert recipe.throw(Cancelled()) == READ
+    with pytest.raises(Cancelled):
         recipe.send((FAILED[Failure.MISSING],))
 
 
@@ -322,7 +322,7 @@ def test_one_that_may_not_make_all_of_its_nodes_takes_the_others_along() -> None
     (create,) = next(recipe)
     recipe.send((Node(f"{create.prefix}0000000000", b"", 0, True),))
     assert recipe.send((denied,)) == (Sync(PLACES.owned), List(PLACES.owned))
-    assert isinstance(recipe.send((None, denied)), Disown)
+    assert isinstance(recipe.send((None, denied)), AbandonCreate)
     gone = deleted(recipe, recipe.send(None))
     assert [path.split("/")[2] for path in gone] == ["assigned"]
 
@@ -352,17 +352,17 @@ def test_a_worker_whose_node_was_deleted_begins_anew() -> None:
 def test_one_that_leaves_as_it_clears_up_does_not_begin_anew() -> None:
     """It is told to give up once. A worker that went on would be handed shards for ever."""
     worker = Attending()
-    batch = worker.recipe.throw(GiveUp())
+    batch = worker.recipe.throw(Cancelled())
     assert batch == worker.first
-    with pytest.raises(GiveUp):
+    with pytest.raises(Cancelled):
         worker.clears(batch)
     assert worker.left == [None]
 
 
 def test_nor_if_its_session_ends_then() -> None:
     worker = Attending()
-    worker.recipe.throw(GiveUp())
+    worker.recipe.throw(Cancelled())
     batch = worker.recipe.throw(SessionReplaced(None))
-    with pytest.raises(GiveUp):
+    with pytest.raises(Cancelled):
         worker.clears(batch)
     assert worker.left == [None]

@@ -30,12 +30,12 @@ from tests.unit.network import CLIENTS, Network, which
 from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names
 from zklock._recipes.effects import (
+    Cancelled,
     Claim,
     Create,
     Delete,
     Exists,
     Failure,
-    GiveUp,
     List,
     MakePath,
     Pause,
@@ -173,7 +173,7 @@ def test_whoever_gives_up_in_the_middle_wakes_only_the_one_behind() -> None:
     world.settle()
     for client in world.clients:
         client.sent.clear()
-    contenders[1].attempt.give_up()
+    contenders[1].attempt.cancel()
     world.settle()
     # The one behind looks again: that its blocker is gone does not make it the first.
     assert [sent(client) for client in world.clients] == [[], [Delete], [List, Watch, Watch], []]
@@ -224,7 +224,7 @@ def test_a_writer_that_has_become_a_reader_lets_readers_in() -> None:
     late = world.start(1, kind=names.Kind.READ)
     world.settle()
     assert late.waits, "it came after another writer"
-    another.attempt.give_up()
+    another.attempt.cancel()
     world.settle()
     assert late.outcome.stands
 
@@ -249,7 +249,7 @@ def test_a_create_whose_reply_is_lost(world: World, carried_out: int, state_firs
 @pytest.mark.parametrize("carried_out", [0, 1])
 def test_a_give_up_while_the_create_is_under_way(world: World, carried_out: int) -> None:
     contender = world.start()
-    assert contender.attempt.give_up()
+    assert contender.attempt.cancel()
     world.clients[0].lose_connection(carried_out=carried_out)
     assert contender.outcome is None
     world.settle()
@@ -311,7 +311,7 @@ def test_no_request_is_sent_while_the_connection_is_lost(world: World) -> None:
     client.lose_connection()
     contender = world.start()
     assert sent(client) == []
-    assert contender.attempt.give_up()
+    assert contender.attempt.cancel()
     assert client.attempts == 0  # nothing was sent, nothing is to be cleaned up
     world.settle()
     assert sent(client) == []
@@ -545,7 +545,7 @@ def test_a_give_up_while_an_error_is_being_cleaned_up_after(
     client.lose_connection()
     if reconnected:
         client.reconnect()
-    assert contender.attempt.give_up()
+    assert contender.attempt.cancel()
     world.settle()
     assert world.queue == []
     assert client.attempts == 0
@@ -574,8 +574,8 @@ def test_an_interrupt_while_the_first_batch_is_sent(world: World) -> None:
 def test_a_recipe_that_is_told_to_give_up_at_its_first_batch_sends_nothing() -> None:
     asked: Any = lock_recipe.acquire(World().entry())
     assert [type(request) for request in next(asked)] == [Create, List]
-    with pytest.raises(GiveUp):
-        asked.throw(GiveUp())
+    with pytest.raises(Cancelled):
+        asked.throw(Cancelled())
 
 
 def test_a_lost_create_is_looked_for_after_a_sync(world: World) -> None:
@@ -609,7 +609,7 @@ def test_data_that_change_while_the_create_is_under_way_are_told(world: World) -
 def test_whoever_leaves_removes_its_other_nodes_first_and_tidies_up_last(world: World) -> None:
     steps: list[tuple[str, bool]] = []
 
-    class Leaving(lock_recipe.Entry):
+    class ContextExit(lock_recipe.Entry):
         def before_leaving(self) -> Any:
             steps.append(("before", self.node in world.server.tree.nodes))
             yield from super().before_leaving()
@@ -618,7 +618,7 @@ def test_whoever_leaves_removes_its_other_nodes_first_and_tidies_up_last(world: 
             steps.append(("after", self.node in world.server.tree.nodes))
             yield from super().after_leaving()
 
-    entry = Leaving(PATH, b"me", names.Kind.EXCLUSIVE)
+    entry = ContextExit(PATH, b"me", names.Kind.EXCLUSIVE)
     client = world.clients[0]
     client.acquire(entry).start()
     world.settle()
@@ -635,8 +635,8 @@ def test_a_withdrawal_that_is_told_to_give_up_goes_on_and_tells_it_in_the_end(
     entry.node = f"{PATH}/{names.prefix(entry.kind, 'u')}0000000007"
     asked: Any = lock_recipe.leave(entry)
     assert next(asked) == (Delete(entry.node),)
-    assert asked.throw(GiveUp()) == (Delete(entry.node),)
-    with pytest.raises(GiveUp):
+    assert asked.throw(Cancelled()) == (Delete(entry.node),)
+    with pytest.raises(Cancelled):
         asked.send((None,))
 
 
@@ -708,7 +708,7 @@ def test_a_tidy_contender_that_was_not_granted_leaves_the_path(world: World) -> 
     entry = world.entry()
     entry.tidy = True
     attempt = world.clients[0].acquire(entry).start()
-    assert attempt.give_up()
+    assert attempt.cancel()
     world.settle()
     assert world.queue == []
     assert PATH in world.server.tree.nodes
@@ -802,15 +802,15 @@ class Faults(Network):
         return contender
 
     @rule(contender=contenders, interrupt=st.sampled_from([None] * 5 + [0, 1]))
-    def give_up(self, contender: Contender, interrupt: int | None) -> None:
+    def cancel(self, contender: Contender, interrupt: int | None) -> None:
         contender.gave_up = True
-        self.interruptible(contender, interrupt, contender.attempt.give_up)
+        self.interruptible(contender, interrupt, contender.attempt.cancel)
 
     @rule(contender=contenders)
     def give_up_in_the_middle_of_the_next_step(self, contender: Contender) -> None:
         """As if from another thread, which gets in between."""
         contender.gave_up = True
-        contender.client.on_batch = contender.attempt.give_up
+        contender.client.on_batch = contender.attempt.cancel
 
     @rule(contender=contenders, interrupt=st.sampled_from([None] * 5 + [0]))
     def release(self, contender: Contender, interrupt: int | None) -> None:

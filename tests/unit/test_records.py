@@ -21,7 +21,7 @@ from zklock.token import FencingToken
 MAKERS = {"log_fields", "_fields"}
 """``_fields``: a method that returns ``log_fields(…)`` with what its object knows."""
 
-PASSED_ON = "_engine/outbox.py"
+PASSED_ON = "_engine/deferred.py"
 """Logs later what another module has handed over, with its fields."""
 
 

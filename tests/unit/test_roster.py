@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from zklock._engine.roster import Differences, MembershipChange, Present
+from zklock._election.membership import Differences, MembershipChange, Present
 from zklock._recipes.effects import Node
 from zklock._recipes.follow import Folder
 

@@ -528,7 +528,7 @@ def test_who_gets_a_worn_out_permit_waits_until_the_last_one_is_given_back(world
     assert late.outcome.token > holder.outcome.token
 
 
-# Leaving.
+# ContextExit.
 
 
 @pytest.mark.parametrize("steps", range(9))
@@ -538,7 +538,7 @@ def test_whoever_gives_up_leaves_nothing(world: World, steps: int) -> None:
     for _ in range(steps):
         client.serve(2)
         client.deliver(2)
-    if taker.attempt.give_up():
+    if taker.attempt.cancel():
         assert taker.outcome is None
     else:
         taker.give_back()
@@ -555,7 +555,7 @@ def test_whoever_gives_up_while_it_waits_gives_its_permit_to_the_next() -> None:
     world.settle()
     assert big.waits
     assert small.waits
-    assert big.attempt.give_up()
+    assert big.attempt.cancel()
     world.settle()
     assert small.outcome.stands
     assert world.queue == []
@@ -960,9 +960,9 @@ class Faults(Network):
         return taker
 
     @rule(taker=takers)
-    def give_up(self, taker: Taker) -> None:
+    def cancel(self, taker: Taker) -> None:
         taker.gave_up = True
-        taker.attempt.give_up()
+        taker.attempt.cancel()
 
     @rule(taker=takers)
     def give_back(self, taker: Taker) -> None:

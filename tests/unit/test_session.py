@@ -410,9 +410,9 @@ class TestRest:
         world.latency = BEAT / 8
         for node in others:
             world.server.delete(node)
-        world.session._watchers.rouse(attempt)
+        world.session._watchers.near_head(attempt)
         world.deliver()
-        world.session.rest(attempt, own)
+        world.session.far_from_head(attempt, own)
         world.run(BEAT / 8)
         assert attempt.result().remaining() > LEASE - BEAT
 
@@ -482,7 +482,7 @@ class TestRest:
         attempt = self.waits(world)
         world.run(5 * TIMEOUT)
         with monkeypatch.context() as patch:
-            patch.setattr(world.session, "_beat", raises(MemoryError()))
+            patch.setattr(world.session, "_send_heartbeat", raises(MemoryError()))
             for node in others:
                 world.server.delete(node)
             with pytest.raises(MemoryError):
@@ -509,11 +509,11 @@ class TestRest:
         (own,) = world.session._watchers.far
         for node in others:
             world.server.delete(node)
-        world.session._watchers.rouse(attempt)
-        world.session.rest(attempt, own)
+        world.session._watchers.near_head(attempt)
+        world.session.far_from_head(attempt, own)
         world.latency = BEAT / 8
         world.deliver()
-        world.session.rest(attempt, own)
+        world.session.far_from_head(attempt, own)
         world.run(BEAT)
         assert attempt.result().held
         assert len(self.proofs_and_touches(world, TIMEOUT)[0]) in {9, 10}
@@ -521,17 +521,17 @@ class TestRest:
     def test_is_forgotten_with_what_is_watched(self, world: World, others: list[str]) -> None:
         attempt, watchers = self.waits(world), Watchers()
         watchers.put(attempt, others)
-        watchers.rest(attempt, others[1])
+        watchers.far_from_head(attempt, others[1])
         assert list(watchers.far) == others[1:]
         watchers.drop(attempt)
         assert not watchers.far
-        watchers.rest(attempt, others[1])
+        watchers.far_from_head(attempt, others[1])
         assert not watchers.far
 
     def test_leaves_nothing_behind(self, world: World, others: list[str]) -> None:
         attempt = self.waits(world)
         assert world.session._watchers.far
-        attempt.give_up(AcquireCancelled("it waits no more", path=PATH))
+        attempt.cancel(AcquireCancelled("it waits no more", path=PATH))
         world.run(BEAT)
         assert not world.session._watchers.far
 

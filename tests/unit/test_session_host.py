@@ -133,7 +133,7 @@ def test_what_a_transaction_did_not_make_is_not_claimed(world: World) -> None:
 def test_several_grants_are_given_back_in_one_transaction(world: World) -> None:
     grants = both(world)
     world.sent.clear()
-    world.session.let_go(*grants)
+    world.session.release_grants(*grants)
     assert list(world.session._nodes) == []
     assert world.session.grants(PATHS[0]) == world.session.grants(PATHS[1]) == []
     world.run()
@@ -263,7 +263,7 @@ def test_what_an_interrupted_release_has_ended_is_not_held(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.session, "let_go", interrupted)
+        patch.setattr(world.session, "release_grants", interrupted)
         with pytest.raises(KeyboardInterrupt):
             grant.abandon()
     assert world.session.grants(PATH) == []
@@ -463,7 +463,7 @@ def test_who_has_given_up_is_granted_nothing(world: World) -> None:
     leave = partial(lock_recipe.leave, entry_of(PATH))
     attempt = world.session.attempt(leave(), terms=GrantOptions(PATH, "me", Grant))
     claim = Claim(landed[0][0].path, token, leave)
-    attempt.give_up()
+    attempt.cancel()
     assert world.session.claim(attempt, claim) is None
     assert len(world.session.grants(PATH)) == 1
 
@@ -574,7 +574,7 @@ def test_those_that_wait_for_an_answer_go_on_with_the_next_connection(
     assert all(attempt.result().held for attempt in attempts)
 
 
-@pytest.mark.parametrize("which", ["_worker", "_callers"])
+@pytest.mark.parametrize("which", ["_worker", "_executor"])
 def test_nothing_is_acquired_if_threads_cannot_be_started(
     world: World, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -602,7 +602,7 @@ def test_a_grant_that_is_awaited_needs_no_thread_for_callbacks(
     def no_thread() -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(world.session._callers, "ready", no_thread)
+    monkeypatch.setattr(world.session._executor, "ready", no_thread)
     entry = lock_recipe.Entry(PATH, b"me", names.Kind.EXCLUSIVE)
     attempt = world._stand(entry, GrantOptions(PATH, "me", Awaited))
     world.run()
@@ -644,7 +644,7 @@ def test_what_is_over_is_forgotten(
 ) -> None:
     attempt = scene(world)
     assert attempt in kept(world.session)
-    attempt.give_up()
+    attempt.cancel()
     world.run()
     assert attempt not in kept(world.session)
 
@@ -663,7 +663,7 @@ def test_a_claim_whose_node_is_gone_is_made_again_with_another(world: World) -> 
 
 def test_a_node_that_nobody_uses_is_deleted(world: World) -> None:
     grant, other = world.acquire(), world.acquire("/other")
-    world.session.sweep(other.path)
+    world.session.delete_orphan(other.path)
     world.run()
     assert nodes(world) == [grant.path]
     assert nodes(world, "/other") == []
@@ -673,7 +673,7 @@ def test_a_node_that_nobody_uses_is_deleted(world: World) -> None:
 @pytest.mark.parametrize("late", [0.0, 0.5, 4.0, 50.0])
 def test_a_disowned_create_that_is_late_is_deleted(world: World, late: float) -> None:
     world.server.make_path(PATH)
-    world.session.disown(PATH, UUID)
+    world.session.abandon_create(PATH, UUID)
     world.run(late)
     assert world.client.client_id is not None
     world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", world.client.client_id[0])
@@ -688,7 +688,7 @@ def test_a_disowned_create_that_may_not_be_looked_for_now_is_deleted_later(world
     assert world.client.client_id is not None
     world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", world.client.client_id[0])
     world.server.denied.add(List)
-    world.session.disown(PATH, UUID)
+    world.session.abandon_create(PATH, UUID)
     world.run(2.0)
     assert len(nodes(world)) == 1
     world.server.denied.clear()
@@ -701,17 +701,17 @@ def test_creates_that_are_lost_at_the_same_time_are_looked_for_together(world: W
     world.server.make_path(PATH)
     uuids = [f"{number:032}" for number in range(100)]
     for uuid in uuids[:50]:
-        world.session.disown(PATH, uuid)
+        world.session.abandon_create(PATH, uuid)
     world.run(0.05)
     for uuid in uuids[50:]:
-        world.session.disown(PATH, uuid)
+        world.session.abandon_create(PATH, uuid)
     world.run(0.1)
     assert len(world.session._attempts) == 1
     assert len(world.requests(List)) == 1
     assert world.client.client_id is not None
     for uuid in uuids[::3]:
         world.server.create(f"{PATH}/_c_{uuid}-lock-", b"", world.client.client_id[0])
-    world.session.disown(PATH, UUID)  # later: it is looked for soon, too
+    world.session.abandon_create(PATH, UUID)  # later: it is looked for soon, too
     world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", world.client.client_id[0])
     world.run(0.2)
     assert nodes(world) == []
@@ -720,7 +720,7 @@ def test_creates_that_are_lost_at_the_same_time_are_looked_for_together(world: W
 
 def test_a_disowned_create_is_looked_for_in_vain_for_a_time(world: World) -> None:
     world.server.make_path(PATH)
-    world.session.disown(PATH, UUID)
+    world.session.abandon_create(PATH, UUID)
     world.run(max(LATENESS, LATE_TIMEOUTS * TIMEOUT))
     assert world.session._attempts
     world.run(LATENESS / 2)
@@ -729,7 +729,7 @@ def test_a_disowned_create_is_looked_for_in_vain_for_a_time(world: World) -> Non
 
 def test_a_disowned_create_is_forgotten_with_its_session(world: World) -> None:
     world.server.make_path(PATH)
-    world.session.disown(PATH, UUID)
+    world.session.abandon_create(PATH, UUID)
     world.run(1.0)
     world.server.expire(world.session._id or 0)
     world.disconnect()
@@ -742,7 +742,7 @@ def test_a_session_that_ends_before_the_first_look_keeps_no_later_look_away(
     world: World, how: str
 ) -> None:
     world.server.make_path(PATH)
-    world.session.disown(PATH, "1" * 32)
+    world.session.abandon_create(PATH, "1" * 32)
     world.run(0.05)
     world.server.expire(world.session._id or 0)
     if how == "the session ends":
@@ -751,7 +751,7 @@ def test_a_session_that_ends_before_the_first_look_keeps_no_later_look_away(
         world.stop()
         world.client.client_id = None
     world.connect()
-    world.session.disown(PATH, UUID)
+    world.session.abandon_create(PATH, UUID)
     assert world.client.client_id is not None
     world.server.create(f"{PATH}/_c_{UUID}-lock-", b"", world.client.client_id[0])
     world.run(0.2)
@@ -759,7 +759,7 @@ def test_a_session_that_ends_before_the_first_look_keeps_no_later_look_away(
 
 
 def test_a_disowned_create_is_forgotten_with_its_client(world: World) -> None:
-    world.session.disown(PATH, UUID)
+    world.session.abandon_create(PATH, UUID)
     world.run(1.0)
     world.stop()
     assert not world.session._attempts
@@ -783,7 +783,7 @@ def test_a_grant_is_given_back_when_the_interrupted_change_is_over(world: World)
 
 def test_an_interrupted_release_is_finished_once_and_no_other_grant_ends(world: World) -> None:
     released, interrupted, held = (world.acquire(path) for path in ("/a", "/b", "/c"))
-    given = world.session.let_go(released)
+    given = world.session.release_grants(released)
     interrupted._end_with(End(State.RELEASED))
     assert len(world.requests(Delete)) == 1
     for _ in range(2):
@@ -850,7 +850,7 @@ def test_heartbeats_that_fail_prove_nothing_and_errors_are_told(
 def ends(world: World) -> list[float]:
     """Return the list of the times at which the callers were told to end."""
     times: list[float] = []
-    world.session._callers.end = lambda: times.append(world.now)  # type: ignore[method-assign]
+    world.session._executor.end = lambda: times.append(world.now)  # type: ignore[method-assign]
     return times
 
 
@@ -933,14 +933,14 @@ def test_a_timeout_that_is_not_negotiated_is_given_or_taken_for_four_seconds(
     assert world.acquire().remaining() == pytest.approx(lease)
 
 
-# Callers that wait, and those who are told.
+# CallbackExecutor that wait, and those who are told.
 
 
 @pytest.mark.parametrize("awaited", [False, True])
 def test_who_waits_for_a_release_may_hear_the_answer(world: World, awaited: bool) -> None:
     grant = world.acquire()
     assert world.store.awaited == []
-    world.session.let_go(grant, **({"awaited": True} if awaited else {}))
+    world.session.release_grants(grant, **({"awaited": True} if awaited else {}))
     assert world.store.awaited == [(Delete(grant.path),)] * awaited
     world.run()
     assert nodes(world) == []
@@ -950,7 +950,7 @@ def test_a_release_that_is_put_off_is_heard_by_nobody_who_waits(world: World) ->
     grant = world.acquire()
     world.free = False
     with world.session.guard:
-        world.session.let_go(grant, awaited=True)
+        world.session.release_grants(grant, awaited=True)
         world.run()
     assert nodes(world) == []
     assert world.store.awaited == []
@@ -1384,7 +1384,7 @@ def test_a_worn_out_path_is_deleted_with_a_node_that_nobody_uses(world: World) -
     world.server.commit(Counted(PATH, names.RENEW_AT))
     node = world.server.create(f"{PATH}/_c_{'0' * 32}-lock-", b"", world.client.client_id[0])
     assert isinstance(node, str)
-    world.session.sweep(node)
+    world.session.delete_orphan(node)
     world.run()
     assert PATH not in world.server.tree.nodes
 
@@ -1395,12 +1395,12 @@ def test_a_forked_child_begins_with_nothing_to_do(world: World) -> None:
     grant = world.acquire(on_lost=lambda _: None)
     forgotten: list[Any] = []
     grant._forget_waiters = lambda: forgotten.append(grant)  # type: ignore[method-assign]
-    callers, world.free = session._callers, False
+    callers, world.free = session._executor, False
     with session.guard:
-        session._outbox.add(lambda: forgotten.append("the work of the parent"))
+        session._deferred.add(lambda: forgotten.append("the work of the parent"))
         session.after_fork()
         assert not session.interrupted
-    assert session._callers is not callers
+    assert session._executor is not callers
     world.free = True
     session.remaining()
     assert forgotten == [grant]

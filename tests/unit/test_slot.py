@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from tests.modes import examples
 from tests.unit.test_pool_states import CASES
-from zklock._engine.outcome import Outcome
+from zklock._engine import future
 from zklock._pool import slot
 from zklock._pool.runners import CannotRun, Task
 from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
@@ -45,13 +45,13 @@ class Grant:
         self._world = world
         self._loss: object = None
         self.ended = 0
-        self.answer: Outcome[None] = Outcome()
+        self.answer: future.Future[None] = future.Future()
 
     @property
     def held(self) -> bool:
         return self._loss is None and not self.ended
 
-    def _end(self) -> Outcome[None]:
+    def _end(self) -> future.Future[None]:
         self._world.did("release")
         works = [call for call in self._world.calls if call.grant is self]
         assert not works or self._world.slots.callbacks.stuck_after, "work still runs"
@@ -64,7 +64,7 @@ class Grant:
         return self.answer
 
 
-class Attempt(Outcome[Any]):
+class Attempt(future.Future[Any]):
     """An attempt; the test says how it ends, unless it is given up."""
 
     def __init__(self, world: World, slot: Slot) -> None:
@@ -73,7 +73,7 @@ class Attempt(Outcome[Any]):
         self.slot = slot
         self.given_up = False
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         self.given_up = True
         self._world.did("give up")
 

@@ -13,14 +13,14 @@ import pytest
 from tests.fakes import failure
 from zklock._recipes import names, steps
 from zklock._recipes.effects import (
+    AbandonCreate,
+    Cancelled,
     Delete,
     Depart,
-    Disown,
     Event,
     Exists,
     Failed,
     Failure,
-    GiveUp,
     List,
     Listing,
     Node,
@@ -85,7 +85,7 @@ def test_a_search_that_is_refused_says_so_and_not_that_there_is_no_node(answer: 
 def test_what_may_not_be_looked_for_is_looked_for_later() -> None:
     search: Any = steps.find(PATH, "u")
     next(search)
-    assert search.send((None, DENIED)) == Disown(PATH, "u")
+    assert search.send((None, DENIED)) == AbandonCreate(PATH, "u")
     with pytest.raises(AccessDenied):
         search.send(None)
 
@@ -119,7 +119,7 @@ def test_a_search_that_may_not_see_whose_the_node_is_says_so() -> None:
 def test_what_is_not_found_is_disowned(looked: Any) -> None:
     search: Any = steps.find(PATH, "u")
     next(search)
-    assert search.send(looked) == Disown(PATH, "u")
+    assert search.send(looked) == AbandonCreate(PATH, "u")
     assert end(search, None) is None
 
 
@@ -127,7 +127,7 @@ def test_a_node_of_another_session_is_disowned_too() -> None:
     search: Any = steps.find(PATH, "u")
     next(search)
     search.send((None, listing(3)))
-    assert search.send((node(3, mine=False),)) == Disown(PATH, "u")
+    assert search.send((node(3, mine=False),)) == AbandonCreate(PATH, "u")
     assert end(search, None) is None
 
 
@@ -136,7 +136,7 @@ def test_a_node_of_another_session_is_disowned_too() -> None:
 
 def settled(seconds: float, at: float) -> tuple[list[float], bool]:
     """Return the ages at which it is looked for, and whether the node of this age is deleted."""
-    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: seconds)
+    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: seconds)
     ages, age = list[float](), 0.0
     asked = next(recipe)
     with contextlib.suppress(StopIteration):
@@ -173,14 +173,14 @@ def test_a_late_create_is_deleted_at_the_next_look(at: float) -> None:
 
 @pytest.mark.parametrize("answer", [(OTHER, listing()), (None, DENIED)])
 def test_a_look_for_a_late_create_that_is_refused_is_not_the_last(answer: Any) -> None:
-    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: 60.0)
+    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: 60.0)
     next(recipe)
     recipe.send(None)
     assert isinstance(recipe.send(answer), Pause)
 
 
 def test_a_late_create_is_looked_for_once_if_it_is_late_for_no_longer() -> None:
-    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: steps.FIRST_LOOK)
+    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: steps.FIRST_LOOK)
     next(recipe)
     assert recipe.send(None) == SOUGHT
     end(recipe, (None, listing()))
@@ -188,7 +188,7 @@ def test_a_late_create_is_looked_for_once_if_it_is_late_for_no_longer() -> None:
 
 @pytest.mark.parametrize("there", [name(7, "v"), name(7)[3:], f"_x_{name(7)[3:]}"])
 def test_nothing_but_what_was_disowned_is_deleted(there: str) -> None:
-    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: 60.0)
+    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: 60.0)
     next(recipe)
     recipe.send(None)
     assert isinstance(recipe.send((None, Listing([there], EPOCH))), Pause)
@@ -196,7 +196,7 @@ def test_nothing_but_what_was_disowned_is_deleted(there: str) -> None:
 
 def test_a_timeout_that_grows_meanwhile_has_a_late_create_looked_for_longer() -> None:
     seconds = [1.0]
-    recipe: Any = steps.settle(PATH, lambda: ["u"], lambda: seconds[0])
+    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: seconds[0])
     asked, age = next(recipe), 0.0
     while age < 4.0:
         seconds[0] = 4.0
@@ -234,8 +234,8 @@ def test_who_gives_up_between_two_tries_leaves_and_is_told_so() -> None:
 
     leaving: Any = steps.persist(leave)
     assert next(leaving) == Pause(0.05)
-    with pytest.raises(GiveUp):
-        leaving.throw(GiveUp())
+    with pytest.raises(Cancelled):
+        leaving.throw(Cancelled())
     assert list(tries) == []
 
 
@@ -371,7 +371,7 @@ def test_which_number_wears_a_parent(sequence: int, worn: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "queue", "worn_out"),
+    ("mine", "queue", "exhausted"),
     [
         (0, [0], False),
         (names.EXHAUSTED_AT - 1, [names.EXHAUSTED_AT - 1], False),
@@ -381,8 +381,8 @@ def test_which_number_wears_a_parent(sequence: int, worn: bool) -> None:
         (0, [0, 1, -1], True),
     ],
 )
-def test_which_number_takes_no_grant(mine: int, queue: list[int], worn_out: bool) -> None:
-    assert steps.worn_out(parsed(mine), listing(*queue)) is worn_out
+def test_which_number_takes_no_grant(mine: int, queue: list[int], exhausted: bool) -> None:
+    assert steps.exhausted(parsed(mine), listing(*queue)) is exhausted
 
 
 def test_a_worn_out_parent_is_deleted_when_the_youngest_contender_is_gone() -> None:

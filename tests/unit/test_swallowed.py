@@ -21,10 +21,11 @@ import zklock
 from tests.contract.support import SOON
 from tests.unit.bytecodes import Bytecodes
 from zklock._election.threads import discard
-from zklock._engine import outcome, telling
-from zklock._engine.outcome import Outcome
+from zklock._engine import future
+from zklock._engine.future import Future
 from zklock._ground.clock import clock
 from zklock._kazoo.handler import Handler
+from zklock._telemetry import emit
 from zklock.fencing.file import _try_lock
 from zklock.testing import EmbeddedServer, embedded
 
@@ -208,18 +209,18 @@ def test_no_signal_strikes_another_thread(server: EmbeddedServer, ask: Ask) -> N
 
 @pytest.mark.parametrize(
     "look",
-    [partial(telling._withdrawn, began=0.0, now=clock), discard],
+    [partial(emit._withdrawn, began=0.0, now=clock), discard],
     ids=["told", "resigned"],
 )
 def test_what_strikes_while_an_outcome_is_looked_at_arrives(look: Callable[[Any], object]) -> None:
     """It was taken for the error of the attempt. A grant would then have been kept for nobody."""
-    attempt: Any = Outcome()
+    attempt: Any = Future()
     attempt._resolve(None, zklock.NoAnswer("/lock: no answer", path="/lock"))
     attempt.terms, attempt.told = None, False
     look(attempt)
 
     def strike(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_filename == outcome.__file__:
+        if event == "call" and frame.f_code.co_filename == future.__file__:
             raise Struck
 
     before = sys.getprofile()

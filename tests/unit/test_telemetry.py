@@ -25,10 +25,10 @@ from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import LossReason, telemetry
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
-from zklock._ground import telemetry as hub
-from zklock._ground.telemetry import Over, emit
 from zklock._recipes import semaphore
 from zklock._recipes.names import Kind
+from zklock._telemetry import subscriptions as hub
+from zklock._telemetry.subscriptions import Over, emit
 from zklock.fencing import MemoryGuard
 from zklock.telemetry import (
     Connected,
@@ -322,7 +322,7 @@ class TestSubscription:
 FORKS = """
 import json, os, threading
 from zklock import telemetry
-from zklock._ground.telemetry import emit
+from zklock._telemetry.subscriptions import emit
 
 told = []
 go, entered = threading.Event(), threading.Event()
@@ -423,7 +423,7 @@ class TestGrants:
         first, second = world.acquire(), world.ask_for()
         third = world.ask_for()
         world.run(1.0)
-        second.give_up()  # the third one hears of this
+        second.cancel()  # the third one hears of this
         world.run(4.0)
         assert third.heard is None
         world.disconnect()

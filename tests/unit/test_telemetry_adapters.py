@@ -24,9 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import zklock
 from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import LossReason
-from zklock._ground import telemetry as hub
 from zklock._ground.clock import clock
-from zklock._ground.telemetry import emit
+from zklock._telemetry import subscriptions as hub
+from zklock._telemetry.subscriptions import emit
 from zklock.cli.view.live import Look
 from zklock.cli.view.metrics import metrics
 from zklock.telemetry import (

@@ -12,14 +12,14 @@ from tests.fakes import Client, Counted, FakeGrant, Server, failure, outcome, se
 from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names, together
 from zklock._recipes.effects import (
+    AbandonCreate,
+    Cancelled,
     ClaimAll,
     CreateAll,
     Delete,
     DeleteAll,
-    Disown,
     Exists,
     Failure,
-    GiveUp,
     List,
     Listing,
     Node,
@@ -210,7 +210,7 @@ def test_giving_up_at_any_time_leaves_nothing(world: World, answers: int, held: 
     for _ in range(answers):
         world.client.serve()
         world.client.deliver()
-    mine = attempt.give_up(AcquireCancelled("cancelled"))
+    mine = attempt.cancel(AcquireCancelled("cancelled"))
     world.settle()
     if mine:
         with pytest.raises(AcquireCancelled):
@@ -328,7 +328,17 @@ def test_it_never_waits_for_anybody_and_watches_nothing() -> None:
         if len(choices) < 4:
             todo.extend((*choices, number) for number in range(count))
     assert played > 5000
-    assert asked_for == {CreateAll, List, ClaimAll, DeleteAll, Delete, Sync, Exists, Pause, Disown}
+    assert asked_for == {
+        CreateAll,
+        List,
+        ClaimAll,
+        DeleteAll,
+        Delete,
+        Sync,
+        Exists,
+        Pause,
+        AbandonCreate,
+    }
 
 
 def plays(choices: tuple[int, ...]) -> Iterator[tuple[Any, int]]:
@@ -346,7 +356,7 @@ def plays(choices: tuple[int, ...]) -> Iterator[tuple[Any, int]]:
             answer = answers[choice]
             go_on = recipe.throw if isinstance(answer, Exception) else recipe.send
             asked = go_on(answer)
-    except (StopIteration, GiveUp, ZkLockError):
+    except (StopIteration, Cancelled, ZkLockError):
         yield (), 0
     else:
         yield asked, len(answers_to(asked))
@@ -354,10 +364,10 @@ def plays(choices: tuple[int, ...]) -> Iterator[tuple[Any, int]]:
 
 def answers_to(asked: Any) -> list[Any]:
     """Return what may become of what a recipe asks for; an exception is thrown into it."""
-    ends: list[Any] = [GiveUp(), SessionReplaced(None), SessionReplaced(ClientClosed("closed"))]
+    ends: list[Any] = [Cancelled(), SessionReplaced(None), SessionReplaced(ClientClosed("closed"))]
     if isinstance(asked, ClaimAll):
         return [None, asked.claims]  # as grants
-    if isinstance(asked, Pause | Disown):
+    if isinstance(asked, Pause | AbandonCreate):
         return [None, *ends]
     failed = [tuple(failure(why, "/") for _ in asked) for why in Failure]
     free, queued = (tuple(result_of(each, before) for each in asked) for before in (False, True))

@@ -55,7 +55,7 @@ def test_a_use_is_given_up_once_however_often_that_is_repeated(client: Any, left
     moments = Moments()
     noted: dict[object, int] = {}
     at = 1
-    while moments.strike(lambda: lock._give_up_use(grant, noted), at):
+    while moments.strike(lambda: lock._abandon_use(grant, noted), at):
         at += 1
     assert at > 10
     assert uses(lock) == left

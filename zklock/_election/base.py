@@ -16,20 +16,17 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from zklock._election import observe as observe_recipe
 from zklock._election.candidate import Candidacy, successor
 from zklock._election.changes import TURN, Feed, Observed, Watched
-from zklock._engine import telling
+from zklock._election.membership import MembershipChange, MembershipFollower, Present
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
+from zklock._engine.future import Future
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.outcome import Outcome
 from zklock._engine.ports import Answer
-from zklock._engine.roster import MembershipChange, Present, Roster
 from zklock._engine.session import Session
 from zklock._engine.sessions import session_of
-from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.copy_error import copy_error
 from zklock._ground.groups import OF_LOSS, says_only
-from zklock._ground.happened import LeaderChanged
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
@@ -47,6 +44,8 @@ from zklock._recipes import (
 )
 from zklock._recipes.effects import Recipe
 from zklock._recipes.queries import Contender
+from zklock._telemetry import emit, subscriptions
+from zklock._telemetry.events import LeaderChanged
 from zklock.errors import (
     AcquireCancelled,
     LeaderStuck,
@@ -128,7 +127,7 @@ class Leading(GrantBase):
 L = TypeVar("L", bound=Leading)
 
 
-class _Over(Outcome[None]):
+class _Over(Future[None]):
     """The end of a term, for which others wait by the session's clock."""
 
     def __init__(self, session: Session) -> None:
@@ -345,13 +344,13 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         """Make a pending acquire raise ``AcquireCancelled``. From any thread."""
         pending = self._pending
         if pending is not None:
-            pending.give_up(AcquireCancelled(f"{self._path}: {why}", path=self._path))
+            pending.cancel(AcquireCancelled(f"{self._path}: {why}", path=self._path))
 
     def _leave_queue(self) -> None:
         """Have ``run`` not wait to be elected any more. From any thread."""
         queued = self._queued
         if queued is not None:
-            queued.give_up()
+            queued.cancel()
 
     def _stop_all(self) -> None:
         """Note that it is stopped for good; tell what is acquired, or is being acquired."""
@@ -435,7 +434,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         """Queue until elected; ``None`` if stopped before."""
         self._queued = attempt
         if self._stopping:  # a stop that comes later finds the attempt
-            attempt.give_up()
+            attempt.cancel()
         self._FRONT.begin(attempt)
         return await outcome(self._FRONT, attempt, None)
 
@@ -582,8 +581,8 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
             kind="election",
             asked_by=candidacy.asked_by,
         )
-        if telemetry.hooks:
-            candidacy.queued = telling.queued(terms, self._session.now)
+        if subscriptions.hooks:
+            candidacy.queued = emit.queued(terms, self._session.now)
         return self._session.attempt(
             lock_recipe.acquire(candidacy),
             recover=lambda: lock_recipe.leave(candidacy),
@@ -596,7 +595,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
         def tell(change: observe_recipe.LeaderChange) -> None:
             feed.put(change)
-            if telemetry.hooks and not change.same_leader:
+            if subscriptions.hooks and not change.same_leader:
                 leader = change.leader.identity if change.leader is not None else None
                 event = LeaderChanged(
                     at=self._session.now(),
@@ -605,7 +604,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
                     token=change.token,
                     gap=change.gap,
                 )
-                telemetry.emit(event)
+                subscriptions.emit(event)
             wake()
 
         attempt = self._session.attempt(observe_recipe.observe(self._path, tell))
@@ -613,7 +612,9 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[Contender]]:
         """Begin to observe who stands in the queue."""
-        roster = Roster(self._session, self._path, _queued, partial(_described, self._path), wake)
+        roster = MembershipFollower(
+            self._session, self._path, _queued, partial(_described, self._path), wake
+        )
         return Watched(self._path, roster.attempt, roster.take)
 
     async def _request_release(self, timeout: float | None) -> Contender | None:

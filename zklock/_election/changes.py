@@ -27,7 +27,7 @@ C = TypeVar("C")
 
 
 class Closing:
-    """Leaving ``with`` closes it."""
+    """ContextExit ``with`` closes it."""
 
     def close(self) -> None:
         """End it."""
@@ -131,7 +131,7 @@ class ChangesBase(Closing, Generic[C]):
         self._take = watched.take
         self._attempt = attempt = watched.attempt
         attempt.when_done(wake)
-        self._close = weakref.finalize(self, lambda: session.later(attempt.give_up))
+        self._close = weakref.finalize(self, lambda: session.later(attempt.cancel))
         self._close.atexit = False
         attempt.when_done(self._close.detach)  # the outcome may refer to this object
         self._FRONT.begin(attempt)
@@ -139,7 +139,7 @@ class ChangesBase(Closing, Generic[C]):
     def close(self) -> None:
         """End the iteration. A change that was not taken yet is dropped."""
         self._closed = True
-        self._attempt.give_up()
+        self._attempt.cancel()
 
     async def _next(self, timeout: float | None) -> C | None:
         check_thread("next()")

@@ -9,10 +9,10 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
 from zklock._election.changes import TURN, C, ChangesBase, Closing, Watch
+from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.callbacks import ran
-from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
 from zklock._ground.mutexes import Mutex
 from zklock._ground.records import log_fields
@@ -39,15 +39,15 @@ class Observer(Closing):
             self._attempt.start()
         except BaseException:
             try:
-                self._attempt.give_up()
+                self._attempt.cancel()
             finally:  # a second interrupt may have struck in it
-                self._attempt.give_up()
+                self._attempt.cancel()
             raise
 
     def close(self) -> None:
         """Make no more calls. A running call continues."""
         self._closed = True
-        self._attempt.give_up()
+        self._attempt.cancel()
 
     def _wake(self) -> None:
         with self._lock:

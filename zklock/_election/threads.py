@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any, Literal, overload
 
 from zklock._election.base import ElectionBase, Leading, Term
-from zklock._election.candidate import Candidacy
 from zklock._election.changes import TURN
+from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
 from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
 from zklock._engine.attempt import Attempt
@@ -24,16 +24,14 @@ from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantOptions
 from zklock._engine.ports import SessionPort
-from zklock._engine.roster import MembershipChange
-from zklock._engine.session import Session
 from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._ground.loss import Loss
 from zklock._ground.public import public
-from zklock._ground.telemetry import in_child
 from zklock._locks.grant import Attempting, Grant
 from zklock._recipes.effects import Claim
 from zklock._recipes.queries import Contender
+from zklock._telemetry.subscriptions import in_child
 from zklock.errors import LeaderStuck, LockLost, NotHeld, ZkLockError
 
 
@@ -71,16 +69,12 @@ class Leadership(Leading, Grant):
 class _Term(Term[Leadership]):
     """A leadership and its thread."""
 
-    def __init__(
-        self, leadership: Leadership, candidacy: Candidacy, session: Session, *, led: bool
-    ) -> None:
-        super().__init__(leadership, candidacy, session, led=led)
-        self.thread: threading.Thread | None = None
-        self._giver: dict[None, str] = {}  # one at most; setdefault() is one step
+    thread: threading.Thread | None = None
 
     def is_up_to(self, who: str) -> bool:
         """Whether it has to be given back by this one, who asks first or has asked first."""
-        return self._giver.setdefault(None, who) == who
+        first: str = self.__dict__.setdefault("_giver", who)  # one step
+        return first == who
 
 
 @public
@@ -427,7 +421,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     def _undo(self, attempt: Attempt[Leadership], term: _Term | None) -> None:
         """Give up, or have what has begun end."""
-        if attempt.give_up():
+        if attempt.cancel():
             return
         if term is None:
             attempt.when_done(lambda: discard(attempt))

@@ -26,22 +26,22 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from zklock._engine import attempt_state
 from zklock._engine.attempt_state import AttemptEvent, Stage
+from zklock._engine.future import Future
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.outcome import Outcome
 from zklock._engine.ports import SessionPort
 from zklock._engine.transition_table import IllegalStep
+from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
-from zklock._ground.strikes import may_strike
 from zklock._recipes.effects import (
+    AbandonCreate,
     Batch,
+    Cancelled,
     Claim,
     ClaimAll,
     Create,
     CreateAll,
-    Disown,
     Event,
     Failed,
-    GiveUp,
     Node,
     Pause,
     Recipe,
@@ -57,13 +57,13 @@ from zklock.errors import ZkLockError
 log = logging.getLogger("zklock")
 T = TypeVar("T")
 
-Asked: TypeAlias = Batch | Claim | ClaimAll | Wait | Pause | Disown
+Asked: TypeAlias = Batch | Claim | ClaimAll | Wait | Pause | AbandonCreate
 Advance: TypeAlias = Callable[[], Asked]
 """Advances the recipe; returns what it asks for next."""
 
 _WATCHING = (Watch, WatchList, WatchExists)  # made once: `A | B` makes an object at each evaluation
 
-_LEFT = (ZkLockError, GiveUp, SessionReplaced)
+_LEFT = (ZkLockError, Cancelled, SessionReplaced)
 """Errors with which a recipe ends after it has left. Any other may have kept it from leaving."""
 
 
@@ -72,9 +72,9 @@ class _Fate(Enum):
 
     ACCEPTED = auto()
     """It ends with the recipe's outcome, and cannot be given up any more."""
-    GIVEN_UP = auto()
+    CANCELLED = auto()
     """It was given up, and the recipe is not told yet."""
-    WITHDRAWN = auto()
+    TOLD = auto()
     """It was given up, and the recipe was told."""
 
 
@@ -114,7 +114,7 @@ class _Stay:
         self.call_off: Callable[[], object] | None = None
 
 
-class Attempt(Outcome[T], Generic[T]):
+class Attempt(Future[T], Generic[T]):
     """One run of a recipe; its outcome is what the recipe returns, or its error.
 
     ``recover`` makes the recipe that cleans up if an unexpected exception tears this one apart,
@@ -138,7 +138,7 @@ class Attempt(Outcome[T], Generic[T]):
     # Only the thread that handles news uses the following.
     _stage = Stage.NEW
     _stay: _Stay | None = None
-    _rests = 0  # how many answers in a row were "busy"
+    _backoffs = 0  # how many answers in a row were "busy"
     _events: tuple[_Fired, ...] = ()  # while the recipe did not wait
     _struck_by: BaseException | None = None  # whoever handled news
     _not_begun: BaseException | None = None  # struck whoever has started it
@@ -210,27 +210,30 @@ class Attempt(Outcome[T], Generic[T]):
 
         Without an end, do not sleep.
         """
-        heard, left = False, None
+        heard: Batch = ()
+        left = None
         while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
             stay = self._stay
             if stay is None or not isinstance(stay.asked, tuple):
                 break
             if not self._host.hear(stay.asked, left):
                 break
-            heard = True
-        return heard
+            heard = stay.asked
+        if heard and self._outcome and self._stay is not None and self._stay.asked is heard:
+            self._host.hear(heard, 0.0)  # something else has ended the wait: others read on
+        return bool(heard)
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
         return self._host.limit(seconds, wake)
 
-    def give_up(self, error: BaseException | None = None) -> bool:
+    def cancel(self, error: BaseException | None = None) -> bool:
         """Withdraw, unless it is too late; return whether this call did it.
 
         The outcome is there at once: ``error``, or ``None``. The withdrawal goes on in the
         background. May be called in a signal handler. If it is interrupted, it goes on there, too.
         """
-        mine = _Decision(_Fate.GIVEN_UP, error)
+        mine = _Decision(_Fate.CANCELLED, error)
         try:
             decision: _Decision = self.__dict__.setdefault("_decided", mine)
             if decision.fate is _Fate.ACCEPTED:
@@ -238,12 +241,12 @@ class Attempt(Outcome[T], Generic[T]):
             self._awaited = 0
             self._resolve(None, decision.error)
             if self._host.interrupted:
-                self._host.later(partial(self._tell, self._withdraw))
+                self._host.later(partial(self._tell, self._tell_cancelled))
             else:
-                self._tell(self._withdraw)
+                self._tell(self._tell_cancelled)
             return decision is mine
         except BaseException:
-            self._host.post(self._give_up_again)
+            self._host.post(self._cancel_again)
             raise
 
     def accept(self) -> bool:
@@ -301,7 +304,7 @@ class Attempt(Outcome[T], Generic[T]):
         except BaseException as error:
             me[0], self._struck_by = True, error
             self._host.post(self._mend)
-            if not isinstance(error, Exception) or may_strike():
+            if not isinstance(error, Exception) or may_be_interrupted():
                 raise
             log.exception("an acquire was interrupted; cleaning up", extra=log_fields())
 
@@ -326,12 +329,12 @@ class Attempt(Outcome[T], Generic[T]):
                 self._handling.clear()
         self._handle()
 
-    def _give_up_again(self) -> None:
+    def _cancel_again(self) -> None:
         decision = self._decided
         if decision is not None and decision.fate is not _Fate.ACCEPTED:
             self._make_again()
             self._resolve(None, decision.error)
-            self._tell(self._withdraw)
+            self._tell(self._tell_cancelled)
 
     def _end_unbegun(self) -> None:
         error, self._not_begun = self._not_begun, None
@@ -355,8 +358,8 @@ class Attempt(Outcome[T], Generic[T]):
             while going is not None:
                 asked = going()
                 decided = self._decided
-                if decided is not None and decided.fate is _Fate.GIVEN_UP:
-                    going = self._throw_give_up
+                if decided is not None and decided.fate is _Fate.CANCELLED:
+                    going = self._throw_cancelled
                 elif final is not None:
                     going = partial(self._recipe.throw, SessionReplaced(final))
                 else:
@@ -380,13 +383,13 @@ class Attempt(Outcome[T], Generic[T]):
                     events = (self._meaning(asked, fired) for fired in self._events)
                     answer, news = next(filter(None, events), None), AttemptEvent.WAITS
                     if answer is None and asked.far and asked.own is not None:
-                        self._host.rest(self, asked.own)
+                        self._host.far_from_head(self, asked.own)
                 case Claim():
                     answer, news = self._host.claim(self, asked), AttemptEvent.CLAIMS
                 case ClaimAll(claims):
                     return partial(self._recipe.send, self._host.claim_all(self, claims))
-                case Disown(path, uuid):
-                    self._host.disown(path, uuid)
+                case AbandonCreate(path, uuid):
+                    self._host.abandon_create(path, uuid)
                     return partial(self._recipe.send, None)
                 case Pause():
                     stay.call_off = self._host.pause(
@@ -431,19 +434,19 @@ class Attempt(Outcome[T], Generic[T]):
             # Nobody uses a node that was created by a batch which was given up.
             for request, result in zip(batch, results, strict=True):
                 if isinstance(request, Create) and isinstance(result, Node):
-                    self._host.sweep(result.path)
+                    self._host.delete_orphan(result.path)
                 elif isinstance(request, CreateAll) and not isinstance(result, Failed):
                     for path in result:
-                        self._host.sweep(path)
+                        self._host.delete_orphan(path)
         elif [result for result in results if isinstance(result, Failed) and result.busy]:
             self._stage = attempt_state.TABLE[self._stage, AttemptEvent.BUSY]
             stay.answered = True
             stay.call_off = self._host.pause(
-                backoff(self._rests), partial(self._tell, self._elapsed, stay, results)
+                backoff(self._backoffs), partial(self._tell, self._elapsed, stay, results)
             )
-            self._rests += 1
+            self._backoffs += 1
         else:
-            self._rests = 0
+            self._backoffs = 0
             stay.answered = True
             self._wake(AttemptEvent.ANSWERED, partial(self._recipe.send, results))
 
@@ -480,16 +483,18 @@ class Attempt(Outcome[T], Generic[T]):
             self.heard = fired.at
         return _event(wait, fired)
 
-    def _withdraw(self) -> None:
-        if self._decided is not None and self._decided.fate is _Fate.GIVEN_UP:
+    def _tell_cancelled(self) -> None:
+        if self._decided is not None and self._decided.fate is _Fate.CANCELLED:
             new = self._stage is Stage.NEW
-            self._wake(AttemptEvent.GIVEN_UP, self._recipe.__next__ if new else self._throw_give_up)
+            self._wake(
+                AttemptEvent.CANCELLED, self._recipe.__next__ if new else self._throw_cancelled
+            )
 
-    def _throw_give_up(self) -> Asked:
+    def _throw_cancelled(self) -> Asked:
         """Tell the recipe to give up. It is told once."""
         assert self._decided is not None
-        self._decided = _Decision(_Fate.WITHDRAWN, self._decided.error)
-        return self._recipe.throw(GiveUp())
+        self._decided = _Decision(_Fate.TOLD, self._decided.error)
+        return self._recipe.throw(Cancelled())
 
     def _end(self, news: AttemptEvent, value: Any, error: BaseException | None) -> None:
         """End with the recipe's outcome, unless it was given up."""

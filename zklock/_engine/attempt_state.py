@@ -1,7 +1,7 @@
 """The life of an attempt: its stages, its news, and the one table of what news does when.
 
 ``RUNNING`` is passed through: a thread runs the recipe until it asks for something, or is over.
-News from outside waits in the mailbox until then. So it meets an attempt in any other stage.
+News from outside waits until then. So it meets an attempt in any other stage.
 
 The same news may be of use in one stage, and come too late in another: then the stage stays.
 docs/design.md shows the table.
@@ -26,7 +26,7 @@ class Stage(StrEnum):  # a StrEnum is hashed faster than an Enum, and every step
     """A batch waits unsent for the connection."""
     BATCH = "batch"
     """A batch is under way."""
-    REST = "rest"
+    BACKOFF = "backoff"
     """ZooKeeper has asked for patience: the recipe gets the answer after a pause."""
     CLAIM = "claim"
     """It waits for a live lease."""
@@ -56,7 +56,7 @@ class AttemptEvent(StrEnum):
     """There can be no lease."""
     WATCHED = "watched"
     """Something has happened to a watched node."""
-    GIVEN_UP = "given up"
+    CANCELLED = "cancelled"
     SESSION_GONE = "session gone"
     """The session is gone; another one will come."""
     CLIENT_OVER = "client over"
@@ -74,14 +74,14 @@ class AttemptEvent(StrEnum):
 
 def _table() -> dict[tuple[Stage, AttemptEvent], Stage]:
     # What comes too late, or is kept for later, changes no stage. Only a start needs a new attempt.
-    suspended = {Stage.PARKED, Stage.BATCH, Stage.REST, Stage.CLAIM, Stage.WAIT, Stage.PAUSE}
+    suspended = {Stage.PARKED, Stage.BATCH, Stage.BACKOFF, Stage.CLAIM, Stage.WAIT, Stage.PAUSE}
     late = {
         AttemptEvent.ANSWERED_LATE,
         AttemptEvent.CONNECTED,
         AttemptEvent.LEASE_LIVE,
         AttemptEvent.REFUSED,
         AttemptEvent.WATCHED,
-        AttemptEvent.GIVEN_UP,
+        AttemptEvent.CANCELLED,
         AttemptEvent.SESSION_GONE,
         AttemptEvent.CLIENT_OVER,
     }
@@ -89,12 +89,12 @@ def _table() -> dict[tuple[Stage, AttemptEvent], Stage]:
     table |= {(stage, AttemptEvent.SESSION_GONE): Stage.RUNNING for stage in suspended}
     table |= {(stage, AttemptEvent.CLIENT_OVER): Stage.RUNNING for stage in suspended}
     # A batch that is under way is not interrupted: its answer may say what has to be withdrawn.
-    withdraws = suspended - {Stage.BATCH, Stage.REST}
-    table |= {(stage, AttemptEvent.GIVEN_UP): Stage.RUNNING for stage in withdraws}
+    withdraws = suspended - {Stage.BATCH, Stage.BACKOFF}
+    table |= {(stage, AttemptEvent.CANCELLED): Stage.RUNNING for stage in withdraws}
     table |= {(stage, AttemptEvent.INTERRUPTED): Stage.OVER for stage in Stage}
     return table | {
         (Stage.NEW, AttemptEvent.START): Stage.RUNNING,
-        (Stage.NEW, AttemptEvent.GIVEN_UP): Stage.RUNNING,
+        (Stage.NEW, AttemptEvent.CANCELLED): Stage.RUNNING,
         (Stage.NEW, AttemptEvent.SESSION_GONE): Stage.NEW,
         (Stage.NEW, AttemptEvent.CLIENT_OVER): Stage.RUNNING,
         (Stage.RUNNING, AttemptEvent.SENDS): Stage.BATCH,
@@ -105,8 +105,8 @@ def _table() -> dict[tuple[Stage, AttemptEvent], Stage]:
         (Stage.RUNNING, AttemptEvent.ENDS): Stage.OVER,
         (Stage.PARKED, AttemptEvent.CONNECTED): Stage.RUNNING,
         (Stage.BATCH, AttemptEvent.ANSWERED): Stage.RUNNING,
-        (Stage.BATCH, AttemptEvent.BUSY): Stage.REST,
-        (Stage.REST, AttemptEvent.ELAPSED): Stage.RUNNING,
+        (Stage.BATCH, AttemptEvent.BUSY): Stage.BACKOFF,
+        (Stage.BACKOFF, AttemptEvent.ELAPSED): Stage.RUNNING,
         (Stage.CLAIM, AttemptEvent.LEASE_LIVE): Stage.RUNNING,
         (Stage.CLAIM, AttemptEvent.REFUSED): Stage.RUNNING,
         (Stage.WAIT, AttemptEvent.WATCHED): Stage.RUNNING,

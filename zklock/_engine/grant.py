@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zklock._engine import grant_state
-from zklock._engine.bodies import Bodied, Left, Uses
 from zklock._engine.callbacks import check_callback
+from zklock._engine.contexts import GrantContext, Left, Uses
 from zklock._engine.grant_state import State, Step
 from zklock._engine.ports import Answer, SessionPort
 from zklock._engine.script import Front
@@ -18,10 +18,10 @@ from zklock._ground.cached_property import cached_property
 from zklock._ground.clock import check_timeout
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.records import log_fields
-from zklock._ground.telemetry import Over
 from zklock._kazoo.loops import check_thread
 from zklock._recipes import queries, steps
 from zklock._recipes.effects import Claim, Recipe
+from zklock._telemetry.subscriptions import Over
 from zklock.errors import LockLost, NotHeld
 from zklock.token import FencingToken
 
@@ -65,7 +65,7 @@ class End:
     loss: Loss | None = None
 
 
-class Losable(Bodied):
+class Losable(GrantContext):
     """What may be lost, and tells of it."""
 
     _AWAITS: ClassVar[bool] = False
@@ -276,12 +276,12 @@ class GrantBase(Losable):
         if uses is not None:
             uses._note_use(self, left)
 
-    def _give_up_use(self, left: Left) -> None:
+    def _abandon_use(self, left: Left) -> None:
         uses = self._terms.uses
         if uses is None:
             self.abandon()
         else:
-            uses._give_up_use(self, left)
+            uses._abandon_use(self, left)
 
     @property
     def _state(self) -> State:
@@ -306,7 +306,7 @@ class GrantBase(Losable):
         try:
             if not self.held or not self._end_with(end):
                 raise self._why_not()
-            return self._keeper.let_go(self, awaited=awaited)
+            return self._keeper.release_grants(self, awaited=awaited)
         except BaseException:
             self._keeper.post(finish)
             raise
@@ -369,7 +369,7 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     try:
         _set_ends(ends)
         mine = _ended_by(ends)
-        answer = keeper.let_go(*mine, awaited=front.hears()) if mine else None
+        answer = keeper.release_grants(*mine, awaited=front.hears()) if mine else None
     except BaseException:
         keeper.post(finish)
         raise

@@ -49,7 +49,7 @@ HUNG = 1 / 3
 """The part of the session timeout after which a server counts as hung."""
 
 
-class Beat(NamedTuple):
+class DueHeartbeat(NamedTuple):
     """A heartbeat to send: its number, and whether it proves that the session lives."""
 
     number: int
@@ -84,7 +84,7 @@ class Heartbeat:
 
     def take(
         self, now: float, timeout: float, *, sends: bool, held: bool, proves: bool
-    ) -> Beat | None:
+    ) -> DueHeartbeat | None:
         """Return a heartbeat to send now, or ``None``.
 
         ``sends`` is whether one can be sent now. ``held`` is whether something is held. ``proves``
@@ -99,7 +99,7 @@ class Heartbeat:
         self._under_way[number] = now
         if not proves:
             self._touches.add(number)
-        return Beat(number, proves)
+        return DueHeartbeat(number, proves)
 
     def answered(self, number: int, now: float, timeout: float) -> None:
         """Note an answer; one to a forgotten heartbeat counts for nothing."""

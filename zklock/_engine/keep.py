@@ -25,17 +25,16 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TypeAlias
 
-from zklock._engine import telling
 from zklock._engine.attempt import Attempt
+from zklock._engine.future import Future
 from zklock._engine.grant import End, GrantBase, GrantOptions
 from zklock._engine.grant_state import State
-from zklock._engine.outcome import Outcome
 from zklock._engine.session import Session
-from zklock._ground import telemetry
 from zklock._ground.copy_error import copy_error
-from zklock._ground.strikes import may_strike
+from zklock._ground.interrupts import may_be_interrupted
 from zklock._recipes.effects import Claim
 from zklock._recipes.keep import watch_queue
+from zklock._telemetry import emit, subscriptions
 
 MOST_SKIPPED = 64
 """Where others are found at each first look, at most so many releases go by without a look."""
@@ -49,7 +48,7 @@ Contend: TypeAlias = "Callable[[Place, bool], Attempt[object]]"
 """``contend(place, patient)`` makes a contender for a place; it is not started."""
 
 
-class Waiter(Outcome[GrantBase | None]):
+class Waiter(Future[GrantBase | None]):
     """An acquire in a place; whoever asks uses it as an attempt.
 
     ``patient``: whether it waits if the lock is not free.
@@ -82,12 +81,12 @@ class Waiter(Outcome[GrantBase | None]):
 
     def start(self, *, awaited: bool = False) -> Waiter:
         """Take a place; return without waiting."""
-        if telemetry.hooks:
-            telling.begun(self, self._session.now)
+        if subscriptions.hooks:
+            emit.begun(self, self._session.now)
         _join(self._session, self._key, self)
         return self
 
-    def give_up(self, error: BaseException | None = None) -> bool:
+    def cancel(self, error: BaseException | None = None) -> bool:
         """Leave, unless it is too late; return whether this call did it."""
         mine = object()
         decided = self.__dict__.setdefault("_decided", mine)
@@ -130,7 +129,7 @@ class Kept:
         """End what watches the queue, and the alarm."""
         self.call_off()
         if self.looks is not None:
-            self.looks.give_up()
+            self.looks.cancel()
 
 
 class Place:
@@ -164,8 +163,8 @@ class Place:
                 if kept is None or self._waiters or not self._free(kept):
                     return None
                 grant = self._grant(kept, terms)
-                if telemetry.hooks:
-                    telling.granted_again(grant, self._session.now())
+                if subscriptions.hooks:
+                    emit.granted_again(grant, self._session.now())
                 return grant
         except BaseException:
             self._session.post(rebuild)
@@ -221,8 +220,8 @@ class Place:
                     return False
                 kept.idle = now = self._session.now()
                 due = due or now + grant._terms.keep < kept.timed
-                if telemetry.hooks:  # with the guard, as the next grant is told of
-                    telling.released(grant, now)
+                if subscriptions.hooks:  # with the guard, as the next grant is told of
+                    emit.released(grant, now)
             else:
                 self._skip -= bool(self._skip and not kept.asked)
                 self._kept = None
@@ -235,8 +234,8 @@ class Place:
     def _idle(self, grant: GrantBase) -> None:
         """Note that a grant was given back by a signal handler."""
         with self._session.guard:
-            if telemetry.hooks:
-                telling.released(grant, self._session.now())
+            if subscriptions.hooks:
+                emit.released(grant, self._session.now())
             if self._kept is not None and self._kept.grant is grant:
                 self._kept.idle = self._session.now()
         self._go_on()
@@ -327,7 +326,7 @@ class Place:
             return partial(self._begin, contender, partial(self._over, contender))
         if not self._waiters and contender is not None and not self._withdrawn:
             self._withdrawn = True
-            return contender.give_up
+            return contender.cancel
         empty = not self._waiters and contender is None and kept is None
         if empty and self._session.places.get(self._key) is self:
             del self._session.places[self._key]
@@ -358,7 +357,7 @@ class Place:
                 grant = self._grant(kept, waiter.terms)
                 waiter.made = (grant,)
                 self._handed.append((waiter, grant))
-                if telemetry.hooks:
+                if subscriptions.hooks:
                     self._session.tell_granted(waiter, grant)
                 return True
         return False
@@ -376,7 +375,7 @@ class Place:
 
     def _begin(self, attempt: Attempt[object], over: Callable[[], object]) -> None:
         """Start an attempt of the place's own, on a thread that no interrupt strikes."""
-        if may_strike():
+        if may_be_interrupted():
             self._session.later(partial(self._begin, attempt, over))
             return
         attempt.when_done(over)
@@ -458,7 +457,7 @@ class Place:
                 if grant is None or (grant._ended and kept.idle is None):
                     kept.idle = self._session.now()
         if contender is not None:
-            contender.give_up()
+            contender.cancel()
         self._go_on()
 
 

@@ -33,7 +33,7 @@ class Pending(Answer, Protocol):
     def start(self, *, awaited: bool = False) -> Answer:
         """Begin; return without waiting. ``awaited``: this thread is about to wait."""
 
-    def give_up(self, error: BaseException | None = None) -> bool:
+    def cancel(self, error: BaseException | None = None) -> bool:
         """Withdraw, unless it is too late; return whether this call did it."""
 
 
@@ -114,7 +114,7 @@ class SessionPort(Transport, Protocol):
     def watch(self, attempt: Any, paths: Iterable[str]) -> None:
         """Report watch events on these paths to the attempt from now on, and on no others."""
 
-    def rest(self, attempt: Any, own: str) -> None:
+    def far_from_head(self, attempt: Any, own: str) -> None:
         """Note that the turn of the node ``own`` is far, until a deletion, a watch or a claim."""
 
     def claim(self, attempt: Any, claim: Claim) -> Any:
@@ -126,11 +126,11 @@ class SessionPort(Transport, Protocol):
     def claim_all(self, attempt: Any, claims: tuple[Claim, ...]) -> Any:
         """Return a tuple of the grants if the lease is live and all may be made; else ``None``."""
 
-    def sweep(self, node: str) -> None:
+    def delete_orphan(self, node: str) -> None:
         """Delete a node that nobody uses."""
 
-    def disown(self, path: str, uuid: str) -> None:
-        """Delete the contender with this name, should it be made later; see ``Disown``."""
+    def abandon_create(self, path: str, uuid: str) -> None:
+        """Delete the contender with this name, should it be made later; see ``AbandonCreate``."""
 
     # For grants.
 
@@ -144,7 +144,7 @@ class SessionPort(Transport, Protocol):
     def notify(self, calls: list[Callable[[], object]]) -> None:
         """Run users' callbacks on threads of the library."""
 
-    def let_go(self, *grants: Any, awaited: bool = False) -> Answer:
+    def release_grants(self, *grants: Any, awaited: bool = False) -> Answer:
         """Give grants back to ZooKeeper, with as many tries as it takes; several together.
 
         ``awaited``: this thread is about to wait for the answer.

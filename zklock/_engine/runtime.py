@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from zklock._engine.callers import Callers, Calls
+from zklock._engine.callback_executor import CallbackExecutor, Calls
 from zklock._engine.ports import Transport
 from zklock._engine.timed_thread import Job, TimedThread
 from zklock._ground.clock import clock as real_clock
@@ -36,7 +36,7 @@ class Thread(Protocol):
 
 
 class Calling(Protocol):
-    """Runs users' callbacks (see ``Callers``)."""
+    """Runs users' callbacks (see ``CallbackExecutor``)."""
 
     def ready(self) -> None:
         """Start the threads for later callbacks; ``RuntimeError`` if they cannot be started."""
@@ -75,7 +75,7 @@ class Runtime:
 
     clock: Callable[[], float] = real_clock
     thread: Callable[[str, Callable[[], float | None]], Thread] = field(default=TimedThread)
-    callers: Callable[[], Calling] = field(default=Callers)
+    callers: Callable[[], Calling] = field(default=CallbackExecutor)
     store: OpenStore = field(default=open_store)
     limit: Limit = field(default=real_limit)
 

@@ -57,10 +57,10 @@ class Front(ABC):
         limit = session.timeout if timeout is None else timeout
         attempt = session.attempt(queries.retry_on_new_session(make))
         try:
-            if not await self.finished(attempt.start(), limit) and attempt.give_up():
+            if not await self.finished(attempt.start(), limit) and attempt.cancel():
                 raise NoAnswer(f"{path}: ZooKeeper did not answer within {limit:g} s", path=path)
             result: R = attempt.result()
             return result
         except BaseException:
-            attempt.give_up()
+            attempt.cancel()
             raise

@@ -10,16 +10,16 @@ events, and what is left to do after a change. They share one lock, the guard.
 
 The guard protects all state. The code that has the guard only changes state: it does not block,
 sends nothing, starts no thread, logs nothing, and calls nothing of the user's. What follows from a
-change waits in the outbox until the guard is free. The following always holds when the guard is
+change is deferred until the guard is free. The following always holds when the guard is
 free:
 
 1. A grant is on nodes of the present session only: ``_id`` is the owner of each of them.
 2. A grant is taken out of the nodes only after it is over: it was let go, or its loss was noted.
-   Then telling its holder and deleting its nodes is in the outbox: an interrupt loses neither.
+   Then telling its holder and deleting its nodes is deferred: an interrupt loses neither.
 3. A lease that is over stays over for the grants of that time. ``_late`` is set until all of them
    are noted as lost; meanwhile no proof counts, and nothing is granted.
-4. The outbox is emptied by whoever has changed something, before it returns; after an interrupt, by
-   the next one.
+4. What is deferred is done by whoever has changed something, before it returns; after an
+   interrupt, by the next one.
 5. An attempt awaits the lease from its claim until ``lease_live()``, ``refused()`` or its leaving.
 """
 
@@ -33,31 +33,21 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from zklock._engine import telling
 from zklock._engine.attempt import Attempt
+from zklock._engine.deferred import Deferred
 from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.heartbeat import HUNG, LATE, Beat, Heartbeat
+from zklock._engine.heartbeat import HUNG, LATE, DueHeartbeat, Heartbeat
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
 from zklock._engine.nodes import OwnNode, OwnNodes
-from zklock._engine.outbox import Outbox
 from zklock._engine.ports import Answer
 from zklock._engine.runtime import Runtime, Thread
 from zklock._engine.watches import HeldWatches, Watchers, asked_of
-from zklock._ground import telemetry
 from zklock._ground.copy_error import copy_error
-from zklock._ground.happened import (
-    Connected,
-    HeartbeatAnswered,
-    HeartbeatLate,
-    HeartbeatSent,
-    Proof,
-    SessionEnded,
-)
+from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.records import Fields, log_fields
-from zklock._ground.strikes import may_strike
 from zklock._kazoo import states
 from zklock._kazoo.client import Kazoo, closed_error, forked_error
 from zklock._kazoo.client_state import WireObserver
@@ -81,6 +71,15 @@ from zklock._recipes.effects import (
     Node,
     Recipe,
     Sync,
+)
+from zklock._telemetry import emit, subscriptions
+from zklock._telemetry.events import (
+    Connected,
+    HeartbeatAnswered,
+    HeartbeatLate,
+    HeartbeatSent,
+    Proof,
+    SessionEnded,
 )
 from zklock.errors import WouldDeadlock, ZkLockError
 
@@ -130,7 +129,7 @@ class Session(NotCopyable, WireObserver):
         self._clock = runtime.clock
         self._worker = runtime.thread("zklock-session", self._turn)
         self.post = self._worker.post
-        self._callers = runtime.callers()
+        self._executor = runtime.callers()
         self._store = runtime.store(
             client,
             self._on_event,
@@ -147,21 +146,23 @@ class Session(NotCopyable, WireObserver):
         self._held_watches = HeldWatches(
             self._nodes, lambda: self.guard, self._store.send_batch, self._read
         )
-        self._outbox = Outbox()
+        self._deferred = Deferred()
         self.places: dict[Hashable, Any] = {}  # of kept locks; see ``keep``
         self._attempts: dict[Attempt[Any], None] = {}
         self._parked: dict[Attempt[Any], None] = {}
         self._resuming = False  # some go on, and others after the answer that is under way
         self._awaiting_lease: dict[Attempt[Any], str] = {}  # to the node that each claims
-        self._disowned: dict[str, list[str]] = {}  # by path: those that nobody looks for yet
+        self._abandoned_creates: dict[
+            str, list[str]
+        ] = {}  # by path: those that nobody looks for yet
         # Whether heartbeats can work: they need read permission on the session's own nodes.
         self._readable = not client.default_acl
-        self._epochs = telling.Epochs()
+        self._epochs = emit.Epochs()
         self._late = False  # the lease is over, and the losses are not all noted
         self._proved_at = -math.inf  # when the newest answered proof was sent
         self._proof_sent = -math.inf  # the newest heartbeat that is one
-        self._rested_at = -math.inf  # the newest heartbeat that is none, although there are nodes
-        self._roused_at = -math.inf  # a grant waits for a proof that was sent then or later
+        self._touched_at = -math.inf  # the newest heartbeat that is none, although there are nodes
+        self._near_head_at = -math.inf  # a grant waits for a proof that was sent then or later
         self._forked = False
         self._idle = True  # the worker sleeps until it is woken
         self._turned_at = -math.inf
@@ -253,8 +254,8 @@ class Session(NotCopyable, WireObserver):
     ) -> Attempt[Any]:
         """Return an attempt at a recipe on this session; it is not started yet."""
         attempt: Attempt[Any] = Attempt(self, what, recover=recover, terms=terms, joint=joint)
-        if telemetry.hooks and terms is not None and terms.place is None:
-            telling.begun(attempt, self._clock)
+        if subscriptions.hooks and terms is not None and terms.place is None:
+            emit.begun(attempt, self._clock)
         return attempt
 
     # For grants.
@@ -264,7 +265,7 @@ class Session(NotCopyable, WireObserver):
         if self._forked:
             with self.guard:
                 self._lose(self._nodes, LossReason.FORKED)
-            self._outbox.send()
+            self._deferred.run()
             return 0.0
         left = self._lease.end - self._clock()
         if left > 0 and not self._late:
@@ -275,7 +276,7 @@ class Session(NotCopyable, WireObserver):
         else:
             with self.guard:
                 self._lapse()
-            self._outbox.send()
+            self._deferred.run()
         return 0.0
 
     @property
@@ -285,31 +286,31 @@ class Session(NotCopyable, WireObserver):
 
     def notify(self, calls: list[Callable[[], object]]) -> None:
         """Run users' callbacks, in order, on threads that exist for them. Takes no lock."""
-        self._callers.run(calls)
+        self._executor.run(calls)
         if self._forked:
-            self._callers.end()  # a child that was forked on another thread ends with its threads
+            self._executor.end()  # a child that was forked on another thread ends with its threads
 
-    def let_go(self, *grants: GrantBase, awaited: bool = False) -> Answer:
+    def release_grants(self, *grants: GrantBase, awaited: bool = False) -> Answer:
         """Give grants back to ZooKeeper, with as many tries as it takes.
 
         Several of them are given back together: each must be ``alone`` (see ``Claim``).
         ``awaited``: this thread is about to wait for the answer.
         """
-        if telemetry.hooks:
+        if subscriptions.hooks:
             for grant in grants:
-                telling.released(grant, self._clock())
+                emit.released(grant, self._clock())
         give_back = grants[0]._give_back
         if len(grants) > 1:
             nodes, each = zip(*((grant.path, grant._give_back) for grant in grants), strict=True)
             give_back = partial(together.give_back, nodes, each)
         attempt = self.attempt(give_back(), recover=give_back)
         if self.interrupted:
-            self.later(partial(self._begin_to_let_go, attempt, grants, awaited=False))
+            self.later(partial(self._begin_release, attempt, grants, awaited=False))
         else:
-            self._begin_to_let_go(attempt, grants, awaited=awaited)
+            self._begin_release(attempt, grants, awaited=awaited)
         return attempt
 
-    def _begin_to_let_go(
+    def _begin_release(
         self, attempt: Attempt[None], grants: Iterable[GrantBase], *, awaited: bool
     ) -> None:
         with self.guard:
@@ -323,7 +324,7 @@ class Session(NotCopyable, WireObserver):
         """Give back grants whose release was interrupted: those that ended, and were not let go."""
         for grant in grants:
             if grant.released and not grant._release_begun:
-                self.let_go(grant)
+                self.release_grants(grant)
 
     def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
         """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""
@@ -332,7 +333,7 @@ class Session(NotCopyable, WireObserver):
         else:
             with self.guard:
                 self._lose(grant._paths, LossReason.NODE_DELETED)
-            self._outbox.send()
+            self._deferred.run()
 
     # For attempts.
 
@@ -363,7 +364,7 @@ class Session(NotCopyable, WireObserver):
             try:
                 self._worker.ready()
                 if not terms.grant._AWAITS:
-                    self._callers.ready()
+                    self._executor.ready()
             except RuntimeError as error:
                 raise ZkLockError(
                     f"{terms.lock_path}: cannot acquire: no threads can be started to watch the "
@@ -460,10 +461,10 @@ class Session(NotCopyable, WireObserver):
         with self.guard:
             self._watchers.put(attempt, paths)
 
-    def rest(self, attempt: Attempt[Any], own: str) -> None:
+    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
         """Note that the turn of the node ``own`` is far, until a deletion, a watch or a claim."""
         with self.guard:
-            self._watchers.rest(attempt, own)
+            self._watchers.far_from_head(attempt, own)
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         """Call ``done()`` after ``seconds``; return a function that cancels the call."""
@@ -478,7 +479,7 @@ class Session(NotCopyable, WireObserver):
         assert terms is not None
         paths = (*(path for path, _ in claim.others), claim.path)
         with self.guard:
-            self._rouse(attempt, self._clock())
+            self._near_head(attempt, self._clock())
             if self._may_grant(paths):
                 if not attempt.accept():
                     return None
@@ -510,8 +511,8 @@ class Session(NotCopyable, WireObserver):
         grant = terms.grant(self, claim=claim, session_id=self._id or 0, terms=terms)
         attempt.made = (*attempt.made, grant)
         self._nodes.give(grant)
-        if telemetry.hooks:
-            telling.granted(attempt, grant, self._epochs, self._clock())
+        if subscriptions.hooks:
+            emit.granted(attempt, grant, self._epochs, self._clock())
         return grant
 
     def _may_grant(self, paths: Iterable[str]) -> bool:
@@ -541,7 +542,7 @@ class Session(NotCopyable, WireObserver):
 
     def tell_granted(self, asked: Any, grant: GrantBase) -> None:
         """Tell telemetry of a grant."""
-        telling.granted(asked, grant, self._epochs, self._clock())
+        emit.granted(asked, grant, self._epochs, self._clock())
 
     def forget(self, path: str) -> None:
         """Forget a node that is about to be deleted."""
@@ -560,30 +561,30 @@ class Session(NotCopyable, WireObserver):
         """Return the grants of a lock on this session; some may be over by now."""
         return self._nodes.grants_of(lock_path)
 
-    def sweep(self, node: str) -> None:
+    def delete_orphan(self, node: str) -> None:
         """Delete a node that nobody uses."""
         self.later(lambda: self._delete(node))
 
-    def disown(self, path: str, uuid: str) -> None:
-        """Delete the contender with this name, should it be made later; see ``Disown``."""
-        self.later(partial(self._settle, path, uuid))
+    def abandon_create(self, path: str, uuid: str) -> None:
+        """Delete the contender with this name, should it be made later; see ``AbandonCreate``."""
+        self.later(partial(self._reap_late_creates, path, uuid))
 
-    def _settle(self, path: str, uuid: str) -> None:
+    def _reap_late_creates(self, path: str, uuid: str) -> None:
         with self.guard:
-            disowned = self._disowned.get(path)
-            if disowned is not None:
-                disowned.append(uuid)  # one look for all that are lost at the same time
+            abandoned = self._abandoned_creates.get(path)
+            if abandoned is not None:
+                abandoned.append(uuid)  # one look for all that are lost at the same time
                 return
-            disowned = self._disowned[path] = [uuid]
-        take = partial(self._take_disowned, path, disowned)
-        self._run(lambda: steps.settle(path, take, self._lateness))
+            abandoned = self._abandoned_creates[path] = [uuid]
+        take = partial(self._take_abandoned_creates, path, abandoned)
+        self._run(lambda: steps.reap_late_creates(path, take, self._lateness))
 
-    def _take_disowned(self, path: str, disowned: list[str]) -> list[str]:
+    def _take_abandoned_creates(self, path: str, abandoned: list[str]) -> list[str]:
         """Return them; from now on, others are looked for by others. Repeatable."""
         with self.guard:
-            if self._disowned.get(path) is disowned:
-                del self._disowned[path]
-        return disowned
+            if self._abandoned_creates.get(path) is abandoned:
+                del self._abandoned_creates[path]
+        return abandoned
 
     def _lateness(self) -> float:
         return max(LATENESS, LATE_TIMEOUTS * self.timeout)
@@ -614,7 +615,7 @@ class Session(NotCopyable, WireObserver):
             before = self.timeout
             self._lease.negotiated(timeout)
             self._lapse()
-        self._outbox.send()
+        self._deferred.run()
         if timeout < before and self._id is not None:
             log.warning(
                 "ZooKeeper shortened the session timeout from %g to %g s",
@@ -646,7 +647,7 @@ class Session(NotCopyable, WireObserver):
         with self.guard:
             self._lose(self._nodes.held(), reason)
             ended, self._id = self._id, None  # no grant is given any more
-        self._outbox.send()
+        self._deferred.run()
         self._say_ended(ended, reason)
 
     def _on_state(self, state: str) -> None:
@@ -677,9 +678,9 @@ class Session(NotCopyable, WireObserver):
                 self._lease.connected(self._wire[0])
             self._heartbeat.forget()
             self._heartbeat.soon()
-        if telemetry.hooks:
+        if subscriptions.hooks:
             now = self._clock()
-            telemetry.emit(Connected(at=now, session_id=session_id, timeout=self.timeout))
+            subscriptions.emit(Connected(at=now, session_id=session_id, timeout=self.timeout))
         self._worker.wake()
 
     def _new_lease(self) -> Lease:
@@ -699,10 +700,10 @@ class Session(NotCopyable, WireObserver):
             if self._handler is None and self.settings.session_timeout is None:
                 self._lease.ends_now()
             self._lapse()  # a grant that is over by now is lost, not suspended
-        self._outbox.send()
-        if telemetry.hooks and self._id is not None:
+        self._deferred.run()
+        if subscriptions.hooks and self._id is not None:
             now = self._clock()
-            telling.disconnected(self._id, grants, now, self._lease.end - now)
+            emit.disconnected(self._id, grants, now, self._lease.end - now)
         for grant in grants:
             grant._suspended()
         _look_again(waiting)
@@ -718,19 +719,19 @@ class Session(NotCopyable, WireObserver):
                 return False
             self._lose(self._nodes, reason)
             ended, self._id = self._id, None
-            self._disowned.clear()  # they are gone, too, and who was to look for them does not
+            self._abandoned_creates.clear()  # they are gone, too: nobody looks for them
             attempts = list(self._attempts)
             final = closed_error(self.client) if reason is LossReason.CLIENT_CLOSED else None
-        self._outbox.send()
+        self._deferred.run()
         self._say_ended(ended, reason)
         for attempt in attempts:
             attempt.session_replaced(None if final is None else copy_error(final))
         return True
 
     def _say_ended(self, session_id: int | None, reason: LossReason) -> None:
-        if telemetry.hooks and session_id is not None:
+        if subscriptions.hooks and session_id is not None:
             now = self._clock()
-            telemetry.emit(SessionEnded(at=now, session_id=session_id, reason=reason))
+            subscriptions.emit(SessionEnded(at=now, session_id=session_id, reason=reason))
 
     def _on_event(self, kind: str, path: str | None) -> None:
         if path is None:
@@ -744,11 +745,11 @@ class Session(NotCopyable, WireObserver):
             held = deleted and self._nodes.was_granted(path)
             taken = deleted and own is not None  # what this client deletes, it has forgotten
             awake = False
-            beat = None
-            missing = deleted and [each for each in attempts if self._rouse(each, now)]
+            heartbeat = None
+            missing = deleted and [each for each in attempts if self._near_head(each, now)]
             if missing:
                 self._heartbeat.soon()
-                beat = self._take_heartbeat(now, sends=self.connected, proves=True)
+                heartbeat = self._take_heartbeat(now, sends=self.connected, proves=True)
             if own is not None:
                 self._nodes.fire(path, own)
                 if deleted:
@@ -758,12 +759,12 @@ class Session(NotCopyable, WireObserver):
                     self._heartbeat.soon()  # behind the next heartbeat, the node is read
             if kind == states.CHANGED:
                 awake |= self._beside(path, now)
-        self._outbox.send()
+        self._deferred.run()
         if awake:
             self._worker.wake()
         try:
-            if beat is not None:  # before the attempts look, so that its answer comes first
-                self._beat(beat, now)
+            if heartbeat is not None:  # before the attempts look, so that its answer comes first
+                self._send_heartbeat(heartbeat, now)
         finally:
             for attempt in attempts:
                 attempt.watched(path, deleted, held, taken, now)
@@ -789,11 +790,11 @@ class Session(NotCopyable, WireObserver):
 
     def _live(self) -> bool:
         """Whether enough lease is left for two heartbeats, so that a grant can last."""
-        if self._late or self._proved_at < self._roused_at:
+        if self._late or self._proved_at < self._near_head_at:
             return False
         return self._lease.end - self._clock() >= 2 * self.timeout / HEARTBEATS
 
-    def _rouse(self, attempt: Attempt[Any], now: float) -> bool:
+    def _near_head(self, attempt: Attempt[Any], now: float) -> bool:
         """Have the session rest no more: a turn may have come. The caller has the guard.
 
         The grant then waits for a proof that is as new as those of a session that does not rest. So
@@ -801,12 +802,12 @@ class Session(NotCopyable, WireObserver):
         proof has been sent.
         """
         newest = max(self._proof_sent, self._proved_at)
-        if self._watchers.rouse(attempt):
+        if self._watchers.near_head(attempt):
             missing = now - newest > self.timeout / HEARTBEATS
-            self._roused_at = now if missing else newest
+            self._near_head_at = now if missing else newest
             return missing
-        if attempt.terms is not None and self._rested_at > newest:  # its look has ended its rest
-            self._roused_at = now
+        if attempt.terms is not None and self._touched_at > newest:  # its look has ended its rest
+            self._near_head_at = now
             return True
         return False
 
@@ -818,14 +819,16 @@ class Session(NotCopyable, WireObserver):
             before = self._lease.end
             self._lease.proved(sent)
             if self._awaiting_lease and self._live() and self._readable:
-                if may_strike():  # here they could be torn, which are not the caller's
+                if (
+                    may_be_interrupted()
+                ):  # here they could be interrupted, which are not the caller's
                     for attempt in tuple(self._awaiting_lease):
-                        self._outbox.add(partial(self.later, attempt.lease_live))
+                        self._deferred.add(partial(self.later, attempt.lease_live))
                         self._awaiting_lease.pop(attempt, None)
                 else:
                     waiting, self._awaiting_lease = self._awaiting_lease, {}
-        self._outbox.send()
-        if telemetry.hooks:
+        self._deferred.run()
+        if subscriptions.hooks:
             self._say_proof(sent, before)
         for attempt in waiting:
             attempt.lease_live()
@@ -841,7 +844,7 @@ class Session(NotCopyable, WireObserver):
             timeout=self.timeout,
             held=self._nodes.any_held,
         )
-        telemetry.emit(proof)
+        subscriptions.emit(proof)
 
     def _lapse(self) -> None:
         """Lose every grant if the lease is over; the caller has the guard."""
@@ -875,17 +878,17 @@ class Session(NotCopyable, WireObserver):
             grant._note_loss(reason, noticed=noticed, lease_end=lease_end)
             if grant._loss is not None:  # by this call, or before it by the grant itself
                 losses.append(grant._loss)
-            self._outbox.add(grant._tell_loss)
+            self._deferred.add(grant._tell_loss)
             if grant._place is not None:
-                self._outbox.add(partial(grant._place.lose, grant))
-            if telemetry.hooks:
-                self._outbox.add(partial(telling.lost, grant))
+                self._deferred.add(partial(grant._place.lose, grant))
+            if subscriptions.hooks:
+                self._deferred.add(partial(emit.lost, grant))
             # The session may live on, and keep the nodes. A grant on several nodes is lost if one
             # of them is gone: the others must be deleted.
             several = reason is LossReason.NODE_DELETED and len(grant._paths) > 1
             if reason is LossReason.LEASE_LAPSED or several:
                 for each in grant._paths:
-                    self._outbox.add(partial(self.sweep, each))
+                    self._deferred.add(partial(self.delete_orphan, each))
             self._nodes.forget(grant._paths)
 
     def _warn(self, losses: list[Loss]) -> None:
@@ -894,12 +897,12 @@ class Session(NotCopyable, WireObserver):
             return
         first = losses[0]
         if len(losses) == 1:
-            self._outbox.warn("%s", first, extra=log_fields(first.grant, reason=first.reason))
+            self._deferred.warn("%s", first, extra=log_fields(first.grant, reason=first.reason))
             return
         named = sorted(f"{it.grant.lock_path} (token {it.grant.token})" for it in losses)
         if len(named) > _NAMED:
             named[_NAMED:] = [f"and {len(named) - _NAMED} more"]
-        self._outbox.warn(
+        self._deferred.warn(
             "%d locks of one session lost at %s: %s; stop the guarded work and acquire again: %s",
             len(losses),
             first._since,
@@ -927,7 +930,7 @@ class Session(NotCopyable, WireObserver):
             hung = self._heartbeat.hung(now, timeout)
             if hung:
                 self._heartbeat.forget()
-        self._outbox.send()
+        self._deferred.run()
         if late:
             self._say_late(now, timeout)
         if hung and self._handler is not None:
@@ -943,25 +946,25 @@ class Session(NotCopyable, WireObserver):
         if states.over(self.client) and self._end():
             return None
         with self.guard:
-            used = self._nodes or self._outbox or now - self._used_at <= self.timeout
+            used = self._nodes or self._deferred or now - self._used_at <= self.timeout
             self._idle = not used
             if self._idle and not self._attempts:
                 # If a client has lost its session already, kazoo does not report that it is closed.
                 # Under the guard: an attempt that enters from now on finds its callers ready.
                 if not connected:
-                    self._callers.end()
+                    self._executor.end()
                 return math.inf if connected else None
             sends = connected and not hung
             proves = bool(self._nodes) and not self._nodes.within(self._watchers.far)
-            beat = self._take_heartbeat(now, sends=sends, proves=proves)
+            heartbeat = self._take_heartbeat(now, sends=sends, proves=proves)
             due = self._heartbeat.due(now, timeout, held=self._nodes.any_held)
             if self._lease.end > now:
                 due = min(due, self._lease.end)
             passed = min(now - self._turned_at, timeout)  # it may have slept before they came
             again = self._watchers.take_turns(passed) if connected else []
             self._turned_at = now
-        if beat is not None:
-            self._beat(beat, now)
+        if heartbeat is not None:
+            self._send_heartbeat(heartbeat, now)
         _look_again(again)  # behind the heartbeat: a session does not rest while somebody looks
         return due
 
@@ -993,7 +996,7 @@ class Session(NotCopyable, WireObserver):
         self._idle = True
         ends = self._on_gone(LossReason.CLIENT_CLOSED, only_seen=True)
         if ends:
-            self._callers.end()
+            self._executor.end()
         return ends
 
     def _fields(self) -> Fields:
@@ -1001,8 +1004,8 @@ class Session(NotCopyable, WireObserver):
 
     def _say_late(self, now: float, timeout: float) -> None:
         limit = LATE * timeout
-        if telemetry.hooks:
-            telemetry.emit(HeartbeatLate(at=now, session_id=self._id or 0, limit=limit))
+        if subscriptions.hooks:
+            subscriptions.emit(HeartbeatLate(at=now, session_id=self._id or 0, limit=limit))
         log.warning(
             "no answer to a heartbeat for %.3g s: locks can be lost if an answer takes longer "
             "than %.3g s; reduce the load of the servers, or use a session timeout above %g s",
@@ -1012,38 +1015,38 @@ class Session(NotCopyable, WireObserver):
             extra=self._fields(),
         )
 
-    def _take_heartbeat(self, now: float, *, sends: bool, proves: bool) -> Beat | None:
+    def _take_heartbeat(self, now: float, *, sends: bool, proves: bool) -> DueHeartbeat | None:
         """Return a heartbeat to send now, or ``None``; the caller has the guard."""
         held = self._nodes.any_held
-        beat = self._heartbeat.take(now, self.timeout, sends=sends, held=held, proves=proves)
-        if beat is not None and beat.proves:
+        heartbeat = self._heartbeat.take(now, self.timeout, sends=sends, held=held, proves=proves)
+        if heartbeat is not None and heartbeat.proves:
             self._proof_sent = now
-        elif beat is not None and self._nodes and not proves:
-            self._rested_at = now
-        return beat
+        elif heartbeat is not None and self._nodes and not proves:
+            self._touched_at = now
+        return heartbeat
 
-    def _beat(self, heartbeat: Beat, now: float) -> None:
+    def _send_heartbeat(self, heartbeat: DueHeartbeat, now: float) -> None:
         """Send a heartbeat: a proof that the session was alive when it was sent, or a touch."""
         number, proves = heartbeat
         with self.guard:
             claimed = (node for node in self._awaiting_lease.values() if node in self._nodes)
             some = self._nodes.take_turns(next(claimed, None))
-        if telemetry.hooks:
-            telemetry.emit(HeartbeatSent(at=now, session_id=self._id or 0))
-        beat: Check | Exists | Sync = Sync("/")
+        if subscriptions.hooks:
+            subscriptions.emit(HeartbeatSent(at=now, session_id=self._id or 0))
+        request: Check | Exists | Sync = Sync("/")
         if some is not None and (proves or number % 2):
-            beat = Check(some) if proves else Exists(some)
-        self._store.send_batch((beat,), partial(self._beaten, number, now, beat))
+            request = Check(some) if proves else Exists(some)
+        self._store.send_batch((request,), partial(self._on_heartbeat, number, now, request))
         self._held_watches.place()
 
-    def _beaten(
-        self, number: int, sent: float, beat: Check | Exists | Sync, results: Results
+    def _on_heartbeat(
+        self, number: int, sent: float, request: Check | Exists | Sync, results: Results
     ) -> None:
         refused: list[Attempt[Any]] = []
         (answer,) = results
         failed = answer if isinstance(answer, Failed) else None
-        proves = failed is None and isinstance(beat, Check)
-        some = None if isinstance(beat, Sync) else beat.path
+        proves = failed is None and isinstance(request, Check)
+        some = None if isinstance(request, Sync) else request.path
         with self.guard:
             self._heartbeat.answered(number, self._clock(), self.timeout)
             if failed is None:
@@ -1057,11 +1060,11 @@ class Session(NotCopyable, WireObserver):
                 refused = [attempt for attempt, node in waiting if node == some]
                 for attempt in refused:
                     del self._awaiting_lease[attempt]
-        self._outbox.send()
-        if telemetry.hooks and failed is None:
+        self._deferred.run()
+        if subscriptions.hooks and failed is None:
             now = self._clock()
             answered = HeartbeatAnswered(at=now, session_id=self._id or 0, took=now - sent)
-            telemetry.emit(answered)
+            subscriptions.emit(answered)
         if proves:
             self._proved(sent)
         if failed is None:
@@ -1094,7 +1097,7 @@ class Session(NotCopyable, WireObserver):
             with self.guard:
                 if self._nodes.get(path) is own:
                     self._lose([path], LossReason.NODE_DELETED)
-            self._outbox.send()
+            self._deferred.run()
 
     # Helpers, and the fork.
 
@@ -1109,8 +1112,8 @@ class Session(NotCopyable, WireObserver):
         """Start over in a forked child: its threads do not run there, and any lock may be taken."""
         self._forked = True
         self._make_guard()
-        self._callers = self._runtime.callers()
-        self._outbox = Outbox()
+        self._executor = self._runtime.callers()
+        self._deferred = Deferred()
         self._nodes.orphan_waiters()
 
 

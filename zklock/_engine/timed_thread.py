@@ -98,6 +98,7 @@ class TimedThread:
             while due is not None or self._first() is not None or not self._inbox.empty():
                 for job in self._jobs(math.inf if due is None else due):
                     self._guarded(job)
+                    del job  # it may refer to what nobody else needs, and the next one be far off
                 due = self._guarded(self._turn, clock() + 1.0)
             del self._runs[None]
             if self._inbox.empty():

@@ -47,16 +47,16 @@ class Watchers:
     def drop(self, attempt: Attempt[Any]) -> None:
         """Tell the attempt of nothing any more."""
         if attempt in self._paths:
-            self.rouse(attempt)
+            self.near_head(attempt)
             for path in self._paths.pop(attempt, ()):
                 self._attempts.discard(path, attempt)
 
-    def rest(self, attempt: Attempt[Any], own: str) -> None:
+    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
         """Note that the turn of the node ``own``, which the attempt watches, is far."""
         if own in self._paths.get(attempt, ()):
             self._far[own] = None
 
-    def rouse(self, attempt: Attempt[Any]) -> bool:
+    def near_head(self, attempt: Attempt[Any]) -> bool:
         """Note that its turn may be near; return whether that is news."""
         paths = self._paths.get(attempt)
         if paths is None or not self._far:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kazoo import exceptions
 
-from zklock._ground.strikes import may_strike
+from zklock._ground.interrupts import may_be_interrupted
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.handler import Handler, Inline
@@ -148,7 +148,7 @@ class GatewayChannel(KazooChannel):
                 ]
             return self._answers.result(request, value)
         except Exception as error:
-            if may_strike():  # a signal handler's
+            if may_be_interrupted():  # a signal handler's
                 raise
             return failed(request, error)  # the reply cannot be read
 

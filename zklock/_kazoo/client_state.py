@@ -233,7 +233,7 @@ class ClientState:
         """
         return 0 < zxid < self._seen
 
-    def give_up(self, zxid: int) -> None:
+    def cancel(self, zxid: int) -> None:
         """Give the session up, as a server is at this transaction."""
         if self._back_at is not None:
             return

@@ -23,7 +23,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
-from zklock._ground.itself import EntersItself, get_ready
+from zklock._ground.context_exit import HeldContext, get_ready
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._kazoo import options
@@ -45,7 +45,7 @@ _PASSING = (ConnectionLoss, SessionExpiredError)
 """Errors of the first request that say nothing about the credentials."""
 
 
-class Client(EntersItself, NotCopyable, KazooClient):  # type: ignore[misc]
+class Client(HeldContext, NotCopyable, KazooClient):  # type: ignore[misc]
     """A started ``KazooClient``, as :func:`connect` makes it. All of kazoo's methods work on it.
 
     It is a context manager: leaving the body stops and closes it. That ends its session, so its

@@ -161,7 +161,7 @@ class Frames:
         """Whether this is an older transaction than one that was seen: the stream ends there."""
         if not self._state.goes_back(zxid):
             return False
-        self.told.append(partial(self._state.give_up, zxid))
+        self.told.append(partial(self._state.cancel, zxid))
         self.broken = True
         return True
 

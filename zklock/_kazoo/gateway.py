@@ -58,8 +58,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from zklock._ground import threads
 from zklock._ground.clock import clock
+from zklock._ground.interrupts import raised_by_the_call
 from zklock._ground.records import log_fields
-from zklock._ground.strikes import of_the_call
 from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.frames import AUTH_XID, Frames
 from zklock._kazoo.socket import (
@@ -239,11 +239,11 @@ class GatewaySocket(HandshakingSocket):
             while self._held:
                 del self._held[: int(self._sock.send(self._held))]
         except _LATER as error:
-            if not of_the_call(error):
+            if not raised_by_the_call(error):
                 raise
             self._wake_reader()
         except OSError as error:
-            if not of_the_call(error):
+            if not raised_by_the_call(error):
                 raise
             self._stop(error)
 
@@ -387,7 +387,7 @@ class GatewaySocket(HandshakingSocket):
             try:
                 self._ear[1].send(b"\0")
             except OSError as error:
-                if not of_the_call(error):
+                if not raised_by_the_call(error):
                     raise
                 return  # full: it wakes up already; or over
 

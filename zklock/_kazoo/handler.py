@@ -33,8 +33,8 @@ from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialT
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
+from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.mutexes import owned_by_me
-from zklock._ground.strikes import may_strike
 from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.refusals import CLOSING
@@ -282,7 +282,7 @@ def _mistaken() -> BaseException | None:
     ``KazooClient._call()`` does so with all that is raised while it wakes the connection thread.
     """
     error = sys.exception()
-    if error is None or error.__traceback__ is None or not may_strike():
+    if error is None or error.__traceback__ is None or not may_be_interrupted():
         return None
     caught = error.__traceback__.tb_frame
     if (caught.f_globals.get("__name__"), caught.f_code.co_name) != ("kazoo.client", "_call"):
@@ -294,7 +294,9 @@ def _mistaken() -> BaseException | None:
 
 def _is_foreign(error: BaseException) -> bool:
     """Whether a signal handler may have raised it: it is caught now, and none of kazoo's."""
-    return error is sys.exception() and not isinstance(error, KazooException) and may_strike()
+    return (
+        error is sys.exception() and not isinstance(error, KazooException) and may_be_interrupted()
+    )
 
 
 class _Result(AsyncResult):  # type: ignore[misc]

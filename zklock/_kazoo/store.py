@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from kazoo import exceptions
 
+from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
-from zklock._ground.strikes import may_strike
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._recipes import names
@@ -122,8 +122,6 @@ NO_CHROOT = "the chroot in the client's address does not exist: create it, or co
 _DROPPED: tuple[type[Exception], ...] = (exceptions.ConnectionDropped,)
 """Errors of kazoo's own, without a code; the outcome of the request is unknown after them."""
 
-_CREATING = (Create, CreateAll)  # made once: `A | B` makes an object at each evaluation
-
 MAX_REQUEST = 1_000_000
 """The most bytes of a request: ZooKeeper closes the connection for one above 1,048,575."""
 
@@ -140,7 +138,7 @@ def shielded(call: Callable[P, T]) -> Callable[P, T | None]:
         try:
             return call(*args, **kwargs)
         except Exception:
-            if may_strike():
+            if may_be_interrupted():
                 raise
             log.exception("the connection continues after an error in zklock", extra=log_fields())
             return None

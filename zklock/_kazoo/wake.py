@@ -23,7 +23,7 @@ class Wakes:
 
     def __init__(self, rouse: Callable[[], object]) -> None:
         self.closed = False
-        self._rouse = rouse
+        self._near_head = rouse
         self._ready: deque[None] = deque()
         self._sent = False  # by kazoo, since it received the last wake-up
         self._emptying = False
@@ -52,7 +52,7 @@ class Wakes:
     def wake(self) -> None:
         """Wake kazoo's connection thread for one request of its queue."""
         self._ready.append(None)
-        self._rouse()
+        self._near_head()
 
     def empty(self) -> None:
         """Wake it for all requests of its queue."""

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
+from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
-from zklock._ground.strikes import may_strike
 from zklock._kazoo.watches import Watch
 from zklock._recipes.effects import Batch
 
@@ -48,6 +48,6 @@ class WireRequest(NamedTuple):
         try:
             self.hear(error, body)
         except Exception:
-            if may_strike():
+            if may_be_interrupted():
                 raise
             log.exception("the connection continues after an error in zklock", extra=log_fields())

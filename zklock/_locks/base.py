@@ -11,14 +11,12 @@ from collections.abc import Awaitable, Callable
 from functools import cache, lru_cache, partial
 from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 
-from zklock._engine import telling
 from zklock._engine.attempt import Attempt
-from zklock._engine.bodies import Left, Locking, Taken
 from zklock._engine.callbacks import check_callbacks
+from zklock._engine.contexts import Acquired, Left, LockContext
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.script import Front
 from zklock._engine.sessions import session_of
-from zklock._ground import telemetry
 from zklock._ground.clock import check_timeout
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
@@ -28,6 +26,7 @@ from zklock._recipes import lock as lock_recipe, names, queries, revoke
 from zklock._recipes.effects import Recipe
 from zklock._recipes.nodedata import NodeData
 from zklock._recipes.queries import Contender
+from zklock._telemetry import emit, subscriptions
 from zklock.errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -47,7 +46,7 @@ G = TypeVar("G", bound=GrantBase)
 R = TypeVar("R")
 
 
-class Holdings(Taken[G]):
+class Holdings(Acquired[G]):
     """What one thread or task acquired of a lock.
 
     A grant that is shared by re-entrant acquires stands in it several times.
@@ -74,7 +73,7 @@ class Options(TypedDict, Generic[G], total=False):
     lease_fraction: float | None
 
 
-class LockBase(NotCopyable, Locking[G]):
+class LockBase(NotCopyable, LockContext[G]):
     """The part of a lock that does not wait; see ``Lock`` for the arguments."""
 
     _INSTEAD = "make another one with the same path, in another process with a client of its own"
@@ -150,7 +149,7 @@ class LockBase(NotCopyable, Locking[G]):
         self._cancels = object()
         for attempt, mine in self._users.copy().items():
             if mine is None:
-                attempt.give_up(self._cancelled())
+                attempt.cancel(self._cancelled())
 
     def _cancelled(self) -> AcquireCancelled:
         return AcquireCancelled(f"{self._path}: the acquire was cancelled", path=self._path)
@@ -314,8 +313,8 @@ class LockBase(NotCopyable, Locking[G]):
         identity = self._named()
         entry = self._entry(_data(identity), patient, **wanted)
         terms = self._options(identity)
-        if telemetry.hooks:
-            entry.queued = telling.queued(terms, self._session.now)
+        if subscriptions.hooks:
+            entry.queued = emit.queued(terms, self._session.now)
         return entry, terms
 
     def _named(self) -> str:
@@ -344,7 +343,7 @@ class LockBase(NotCopyable, Locking[G]):
         """Begin to acquire; no thread waits.
 
         ``told(attempt)`` is called once there is an outcome, on the thread that brings it. It must
-        not block. After ``attempt.give_up()`` there is no grant, or it says that it came too late.
+        not block. After ``attempt.cancel()`` there is no grant, or it says that it came too late.
         """
         attempt = self._attempt(*self._contender(patient=True))
         attempt.when_done(lambda: told(attempt))
@@ -378,7 +377,7 @@ class LockBase(NotCopyable, Locking[G]):
     def _note_use(self, grant: G, left: Left) -> None:
         """Note how many uses of the grant are left without one; see ``Left``."""
 
-    def _give_up_use(self, grant: G, left: Left) -> None:
+    def _abandon_use(self, grant: G, left: Left) -> None:
         """Give up one use, without waiting; the last one gives the grant back. Repeatable."""
         grant.abandon()
         self._forget(grant, self._holdings())
@@ -510,7 +509,7 @@ async def taken(front: Front, attempt: Attempt[R | None], come: bool) -> R | Non
 
     ``come``: what ``front.finished()`` has returned.
     """
-    if not come and attempt.give_up():
+    if not come and attempt.cancel():
         return None
     if not attempt.done:
         await front.finished(attempt, None, abandon_made)
@@ -519,7 +518,7 @@ async def taken(front: Front, attempt: Attempt[R | None], come: bool) -> R | Non
 
 def undo(attempt: Attempt[Any]) -> None:
     """Give up, or give back what is granted. Repeatable."""
-    if not attempt.give_up():
+    if not attempt.cancel():
         attempt.when_done(partial(abandon_made, attempt))
 
 

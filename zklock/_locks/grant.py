@@ -6,25 +6,33 @@ import threading
 from collections.abc import Callable
 
 from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Begins, Bodied, T
+from zklock._engine.contexts import (
+    AbandonedContext,
+    AbandonedLockContext,
+    AttemptingBase,
+    B,
+    EnteredContext,
+    GrantContext,
+    T,
+)
 from zklock._engine.grant import End, GrantBase
 from zklock._ground.cached_property import cached_property
+from zklock._ground.context_exit import EntersContext, HeldContext, entered
 from zklock._ground.events import Event
-from zklock._ground.itself import EntersItself, LeavesWhatItEntered, entered
 
 
-class Leaves(Abandons):
+class Leaves(AbandonedContext):
     """How a thread leaves a ``with`` body."""
 
     def _leave_body(self, error: BaseException | None) -> None:
         run(lambda: self._end_body(error))
 
 
-class Entered(EntersItself, Bodied, Leaves):
+class Entered(HeldContext, GrantContext, Leaves):
     """What a thread holds already, and releases at the end of a ``with`` body."""
 
 
-class Enters(LeavesWhatItEntered, Leaves, Begins[T]):
+class Enters(EntersContext, Leaves, EnteredContext[T]):
     """How a thread enters what it holds from then on."""
 
     def __enter__(self) -> T:
@@ -38,7 +46,7 @@ class Enters(LeavesWhatItEntered, Leaves, Begins[T]):
         return grant
 
 
-class WithLock(Enters[B], AbandonsLock[B]):
+class EntersLock(Enters[B], AbandonedLockContext[B]):
     """``with lock``, for threads."""
 
 

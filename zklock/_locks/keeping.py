@@ -7,17 +7,16 @@ import os
 from functools import partial
 from typing import Unpack, cast
 
-from zklock._engine import telling
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
 from zklock._engine.keep import Place, Waiter
-from zklock._ground import telemetry
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
 from zklock._locks.base import G, LockBase, Options, default_identity
 from zklock._recipes import lock as lock_recipe
 from zklock._recipes.nodedata import KEEPS, NodeData
+from zklock._telemetry import emit, subscriptions
 
 
 class Keeps(LockBase[G]):
@@ -78,6 +77,6 @@ class Keeps(LockBase[G]):
         """Return a contender for a place."""
         entry = self._entry(bytes(NodeData(identity.encode(), payload=KEEPS)), patient)
         terms = GrantOptions(self._path, identity, self._GRANT, kind=self._CALLED, place=place)
-        if telemetry.hooks:
-            entry.queued = telling.queued(terms, self._session.now)
+        if subscriptions.hooks:
+            entry.queued = emit.queued(terms, self._session.now)
         return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Unpack
 
-from zklock._engine.bodies import Left
+from zklock._engine.contexts import Left
 from zklock._engine.grant import GrantBase
 from zklock._ground.numbers import check_int, check_number
 from zklock._kazoo.client import AnyClient
@@ -79,11 +79,11 @@ class Reentrant(Exclusive[G]):
     def _note_use(self, grant: G, left: Left) -> None:
         left.setdefault(grant, max(0, self._holdings().grants.count(grant) - 1))
 
-    def _give_up_use(self, grant: G, left: Left) -> None:
+    def _abandon_use(self, grant: G, left: Left) -> None:
         self._note_use(grant, left)
         mine = self._holdings()
         if not left[grant] or grant.released:
-            super()._give_up_use(grant, left)
+            super()._abandon_use(grant, left)
         while mine.grants.count(grant) > left[grant]:
             mine.drop(grant)
 

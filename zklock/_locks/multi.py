@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from zklock._engine.blocking import run
-from zklock._engine.bodies import Taken
+from zklock._engine.contexts import Acquired
 from zklock._ground.events import Event
 from zklock._ground.loss import LostCallback
-from zklock._locks.grant import Attempting, Entered, Grant, WithLock
+from zklock._locks.grant import Attempting, Entered, EntersLock, Grant
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock._locks.threads import ThreadLock
 
@@ -56,10 +56,10 @@ class _Mine(threading.local):
     """What one thread has acquired."""
 
     def __init__(self) -> None:
-        self.holdings: Taken[MultiGrant] = Taken()
+        self.holdings: Acquired[MultiGrant] = Acquired()
 
 
-class MultiLock(MultiBase[ThreadLock, MultiGrant], WithLock[MultiGrant]):
+class MultiLock(MultiBase[ThreadLock, MultiGrant], EntersLock[MultiGrant]):
     """Several locks, of any kinds and any clients, as one: all of them or none.
 
     They are acquired in the order of their full paths (with the client's chroot): no two
@@ -116,6 +116,6 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], WithLock[MultiGrant]):
     async def _take(self) -> MultiGrant | None:
         return self.acquire()
 
-    def _holdings(self) -> Taken[MultiGrant]:
-        holdings: Taken[MultiGrant] = self._mine.holdings
+    def _holdings(self) -> Acquired[MultiGrant]:
+        holdings: Acquired[MultiGrant] = self._mine.holdings
         return holdings

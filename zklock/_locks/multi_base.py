@@ -12,8 +12,8 @@ from itertools import combinations
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from zklock._engine.attempt import Attempt
-from zklock._engine.bodies import Left, Locking
 from zklock._engine.callbacks import check_callbacks
+from zklock._engine.contexts import Left, LockContext
 from zklock._engine.grant import GrantBase, GrantOptions, Losable, release_together
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
@@ -117,9 +117,9 @@ class MultiGrantBase(Losable, Generic[G]):
             raise
         except BaseException:  # it is not known which of them are given back
             try:
-                self._give_up_use(left)
+                self._abandon_use(left)
             finally:  # a second interrupt may have struck in it
-                self._give_up_use(left)
+                self._abandon_use(left)
             raise
 
     _give_back_use = _release
@@ -136,10 +136,10 @@ class MultiGrantBase(Losable, Generic[G]):
         for lock, grant in self._uses:
             lock._note_use(grant, left)
 
-    def _give_up_use(self, left: Left) -> None:
+    def _abandon_use(self, left: Left) -> None:
         self._set_over()
         for lock, grant in reversed(self._uses):
-            lock._give_up_use(grant, left)
+            lock._abandon_use(grant, left)
 
     def _check_given(self) -> None:
         """Raise ``NotHeld`` if it was given back."""
@@ -196,7 +196,7 @@ async def _give_back(uses: _Uses[G]) -> None:
 M = TypeVar("M", bound=MultiGrantBase[Any])
 
 
-class MultiBase(NotCopyable, Locking[M], Generic[L, M]):
+class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
     """What a ``MultiLock`` is for threads and for asyncio alike."""
 
     _INSTEAD = LockBase._INSTEAD
@@ -305,7 +305,7 @@ class MultiBase(NotCopyable, Locking[M], Generic[L, M]):
             lock._note_use(grant, call.left)
             if not call.left.get(grant):
                 grant._kept = False
-            lock._give_up_use(grant, call.left)
+            lock._abandon_use(grant, call.left)
 
     async def _release(self) -> None:
         check_thread("release()")

@@ -9,7 +9,7 @@ from zklock._engine.blocking import BLOCKING, run
 from zklock._ground.public import public
 from zklock._locks import kinds
 from zklock._locks.base import Holdings, LockBase
-from zklock._locks.grant import Attempting, Grant, WithLock
+from zklock._locks.grant import Attempting, EntersLock, Grant
 from zklock._recipes.queries import Contender
 from zklock.token import FencingToken
 
@@ -31,7 +31,7 @@ class _Mine(threading.local):
         self.holdings: Holdings[Grant] = Holdings()
 
 
-class ThreadLock(LockBase[Grant], WithLock[Grant]):
+class ThreadLock(LockBase[Grant], EntersLock[Grant]):
     """How a thread acquires, holds and releases a lock of any kind."""
 
     _FRONT = BLOCKING

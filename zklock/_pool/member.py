@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from zklock._election.base import check_payload, check_retry, member_identity
 from zklock._election.changes import Observed, Watched
+from zklock._election.membership import MembershipChange, MembershipFollower, Present
 from zklock._election.threads import LeaderElection
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
+from zklock._engine.future import Once
 from zklock._engine.lease import HEARTBEATS
-from zklock._engine.outcome import Once
-from zklock._engine.roster import MembershipChange, Present, Roster
 from zklock._engine.sessions import session_of
 from zklock._ground import threads
 from zklock._ground.async_event import LOOK
@@ -583,7 +583,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[PoolWorker]]:
         """Begin to observe who is in the pool."""
-        roster = Roster(self._session, self._places.members, list, _workers, wake)
+        roster = MembershipFollower(self._session, self._places.members, list, _workers, wake)
         return Watched(self._path, roster.attempt, roster.take)
 
     def _change(self, **what: Any) -> None:
@@ -721,7 +721,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         if not self._happens(MemberEvent.LEAVE):
             return  # it has heard before
         attending = self._attending
-        if attending is None or (not attending.give_up() and attending.done):
+        if attending is None or (not attending.cancel() and attending.done):
             self._left = True
         self._slots.want(frozenset())
 

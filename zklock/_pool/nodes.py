@@ -44,11 +44,11 @@ from zklock._pool.keys import (
 )
 from zklock._recipes import queries, steps
 from zklock._recipes.effects import (
+    Cancelled,
     Create,
     Delete,
     Failed,
     Failure,
-    GiveUp,
     List,
     Listing,
     MakePath,
@@ -294,7 +294,7 @@ def attend(worker: Registration, tell: Tell, left: Callable[[], object]) -> Reci
 
     ``left()`` is called once no node is left in ZooKeeper. It must not block.
     """
-    given_up: list[GiveUp] = []
+    given_up: list[Cancelled] = []
     try:
         while not given_up:
             try:
@@ -392,7 +392,7 @@ def _listen(worker: Registration, tell: Tell) -> Recipe[None]:
         yield Wait(worker.assigned, worker.owned, worker.member)
 
 
-def _clear(worker: Registration, given_up: list[GiveUp]) -> Recipe[None]:
+def _clear(worker: Registration, given_up: list[Cancelled]) -> Recipe[None]:
     """Delete the nodes of the worker. Giving up does not stop this: it is noted, as told once.
 
     An error at one of them does not keep the others, and is raised at the end.
@@ -403,7 +403,7 @@ def _clear(worker: Registration, given_up: list[GiveUp]) -> Recipe[None]:
         while True:
             try:
                 return (yield from make())
-            except GiveUp as error:
+            except Cancelled as error:
                 given_up.append(error)
             except ZkLockError as error:
                 failed.append(error)

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, Protocol, TypeAlias
 
 from zklock._ground.mutexes import Mutex
-from zklock._ground.telemetry import in_child
+from zklock._telemetry.subscriptions import in_child
 
 
 class Calling(Protocol):

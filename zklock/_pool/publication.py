@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from zklock._engine.outcome import Once
+from zklock._engine.future import Once
 from zklock._engine.session import Session
 from zklock._ground.records import Fields
 from zklock._pool.task_queue import TaskQueue

@@ -125,7 +125,7 @@ class Rebalancer(Logs):
             return  # another worker may lead; this one queues behind it
         finally:
             for attempt in self._following.values():
-                attempt.give_up()
+                attempt.cancel()
 
     # Events, on whichever thread brings them.
 
@@ -167,7 +167,7 @@ class Rebalancer(Logs):
     def _take_members(self, names: set[str]) -> None:
         self._names = names
         for name in sorted(self._following.keys() - names - {"", "/"}):
-            self._following.pop(name).give_up()
+            self._following.pop(name).cancel()
             self._profiles.pop(name, None)
             self._assigned.pop(name, None)
             self._hidden.discard(name)

@@ -15,9 +15,9 @@ from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._ground import threads
 from zklock._ground.events import Event
-from zklock._ground.telemetry import in_child
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import Calling, OwnThreads
+from zklock._telemetry.subscriptions import in_child
 
 _LEFT = 5.0
 """Seconds that what handlers have left on the pool's own loop has to end, once it is cancelled."""

@@ -16,11 +16,9 @@ from typing import Any
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import ran
+from zklock._engine.future import Once
 from zklock._engine.grant import GrantBase
-from zklock._engine.outcome import Once
-from zklock._ground import telemetry
 from zklock._ground.groups import OF_LOSS, says_only
-from zklock._ground.happened import ShardMoved
 from zklock._ground.records import Fields, Logs, log_fields
 from zklock._kazoo.client import Kazoo
 from zklock._locks import kinds
@@ -31,6 +29,8 @@ from zklock._pool.runners import CannotRun, Runner, Task
 from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState
 from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
+from zklock._telemetry import subscriptions
+from zklock._telemetry.events import ShardMoved
 from zklock.errors import LockLost, NotHeld, StaleToken
 
 AT_ONCE = 200
@@ -193,15 +193,15 @@ class Slots:
         self.owned[shard] = grant
         self._moved(shard, grant, owned=True)
 
-    def disown(self, shard: Key) -> None:
+    def abandon_create(self, shard: Key) -> None:
         """Note that a shard is not owned any more."""
         grant = self.owned.pop(shard, None)
         if grant is not None:
             self._moved(shard, grant, owned=False)
 
     def _moved(self, shard: Key, grant: Any, *, owned: bool) -> None:
-        if telemetry.hooks:
-            telemetry.emit(
+        if subscriptions.hooks:
+            subscriptions.emit(
                 ShardMoved(
                     at=self.task_queue.now(),
                     path=self.path,
@@ -280,7 +280,7 @@ class Slot(Logs):
                 self._contend()
             case SlotState.WITHDRAWING:
                 assert self._attempt is not None
-                self._attempt.give_up()  # a grant that is on its way is given back
+                self._attempt.cancel()  # a grant that is on its way is given back
             case SlotState.OWNED:
                 self._own()
             case SlotState.ENDING:
@@ -416,7 +416,7 @@ class Slot(Logs):
             return
         if self._task is not None:
             self._task.lose()
-        self._slots.disown(self.shard)
+        self._slots.abandon_create(self.shard)
         self._happens(SlotEvent.LOST)
 
     def _end(self) -> None:
@@ -463,7 +463,7 @@ class Slot(Logs):
 
     def _release(self) -> None:
         grant = self._grant
-        self._slots.disown(self.shard)
+        self._slots.abandon_create(self.shard)
         try:
             answer = grant._end()
         except (LockLost, NotHeld):

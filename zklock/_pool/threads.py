@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 
+from zklock._election.membership import MembershipChange
 from zklock._election.observers import MembershipChanges, Observer
 from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.roster import MembershipChange
-from zklock._ground.itself import LeavesWhatItEntered, entered
+from zklock._ground.context_exit import EntersContext, entered
 from zklock._ground.public import public
 from zklock._locks.grant import Grant
 from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
@@ -28,7 +28,7 @@ class _ShardGrant(Reporting, Grant):
 
 
 @public
-class WorkerPool(LeavesWhatItEntered, Membership[Grant]):
+class WorkerPool(EntersContext, Membership[Grant]):
     """One worker of a pool: it runs its share of the shards.
 
     ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the pool's

@@ -9,15 +9,15 @@ A recipe is a generator. It yields one of
   for several at once.
 - ``Wait``: sleep until something happens to one of the watched nodes; the answer is an ``Event``.
 - ``Pause``: sleep for some seconds.
-- ``Disown``: leave a contender that may still come to the host; the answer is ``None``, at once.
+- ``AbandonCreate``: leave a contender that may still come to the host; the answer is ``None``, at
+  once.
 
-At each of them an exception may be thrown into the recipe. It is ``GiveUp`` (before the request is
-carried out), ``SessionReplaced``, or the error that the host raised instead of beginning it.
+At each of them an exception may be thrown into the recipe. It is ``Cancelled`` (before the request
+is carried out), ``SessionReplaced``, or the error that the host raised instead of beginning it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -47,14 +47,14 @@ class Create:
     asked: int = 0
 
 
-class Transaction(ABC):
+class Transaction:  # no ``ABC``: each request is asked whether it is one
     """A request whose ``operations`` are carried out in this order, all or none."""
 
     __slots__ = ()
 
     @property
-    @abstractmethod
-    def operations(self) -> tuple[Operation, ...]: ...
+    def operations(self) -> tuple[Operation, ...]:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Disown:
+class AbandonCreate:
     """Have the host delete the contender with this name, should it be made later → ``None``.
 
     A create whose reply was lost may be carried out late, even after a look on a new connection
@@ -416,7 +416,7 @@ class Node:
     written: int = 0
 
 
-class GiveUp(Exception):
+class Cancelled(Exception):
     """Thrown into a recipe that must withdraw: its time is over, or it was cancelled."""
 
 
@@ -454,4 +454,4 @@ Request: TypeAlias = (
 )
 Batch: TypeAlias = tuple[Request, ...]
 T = TypeVar("T")
-Recipe: TypeAlias = Generator[Batch | Claim | ClaimAll | Wait | Pause | Disown, Any, T]
+Recipe: TypeAlias = Generator[Batch | Claim | ClaimAll | Wait | Pause | AbandonCreate, Any, T]

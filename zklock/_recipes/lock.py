@@ -16,13 +16,13 @@ from typing import Any
 
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
+    Cancelled,
     Claim,
     Create,
     Delete,
     Depart,
     Event,
     Failure,
-    GiveUp,
     List,
     Listing,
     MakePath,
@@ -34,6 +34,7 @@ from zklock._recipes.steps import (
     ABSENT,
     check,
     delete,
+    exhausted,
     find,
     given,
     look,
@@ -42,7 +43,6 @@ from zklock._recipes.steps import (
     refuse_unseen,
     renew,
     watch,
-    worn_out,
 )
 from zklock._recipes.turn import Decision, decide
 from zklock.errors import AccessDenied
@@ -156,7 +156,7 @@ def enter(entry: Entry) -> Recipe[Listing]:
             data = entry.data
             batch = (Create(prefix, data, entry.asked), List(entry.path))
             *made, created, listing = yield (*make, *batch)
-        except GiveUp:
+        except Cancelled:
             entry.uuid = ""  # nothing was sent
             raise
         make = ()
@@ -185,7 +185,7 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
     assert entry.node is not None
     me = names.parse(entry.node.rpartition("/")[2])
     assert me is not None
-    if worn_out(me, listing):
+    if exhausted(me, listing):
         yield from leave(entry)
         yield from renew(entry.path, listing.epoch)
         return AGAIN

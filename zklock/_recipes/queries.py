@@ -42,6 +42,8 @@ class Contender:
     - ``holds``: whether nobody before it blocked it when it was read. Comparison ignores ``holds``,
       so a contender equals itself at another time.
     - ``payload``: what a member of an election says about itself now, else empty.
+    - ``keeps``: whether its client may keep the lock after a release (``keep=``). If so, the lock
+      may be idle while it ``holds``: the znode is not written for each use, so nobody can tell.
     """
 
     identity: str
@@ -51,6 +53,7 @@ class Contender:
     path: str
     holds: bool = field(compare=False)
     payload: bytes = b""
+    keeps: bool = False
 
 
 def retry_on_new_session(make: Callable[[], Recipe[T]]) -> Recipe[T]:
@@ -142,6 +145,7 @@ def describe(
         if data.lets_readers_in:
             passed.add(name.text)
         standing = queue.standing(name, passed if name.kind is names.Kind.READ else ())
+        keeps = data.payload == nodedata.KEEPS and name.kind is not names.Kind.LATCH
         found.append(
             Contender(
                 data.identity.decode(errors="replace"),
@@ -150,7 +154,8 @@ def describe(
                 node.owner if node else None,
                 f"{path}/{name.text}",
                 holds=standing is not None and standing.nearest is None,
-                payload=payloads.get(name.text, data.payload),
+                payload=b"" if keeps else payloads.get(name.text, data.payload),
+                keeps=keeps,
             )
         )
     return found

@@ -163,7 +163,7 @@ class Entry(lock_recipe.Entry):
             listing = yield from lock_recipe.enter(lease)
             name = names.parse(_name(lease))
             assert name is not None
-            if steps.worn_out(name, listing):
+            if steps.exhausted(name, listing):
                 yield from self.before_leaving()
                 yield from steps.renew(leases(self.root), listing.epoch)
                 return None

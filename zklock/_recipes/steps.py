@@ -8,14 +8,14 @@ from functools import partial
 
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
+    AbandonCreate,
+    Cancelled,
     Delete,
     Depart,
-    Disown,
     Event,
     Exists,
     Failed,
     Failure,
-    GiveUp,
     List,
     Listing,
     Node,
@@ -38,7 +38,7 @@ _PASSING = set(Failure) - {Failure.MISSING, Failure.DENIED}
 """A deletion that failed in one of these ways is tried again."""
 
 FIRST_LOOK = 0.1
-"""When a disowned create is looked for first, in seconds."""
+"""When a abandoned create is looked for first, in seconds."""
 
 ABSENT = Listing([], -1)
 """The listing of a parent that does not exist."""
@@ -58,29 +58,29 @@ def look(path: str) -> Recipe[Listing]:
 def find(path: str, uuid: str) -> Recipe[str | None]:
     """Return the node of a create whose reply was lost, if it exists and this session owns it.
 
-    If there is none, or it may not be looked for now, it is disowned: the uuid must not be used
+    If there is none, or it may not be looked for now, it is abandoned: the uuid must not be used
     again.
     """
     try:
         found = yield from _find(path, {uuid})
     except AccessDenied:
-        yield Disown(path, uuid)
+        yield AbandonCreate(path, uuid)
         raise
     if not found:
-        yield Disown(path, uuid)
+        yield AbandonCreate(path, uuid)
     return next(iter(found.values()), None)
 
 
-def settle(
-    path: str, disowned: Callable[[], Iterable[str]], seconds: Callable[[], float]
+def reap_late_creates(
+    path: str, abandoned: Callable[[], Iterable[str]], seconds: Callable[[], float]
 ) -> Recipe[None]:
-    """Delete the nodes of creates that were disowned, if they are made late.
+    """Delete the nodes of creates that were abandoned, if they are made late.
 
     This looks for ``seconds()``: soon at first, then at ages that grow by a quarter. It looks for
-    those that were ``disowned()`` before its first look.
+    those that were ``abandoned()`` before its first look.
     """
     yield Pause(FIRST_LOOK)
-    age, uuids = FIRST_LOOK, set(disowned())
+    age, uuids = FIRST_LOOK, set(abandoned())
     while True:
         with contextlib.suppress(ZkLockError):  # it may pass until the next look
             found = yield from _find(path, uuids)
@@ -215,7 +215,7 @@ def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
             break
         except SessionReplaced:
             break
-        except GiveUp as error:
+        except Cancelled as error:
             gave_up = error
         except AccessDenied:
             raise
@@ -224,7 +224,7 @@ def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
                 yield Pause(backoff(tries))
             except SessionReplaced:
                 break
-            except GiveUp as error:
+            except Cancelled as error:
                 gave_up = error
             tries += 1
     if gave_up is not None:
@@ -288,7 +288,7 @@ def given(event: Event) -> Recipe[Event]:
     return event
 
 
-def worn_out(me: names.Name, listing: Listing) -> bool:
+def exhausted(me: names.Name, listing: Listing) -> bool:
     """Whether this sequence number, or the youngest one, is worn out: no grant may use it."""
     youngest = listing.queue.contenders[-1:]  # a low number beside a wrapped one has wrapped too
     return bool([it for it in (me, *youngest) if not 0 <= it.sequence < names.EXHAUSTED_AT])

@@ -26,6 +26,7 @@ from typing import Any
 
 from zklock._recipes import lock, names, steps
 from zklock._recipes.effects import (
+    Cancelled,
     Claim,
     ClaimAll,
     Create,
@@ -33,7 +34,6 @@ from zklock._recipes.effects import (
     DeleteAll,
     Failed,
     Failure,
-    GiveUp,
     List,
     Listing,
     Recipe,
@@ -78,7 +78,7 @@ def _enter(entries: Sequence[lock.Entry]) -> Recipe[Sequence[Listing]]:
     )
     try:
         made, *found = yield (CreateAll(creates), *(List(entry.path) for entry in entries))
-    except GiveUp:
+    except Cancelled:
         _forget(entries)  # nothing was sent
         raise
     if isinstance(made, Failed):
@@ -115,7 +115,7 @@ def _free(entry: lock.Entry, me: names.Name, listing: Listing) -> int | None:
     """Return how many stand before it, if it may be granted as the queue stands; else ``None``."""
     queue = listing.queue
     standing = queue.standing(me)
-    if standing is None or standing.nearest is not None or steps.worn_out(me, listing):
+    if standing is None or standing.nearest is not None or steps.exhausted(me, listing):
         return None
     if len(listing.names) > len(queue.contenders) and names.strangers(listing.names, me):
         return None
@@ -150,12 +150,12 @@ def give_back(
                 return
         except SessionReplaced:
             return  # the nodes are gone with their session
-        except GiveUp as error:
+        except Cancelled as error:
             final = error
     for one in each:
         try:
             yield from one()
-        except (GiveUp, AccessDenied) as error:
+        except (Cancelled, AccessDenied) as error:
             final = error
     if final is not None:
         raise final

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Generator
 from functools import partial
 from typing import Any
 
-from zklock._ground.itself import entered
+from zklock._ground.context_exit import entered
 from zklock._kazoo.connect import (
     STUCK_SECONDS,
     Client,
@@ -17,7 +17,7 @@ from zklock._kazoo.connect import (
     new_client,
     no_server,
 )
-from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
+from zklock.aio.leaving import TaskEntersContext, held_from
 from zklock.aio.waiting import call_soon, in_thread
 
 
@@ -44,7 +44,7 @@ def connect(
     return Connecting(client, hosts, start_timeout)
 
 
-class Connecting(TaskLeavesWhatItEntered, Coroutine[Any, Any, Client]):
+class Connecting(TaskEntersContext, Coroutine[Any, Any, Client]):
     """A client to start: ``await`` it once, or enter it once by ``async with``.
 
     It is a coroutine, so that ``asyncio.create_task`` takes it.

@@ -13,12 +13,11 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from zklock._election.base import ElectionBase, Leading, Term
-from zklock._election.candidate import Candidacy
+from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import is_coroutine_function
 from zklock._engine.grant import GrantOptions
-from zklock._engine.roster import MembershipChange
 from zklock._engine.session import Session
 from zklock._ground.async_event import LOOK, AsyncEvent
 from zklock._ground.public import public
@@ -90,13 +89,9 @@ class Leadership(Leading, Grant):
 class _Term(Term[Leadership]):
     """A leadership and the task that leads."""
 
-    def __init__(
-        self, leadership: Leadership, candidacy: Candidacy, session: Session, *, led: bool
-    ) -> None:
-        super().__init__(leadership, candidacy, session, led=led)
-        self.cancelled = False  # by the election
-        self.task: asyncio.Task[Any] | None = None
-        self.look_no_more: Callable[[], object] = lambda: None  # whether the loop is closed
+    cancelled = False  # by the election
+    task: asyncio.Task[Any] | None = None
+    look_no_more: Callable[[], object] | None = None  # whether the loop is closed
 
     def cancel(self) -> None:
         """Cancel the task that leads, once. A loop that ends may have cancelled it already."""
@@ -105,7 +100,8 @@ class _Term(Term[Leadership]):
 
     def ended(self, task: asyncio.Task[Any]) -> None:
         """Give the leadership back, if it is not lost. ``lead`` has ended."""
-        self.look_no_more()
+        if self.look_no_more is not None:
+            self.look_no_more()
         error: BaseException | None
         if task.cancelled():
             error = None if self.cancelled else asyncio.CancelledError("lead was cancelled")

@@ -12,14 +12,22 @@ from enum import Enum
 from functools import partial
 from typing import Any, Self, cast
 
-from zklock._engine.bodies import Abandons, AbandonsLock, AttemptingBase, B, Begins, Bodied, T
+from zklock._engine.contexts import (
+    AbandonedContext,
+    AbandonedLockContext,
+    AttemptingBase,
+    B,
+    EnteredContext,
+    GrantContext,
+    T,
+)
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.ports import SessionPort
 from zklock._ground.cached_property import cached_property
-from zklock._ground.itself import entered
+from zklock._ground.context_exit import entered
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import Claim
-from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
+from zklock.aio.leaving import TaskEntersContext, held_from
 from zklock.aio.waiting import AWAITING, call_soon, running_loop, running_task
 
 log = logging.getLogger("zklock")
@@ -28,14 +36,14 @@ _callbacks: set[asyncio.Task[Any]] = set()
 """The tasks that run: the loop itself keeps only weak references to tasks."""
 
 
-class Leaves(TaskLeavesWhatItEntered, Abandons):
+class Leaves(TaskEntersContext, AbandonedContext):
     """How a task leaves an ``async with`` body."""
 
     async def _leave_task_body(self, error: BaseException | None) -> None:
         await self._end_body(error)
 
 
-class Entered(Bodied, Leaves):
+class Entered(GrantContext, Leaves):
     """What a task holds already, and releases at the end of an ``async with`` body."""
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
@@ -46,14 +54,14 @@ class Entered(Bodied, Leaves):
         return self
 
 
-class Enters(Leaves, Begins[T]):
+class Enters(Leaves, EnteredContext[T]):
     """How a task enters what it holds from then on."""
 
     def __aenter__(self) -> Coroutine[Any, Any, T]:
         return held_from(entered(self), self._enter)
 
 
-class WithLock(Enters[B], AbandonsLock[B]):
+class EntersLock(Enters[B], AbandonedLockContext[B]):
     """``async with lock``."""
 
 

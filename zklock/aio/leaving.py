@@ -1,4 +1,4 @@
-"""How tasks enter and leave an ``async with`` body; see ``zklock._ground.itself``."""
+"""How tasks enter and leave an ``async with`` body; see ``zklock._ground.context_exit``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zklock._ground.itself import Body, Exiting, Leaving, look_up
+from zklock._ground.context_exit import Body, ContextExit, Exiting, look_up
 from zklock.errors import ZkLockError
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ class TaskBody(Body):
 
     __slots__ = ()
 
-    it: TaskLeavesWhatItEntered
+    it: TaskEntersContext
 
     def leave(
         self,
@@ -45,7 +45,7 @@ class TaskBody(Body):
         self.watches = ()
 
 
-class TaskLeavesWhatItEntered(Leaving):
+class TaskEntersContext(ContextExit):
     """What is held from its ``__aenter__`` on, and given back at the end of ``async with``."""
 
     _BODY = TaskBody

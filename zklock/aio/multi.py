@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from zklock._engine.bodies import Taken
+from zklock._engine.contexts import Acquired
 from zklock._ground.loss import LostCallback
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
-from zklock.aio.grant import Attempting, Bodies, Entered, Grant, WithLock
+from zklock.aio.grant import Attempting, Bodies, Entered, EntersLock, Grant
 from zklock.aio.lock import TaskLock
 from zklock.aio.waiting import running_loop, running_task
 
@@ -57,7 +57,7 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         return self._bodies.leave(error)
 
 
-class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
+class MultiLock(MultiBase[TaskLock, MultiGrant], EntersLock[MultiGrant]):
     """Several locks, of any kinds and any clients, as one: see :class:`zklock.MultiLock`.
 
     If one is lost inside ``async with``, the body is cancelled as with a single lock.
@@ -75,7 +75,7 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
         on_lost: LostCallback | None = None,
     ) -> None:
         super().__init__(locks, timeout=timeout, on_lost=on_lost)
-        self._mine: weakref.WeakKeyDictionary[asyncio.Task[Any], Taken[MultiGrant]] = (
+        self._mine: weakref.WeakKeyDictionary[asyncio.Task[Any], Acquired[MultiGrant]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -101,7 +101,7 @@ class MultiLock(MultiBase[TaskLock, MultiGrant], WithLock[MultiGrant]):
     def _take(self) -> Awaitable[MultiGrant | None]:
         return self.acquire()
 
-    def _holdings(self) -> Taken[MultiGrant]:
+    def _holdings(self) -> Acquired[MultiGrant]:
         if running_loop() is None:
-            return Taken()  # the loop was closed, and now its coroutines are
-        return self._mine.setdefault(running_task(), Taken())
+            return Acquired()  # the loop was closed, and now its coroutines are
+        return self._mine.setdefault(running_task(), Acquired())

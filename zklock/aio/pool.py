@@ -12,10 +12,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from zklock._election.membership import MembershipChange
 from zklock._engine.grant import GrantOptions
-from zklock._engine.roster import MembershipChange
 from zklock._ground.async_event import AsyncEvent
-from zklock._ground.itself import entered
+from zklock._ground.context_exit import entered
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
 from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
@@ -23,7 +23,7 @@ from zklock._pool.own_threads import Calling
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Reporting, Slot
 from zklock.aio.grant import Grant
-from zklock.aio.leaving import TaskLeavesWhatItEntered, held_from
+from zklock.aio.leaving import TaskEntersContext, held_from
 from zklock.aio.observers import MembershipChanges, Observer
 from zklock.aio.waiting import AWAITING, call_soon
 
@@ -40,7 +40,7 @@ class _ShardGrant(Reporting, Grant):
 
 
 @public
-class WorkerPool(TaskLeavesWhatItEntered, Membership[Grant]):
+class WorkerPool(TaskEntersContext, Membership[Grant]):
     """One worker of a pool: it runs its share of the shards, as tasks of an event loop.
 
     The arguments are those of :class:`zklock.WorkerPool`, with these differences. The pool belongs

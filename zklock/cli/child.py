@@ -176,7 +176,7 @@ class Child:
         self._socket.close()
 
     def _order(self, *message: Any) -> None:
-        self._rouse()
+        self._near_head()
         try:
             self._wire.send(*message)
         except BlockingIOError:
@@ -184,7 +184,7 @@ class Child:
         except OSError:
             return  # the supervisor is dead: the thread finds that
 
-    def _rouse(self) -> None:
+    def _near_head(self) -> None:
         """Have the supervisor go on if somebody has stopped it: it alone sees the command's end."""
         self._process.send_signal(signal.SIGCONT)
 
@@ -229,7 +229,7 @@ class Child:
         if limits is None or not self._begun or self.status is not None:
             return _LOOK_SECONDS
         self._act_at = limits.act_at
-        self._rouse()
+        self._near_head()
         with contextlib.suppress(OSError):
             self._wire.send(supervisor.LEASE, limits.term_at, limits.kill_at)
         return limits.fresh

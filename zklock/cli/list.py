@@ -79,8 +79,10 @@ def _rows(seen: Picture) -> list[list[str]]:
 def _who(holders: Sequence[Place]) -> str:
     shown = []
     for place in holders:
-        came = "" if place.age is None else f" (came {short(place.age)} ago)"
-        shown.append(f"{named(place.contender.identity)}{came}")
+        known = ["kept"] if place.contender.keeps else []
+        known += [] if place.age is None else [f"came {short(place.age)} ago"]
+        also = f" ({', '.join(known)})" if known else ""
+        shown.append(f"{named(place.contender.identity)}{also}")
     return ", ".join(shown) or "nobody"
 
 

@@ -96,10 +96,11 @@ def _known(found: Found) -> Iterator[str]:
 
 def _queue(lock: LockView) -> Iterator[str]:
     holding, waiting = len(lock.holders), len(lock.waiting)
+    kept = ", kept: it may be idle" if any(it.contender.keeps for it in lock.holders) else ""
     article = "an" if lock.what is What.ELECTION else "a"
     yield (
         f"{plain(lock.path)} is {article} {lock.name}: {holding} hold{'s' * (holding == 1)}, "
-        f"{waiting} wait{'s' * (waiting == 1)}"
+        f"{waiting} wait{'s' * (waiting == 1)}{kept}"
     )
     rows = [[row[at] for at in map(QUEUE_COLUMNS.index, _COLUMNS)] for row in queue_rows(lock, {})]
     width = columns()

@@ -141,7 +141,7 @@ class RedisMark(ABC):
         self._errors = importlib.import_module(f"{library}.exceptions")
         self._base = self._errors.ResponseError.__bases__[0]
         self._fence = self.key("zklock-fence")
-        self._callers: deque[_Caller] = deque()
+        self._executor: deque[_Caller] = deque()
 
     @property
     def resource(self) -> str:
@@ -202,7 +202,7 @@ class RedisMark(ABC):
     def _caller(self) -> _Caller:
         """Return a caller that nobody else uses, with the number of its next call."""
         try:
-            caller = self._callers.pop()
+            caller = self._executor.pop()
         except IndexError:
             caller = _Caller()
         if caller.process != os.getpid():
@@ -255,7 +255,7 @@ class RedisMark(ABC):
             else:
                 if isinstance(answer, list) and answer and _text(answer[0]) == number:
                     # Not after an error or a cancellation: what was sent may be on its way.
-                    self._callers.append(caller)
+                    self._executor.append(caller)
                     return _text(answer[1]), answer[2] if len(answer) > 2 else None
             await self._drop()
         raise OutcomeUnknown(

@@ -16,8 +16,8 @@ import weakref
 from pathlib import Path
 from typing import TypeAlias
 
+from zklock._ground.interrupts import raised_by_the_call
 from zklock._ground.numbers import check_number
-from zklock._ground.strikes import of_the_call
 from zklock.errors import NoAnswer
 from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, token_of, unreadable
 from zklock.token import FencingToken
@@ -276,7 +276,7 @@ def _try_lock(file: io.FileIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        if not of_the_call(error):
+        if not raised_by_the_call(error):
             raise
         return False
     return True

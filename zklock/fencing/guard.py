@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from zklock._ground import telemetry
 from zklock._ground.clock import clock
-from zklock._ground.happened import StaleTokenRefused
+from zklock._telemetry import subscriptions
+from zklock._telemetry.events import StaleTokenRefused
 from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown, StaleToken
 from zklock.token import FencingToken
 
@@ -107,8 +107,8 @@ def stale(resource: str, token: FencingToken, highest: FencingToken) -> StaleTok
 
 def refused(resource: str, token: FencingToken, highest: FencingToken | None) -> None:
     """Tell telemetry that a token was refused."""
-    if telemetry.hooks:
-        telemetry.emit(
+    if subscriptions.hooks:
+        subscriptions.emit(
             StaleTokenRefused(at=clock(), resource=resource, token=token, highest=highest)
         )
 

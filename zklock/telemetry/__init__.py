@@ -7,8 +7,10 @@ See docs/telemetry.md.
 from __future__ import annotations
 
 from zklock._engine.callbacks import check_callback
-from zklock._ground import telemetry as _telemetry
-from zklock._ground.happened import (
+from zklock._ground.numbers import check_int
+from zklock._ground.records import log_fields
+from zklock._telemetry import subscriptions as _telemetry
+from zklock._telemetry.events import (
     Connected,
     Disconnected,
     EpochChanged,
@@ -31,9 +33,7 @@ from zklock._ground.happened import (
     Suspended,
     Withdrawn,
 )
-from zklock._ground.numbers import check_int
-from zklock._ground.records import log_fields
-from zklock._ground.telemetry import Hook, Subscription
+from zklock._telemetry.subscriptions import Hook, Subscription
 from zklock.errors import ZkLockError
 
 __all__ = [

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from zklock._ground.happened import (
+from zklock._ground.loss import LossReason
+from zklock._telemetry.events import (
     EpochChanged,
     Event,
     Granted,
@@ -25,7 +26,6 @@ from zklock._ground.happened import (
     Suspended,
     Withdrawn,
 )
-from zklock._ground.loss import LossReason
 from zklock.telemetry._state import Label, State
 
 _PATH = {"path": "lock.name"}

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from zklock._ground.clock import clock
-from zklock._ground.happened import (
+from zklock._ground.loss import LossReason
+from zklock._telemetry.events import (
     Connected,
     Disconnected,
     Event,
@@ -19,7 +20,6 @@ from zklock._ground.happened import (
     SessionEnded,
     ShardMoved,
 )
-from zklock._ground.loss import LossReason
 
 WINDOW = 300.0
 """For how many seconds the low-water mark looks back."""

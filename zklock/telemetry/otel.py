@@ -23,7 +23,7 @@ from opentelemetry.trace import Status, StatusCode, TracerProvider
 
 from zklock._ground.addresses import session_text
 from zklock._ground.clock import clock
-from zklock._ground.happened import (
+from zklock._telemetry.events import (
     Event,
     Granted,
     GrantEvent,

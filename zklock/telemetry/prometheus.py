@@ -16,8 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from zklock._ground import threads
-from zklock._ground.happened import Event, Queued
 from zklock._ground.loss import LossReason
+from zklock._telemetry.events import Event, Queued
 from zklock.telemetry import _metrics, subscribe
 from zklock.telemetry._state import State, itself, labeller
 

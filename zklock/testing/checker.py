@@ -24,7 +24,7 @@ class Rule(Enum):
     ASKED = "nobody is granted a lock, or answered, without having asked for it before"
     EXCLUSION = "no two lease intervals of a lock overlap"
     FINAL = "what is over is never held again, and no session is used after its end"
-    TOKENS = "tokens strictly increase in the order of grants"
+    TOKENS = "tokens strictly increase in the order of grants, but on one znode of a kept lock"
     QUEUE = "grants follow the order of the queue"
     FENCE = "no store accepts a token lower than an earlier one; its data are the accepted writes"
     REPORT = "every lost grant is reported once and in time, and no other is"
@@ -75,12 +75,14 @@ class Verdict:
     whose lease lapsed while its session lived deletes its znode as soon as it can. ``late``: the
     longest delay of a loss's report, counted from the end of the lease or from when the loss was
     noticed, whichever was earlier. It also leaves out holders that were paused meanwhile.
-    ``came_back``: how many listings had nodes that an earlier listing shows to be deleted. The
+    ``kept``: how many grants were on znodes that were kept from a grant before. ``came_back``: how
+    many listings had nodes that an earlier listing shows to be deleted. The
     server that was asked has broken its own promise.
     """
 
     violations: list[Violation] = field(default_factory=list)
     grants: int = 0
+    kept: int = 0
     asks: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -107,11 +109,12 @@ class _Case(Record):
 def check(events: Iterable[Event], bounds: Bounds | None = None) -> Verdict:
     """Check a whole history.
 
-    These are its events, with their fields besides ``at`` and the source. ``node`` names a grant.
+    These are its events, with their fields besides ``at`` and the source. ``node`` names a grant,
+    with ``use`` if it is a later one on a node of a kept lock (see ``zklock.testing.history``).
 
     - ``ask`` (ask, lock, timeout), ``answer`` (ask, outcome)
-    - ``grant`` (ask, lock, node, token, session, began); without ``ask`` for a shard, which a
-      worker of a pool is given unasked
+    - ``grant`` (ask, lock, node, token, session, began; of a kept lock also keep, use);
+      without ``ask`` for a shard, which a worker of a pool is given unasked
     - ``held`` and ``unheld`` (node)
     - ``queue`` (node, lock, epoch, standing)
     - ``write`` (node, store, lock, write, token, value), ``written`` (write, outcome)
@@ -210,10 +213,33 @@ def _note_margins(case: _Case, before: Holding, after: Holding, margin: Margin) 
                 verdict.noticed[before.ended_by] = seen
 
 
+def _kept(case: _Case) -> None:
+    """Check that the grants on one node are those of a kept lock, and that a loss is their end."""
+    sessions = {event.grant: event.data.get("session") for event in case.by_kind["grant"]}
+    for grants in case.by_node().values():
+        first = grants[0]
+        noticed = min(
+            (loss["noticed"] for grant in grants for loss in grant.losses), default=math.inf
+        )
+        if first.use and first.source not in case.dead:
+            case.violate(Rule.TOKENS, first.began, f"{first} was kept, and not granted before")
+        for grant in grants[1:]:
+            if (grant.source, grant.lock, grant.token, sessions[grant.node, grant.use]) != (
+                first.source,
+                first.lock,
+                first.token,
+                sessions[first.node, first.use],
+            ):
+                case.violate(Rule.TOKENS, grant.began, f"{grant} is another one's than {first}")
+            if grant.began > noticed:
+                case.violate(Rule.FINAL, grant.began, f"{grant} began after the loss of its node")
+
+
 def _tokens(case: _Case) -> None:
     for grants in case.locks():
         for one, other in pairwise(grants):
-            if other.token <= one.token:
+            again = other.use and other.node == one.node and other.token == one.token
+            if other.token <= one.token and not again:
                 case.violate(
                     Rule.TOKENS, other.began, f"{other.token} of {other} after {one.token} of {one}"
                 )
@@ -242,7 +268,7 @@ def _queue(case: _Case) -> None:
     listings: dict[tuple[str, int], list[Event]] = defaultdict(list)
     for event in sorted(case.by_kind["queue"], key=lambda event: event.at):
         key = event["lock"], event["epoch"]
-        begun, sequences = highest[key]
+        begun, sequences = highest.get(key, ([], []))
         earlier = bisect_left(begun, event.at)
         gone = _gone(case, event, listings[key])
         case.verdict.came_back += bool(gone)
@@ -266,7 +292,8 @@ def _gone(case: _Case, listing: Event, earlier: Iterable[Event]) -> set[int]:
     """
     gone: set[int] = set()
     for before in earlier:
-        if case.grants[before["node"]].end <= listing.at:
+        grant = case.grants.get(before.grant)
+        if grant is not None and grant.end <= listing.at:
             latest = max(before["standing"], default=-1)
             missing = set(listing["standing"]) - set(before["standing"])
             gone |= {number for number in missing if number < latest}
@@ -322,7 +349,7 @@ def _refusals(case: _Case) -> None:
     for event in case.by_kind["written"]:
         if event["outcome"] != "refused":
             continue
-        grant = case.grants.get(begun[event["write"]]["node"])
+        grant = case.grants.get(begun[event["write"]].grant)
         if grant is not None and grant.broken == math.inf and grant.end > event.at:
             case.violate(Rule.FENCE, event.at, f"{event['write']} of {grant} was refused")
 
@@ -423,6 +450,7 @@ def _surprises(case: _Case) -> None:
 def _count(case: _Case) -> None:
     verdict = case.verdict
     verdict.grants = len(case.grants)
+    verdict.kept = sum(bool(grant.use) for grant in case.grants.values())
     verdict.asks.update(event["outcome"] for event in case.by_kind["answer"])
     verdict.asks["granted"] = verdict.grants
     verdict.ends.update(grant.ended_by for grant in case.grants.values())
@@ -438,6 +466,7 @@ _DECIDED = (
     _asked,
     _sessions,
     _exclusion,
+    _kept,
     _tokens,
     _queue,
     _fence,

@@ -18,6 +18,11 @@ loses nothing that it has noted; at most, its last line is torn.
 An interval therefore never includes a moment that the holder could dispute, however long it was
 paused between a look and its note. A grant has no interval if its lease was over before the holder
 was told of the grant.
+
+**A kept lock** (``keep=``) is granted several times on one znode, with one token. Those grants have
+their node in common. The first one is noted like any other. Each one after it has a number of its
+own on that node, its ``use``, from 1 on; all that is noted about it says that number, too. The
+numbers are names: they tell nothing of the order.
 """
 
 from __future__ import annotations
@@ -29,10 +34,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from zklock._ground.clock import clock
 from zklock.token import FencingToken
+
+Name: TypeAlias = tuple[str, int]
+"""What names a grant: its node, and its use of that node, which is 0 for the first one."""
 
 CRASHED = "CRASHED"
 RELEASED = "RELEASED"
@@ -49,6 +57,11 @@ class Event:
 
     def __getitem__(self, key: str) -> Any:
         return self.data[key]
+
+    @property
+    def grant(self) -> Name:
+        """What names the grant that it is about."""
+        return self.data["node"], self.data.get("use", 0)
 
 
 class History:
@@ -95,7 +108,8 @@ class Holding:
 
     ``began``: when the library made it. ``held``: the times just before looks that found it held.
     ``unheld``: the earliest time after a look that found it not held. ``broken``: when somebody
-    else deleted its node. ``outcome``: that of its release.
+    else deleted its node. ``outcome``: that of its release. ``use``: see the head of this module.
+    ``keep``: for how many seconds its node may stay unused; 0: it is not kept.
     """
 
     node: str
@@ -110,6 +124,8 @@ class Holding:
     releases: int = 0
     losses: list[Event] = field(default_factory=list)
     broken: float = math.inf
+    use: int = 0
+    keep: float = 0.0
 
     @property
     def given_back(self) -> bool:
@@ -133,7 +149,8 @@ class Holding:
         return RELEASED if self.given_back else CRASHED
 
     def __str__(self) -> str:
-        return f"{self.source} {self.node} ({self.ended_by.lower()})"
+        use = f", use {self.use}" if self.use else ""
+        return f"{self.source} {self.node}{use} ({self.ended_by.lower()})"
 
 
 class Record:
@@ -151,24 +168,28 @@ class Record:
         self.pauses: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for event in self.by_kind["pause"]:
             self.pauses[event["worker"]].append((event.at, event["until"]))
-        self.grants: dict[str, Holding] = {}
+        self.grants: dict[Name, Holding] = {}
         self.twice: list[Event] = []
         self.strays: list[Event] = []
         self._gather()
 
     def _gather(self) -> None:
         for event in self.by_kind["grant"]:
-            if event["node"] in self.grants:
+            if event.grant in self.grants:
                 self.twice.append(event)
-            self.grants[event["node"]] = Holding(
-                event["node"],
+            node, use = event.grant
+            self.grants[event.grant] = Holding(
+                node,
                 event["lock"],
                 FencingToken.parse(event["token"]),
                 event.source,
                 event["began"],
+                use=use,
+                keep=event.data.get("keep", 0.0),
             )
+        by_node = self.by_node()
         for event in self.by_kind["break"]:
-            if broken := self.grants.get(event["node"]):
+            for broken in by_node.get(event["node"], ()):
                 broken.broken = min(broken.broken, event.at)
         take: dict[str, Callable[[Holding, Event], None]] = {
             "held": lambda grant, event: grant.held.append(event.at),
@@ -179,7 +200,7 @@ class Record:
         }
         for kind, note in take.items():
             for event in self.by_kind[kind]:
-                if grant := self.grants.get(event["node"]):
+                if grant := self.grants.get(event.grant):
                     note(grant, event)
                 elif event.source not in self.dead:
                     self.strays.append(event)
@@ -193,6 +214,13 @@ class Record:
         """Return all grants of a lock, in the order in which they began."""
         grants = [grant for grant in self.grants.values() if grant.lock == lock]
         return sorted(grants, key=lambda grant: grant.began)
+
+    def by_node(self) -> dict[str, list[Holding]]:
+        """Return, for each node, the grants on it, in the order in which they began."""
+        nodes: dict[str, list[Holding]] = defaultdict(list)
+        for grant in sorted(self.grants.values(), key=lambda grant: grant.began):
+            nodes[grant.node].append(grant)
+        return dict(nodes)
 
     def locks(self) -> list[list[Holding]]:
         """Return, for each lock, its grants that have an interval, in the order of beginning."""

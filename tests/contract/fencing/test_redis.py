@@ -237,7 +237,7 @@ def test_a_value_that_redis_py_sends_again_does_not_come_back(
     assert client.get(key) == b"1"
     call = next(iter(client.scan_iter(guard.key("zklock-call:*"))))
     other.set(key, b"2", A)
-    guard._callers[0].calls -= 1
+    guard._executor[0].calls -= 1
     guard.set(key, b"1", A)
     assert client.get(key) == b"2"
     assert 0 < client.ttl(call) <= 600
@@ -344,7 +344,7 @@ def test_calls_of_many_threads_and_processes_all_happen(guard: RedisGuard, clien
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: guard.run(script, [key], [], A), range(200)))
     assert client.get(key) == b"201"
-    before = [caller.name for caller in guard._callers]
+    before = [caller.name for caller in guard._executor]
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

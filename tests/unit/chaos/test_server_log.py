@@ -344,3 +344,109 @@ class TestUnused:
         log = [*LOG[:-1], Change(7, self.CAME, 2, node(5), created=True)]
         (said, *_) = compare(history, ServerLog(log)).violations
         assert "stood for 996.000 s" in said.what
+
+
+def used(number: int, use: int, began: float, until: float, *, keep: float = 1.0) -> list[Event]:
+    """Return a grant on a node that is kept, which is given back in the end."""
+    (first, _) = granted(number, began, until)
+    name = {"node": node(number), **({"use": use} if use else {})}
+    return [
+        replace(first, data={**first.data, **name, "keep": keep}),
+        Event(until, first.source, "release", {**name, "how": "release"}),
+        Event(until, first.source, "released", {**name, "outcome": "done"}),
+    ]
+
+
+class TestKept:
+    """Node 0 is kept: it is used from 1.2 to 1.5, and from 2.0 to 2.9; node 1 comes at ``came``."""
+
+    USES = (*used(0, 0, 1.2, 1.5), *used(0, 1, 2.0, 2.9))
+
+    @staticmethod
+    def log(*, came: float, until: float, left: float = 900.0) -> list[Change]:
+        others = [Change(30, at / 2, 99, f"/others/{at}", created=True) for at in range(80)]
+        changes = [
+            *LOG[:3],
+            Change(4, came, 2, node(1), created=True),
+            Change(5, until, 1, node(0)),
+            Change(6, left, 2, node(1)),
+            *others,
+        ]
+        return sorted(changes, key=lambda change: change.at)
+
+    def test_the_other_one_waits_from_the_end_of_the_body_that_ran(self) -> None:
+        result = compare(self.USES, ServerLog(self.log(came=2.5, until=3.0)))
+        assert result.violations == []
+        (waited,) = result.asked["RELEASED"]
+        assert (waited.seconds, waited.again) == pytest.approx((0.1, 0.0))
+        assert waited.other == node(1)
+
+    def test_or_from_its_coming_if_the_lock_was_idle(self) -> None:
+        (waited,) = compare(self.USES, ServerLog(self.log(came=3.0, until=3.4))).asked["RELEASED"]
+        assert (waited.seconds, waited.again) == pytest.approx((0.4, 0.0))
+
+    @pytest.mark.parametrize(("came", "until"), [(2.5, 2.9 + 1.1), (3.0, 3.0 + 1.1)])
+    def test_no_longer_than_it_must(self, came: float, until: float) -> None:
+        log = ServerLog(self.log(came=came, until=until))
+        assert compare(self.USES, log, patience=1.2).violations == []
+        (violation,) = compare(self.USES, log, patience=1.0).violations
+        assert violation.rule is Rule.SERVICE
+        assert "for 1.100 s after its last body" in violation.what
+
+    def test_no_body_begins_when_the_keeper_must_know_of_it(self) -> None:
+        log = ServerLog(self.log(came=1.3, until=2.9))
+        assert compare(self.USES, log, patience=0.8).violations == []
+        (violation,) = compare(self.USES, log, patience=0.6).violations
+        assert "which began 0.700 s after it had come" in violation.what
+
+    def test_one_that_has_left_does_not_wait(self) -> None:
+        log = ServerLog(self.log(came=1.3, until=2.9, left=1.6))
+        (waited,) = compare(self.USES, log).asked["RELEASED"]
+        assert (waited.seconds, waited.again) == pytest.approx((0.1, 0.0))
+
+    @pytest.mark.parametrize(
+        "excuse",
+        [
+            Event(3.0, "w0", "pause", {"worker": "w0", "until": 4.0}),
+            Event(3.0, "nemesis", "fault", {"what": "delay", "target": "", "seconds": 1.0}),
+        ],
+        ids=["a pause of the keeper", "a fault of the network"],
+    )
+    def test_what_excuses_a_keeper(self, excuse: Event) -> None:
+        log = ServerLog(self.log(came=2.5, until=4.5))
+        assert compare(self.USES, log, patience=1.0).violations
+        (waited,) = compare([*self.USES, excuse], log, patience=1.0).asked["RELEASED"]
+        assert waited.seconds == pytest.approx(0.6)
+
+    def test_the_server_is_no_excuse_for_a_fault_that_is_not_of_the_network(self) -> None:
+        log = ServerLog(self.log(came=2.5, until=4.5))
+        fault = Event(
+            3.0, "nemesis", "fault", {"what": "kill leader", "target": "", "seconds": 1.0}
+        )
+        assert compare([*self.USES, fault], log, patience=1.0).violations
+
+    def test_a_lock_that_is_not_kept_is_not_asked_for(self) -> None:
+        assert compare(HISTORY, ServerLog(LOG)).asked == {}
+
+    def test_an_idle_node_goes_in_time(self) -> None:
+        in_time, late = 2.9 + 1.0 + UNUSED - 0.5, 2.9 + 1.0 + UNUSED + 0.5
+        assert found([*self.USES], self.log(came=800.0, until=in_time)) == {}
+        said = found([*self.USES], self.log(came=800.0, until=late))[Rule.SERVICE]
+        assert "use 1 (released) stood unused for 21.500 s" in said
+
+    def test_another_ask_waits_with_the_contender_of_the_first(self) -> None:
+        """Who began before the first one ended needs no znode of its own."""
+        asks = [asked(1, 1.0), answered(1, 3.0), *self.waiting(2.5, until=30.0)]
+        keeping = [replace(each, data={**each.data, "keep": 1.0}) for each in asks]
+        until = 30.0 + UNUSED - 1
+        assert TestUnused.unused(*asks, until=until, came=1.05)
+        assert not TestUnused.unused(*keeping, until=until, came=1.05)
+        assert TestUnused.unused(*keeping, until=until + 2, came=1.05)
+
+    @staticmethod
+    def waiting(at: float, *, until: float) -> list[Event]:
+        ask = {"ask": "w1-2", "lock": LOCK, "timeout": 60.0}
+        return [
+            Event(at, "w1", "ask", ask),
+            Event(until, "w1", "answer", {"ask": "w1-2", "outcome": "none"}),
+        ]

@@ -67,6 +67,20 @@ def test_cells() -> None:
     assert permits.cells()[5:] == ["-", "-", "-"]
 
 
+def test_what_is_kept() -> None:
+    world = some()
+    world.queue("/kept", 5, "host-5\0payload=a2VlcHM=")
+    world.queue("/kept", 6, "host-6\0payload=a2VlcHM=")
+    world.queue("/latch", 7, "host-7\0payload=a2VlcHM=", "latch")
+    look = seen(world)
+    (kept,) = rows(look, part="/kept")
+    assert kept.holder == "host-5 (kept)"
+    (lock,) = (lock for lock in look.picture.locks if lock.path == "/kept")
+    assert [row[1] for row in queue_rows(lock, {})] == ["keeps", "waits"]
+    (latch,) = rows(look, part="/latch")
+    assert latch.holder == "host-7", "a member of an election may say what it likes"
+
+
 def test_the_addresses_of_clients_are_the_last_column() -> None:
     look = replace(seen(some()), addresses={2: "10.0.0.8:4711", 3: "\x1b:1"})
     assert heads(COLUMNS, look) == [*COLUMNS, "client"]

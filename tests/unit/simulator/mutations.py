@@ -29,7 +29,7 @@ from zklock._election import base as election_base
 from zklock._election.candidate import Candidacy
 from zklock._election.threads import LeaderElection, Leadership
 from zklock._engine.attempt import Attempt
-from zklock._engine.callers import Callers
+from zklock._engine.callback_executor import CallbackExecutor
 from zklock._engine.keep import Place
 from zklock._engine.lease import Lease
 from zklock._engine.session import Session
@@ -117,7 +117,7 @@ MUTATIONS = {
     ),
     "lost callbacks need a new thread each": Mutation(
         Bend(
-            Callers,
+            CallbackExecutor,
             "run",
             "crew.queue.put(calls)",
             "for call in calls:\n"
@@ -130,7 +130,7 @@ MUTATIONS = {
         found="nobody is told",
     ),
     "a lost grant is not told": Mutation(
-        Bend(Session, "_lose_each", "self._outbox.add(grant._tell_loss)", "pass"),
+        Bend(Session, "_lose_each", "self._deferred.add(grant._tell_loss)", "pass"),
         faults=("cut off",),
         found="nobody is told",
         quick=False,
@@ -178,14 +178,14 @@ MUTATIONS = {
         quick=False,
     ),
     "a create that may come late is looked for once more": Mutation(
-        Bend(steps, "settle", "not uuids or age >= seconds()", "True"),
+        Bend(steps, "reap_late_creates", "not uuids or age >= seconds()", "True"),
         faults=LATE,
         troubles=5,
         found="left",
         quick=False,
     ),
     "a create that has come late is not deleted": Mutation(
-        Bend(steps, "settle", "yield from delete(path, node)", "pass"),
+        Bend(steps, "reap_late_creates", "yield from delete(path, node)", "pass"),
         faults=LATE,
         troubles=5,
         found="left",
@@ -257,7 +257,7 @@ MUTATIONS = {
         Bend(
             base,
             "taken",
-            "if not come and attempt.give_up():\n    return None",
+            "if not come and attempt.cancel():\n    return None",
             "if not come:\n    await front.finished(attempt, None, abandon_made)\n    return None",
         ),
         faults=("cut off", "pause server"),
@@ -380,7 +380,7 @@ MUTATIONS = {
         quick=False,
     ),
     "the first of several nodes is given back alone": Mutation(
-        Bend(Session, "let_go", "len(grants) > 1", "False"),
+        Bend(Session, "release_grants", "len(grants) > 1", "False"),
         kind="several",
         found="left",
         quick=False,
@@ -496,11 +496,11 @@ MUTATIONS = {
         quick=False,
     ),
     "telemetry is not told of a release": Mutation(
-        Bend(Session, "let_go", "telling.released(grant, self._clock())", "pass"),
+        Bend(Session, "release_grants", "emit.released(grant, self._clock())", "pass"),
         found="no behaviour of the model",
     ),
     "an interrupted acquire leaves its contender": Mutation(
-        Bend(base, "undo", "attempt.give_up()", "True"), faults=(INTERRUPT,), found="holds"
+        Bend(base, "undo", "attempt.cancel()", "True"), faults=(INTERRUPT,), found="holds"
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
         Bend(base, "undo", "partial(abandon_made, attempt)", "bool"),
@@ -515,7 +515,7 @@ MUTATIONS = {
         quick=False,
     ),
     "an interrupted release is not carried out": Mutation(
-        Bend(Session, "finish", "self.let_go(grant)", "pass"),
+        Bend(Session, "finish", "self.release_grants(grant)", "pass"),
         faults=(INTERRUPT,),
         found="left",
     ),
@@ -674,7 +674,7 @@ MUTATIONS = {
         quick=False,
     ),
     "who waits for a lease is not told that it is refused": Mutation(
-        Bend(Session, "_beaten", "attempt.refused(copy_error(failed.error))", "pass"),
+        Bend(Session, "_on_heartbeat", "attempt.refused(copy_error(failed.error))", "pass"),
         faults=(FORBID,),
         troubles=6,
         found="left waiting",

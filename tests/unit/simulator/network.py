@@ -416,7 +416,7 @@ class Socket:
         self.close()
 
 
-def of_the_call(error: BaseException) -> bool:
+def raised_by_the_call(error: BaseException) -> bool:
     """As zklock's: a simulated call has a frame of its own."""
     trace = error.__traceback__
     called = None if trace is None else trace.tb_next

@@ -24,11 +24,11 @@ from kazoo.retry import KazooRetry
 
 import zklock
 from tests.unit.simulator import system as simulated
-from tests.unit.simulator.network import Network, of_the_call
+from tests.unit.simulator.network import Network, raised_by_the_call
 from tests.unit.simulator.system import System
 from zklock._election.base import pause_after
 from zklock._engine import runtime, sessions
-from zklock._ground import mutexes, strikes
+from zklock._ground import interrupts, mutexes
 from zklock._ground.clock import clock
 from zklock._kazoo import gateway
 
@@ -67,7 +67,7 @@ def substituted(system: System, network: Network, *more: str) -> Iterator[Put]:
         (time.sleep, simulated.sleep),
         (random.uniform, chance.uniform),
         (clock, simulated.now),
-        (strikes.of_the_call, of_the_call),
+        (interrupts.raised_by_the_call, raised_by_the_call),
         (mutexes.Mutex, simulated.Lock),
         (mutexes.ReentrantMutex, simulated.RLock),
         (os.urandom, chance.randbytes),

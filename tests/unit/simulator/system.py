@@ -212,7 +212,7 @@ class System:
         if exposed:
             self.strikes.choice(exposed).due = True
 
-    def may_strike(self) -> bool:
+    def may_be_interrupted(self) -> bool:
         """Whether an interrupt, or a second one, can strike this thread now."""
         return self.current is not None and self.current.exposed is not None
 

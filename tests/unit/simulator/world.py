@@ -62,12 +62,12 @@ from tests.unit.simulator.several import Multimap
 from tests.unit.simulator.substituted import substituted
 from tests.unit.simulator.system import Over, Process, System, Violation
 from zklock import LossReason, telemetry
-from zklock._engine import keep, nodes, session, telling, watches
+from zklock._engine import keep, nodes, session, watches
 from zklock._engine.grant import GrantBase
 from zklock._engine.watches import LOOK_AGAIN
-from zklock._ground import telemetry as hub
 from zklock._kazoo import states
 from zklock._recipes import names
+from zklock._telemetry import emit, subscriptions as hub
 from zklock.errors import (
     AccessDenied,
     AcquireCancelled,
@@ -767,7 +767,7 @@ class Told:
             reason=LossReason.CLIENT_CLOSED,
             lease_end=end,
             lasted=None,
-            **telling._grant(grant),
+            **emit._grant(grant),
         )
         self._put(event, grant._end_told)
 
@@ -825,7 +825,7 @@ def _substituted(world: World) -> Iterator[None]:
         if world.plan.kind == plans.KEPT and {INTERRUPT, AGAIN}.intersection(world.plan.faults):
             # What users call runs where interrupts strike: on a main thread.
             for module in (keep, session):
-                put(module, "may_strike", world.system.may_strike)
+                put(module, "may_be_interrupted", world.system.may_be_interrupted)
         is_over = states.over
 
         def over(client: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -46,6 +46,8 @@ class Turn:
     skip: int
     renewed: bool
     gap: float
+    uses: int = 1
+    """How many grants there are on its znode."""
 
 
 turns = st.builds(
@@ -71,6 +73,14 @@ EVERYTHING = [
 """Every way to end, those that survive it last, so that there is always something to spoil."""
 
 
+Name: TypeAlias = dict[str, Any]
+
+
+def named(grant: dict[str, Any]) -> Name:
+    """Return what names a grant: its node, and the use of it if it was kept."""
+    return {key: grant[key] for key in ("node", "use") if key in grant}
+
+
 class Simulation:
     """An ideal lock, and what its users would have noted."""
 
@@ -84,7 +94,7 @@ class Simulation:
         self.logs: dict[tuple[str, str], list[list[Any]]] = {
             (store, lock): [] for store in ("sqlite", "zookeeper") for lock in ("/l/0", "/l/1")
         }
-        self.late: list[tuple[str, str, float, float]] = []
+        self.late: list[tuple[str, Name, float, float]] = []
         for number in range(3):
             self.note(self.source(number), "begin")
 
@@ -103,7 +113,7 @@ class Simulation:
         write = f"{source}-{len(self.events)}"
         entry = [write, token, len(log) + 1]
         self.note(
-            source, "write", node=grant["node"], store=store, lock=lock,
+            source, "write", **named(grant), store=store, lock=lock,
             write=write, token=token, value=len(log) + 1,
         )  # fmt: skip
         if outcome == "accepted":
@@ -137,33 +147,44 @@ class Simulation:
         }
         self.now += STEP
         began = self.now
-        for late_source, late_node, lease_end, at in self.late:
-            self.report(late_source, late_node, "LEASE_LAPSED", self.now + STEP, lease_end)
+        for late_source, late, lease_end, at in self.late:
+            self.report(late_source, late, "LEASE_LAPSED", self.now + STEP, lease_end)
             self.note("nemesis", "pause", at, worker=late_source, until=self.now)
-            self.give_back(late_source, late_node, "release", "lost")
+            self.give_back(late_source, late, "release", "lost")
         self.late.clear()
+        for use in range(1, turn.uses):
+            self.use(turn, source, grant, token, began)
+            self.give_back(source, named(grant), "release", "done")
+            grant |= {"ask": self.ask(source, lock, 60.0), "use": turn.uses - use, "keep": 60.0}
+            began = self.now = self.now + STEP
+        self.use(turn, source, grant, token, began)
+        self.end(turn, source, named(grant), grant)
+
+    def use(
+        self, turn: Turn, source: str, grant: dict[str, Any], token: FencingToken, began: float
+    ) -> None:
+        lock, name = grant["lock"], named(grant)
         self.note(source, "grant", began=began, **grant)
         for _ in range(turn.looks):
-            self.note(source, "held", node=node)
+            self.note(source, "held", **name)
         if turn.lists:
             numbers = [token.sequence, token.sequence + 1]
-            self.note(source, "queue", node=node, lock=lock, epoch=token.epoch, standing=numbers)
+            self.note(source, "queue", **name, lock=lock, epoch=token.epoch, standing=numbers)
         for store in turn.writes:
             self.write(source, grant, store, "accepted")
-        self.note(source, "held", node=node)
-        self.end(turn, source, node, grant)
+        self.note(source, "held", **name)
 
-    def end(self, turn: Turn, source: str, node: str, grant: dict[str, Any]) -> None:
+    def end(self, turn: Turn, source: str, name: Name, grant: dict[str, Any]) -> None:
         if turn.end in LOST:
-            self.lose(turn.end, source, node)
+            self.lose(turn.end, source, name)
             if turn.end in (End.EXPIRED, End.CLOSED):
                 self.sessions[turn.source] += len(self.sessions)
-            self.note(source, "unheld", node=node)
+            self.note(source, "unheld", **name)
             self.write(source, grant, "zookeeper", "refused")
-            self.give_back(source, node, "release", "lost")
+            self.give_back(source, name, "release", "lost")
         elif turn.end is End.PAUSED:
             self.now += 1.0
-            self.late.append((source, node, self.now, self.now - 1.0))
+            self.late.append((source, name, self.now, self.now - 1.0))
         elif turn.end is End.CRASHED:
             self.note(source, "crash")
             self.reborn(turn.source)
@@ -173,34 +194,36 @@ class Simulation:
             self.reborn(turn.source)
         else:
             how = "release" if turn.end is End.RELEASED else "abandon"
-            self.give_back(source, node, how, "done")
+            self.give_back(source, name, how, "done")
 
     def reborn(self, number: int) -> None:
         self.lives[number] += 1
         self.note(self.source(number), "begin")
 
-    def lose(self, end: End, source: str, node: str) -> None:
+    def lose(self, end: End, source: str, name: Name) -> None:
         lease_end = self.now + 1.0
         if end is End.LAPSED:
             self.now += 1.1
-            self.report(source, node, "LEASE_LAPSED", self.now, lease_end)
+            self.report(source, name, "LEASE_LAPSED", self.now, lease_end)
         elif end is End.EXPIRED:
-            self.report(source, node, "SESSION_EXPIRED", self.now + STEP / 2, lease_end)
+            self.report(source, name, "SESSION_EXPIRED", self.now + STEP / 2, lease_end)
         elif end is End.CLOSED:
             self.note(source, "close")
-            self.report(source, node, "CLIENT_CLOSED", self.now + STEP / 2, lease_end)
+            self.report(source, name, "CLIENT_CLOSED", self.now + STEP / 2, lease_end)
         else:
-            self.note("nemesis", "break", node=node)
-            self.note(source, "held", node=node)  # nobody has told it yet
-            self.report(source, node, "NODE_DELETED", self.now + STEP / 2, lease_end)
+            self.note("nemesis", "break", node=name["node"])
+            self.note(source, "held", **name)  # nobody has told it yet
+            self.report(source, name, "NODE_DELETED", self.now + STEP / 2, lease_end)
 
-    def report(self, source: str, node: str, reason: str, noticed: float, lease_end: float) -> None:
+    def report(
+        self, source: str, name: Name, reason: str, noticed: float, lease_end: float
+    ) -> None:
         self.now = max(self.now, noticed)
-        self.note(source, "lost", node=node, reason=reason, noticed=noticed, lease_end=lease_end)
+        self.note(source, "lost", **name, reason=reason, noticed=noticed, lease_end=lease_end)
 
-    def give_back(self, source: str, node: str, how: str, outcome: str) -> None:
-        self.note(source, "release", node=node, how=how)
-        self.note(source, "released", node=node, outcome=outcome)
+    def give_back(self, source: str, name: Name, how: str, outcome: str) -> None:
+        self.note(source, "release", **name, how=how)
+        self.note(source, "released", **name, outcome=outcome)
 
     def finish(self) -> list[Event]:
         self.note("run", "calm")
@@ -225,11 +248,33 @@ def simulate(wanted: list[Turn]) -> list[Event]:
 
 
 histories = st.lists(turns, max_size=12).map(simulate)
+kept_turns = st.builds(replace, turns, uses=st.integers(1, 4))
+A_KEPT_ONE = replace(EVERYTHING[2], uses=3)
+kept_histories = st.lists(kept_turns, max_size=12).map(
+    lambda wanted: simulate([*wanted, A_KEPT_ONE])
+)
+"""Histories of locks that are kept; the last ones to end are those of ``EVERYTHING``."""
 
 
 @settings(deadline=None)
 @given(histories)
 def test_accepts_what_is_valid(history: list[Event]) -> None:
+    accepts(history)
+
+
+@settings(deadline=None)
+@given(kept_histories)
+def test_accepts_equal_tokens_of_kept_locks(history: list[Event]) -> None:
+    accepts(history)
+    assert check(history, BOUNDS).kept == len(again(history)) > 0
+
+
+def again(history: list[Event]) -> list[Event]:
+    """Return the grants on nodes that were kept."""
+    return [event for event in of(history, "grant") if "use" in event.data]
+
+
+def accepts(history: list[Event]) -> None:
     verdict = check(history, BOUNDS)
     assert verdict.violations == []
     assert verdict.grants == sum(event.kind == "grant" for event in history)
@@ -625,6 +670,123 @@ def an_undocumented_error(history: list[Event], pick: Pick) -> list[Event]:
 @plant(Rule.SURPRISE)
 def a_process_that_vanished(history: list[Event], pick: Pick) -> list[Event]:
     return without(history, pick(of(history, "end")))
+
+
+KEPT_PLANTS: dict[str, tuple[Rule, Plant]] = {}
+
+
+def plant_on_a_kept_node(rule: Rule) -> Callable[[Plant], Plant]:
+    def register(spoil: Plant) -> Plant:
+        KEPT_PLANTS[spoil.__name__] = rule, spoil
+        return spoil
+
+    return register
+
+
+def before(history: list[Event], grant: Event) -> Event:
+    """Return the grant on the same node that was released for this one."""
+    earlier = [each for each in about(history, "grant", grant["node"]) if each.at < grant.at]
+    return earlier[-1]
+
+
+@plant_on_a_kept_node(Rule.TOKENS)
+def a_token_that_changes_on_its_node(history: list[Event], pick: Pick) -> list[Event]:
+    grant = pick(again(history))
+    epoch = FencingToken.parse(grant["token"]).epoch + 1
+    token = FencingToken(epoch, FencingToken.parse(grant["token"]).sequence)
+    return changed(history, grant, token=str(token))
+
+
+@plant_on_a_kept_node(Rule.TOKENS)
+def a_use_that_has_no_number(history: list[Event], pick: Pick) -> list[Event]:
+    grant = pick(again(history))
+    bare = {key: value for key, value in grant.data.items() if key != "use"}
+    return [replace(each, data=bare) if each is grant else each for each in history]
+
+
+@plant_on_a_kept_node(Rule.TOKENS)
+def a_use_of_the_same_number(history: list[Event], pick: Pick) -> list[Event]:
+    grant = pick([each for each in again(history) if "use" in before(history, each).data])
+    return changed(history, grant, use=before(history, grant)["use"])
+
+
+@plant_on_a_kept_node(Rule.TOKENS)
+def a_use_by_another_process(history: list[Event], pick: Pick) -> list[Event]:
+    grant = pick(again(history))
+    return [replace(each, source="w9-1") if each is grant else each for each in history]
+
+
+@plant_on_a_kept_node(Rule.TOKENS)
+def a_use_in_another_session(history: list[Event], pick: Pick) -> list[Event]:
+    return changed(history, grant := pick(again(history)), session=grant["session"] + 1)
+
+
+@plant_on_a_kept_node(Rule.TOKENS)
+def a_use_of_what_nobody_was_granted(history: list[Event], pick: Pick) -> list[Event]:
+    nodes = {grant["node"] for grant in alive(history, again(history))}
+    grants = [grant for grant in of(history, "grant") if grant["node"] in nodes]
+    return without(history, pick([grant for grant in grants if "use" not in grant.data]))
+
+
+@plant_on_a_kept_node(Rule.TOKENS)
+def a_use_after_the_next_contender_s_grant(history: list[Event], pick: Pick) -> list[Event]:
+    grant = pick([each for each in again(history) if later(history, each)])
+    by = later(history, grant)[0]["began"] + STEP / 2 - grant["began"]
+    history = changed(history, grant, at=grant.at + by, began=grant["began"] + by)
+    for kind in ("held", "release", "released"):
+        for each in of_use(history, kind, grant):
+            history = changed(history, each, at=each.at + by)
+    return history
+
+
+def later(history: list[Event], grant: Event) -> list[Event]:
+    """Return the grants of this lock on other nodes that came after."""
+    grants = of(history, "grant", lock=grant["lock"])
+    return [each for each in grants if each.at > grant.at and each["node"] != grant["node"]]
+
+
+@plant_on_a_kept_node(Rule.EXCLUSION)
+def two_bodies_of_one_client_at_once(history: list[Event], pick: Pick) -> list[Event]:
+    grant = pick(again(history))
+    (release,) = of_use(history, "release", before(history, grant))
+    return changed(history, grant, began=release.at - STEP / 2)
+
+
+@plant_on_a_kept_node(Rule.FINAL)
+def a_use_of_what_was_lost(history: list[Event], pick: Pick) -> list[Event]:
+    grant = pick(again(history))
+    first = before(history, grant)
+    told = [*of_use(history, "release", first), *of_use(history, "released", first)]
+    at = grant["began"] - STEP / 2
+    lost = {"reason": "SESSION_EXPIRED", "noticed": at, "lease_end": at}
+    name = {key: first[key] for key in ("node", "use") if key in first.data}
+    return [*without(history, *told), Event(at, first.source, "lost", {**name, **lost})]
+
+
+@plant_on_a_kept_node(Rule.REPORT)
+def a_look_at_a_use_that_there_was_not(history: list[Event], pick: Pick) -> list[Event]:
+    look = pick([each for each in alive(history, of(history, "held")) if "use" in each.data])
+    return changed(history, look, use=9)
+
+
+def of_use(history: list[Event], kind: str, grant: Event) -> list[Event]:
+    """Return what was noted about one grant on a node that was kept."""
+    return [each for each in about(history, kind, grant["node"]) if each.grant == grant.grant]
+
+
+@pytest.mark.parametrize("name", KEPT_PLANTS)
+@settings(max_examples=examples(25), deadline=None)
+@given(history=kept_histories, data=st.data())
+def test_finds_what_is_planted_on_a_kept_node(
+    name: str, history: list[Event], data: st.DataObject
+) -> None:
+    rule, spoil = KEPT_PLANTS[name]
+
+    def pick(events: list[Event]) -> Event:
+        return events[data.draw(st.integers(0, len(events) - 1))]
+
+    found = check(sorted(spoil(history, pick), key=lambda event: event.at), BOUNDS)
+    assert rule in {violation.rule for violation in found.violations}
 
 
 @pytest.mark.parametrize("name", PLANTS)

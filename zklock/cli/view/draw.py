@@ -178,7 +178,7 @@ def _told(deadlock: Deadlock, options: str) -> Iterator[str]:
     yield f"DEADLOCK ({sure}), {len(deadlock.involved)} contenders:"
     for link in deadlock.chain:
         waiter, blocker = (_name(place.owner) for place in (link.waiter, link.blocker))
-        does = "holds it" if link.blocker.contender.holds else "waits before it"
+        does = "waits before it" if not link.blocker.contender.holds else f"{link.blocker.state} it"
         yield f"  {waiter} waits for {plain(link.lock.path)}: {blocker} {does}"
     if not deadlock.certain:
         yield (

@@ -126,6 +126,13 @@ class Place:
         return _KINDS[self.name.kind]
 
     @property
+    def state(self) -> str:
+        """``waits``; ``holds``; or ``keeps``: it holds, and nobody can tell if it is idle."""
+        if not self.contender.holds:
+            return "waits"
+        return "keeps" if self.contender.keeps else "holds"
+
+    @property
     def age(self) -> float | None:
         """Seconds since it came, by ``times``; ``None``: unknown."""
         return None if self.created is None else max(0.0, self.times.now() - self.created)
@@ -135,6 +142,7 @@ class Place:
         it, age = self.contender, self.age
         return {
             "holds": it.holds,
+            "keeps": it.keeps,
             "kind": self.kind,
             "token": None if it.token is None else str(it.token),
             "sequence": it.sequence,

@@ -94,7 +94,7 @@ def queue_rows(lock: LockView, addresses: Mapping[int, str]) -> list[list[str]]:
     return [
         [
             "-" if number is None else str(number),
-            "waits" if number else "holds",
+            place.state,
             place.kind,
             named(place.contender.identity),
             short(place.age),
@@ -174,7 +174,7 @@ def _client(place: Place, addresses: Mapping[int, str]) -> str:
 
 def _lock(lock: LockView, addresses: Mapping[int, str]) -> Row:
     holders, waiting = lock.holders, lock.waiting
-    names = _names([place.contender.identity for place in holders])
+    names = _names(holders)
     first = holders[0] if len(holders) == 1 else None
     token = first.contender.token if first is not None else None
     return Row(
@@ -198,11 +198,13 @@ def _pool(pool: PoolView, addresses: Mapping[int, str]) -> Row:
     return Row(pool.path, What.POOL.value, said, None, 0, None, "-", "-", client)
 
 
-def _names(identities: Sequence[str]) -> str:
-    if not identities:
+def _names(holders: Sequence[Place]) -> str:
+    if not holders:
         return "nobody"
-    first = named(identities[0])
-    return first if len(identities) == 1 else f"{first} and {len(identities) - 1} more"
+    first = named(holders[0].contender.identity)
+    if holders[0].contender.keeps:
+        first += " (kept)"
+    return first if len(holders) == 1 else f"{first} and {len(holders) - 1} more"
 
 
 def _oldest(places: Sequence[Place]) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from kazoo.protocol.states import KeeperState
 
-from zklock._engine.callers import Callers, Calls
+from zklock._engine.callback_executor import CallbackExecutor, Calls
 from zklock._engine.ports import Transport
 from zklock._engine.runtime import Runtime
 from zklock._engine.timed_thread import Job, TimedThread
@@ -191,7 +191,7 @@ class Side:
         self.batches = Tokens(self.stirs)
         self.handler = SimulatedHandler(self)
         self.client: Kazoo = None
-        self.runtime = Runtime(self.now, self._thread, self._callers, self._store, self.limit)
+        self.runtime = Runtime(self.now, self._thread, self._executor, self._store, self.limit)
         self.partitioned = False
         self.cut = False  # nothing passes
         self._session_id = 0
@@ -322,7 +322,7 @@ class Side:
     ) -> _Store:
         return _Store(self, open_store(client, on_event, is_mine, lock))
 
-    def _callers(self) -> _Callers:
+    def _executor(self) -> _Callers:
         return _Callers(self)
 
     # Its connection.
@@ -418,7 +418,7 @@ class _Callers:
 
     def __init__(self, side: Side) -> None:
         self._side = side
-        self._inner = Callers()
+        self._inner = CallbackExecutor()
 
     def ready(self) -> None:
         self._inner.ready()
@@ -500,7 +500,7 @@ class SimulatedHandler(Handler):
         self._link: tuple[Link, Link] | None = None
         self._current: _SimulatedSocket | None = None
         self._asked_at = 0.0
-        self._rests = False  # the connection thread waits, and nothing has come
+        self._backoffs = False  # the connection thread waits, and nothing has come
         self._drops = False  # the connection is about to be given up
         self._outside = False  # it waits for a way to the server
         self._ends = False
@@ -538,7 +538,7 @@ class SimulatedHandler(Handler):
         if kwargs.get("timeout") is None:
             return self._ask()
         self._wanted = kwargs["timeout"]
-        self._rests = False
+        self._backoffs = False
         self._pass()
         self._drops = False
         link = linked(self._side.now)
@@ -557,10 +557,10 @@ class SimulatedHandler(Handler):
 
     def _pass(self) -> None:
         with self._gate:
-            self._outside = self._rests = True
+            self._outside = self._backoffs = True
             while self._side.cut and not self._ends:
                 self._gate.wait(1.0)
-            self._outside = self._rests = False
+            self._outside = self._backoffs = False
         if self._ends:
             raise ConnectionRefusedError("the client is being stopped")
 
@@ -581,12 +581,12 @@ class SimulatedHandler(Handler):
     @contextmanager
     def resting(self) -> Iterator[None]:
         """Note that the connection thread waits, and that nothing has come for it."""
-        self._rests = True
+        self._backoffs = True
         self._side.stirs()
         try:
             yield
         finally:
-            self._rests = False
+            self._backoffs = False
             self._side.stirs()
 
     # For zklock.
@@ -666,7 +666,7 @@ class SimulatedHandler(Handler):
             return "requests to be sent"
         current = self._current
         reads = current is not None and (not current.rests or current.pending() > 0)
-        if not self._rests or ((self._drops or reads) and not self._outside):
+        if not self._backoffs or ((self._drops or reads) and not self._outside):
             return "the connection's threads"
         return None
 

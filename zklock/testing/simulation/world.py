@@ -431,9 +431,9 @@ class Simulation:
                 await asyncio.sleep(0)
             if self._stirred == before:
                 return
-            await asyncio.to_thread(self._rests)
+            await asyncio.to_thread(self._backoffs)
 
-    def _rests(self) -> None:
+    def _backoffs(self) -> None:
         with self._alone():
             self._settle()
 

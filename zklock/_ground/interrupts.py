@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 
-def may_strike() -> bool:
+def may_be_interrupted() -> bool:
     """Whether an exception may have been raised here by a signal handler.
 
     Python runs the handlers on the main thread, between any two steps of it. What they raise may be
@@ -16,7 +16,7 @@ def may_strike() -> bool:
     return threading.get_ident() == threading.main_thread().ident
 
 
-def of_the_call(error: BaseException) -> bool:
+def raised_by_the_call(error: BaseException) -> bool:
     """Whether the system call raised it that is made in the ``try`` which has caught it.
 
     Else a signal handler did: it has a frame of its own, which the traceback shows.

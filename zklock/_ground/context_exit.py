@@ -27,7 +27,7 @@ from zklock.errors import ZkLockError
 Exit: TypeAlias = "partial[None]"
 
 
-class Leaving:
+class ContextExit:
     """What is held for a ``with`` body, and given back at its end."""
 
     _BODY: ClassVar[type[Body]]
@@ -62,7 +62,7 @@ class Body:
 
     __slots__ = ("_begun", "held", "it", "unentered", "watches")
 
-    def __init__(self, it: Leaving) -> None:
+    def __init__(self, it: ContextExit) -> None:
         self.it = it
         self.held = False
         self.watches: tuple[object, ...] = ()
@@ -102,10 +102,10 @@ class Body:
             self.held = False
 
 
-Leaving._BODY = Body
+ContextExit._BODY = Body
 
 
-def _new_exit(it: Leaving) -> Exit:
+def _new_exit(it: ContextExit) -> Exit:
     return partial(it._BODY(it).leave)
 
 
@@ -123,7 +123,7 @@ class Exiting(property):
 
     def __call__(
         self,
-        it: Leaving,
+        it: ContextExit,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
@@ -132,7 +132,7 @@ class Exiting(property):
         return _new_exit(it)(kind, error, traceback)
 
 
-def _watched_exit(it: Leaving) -> Exit:
+def _watched_exit(it: ContextExit) -> Exit:
     exit = _new_exit(it)
     body = _body_of(exit)
     body.watch(exit)
@@ -153,14 +153,14 @@ class _Newest(threading.local):
 _newest = _Newest()
 
 
-def look_up(it: Leaving) -> Exit:
+def look_up(it: ContextExit) -> Exit:
     """Return another exit; the running thread is about to enter."""
     exit = _new_exit(it)
     _newest.exit = weakref.ref(exit)
     return exit
 
 
-def entered(it: Leaving) -> Body:
+def entered(it: ContextExit) -> Body:
     """Return the body that the running ``__enter__`` of ``it`` begins; it watches its exit.
 
     Set ``held`` once something is held, and take away the ``watches`` if nothing will be.
@@ -175,7 +175,7 @@ def entered(it: Leaving) -> Body:
     return it._BODY(it)  # called by hand, or for an ExitStack
 
 
-class LeavesWhatItEntered(Leaving):
+class EntersContext(ContextExit):
     """Held from its ``__enter__`` on."""
 
     if TYPE_CHECKING:
@@ -210,19 +210,19 @@ class _ByHand:
     It has no ``__set__``, so that what is ready goes before it.
     """
 
-    def __get__(self, it: EntersItself, owner: type) -> _Ready:
+    def __get__(self, it: HeldContext, owner: type) -> _Ready:
         return _Ready(lambda: it, _new_exit(it))
 
 
 class _Entering(property):
     """The ``__enter__`` of what is held already. The class has it as a method: see above."""
 
-    def __call__(self, it: EntersItself) -> EntersItself:
+    def __call__(self, it: HeldContext) -> HeldContext:
         """Return it."""
         return it
 
 
-def get_ready(it: EntersItself) -> None:
+def get_ready(it: HeldContext) -> None:
     """Make an exit ready, before ``it`` is held by whoever may enter it."""
     mine = it.__dict__
     if "_ready" not in mine:
@@ -232,7 +232,7 @@ def get_ready(it: EntersItself) -> None:
         mine["_ready"] = _Ready(filter(take_out, (it,)).__next__, exit)
 
 
-class EntersItself(Leaving):
+class HeldContext(ContextExit):
     """``with it as it``: held before it is entered.
 
     ``with lock.acquire() as grant`` holds the lock before its body begins. So nothing between the

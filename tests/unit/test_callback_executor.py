@@ -11,8 +11,8 @@ import pytest
 
 from tests.at_once import at_once
 from tests.fakes import interrupted_starter, no_thread
-from zklock._engine import callers as callers_module
-from zklock._engine.callers import FEWEST, MOST, Callers
+from zklock._engine import callback_executor as callers_module
+from zklock._engine.callback_executor import FEWEST, MOST, CallbackExecutor
 from zklock.testing import wait_for
 
 SOON = 60.0
@@ -29,8 +29,8 @@ def others() -> set[threading.Thread]:
 
 
 @pytest.fixture
-def callers(others: set[threading.Thread]) -> Iterator[Callers]:
-    made = Callers()
+def callers(others: set[threading.Thread]) -> Iterator[CallbackExecutor]:
+    made = CallbackExecutor()
     made.ready()
     yield made
     made.end()
@@ -38,11 +38,11 @@ def callers(others: set[threading.Thread]) -> Iterator[Callers]:
 
 
 @pytest.fixture
-def no_more_threads(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_more_threads(callers: CallbackExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", no_thread)
 
 
-def test_calls_given_together_are_in_order(callers: Callers) -> None:
+def test_calls_given_together_are_in_order(callers: CallbackExecutor) -> None:
     ran: list[int] = []
     done = threading.Event()
     callers.run([*(lambda number=number: ran.append(number) for number in range(50)), done.set])
@@ -50,7 +50,7 @@ def test_calls_given_together_are_in_order(callers: Callers) -> None:
     assert ran == list(range(50))
 
 
-def test_one_that_hangs_keeps_no_other_waiting(callers: Callers) -> None:
+def test_one_that_hangs_keeps_no_other_waiting(callers: CallbackExecutor) -> None:
     go = threading.Event()
     told = threading.Semaphore(0)
     for _ in range(10):
@@ -62,7 +62,7 @@ def test_one_that_hangs_keeps_no_other_waiting(callers: Callers) -> None:
 
 def test_those_who_ask_for_threads_at_once_get_the_same_ones(others: set[threading.Thread]) -> None:
     for _ in range(100):
-        made = Callers()
+        made = CallbackExecutor()
         at_once(*[made.ready] * 4)
         made.end()
     wait_for(lambda: crew() <= others, SOON, "the threads of all have ended")
@@ -75,7 +75,7 @@ def test_callbacks_do_not_see_the_variables_of_who_was_the_first(
     done = threading.Event()
     variable = ContextVar[str | None]("variable", default=None)
     variable.set("of the first")
-    made = Callers()
+    made = CallbackExecutor()
     made.ready()
     made.run([lambda: seen.append(variable.get()), done.set])
     assert done.wait(SOON)
@@ -83,7 +83,9 @@ def test_callbacks_do_not_see_the_variables_of_who_was_the_first(
     assert seen == [None]
 
 
-def test_a_burst_starts_no_thread_for_each(callers: Callers, others: set[threading.Thread]) -> None:
+def test_a_burst_starts_no_thread_for_each(
+    callers: CallbackExecutor, others: set[threading.Thread]
+) -> None:
     go = threading.Event()
     most = []
     told = threading.Semaphore(0)
@@ -103,7 +105,7 @@ def test_a_burst_starts_no_thread_for_each(callers: Callers, others: set[threadi
 
 @pytest.mark.hazard("H27")
 @pytest.mark.usefixtures("no_more_threads")
-def test_all_are_called_where_no_thread_can_be_started(callers: Callers) -> None:
+def test_all_are_called_where_no_thread_can_be_started(callers: CallbackExecutor) -> None:
     go = threading.Event()
     told = threading.Semaphore(0)
     callers.run([lambda: go.wait(SOON)])  # hangs
@@ -117,13 +119,13 @@ def test_all_are_called_where_no_thread_can_be_started(callers: Callers) -> None
 @pytest.mark.usefixtures("no_more_threads")
 def test_that_none_can_be_started_is_known_beforehand() -> None:
     with pytest.raises(RuntimeError, match="new thread"):
-        Callers().ready()
+        CallbackExecutor().ready()
 
 
 def test_what_is_called_although_there_were_no_threads_waits_for_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    callers = Callers()
+    callers = CallbackExecutor()
     done = threading.Event()
 
     with monkeypatch.context() as patch:
@@ -137,7 +139,7 @@ def test_what_is_called_although_there_were_no_threads_waits_for_one(
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
 def test_what_one_raises_is_logged_and_stops_no_other(
-    callers: Callers, error: type[BaseException], caplog: pytest.LogCaptureFixture
+    callers: CallbackExecutor, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     done = threading.Event()
 
@@ -154,7 +156,7 @@ def test_what_one_raises_is_logged_and_stops_no_other(
 def test_an_interrupt_of_who_starts_a_thread_does_it_no_harm(
     others: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    callers, ends = Callers(), threading.Semaphore(0)
+    callers, ends = CallbackExecutor(), threading.Semaphore(0)
     serve = callers_module._Crew._serve
 
     def served(crew: callers_module._Crew, me: object, lasting: bool) -> None:
@@ -181,7 +183,7 @@ def test_nothing_is_forgotten_at_the_end() -> None:
     sys.setswitchinterval(1e-5)
     try:
         for _ in range(200):
-            callers = Callers()
+            callers = CallbackExecutor()
             callers.ready()
             told = threading.Semaphore(0)
             giving = threading.Thread(

@@ -31,11 +31,11 @@ class Once:
             self._call.pop()(*what)
 
 
-class Outcome(Generic[T]):
+class Future(Generic[T]):
     """A value or an error that will come.
 
-    It is no ``Future``. A KeyboardInterrupt that strikes while a thread enters the condition of a
-    ``Future`` leaves it locked. That would block the thread that sets it, which is the client's.
+    It is not that of ``concurrent.futures``: a KeyboardInterrupt that strikes while a thread enters
+    its condition leaves it locked. That would block the thread that sets it, the client's.
     """
 
     _outcome: tuple[Any, BaseException | None] | None = None  # set once, by setdefault()

@@ -7,21 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from zklock._engine.outbox import Outbox
+from zklock._engine.deferred import Deferred
 from zklock._ground.records import log_fields
 
 
 def test_duties_run_in_order_and_once() -> None:
-    outbox, ran = Outbox(), list[int]()
+    outbox, ran = Deferred(), list[int]()
     for number in range(5):
         outbox.add(lambda number=number: ran.append(number))  # type: ignore[misc]
-    outbox.send()
-    outbox.send()
+    outbox.run()
+    outbox.run()
     assert ran == list(range(5))
 
 
 def test_an_interrupt_loses_no_duty() -> None:
-    outbox, ran = Outbox(), list[str]()
+    outbox, ran = Deferred(), list[str]()
     interrupts = [KeyboardInterrupt()]
 
     def duty() -> None:
@@ -33,24 +33,24 @@ def test_an_interrupt_loses_no_duty() -> None:
     outbox.add(duty)
     outbox.add(lambda: ran.append("next"))
     with pytest.raises(KeyboardInterrupt):
-        outbox.send()
-    outbox.send()
+        outbox.run()
+    outbox.run()
     assert ran == ["begun", "begun", "done", "next"]
 
 
 def test_an_error_of_one_duty_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    outbox, ran = Outbox(), list[str]()
+    outbox, ran = Deferred(), list[str]()
     outbox.add(lambda: 1 / 0)
     outbox.add(lambda: ran.append("next"))
     with ThreadPoolExecutor() as other:
-        other.submit(outbox.send).result()
-    outbox.send()
+        other.submit(outbox.run).result()
+    outbox.run()
     assert ran == ["next"]
     assert caplog.text.count("ZeroDivisionError: division by zero") == 1
 
 
 def test_an_error_on_the_main_thread_may_be_an_interrupt_so_the_duty_is_kept() -> None:
-    outbox, ran = Outbox(), list[str]()
+    outbox, ran = Deferred(), list[str]()
 
     def duty() -> None:
         ran.append("duty")
@@ -59,44 +59,44 @@ def test_an_error_on_the_main_thread_may_be_an_interrupt_so_the_duty_is_kept() -
 
     outbox.add(duty)
     with pytest.raises(TimeoutError, match="time limit"):
-        outbox.send()
-    outbox.send()
+        outbox.run()
+    outbox.run()
     assert ran == ["duty", "duty"]
 
 
 def test_a_duty_that_another_thread_does_meanwhile_is_done() -> None:
-    outbox, ran = Outbox(), list[str]()
+    outbox, ran = Deferred(), list[str]()
 
     def duty() -> None:
         ran.append("done")
         if len(ran) == 1:
-            outbox._duties.popleft()  # as the other thread does
+            outbox._calls.popleft()  # as the other thread does
 
     outbox.add(duty)
     outbox.add(lambda: ran.append("next"))
-    outbox.send()
+    outbox.run()
     assert ran == ["done", "next"]
 
 
 def test_what_comes_back_from_a_duty_is_left_to_the_sender() -> None:
-    outbox, ran = Outbox(), list[str]()
+    outbox, ran = Deferred(), list[str]()
 
     def duty() -> None:
         ran.append("begun")
         outbox.add(lambda: ran.append("next"))
-        outbox.send()
+        outbox.run()
         ran.append("done")
 
     outbox.add(duty)
-    outbox.send()
+    outbox.run()
     assert ran == ["begun", "done", "next"]
 
 
 def test_messages_are_logged_once_after_the_duties(caplog: pytest.LogCaptureFixture) -> None:
-    outbox = Outbox()
+    outbox = Deferred()
     outbox.warn("%s lost", "all", extra=log_fields(path="/a"))
     outbox.add(lambda: logging.getLogger("zklock").warning("first"))
-    outbox.send()
-    outbox.send()
+    outbox.run()
+    outbox.run()
     assert [record.message for record in caplog.records] == ["first", "all lost"]
     assert caplog.records[1].__dict__["zklock_path"] == "/a"

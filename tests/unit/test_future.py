@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.contract.support import SOON
-from zklock._engine.outcome import Once, Outcome
+from zklock._engine.future import Future, Once
 
 pytestmark = pytest.mark.hazard("H9", "H55")
 
 
 def test_a_call_that_an_interrupt_strikes_is_made_again_when_that_is_asked_for() -> None:
-    outcome: Outcome[int] = Outcome()
+    outcome: Future[int] = Future()
     made: list[str] = []
 
     def struck() -> None:
@@ -34,7 +34,7 @@ def test_a_call_that_an_interrupt_strikes_is_made_again_when_that_is_asked_for()
 
 
 def test_a_call_that_lasts_keeps_no_other_from_being_made() -> None:
-    outcome: Outcome[int] = Outcome()
+    outcome: Future[int] = Future()
     made: list[str] = []
     begun, over = threading.Event(), threading.Event()
 
@@ -55,7 +55,7 @@ def test_a_call_that_lasts_keeps_no_other_from_being_made() -> None:
 
 
 def test_a_call_that_asks_for_another_is_made_once() -> None:
-    outcome: Outcome[int] = Outcome()
+    outcome: Future[int] = Future()
     made: list[str] = []
 
     def asks() -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
-from zklock._ground.itself import Leaving
+from zklock._ground.context_exit import ContextExit
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.records import log_fields
 from zklock.errors import AcquireTimeout, LockLost, NotHeld
@@ -32,11 +32,11 @@ class Uses(Protocol):
     def _note_use(self, grant: Any, left: Left) -> None:
         """Note how many uses of the grant are left without one of them, unless that is noted."""
 
-    def _give_up_use(self, grant: Any, left: Left) -> None:
+    def _abandon_use(self, grant: Any, left: Left) -> None:
         """Give up one use, without waiting; the last one gives the grant back. Repeatable."""
 
 
-class HasBody:
+class Context:
     """What has to do something at the end of a ``with`` body."""
 
     async def _end_body(self, error: BaseException | None) -> None:
@@ -44,7 +44,7 @@ class HasBody:
         raise NotImplementedError
 
 
-class Bodied(NotCopyable, HasBody):
+class GrantContext(NotCopyable, Context):
     """What may be held for a ``with`` body, and is released at its end."""
 
     def abandon(self) -> None:
@@ -54,7 +54,7 @@ class Bodied(NotCopyable, HasBody):
     def _note_use(self, left: Left) -> None:
         """Note what is left without one of the uses that the running thread or task has."""
 
-    def _give_up_use(self, left: Left) -> None:
+    def _abandon_use(self, left: Left) -> None:
         """Give up one of these uses, without waiting. Repeatable."""
         self.abandon()
 
@@ -64,7 +64,7 @@ class Bodied(NotCopyable, HasBody):
     def _enter(self) -> None:
         """Begin a ``with`` body of the running thread or task."""
 
-    def _innermost(self) -> Bodied:
+    def _innermost(self) -> GrantContext:
         return self
 
     def _leave(self, error: BaseException | None) -> bool:
@@ -83,10 +83,10 @@ class Bodied(NotCopyable, HasBody):
             prefer(ended, error, ours)
 
 
-B = TypeVar("B", bound=Bodied)
+B = TypeVar("B", bound=GrantContext)
 
 
-class Taken(Generic[B]):
+class Acquired(Generic[B]):
     """What one thread or task acquired, newest last, and which of it was acquired by ``with``."""
 
     __slots__ = ("entered", "grants")
@@ -101,7 +101,7 @@ class Taken(Generic[B]):
         self.grants = (*self.grants[:at], *self.grants[at + 1 :])
 
 
-class Begins(HasBody, Generic[T]):
+class EnteredContext(Context, Generic[T]):
     """What is acquired as a ``with`` body begins, and released at its end."""
 
     def _take(self) -> Awaitable[Any]:
@@ -122,16 +122,16 @@ class Begins(HasBody, Generic[T]):
         except BaseException:
             if grant is not None:
                 try:
-                    grant._give_up_use(left)
+                    grant._abandon_use(left)
                 finally:  # a second interrupt may have struck in it
-                    grant._give_up_use(left)
+                    grant._abandon_use(left)
             raise
 
 
-class Locking(Begins[B]):
+class LockContext(EnteredContext[B]):
     """``with lock``."""
 
-    def _holdings(self) -> Taken[B]:
+    def _holdings(self) -> Acquired[B]:
         """Return what the running thread or task has acquired here."""
         raise NotImplementedError
 
@@ -168,7 +168,7 @@ class Locking(Begins[B]):
             mine.entered = mine.entered[:-1]
 
 
-class Abandons(Leaving, HasBody):
+class AbandonedContext(ContextExit, Context):
     """How a thread or task gives up the use that ends with a ``with`` body."""
 
     def _begin_leaving(self, begun: list[Any]) -> None:
@@ -182,14 +182,14 @@ class Abandons(Leaving, HasBody):
         if not begun:
             self._begin_leaving(begun)
         for grant, left, *_ in begun:
-            grant._give_up_use(left)
+            grant._abandon_use(left)
 
-    def _innermost(self) -> Bodied | None:
+    def _innermost(self) -> GrantContext | None:
         """Return what the body holds, ``None`` if that is nothing."""
         raise NotImplementedError
 
 
-class AbandonsLock(Abandons, Locking[B]):
+class AbandonedLockContext(AbandonedContext, LockContext[B]):
     """The same for ``with lock``."""
 
     def _begin_leaving(self, begun: list[Any]) -> None:
@@ -206,7 +206,7 @@ class AbandonsLock(Abandons, Locking[B]):
             mine.entered = mine.entered[:depth]
 
 
-class AttemptingBase(Begins[B | None]):
+class AttemptingBase(EnteredContext[B | None]):
     """``with lock.attempt(…)``: a grant or ``None``, released at the end. It is entered once."""
 
     def __init__(self, acquire: Callable[[], Awaitable[B | None]]) -> None:

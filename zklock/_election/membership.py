@@ -69,7 +69,7 @@ class Differences(Generic[M]):
         return MembershipChange(*map(tuple, (now.values(), joined, left, changed)))
 
 
-class Roster(Generic[M]):
+class MembershipFollower(Generic[M]):
     """Follows the children of a node, of which ``members`` chooses, and what each of them says.
 
     ``wake()`` is called when there may be something to ``take``. It must not block. One attempt
@@ -122,7 +122,7 @@ class Roster(Generic[M]):
         if self._first is None:
             self._first = set(there)
         for name in sorted(self._following.keys() - set(there)):
-            self._following.pop(name).give_up()
+            self._following.pop(name).cancel()
             self._forget(name)
         self._first.intersection_update(there)
         self._to_begin.clear()
@@ -183,5 +183,5 @@ class Roster(Generic[M]):
     def _close(self) -> None:
         self._over = True
         for attempt in self._following.values():
-            attempt.give_up()
+            attempt.cancel()
         self._following.clear()

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from zklock._engine import callbacks
 from zklock._ground import threads
 from zklock._ground.records import log_fields
-from zklock._ground.telemetry import in_child
+from zklock._telemetry.subscriptions import in_child
 
 log = logging.getLogger("zklock")
 
@@ -28,7 +28,7 @@ _IDLE = 5.0
 Calls: TypeAlias = Sequence[Callable[[], object]]
 
 
-class Callers:
+class CallbackExecutor:
     """Runs callbacks on threads that exist already; they begin in the order given.
 
     ``run()`` takes no lock, and starts threads only if all have ended. It may be called anywhere:

@@ -13,8 +13,8 @@ from typing import TypeAlias
 from zklock._ground import threads
 from zklock._ground.clock import clock
 from zklock._ground.events import Event as Flag
-from zklock._ground.happened import Event, Lost, Released
 from zklock._ground.records import log_fields
+from zklock._telemetry.events import Event, Lost, Released
 
 log = logging.getLogger("zklock")
 

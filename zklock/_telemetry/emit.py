@@ -1,6 +1,6 @@
 """What a session, its attempts and its grants tell telemetry.
 
-Whoever calls this has looked at ``telemetry.hooks`` before. So it costs nothing if nobody has
+Whoever calls this has looked at ``subscriptions.hooks`` before. So it costs nothing if nobody has
 subscribed. Nothing here blocks, takes a lock, or calls anything of the user's.
 """
 
@@ -11,9 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._ground import telemetry
-from zklock._ground.happened import (
+from zklock._telemetry import subscriptions
+from zklock._telemetry.events import (
     Disconnected,
     EpochChanged,
     Granted,
@@ -42,11 +41,11 @@ class Epochs:
         return None if before == epoch else before
 
 
-def queued(terms: GrantOptions, now: Callable[[], float]) -> Callable[[str, int], object]:
+def queued(terms: Any, now: Callable[[], float]) -> Callable[[str, int], object]:
     """Return what tells of a place in the queue: it is called with the node, and how many ahead."""
 
     def tell(node: str, ahead: int) -> None:
-        telemetry.emit(Queued(at=now(), node=node, ahead=ahead, **_lock(terms)))
+        subscriptions.emit(Queued(at=now(), node=node, ahead=ahead, **_lock(terms)))
 
     return tell
 
@@ -57,45 +56,47 @@ def begun(attempt: Any, now: Callable[[], float]) -> None:
     attempt.when_done(partial(_withdrawn, attempt, began, now))
 
 
-def granted(attempt: Any, grant: GrantBase, epochs: Epochs, now: float) -> None:
+def granted(attempt: Any, grant: Any, epochs: Epochs, now: float) -> None:
     """Tell of a grant; the caller has the guard."""
     path, epoch = grant.lock_path, grant.token.epoch
     before = epochs.note(path, epoch)
     if before is not None:
-        telemetry.emit(EpochChanged(at=now, path=path, before=before, now=epoch))
+        subscriptions.emit(EpochChanged(at=now, path=path, before=before, now=epoch))
     waited = None if attempt.began is None else now - attempt.began
     gap = None if attempt.heard is None else now - attempt.heard
     attempt.told = True
     grant._granted_at = now
     permits = len(grant.tokens)
-    telemetry.emit(
+    subscriptions.emit(
         Granted(at=now, permits=permits, waited=waited, gap=gap, kept=grant.kept, **_grant(grant))
     )
 
 
-def granted_again(grant: GrantBase, now: float) -> None:
+def granted_again(grant: Any, now: float) -> None:
     """Tell of a grant for which nobody has waited: its znode was kept."""
     grant._granted_at = now
     event = Granted(at=now, permits=1, waited=0.0, gap=None, kept=True, **_grant(grant))
-    telemetry.emit(event)
+    subscriptions.emit(event)
 
 
-def disconnected(session_id: int, grants: list[GrantBase], now: float, lease: float) -> None:
+def disconnected(session_id: int, grants: list[Any], now: float, lease: float) -> None:
     """Tell that the connection is lost, and of the grants that live on."""
     left = max(0.0, lease)
     held = [grant for grant in grants if not grant._ended]
     lost = Disconnected(at=now, session_id=session_id, remaining=left, grants=len(held))
-    telemetry.emit(lost)
+    subscriptions.emit(lost)
     for grant in held:
-        telemetry.emit(Suspended(at=now, remaining=left, **_grant(grant)), grant._end_told)
+        subscriptions.emit(Suspended(at=now, remaining=left, **_grant(grant)), grant._end_told)
 
 
-def released(grant: GrantBase, now: float) -> None:
+def released(grant: Any, now: float) -> None:
     """Tell that a grant is given back. Repeatable."""
-    telemetry.emit(Released(at=now, lasted=_lasted(grant, now), **_grant(grant)), grant._end_told)
+    subscriptions.emit(
+        Released(at=now, lasted=_lasted(grant, now), **_grant(grant)), grant._end_told
+    )
 
 
-def lost(grant: GrantBase) -> None:
+def lost(grant: Any) -> None:
     """Tell that a grant is lost. Repeatable."""
     loss = grant._loss
     if loss is not None:
@@ -106,7 +107,7 @@ def lost(grant: GrantBase) -> None:
             lasted=_lasted(grant, loss.noticed),
             **_grant(grant),
         )
-        telemetry.emit(event, grant._end_told)
+        subscriptions.emit(event, grant._end_told)
 
 
 def _withdrawn(attempt: Any, began: float, now: Callable[[], float]) -> None:
@@ -114,18 +115,18 @@ def _withdrawn(attempt: Any, began: float, now: Callable[[], float]) -> None:
     grant, raised = attempt.settled()
     if grant is None and not attempt.told and terms is not None:
         at, error = now(), None if raised is None else type(raised).__name__
-        telemetry.emit(Withdrawn(at=at, waited=at - began, error=error, **_lock(terms)))
+        subscriptions.emit(Withdrawn(at=at, waited=at - began, error=error, **_lock(terms)))
         attempt.told = True  # an interrupt may have this called again
 
 
-def _lasted(grant: GrantBase, now: float) -> float | None:
+def _lasted(grant: Any, now: float) -> float | None:
     return None if grant._granted_at is None else now - grant._granted_at
 
 
-def _lock(terms: GrantOptions) -> Any:
+def _lock(terms: Any) -> Any:
     return {"path": terms.lock_path, "kind": terms.kind, "identity": terms.identity}
 
 
-def _grant(grant: GrantBase) -> Any:
+def _grant(grant: Any) -> Any:
     identity = {"token": grant.token, "node": grant.path, "session_id": grant.session_id}
     return _lock(grant._terms) | identity
