@@ -45,7 +45,7 @@ from zklock._pool.rebalancer import Rebalancer
 from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
-from zklock._recipes import abandoned, keep, lock, names, semaphore, steps, together
+from zklock._recipes import abandoned, lock, names, semaphore, steps, together
 
 
 class Mutation:
@@ -686,6 +686,7 @@ MUTATIONS = {
         faults=("cut off", "freeze"),
         troubles=6,
         found="without a lease|a node that is gone|left waiting",
+        quick=False,
     ),
     "a kept node is used before the queue is watched": Mutation(
         Bend(
@@ -696,19 +697,6 @@ MUTATIONS = {
         ),
         kind=KEPT,
         found="somebody else waits",
-    ),
-    "the queue is watched after the look, and not with it": Mutation(
-        Bend(
-            keep,
-            "watch_queue",
-            "(listing,) = yield (WatchList(path),)",
-            "(listing,) = yield (List(path),)\nyield (WatchList(path),)",
-        ),
-        kind=KEPT,
-        faults=("slow",),
-        troubles=6,
-        found="left waiting|somebody waits",
-        quick=False,
     ),
     "a stranger that is seen while the lock is in use is forgotten": Mutation(
         Bend(Place, "_seen", "kept.asked = True", "kept.asked = kept.idle is not None"),
@@ -737,7 +725,7 @@ MUTATIONS = {
         kind=KEPT,
         faults=("cancel",),
         troubles=4,
-        found="somebody else waits",
+        found="somebody waits|somebody else waits",
         quick=False,
     ),
     "a loss does not forget the kept node": Mutation(
@@ -765,6 +753,7 @@ MUTATIONS = {
         faults=("expire", "delete node"),
         troubles=6,
         found="was lost|is over|is gone",
+        quick=False,
     ),
     "who waits is not served when the node is lost": Mutation(
         Bend(Place, "lose", "self._go_on()", "pass"),
@@ -772,6 +761,7 @@ MUTATIONS = {
         faults=("delete node",),
         troubles=8,
         found="left waiting",
+        quick=False,
     ),
     "an interrupt leaves a place as it is": Mutation(
         Bend(Place, "rebuild", "self._going.clear()", "return"),
@@ -784,11 +774,12 @@ MUTATIONS = {
         Bend(Place, "_due_while_idle", "end < kept.timed", "kept.timed == math.inf"),
         kind=KEPT,
         found="stays for too long",
+        quick=False,
     ),
 }
 """What is wrong in each is said by its name."""
 
-_HOMES = (steps, keep, lock, together, semaphore, store, pool_nodes, multi_base, election_base)
+_HOMES = (steps, lock, together, semaphore, store, pool_nodes, multi_base, election_base)
 
 
 @dataclass(frozen=True)
