@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -110,7 +111,8 @@ class Future(Generic[T]):
         due.append(me)
         if due[1] is me:
             due[0]()
-            self._when_done.remove(due)
+            with contextlib.suppress(ValueError):  # made again meanwhile, by another thread
+                self._when_done.remove(due)
 
     def _make_again(self) -> None:
         """Have the calls made again that a thread was making when an interrupt struck it."""
