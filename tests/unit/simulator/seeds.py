@@ -62,6 +62,6 @@ def entries() -> Iterator[Entry]:
                 if plan != KEPT:
                     Plan.parse(plan)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{FILE.name}:{number}: SEEDS INTERRUPTS [PLAN | {KEPT}]") from error
+            raise ValueError(f"{FILE.name}:{number}: SEEDS INTERRUPTS [PLAN]") from error
         for begin in range(int(first), end, AT_ONCE):
             yield Entry(range(begin, min(begin + AT_ONCE, end)), interrupts, "".join(text))
