@@ -19,7 +19,7 @@ from tests.contract.secure import PASSWORD, USER, Authority
 from tests.contract.support import ROOT, kazoo_client
 from tests.contract.test_cli import Commands
 from zklock.cli.view import servers
-from zklock.testing import ZooKeeperServer
+from zklock.testing import ZooKeeperServer, wait_for
 
 OTHERS = pytest.mark.thorough(
     "commands that connect in each way by settings from each place: each way and each place is "
@@ -234,11 +234,15 @@ def test_the_clients_of_sessions_over_tls(
     client = zklock_connect(
         over_tls.environ["ZKLOCK_HOSTS"], timeout=LONG, use_ssl=True, ca=str(authority.certificate)
     )
-    with zklock.Lock(client, f"{path}/lock"):
+
+    def told() -> bool:
         code, out, errors = over_tls.run("top", "--json", "--admin-port", "0", path)
-    assert (code, errors) == (0, "")
-    (lock,) = json.loads(out)["locks"]
-    assert lock["contenders"][0]["address"].startswith("127.0.0.1:")
+        assert (code, errors) == (0, "")
+        (lock,) = json.loads(out)["locks"]
+        return str(lock["contenders"][0]["address"]).startswith("127.0.0.1:")
+
+    with zklock.Lock(client, f"{path}/lock"):
+        wait_for(told, LONG)  # a server that takes long to tell is not waited for
 
 
 def test_watching_over_tls_tells_how_a_holder_has_left(
