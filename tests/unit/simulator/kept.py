@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import zklock
 from tests.unit.simulator import system as simulated
-from tests.unit.simulator.plans import KEPT, MOMENT, PATHS, SOON, Member
+from tests.unit.simulator.plans import KEPT, PATHS, SOON, Member
 from tests.unit.simulator.system import Violation
 from zklock.errors import NoAnswer
 
@@ -97,16 +97,8 @@ class Keepers:
         limit: float,
     ) -> None:
         world = self._world
-        begin = world.system.now
-        try:
-            with world.asking(name, lock):
-                grant = lock.acquire(**how)
-        finally:
-            world.check_time(member, f"{name} acquire({how})", begin, max(limit, MOMENT))
-        world.say(f"{name} {how}: {grant}")
+        grant = world.acquire(member, name, lock, how, limit)
         if grant is None:
-            if limit == math.inf:
-                raise Violation(f"{name}: acquire() without a limit has given up")
             if rng.random() < 0.2:
                 self._request(name, lock)
             return

@@ -280,23 +280,30 @@ class World:
                 options["tidy"] = rng.random() < 0.3
         return kind(member.client, path, **options)
 
-    def _round(self, member: Member, name: str, rng: random.Random) -> None:
-        lock = self._lock(member, name, rng)
-        how, limit = self.way(rng)
+    def acquire(
+        self, member: Member, name: str, lock: Any, how: dict[str, Any], limit: float
+    ) -> Any:
+        """Acquire, and look at the time that it took: None is for a limit alone."""
         begin = self.system.now
-        if self.plan.kind == "semaphore":
-            how["permits"] = rng.choice((1, 1, 2))
-        elif self.plan.kind == "burst":
-            how, limit = {"blocking": False}, 0.0
         try:
             with self.asking(name, lock):
                 grant = lock.acquire(**how)
         finally:
             self.check_time(member, f"{name} acquire({how})", begin, max(limit, MOMENT))
         self.say(f"{name} {how}: {grant}")
+        if grant is None and limit == math.inf:
+            raise Violation(f"{name}: acquire() without a limit has given up")
+        return grant
+
+    def _round(self, member: Member, name: str, rng: random.Random) -> None:
+        lock = self._lock(member, name, rng)
+        how, limit = self.way(rng)
+        if self.plan.kind == "semaphore":
+            how["permits"] = rng.choice((1, 1, 2))
+        elif self.plan.kind == "burst":
+            how, limit = {"blocking": False}, 0.0
+        grant = self.acquire(member, name, lock, how, limit)
         if grant is None:
-            if limit == math.inf:
-                raise Violation(f"{name}: acquire() without a limit has given up")
             if self.plan.kind == "burst":
                 raise Violation(f"{name} is refused, and there are enough permits")
             return
