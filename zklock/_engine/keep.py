@@ -31,7 +31,6 @@ from zklock._engine.grant import End, GrantBase, GrantOptions
 from zklock._engine.grant_state import State
 from zklock._engine.session import Session
 from zklock._ground.copy_error import copy_error
-from zklock._ground.interrupts import may_be_interrupted
 from zklock._recipes.effects import Claim
 from zklock._recipes.keep import watch_queue
 from zklock._telemetry import emit, subscriptions
@@ -154,6 +153,12 @@ class Place:
         self._skips = 0  # how many went by before the last one
 
     # For acquires.
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has a znode that nobody has; it may not be usable. Takes no lock."""
+        kept = self._kept
+        return kept is not None and kept.idle is not None
 
     def take(self, terms: GrantOptions) -> GrantBase | None:
         """Return a grant of an idle znode; ``None``: there is none that may be used now."""
@@ -375,12 +380,12 @@ class Place:
                     self._handed.remove(told)
 
     def _begin(self, attempt: Attempt[object], over: Callable[[], object]) -> None:
-        """Start an attempt of the place's own, on a thread that no interrupt strikes."""
-        if may_be_interrupted():
-            self._session.later(partial(self._begin, attempt, over))
-            return
-        attempt.when_done(over)
+        """Start an attempt of the place's own.
+
+        One whose start is interrupted says nothing: ``rebuild()`` sees to it.
+        """
         attempt.start()
+        attempt.when_done(over)
 
     def _over(self, contender: Attempt[object]) -> None:
         """Go on after the contender: it is granted, has failed, or was given up."""

@@ -49,7 +49,7 @@ class Keeps(LockBase[G]):
         self._limit(blocking, timeout)
         check_thread("acquire()")
         place: Place | None = self._session.places.get(self._key)
-        if place is None or self._again() is not None:
+        if place is None or not place.idle or self._again() is not None:
             return None
         self._check_acquire()
         terms = self._options(self._named())

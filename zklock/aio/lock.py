@@ -77,9 +77,13 @@ class TaskLock(LockBase[Grant], EntersLock[Grant]):
         return self.acquire()
 
     def _holdings(self) -> Holdings[Grant]:
-        if running_loop() is None:
-            return Holdings()  # the loop was closed, and now its coroutines are
-        users, task = self._users, self._owner()
+        users = self._users
+        try:
+            task = self._owner()
+        except RuntimeError:
+            if running_loop() is None:
+                return Holdings()  # the loop was closed, and now its coroutines are
+            raise
         holdings = users.get(task)
         if holdings is None:
             if len(users) >= self._crowd:
