@@ -62,7 +62,7 @@ from tests.unit.simulator.several import Multimap
 from tests.unit.simulator.substituted import substituted
 from tests.unit.simulator.system import Over, Process, System, Violation
 from zklock import LossReason, telemetry
-from zklock._engine import keep, nodes, session, watches
+from zklock._engine import nodes, session, watches
 from zklock._engine.grant import GrantBase
 from zklock._engine.watches import LOOK_AGAIN
 from zklock._kazoo import states
@@ -831,8 +831,7 @@ def _substituted(world: World) -> Iterator[None]:
         put(nodes.OwnNodes, "give_again", given_again)
         if world.plan.kind == plans.KEPT and {INTERRUPT, AGAIN}.intersection(world.plan.faults):
             # What users call runs where interrupts strike: on a main thread.
-            for module in (keep, session):
-                put(module, "may_be_interrupted", world.system.may_be_interrupted)
+            put(session, "may_be_interrupted", world.system.may_be_interrupted)
         is_over = states.over
 
         def over(client: Any) -> bool:
