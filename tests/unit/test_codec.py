@@ -16,24 +16,18 @@ from zklock._kazoo import wire
 from zklock._recipes.effects import (
     Check,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    DeleteIf,
-    Depart,
     Exists,
-    HandOver,
     List,
     MakePath,
-    Mark,
     Read,
     Request,
     Sync,
+    Transaction,
     Watch,
     WatchExists,
     WatchList,
     Write,
-    WriteAll,
 )
 from zklock._wire import codec
 from zklock._wire.codec import (
@@ -72,29 +66,24 @@ acls = st.sampled_from(
         [make_digest_acl("jürgen", "pass", read=True), make_acl("auth", "", all=True)],
     ]
 )
+creates = st.builds(Create, paths, data)
+deletes = st.builds(Delete, paths, versions)
+writes = st.builds(Write, paths, data, versions)
+checks = st.builds(Check, paths, versions)
+operations = st.one_of(creates, deletes, writes, checks)
 requests = st.one_of(
-    st.builds(Create, paths, data),
-    *(
-        st.builds(kind, paths)
-        for kind in (List, Watch, WatchList, WatchExists, Read, Exists, Check, Sync)
-    ),
-    st.builds(Delete, paths, versions),
-    st.builds(Write, paths, data, versions),
-    st.builds(Mark, paths, data),
-    st.builds(WriteAll, paths, st.lists(st.tuples(paths, data, versions), max_size=3).map(tuple)),
-    st.builds(CreateAll, st.lists(st.builds(Create, paths, data), max_size=3).map(tuple)),
-    st.builds(DeleteAll, st.lists(paths, max_size=3).map(tuple)),
-    st.builds(Depart, paths, data),
-    st.builds(DeleteIf, paths, paths, versions),
-    st.builds(HandOver, paths, st.lists(paths, max_size=3).map(tuple), paths),
+    operations,
+    *(st.builds(kind, paths) for kind in (List, Watch, WatchList, WatchExists, Read, Exists, Sync)),
+    st.builds(Transaction, st.lists(operations, max_size=4).map(tuple)),
 )
 
 
-def as_kazoo(request: Request, chroot: str, acl: Any) -> Any:
-    """Return the request that kazoo's client would queue."""
+def as_kazoo(request: Request, chroot: str, acl: Any, *, part: bool = False) -> Any:
+    """Return the request that kazoo's client would queue; ``part``: of a transaction."""
     match request:
         case Create(prefix, value):
-            return kazoo.Create2(chroot + prefix, value, acl or OPEN_ACL_UNSAFE, 3)
+            kind = kazoo.Create if part else kazoo.Create2
+            return kind(chroot + prefix, value, acl or OPEN_ACL_UNSAFE, 3)
         case List(path) | WatchList(path):
             return kazoo.GetChildren2(chroot + path, isinstance(request, WatchList))
         case Watch(path) | Read(path):
@@ -107,42 +96,12 @@ def as_kazoo(request: Request, chroot: str, acl: Any) -> Any:
             return kazoo.Delete(chroot + path, version)
         case Write(path, value, version):
             return kazoo.SetData(chroot + path, value, version)
-        case CreateAll(creates):
-            made = [
-                kazoo.Create(chroot + it.prefix, it.data, acl or OPEN_ACL_UNSAFE, 3)
-                for it in creates
-            ]
-            return kazoo.Transaction(made)
-    return kazoo.Transaction(operations(request, chroot))
-
-
-def operations(request: Request, chroot: str) -> list[Any]:
-    """Return what a transaction of kazoo's would consist of."""
-
-    def check(path: str, version: int = -1) -> Any:
-        return kazoo.CheckVersion(chroot + path, version)
-
-    def delete(path: str) -> Any:
-        return kazoo.Delete(chroot + path, -1)
-
-    def write(path: str, value: bytes, version: int = -1) -> Any:
-        return kazoo.SetData(chroot + path, value, version)
-
-    match request:
-        case Check(path):
-            return [check(path)]
-        case Mark(path, value):
-            return [check(path), write(path.rpartition("/")[0], value)]
-        case WriteAll(path, writes):
-            return [check(path), *(write(*each) for each in writes)]
-        case DeleteAll(several):
-            return [delete(path) for path in several]
-        case Depart(path, value):
-            return [delete(path), write(path.rpartition("/")[0], value)]
-        case DeleteIf(path, other, version):
-            return [delete(path), check(other, version)]
-        case HandOver(path, others, successor):
-            return [check(successor), *map(delete, (*others, path))]
+        case Check(path, version) if part:
+            return kazoo.CheckVersion(chroot + path, version)
+        case Check():
+            return kazoo.Transaction([as_kazoo(request, chroot, acl, part=True)])
+        case Transaction(several):
+            return kazoo.Transaction([as_kazoo(it, chroot, acl, part=True) for it in several])
     raise NotImplementedError(request)
 
 

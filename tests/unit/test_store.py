@@ -24,20 +24,15 @@ from zklock._kazoo.store import (
 from zklock._recipes.effects import (
     Check,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    Depart,
     Failed,
     Failure,
-    HandOver,
     List,
     MakePath,
-    Mark,
     Request,
     Sync,
+    Transaction,
     Write,
-    WriteAll,
 )
 from zklock._recipes.names import MAX_PATH
 from zklock.errors import AccessDenied, ZkLockError
@@ -86,7 +81,8 @@ def test_who_may_not_write_is_told_where() -> None:
 
 @pytest.mark.parametrize(("at", "node"), [(0, None), (1, "/pool/1"), (2, "/pool/2")])
 def test_which_of_several_may_not_be_written_is_told(at: int, node: str | None) -> None:
-    request = WriteAll("/pool/leader", (("/pool/1", b"", 0), ("/pool/2", b"", 0)))
+    writes = Write("/pool/1", b"", 0), Write("/pool/2", b"", 0)
+    request = Transaction((Check("/pool/leader"), *writes))
     results: list[Any] = [exceptions.RolledBackError() for _ in range(3)]
     results[at + 1 :] = [exceptions.RuntimeInconsistency() for _ in range(2 - at)]
     results[at] = exceptions.NoAuthError()
@@ -129,12 +125,10 @@ def opened(client: Any) -> Store:
         Delete(LONG + LONG),
         Check(LONG + LONG),
         Write("/lock", b"x" * MAX_REQUEST),
-        Mark(f"{LONG}/node", b""),
-        Depart(f"{LONG}/node", b""),
-        WriteAll("/lock", tuple((f"/{number:0100}", b"x" * 900, -1) for number in range(1000))),
-        HandOver("/lock/a", tuple(f"/lock/{number:01000}" for number in range(1000)), "/lock/b"),
-        CreateAll(tuple(Create(f"/{number:0100}/node-", b"x" * 900) for number in range(1000))),
-        DeleteAll(tuple(f"/lock/{number:01000}" for number in range(1000))),
+        Transaction((Check(f"{LONG}/node"), Write(LONG, b""))),
+        Transaction(tuple(Write(f"/{number:0100}", b"x" * 900) for number in range(1000))),
+        Transaction(tuple(Create(f"/{number:0100}/node-", b"x" * 900) for number in range(1000))),
+        Transaction(tuple(Delete(f"/lock/{number:01000}") for number in range(1000))),
     ],
     ids=lambda request: type(request).__name__,
 )

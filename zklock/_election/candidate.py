@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 
 from zklock._recipes import names, nodedata, notes, queries, steps
 from zklock._recipes.effects import (
+    Check,
+    Delete,
     Failure,
-    HandOver,
     List,
     Listing,
     Node,
     Read,
     Recipe,
+    Transaction,
     Write,
 )
 from zklock._recipes.lock import Entry
@@ -149,7 +151,9 @@ def _hand_over(path: str, own: str, identity: str) -> Recipe[Contender | None]:
         if all(one.path != own for one in members):
             return sent  # done, although the answer was lost
         between, chosen = successor(path, members, own, identity)
-        (done,) = yield (HandOver(own, tuple(one.path for one in between), chosen.path),)
+        # The leader's own node last: a member hears of its own node before the leader's.
+        leaving = (*(one.path for one in between), own)
+        (done,) = yield (Transaction((Check(chosen.path), *map(Delete, leaving))),)
         if done is None:
             return chosen
         steps.check(done, Failure.DROPPED, Failure.MISSING)

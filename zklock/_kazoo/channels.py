@@ -19,11 +19,10 @@ from zklock._kazoo.watches import Watch as SetWatch
 from zklock._kazoo.wire_request import WireRequest
 from zklock._recipes.effects import (
     Batch,
+    Check,
     Create,
-    CreateAll,
     Delete,
     Exists,
-    Expect,
     List,
     MakePath,
     Read,
@@ -66,7 +65,7 @@ class KazooChannel:
             Sync: lambda it: client.sync_async(it.path),
             Delete: lambda it: client.delete_async(it.path, it.version),
             MakePath: lambda it: make_path(client, it.path),
-            **dict.fromkeys(wire.TRANSACTIONS, partial(_transaction, client)),
+            **dict.fromkeys((Transaction, Check), partial(_transaction, client)),
         }
 
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
@@ -142,7 +141,7 @@ class GatewayChannel(KazooChannel):
             if isinstance(request, Create):
                 path, stat = value
                 value = self._client.unchroot(path), stat
-            elif isinstance(request, CreateAll):
+            elif isinstance(request, Transaction):
                 value = [
                     self._client.unchroot(each) if isinstance(each, str) else each for each in value
                 ]
@@ -153,9 +152,9 @@ class GatewayChannel(KazooChannel):
             return failed(request, error)  # the reply cannot be read
 
 
-def _transaction(client: Kazoo, request: Transaction) -> Any:
+def _transaction(client: Kazoo, request: Transaction | Check) -> Any:
     transaction = client.transaction()
-    for each in request.operations:
+    for each in request.operations if isinstance(request, Transaction) else (request,):
         match each:
             case Create():
                 transaction.create(each.prefix, each.data, ephemeral=True, sequence=True)
@@ -163,7 +162,7 @@ def _transaction(client: Kazoo, request: Transaction) -> Any:
                 transaction.delete(path, version)
             case Write(path, data, version):
                 transaction.set_data(path, data, version)
-            case Expect(path, version):
+            case Check(path, version):
                 transaction.check(path, version)
     return transaction.commit_async()
 

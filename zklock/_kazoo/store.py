@@ -20,26 +20,23 @@ from zklock._kazoo.client import Kazoo
 from zklock._recipes import names
 from zklock._recipes.effects import (
     Batch,
+    Check,
     Create,
-    CreateAll,
-    DeleteAll,
-    Depart,
     Exists,
     Failed,
     Failure,
     List,
     Listing,
     MakePath,
-    Mark,
     Node,
     Read,
     Request,
     Sync,
+    Transaction,
     Watch,
     WatchExists,
     WatchList,
     Write,
-    WriteAll,
     parent_of,
 )
 from zklock.errors import AccessDenied, ZkLockError
@@ -238,7 +235,7 @@ class Store:
         makes = isinstance(first, MakePath) and any(isinstance(each, Create) for each in batch)
         if makes or (self._makings.under_way and isinstance(first, Create)):
             self._makings.follow(_Follower(batch, landing, self._send))
-        elif isinstance(first, CreateAll) and (path := self._makings.any_of(first)) is not None:
+        elif isinstance(first, Transaction) and (path := self._makings.any_of(first)) is not None:
             # Those who have asked for a contender there before wait for that node.
             for slot in range(len(batch)):
                 landing.put(slot, translate(exceptions.NoNodeError(), path))
@@ -458,10 +455,10 @@ class _Makings:
             raise
         making.sender = None
 
-    def any_of(self, request: CreateAll) -> str | None:
+    def any_of(self, request: Transaction) -> str | None:
         """Return a parent of the request's nodes that is being made, if there is one."""
         with self._lock:
-            parents = (parent_of(create.prefix) for create in request.creates)
+            parents = (parent_of(it.prefix) for it in request.operations if isinstance(it, Create))
             return next((path for path in parents if path in self.under_way), None)
 
     def _made(self, path: str, making: _Making, result: Any) -> None:
@@ -497,8 +494,7 @@ class Answers:
             WatchExists: self._seen,
             Read: self._read,
             Exists: self._seen,
-            **dict.fromkeys(wire.TRANSACTIONS, _carried_out),
-            CreateAll: _all_created,
+            **dict.fromkeys((Transaction, Check), _carried_out),
         }
 
     def result(self, request: Request, value: Any) -> Any:
@@ -527,8 +523,9 @@ class Answers:
 
 def failed(request: Request, error: Exception) -> Failed:
     """Return the failure of a request for kazoo's error."""
+    written = request.path if isinstance(request, Write) else None
     chroot = isinstance(request, MakePath) and isinstance(error, exceptions.NoNodeError)
-    return translate(error, *paths_of(request), _written(request), NO_CHROOT if chroot else "")
+    return translate(error, *paths_of(request), written, NO_CHROOT if chroot else "")
 
 
 def _listed(_: List | WatchList, value: Any) -> Listing:
@@ -536,18 +533,14 @@ def _listed(_: List | WatchList, value: Any) -> Listing:
     return Listing(names, stat.czxid, stat.cversion, stat.ctime, stat.dataLength)
 
 
-def _carried_out(request: Any, results: list[Any]) -> Failed | None:
+def _carried_out(request: Transaction | Check, results: list[Any]) -> Any:
     refused = _refused(results)
     if refused is None:
-        return None
-    operation = request.operations[results.index(refused)]
-    if isinstance(request, WriteAll | Depart) and isinstance(operation, Write):
-        return replace(failed(operation, refused), node=operation.path)
-    return failed(request, refused)
-
-
-def _all_created(request: CreateAll, results: list[Any]) -> Failed | tuple[str, ...]:
-    return _carried_out(request, results) or tuple(results)
+        return tuple([each for each in results if isinstance(each, str)]) or None
+    whole = request.operations if isinstance(request, Transaction) else (request,)
+    operation = whole[results.index(refused)]
+    node = operation.path if isinstance(operation, Write) else None
+    return replace(failed(operation, refused), node=node)
 
 
 def _refused(results: list[Any]) -> Exception | None:
@@ -561,23 +554,10 @@ def paths_of(request: Request) -> tuple[str, str]:
     """Return the path of the request, and the path of its lock."""
     if isinstance(request, Create):
         return request.prefix, parent_of(request.prefix)
-    if isinstance(request, CreateAll):
-        return paths_of(request.creates[0])
-    path = request.paths[0] if isinstance(request, DeleteAll) else request.path
-    parent, _, name = path.rpartition("/")
-    return path, parent if names.parse(name) else path
-
-
-def _written(request: Request) -> str | None:
-    """Return the node whose data the request writes, the first of several, if it only writes."""
-    match request:
-        case Write(path):
-            return path
-        case WriteAll(writes=((path, _, _), *_)):
-            return path
-        case Mark(path):
-            return parent_of(path)
-    return None
+    if isinstance(request, Transaction):
+        return paths_of(request.operations[0])
+    parent, _, name = request.path.rpartition("/")
+    return request.path, parent if names.parse(name) else request.path
 
 
 def too_large(request: Request, size: int) -> Failed:

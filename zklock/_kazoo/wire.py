@@ -18,16 +18,9 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from zklock._recipes.effects import (
     Check,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    DeleteIf,
-    Depart,
     Exists,
-    Expect,
-    HandOver,
     List,
-    Mark,
     Read,
     Sync,
     Transaction,
@@ -35,7 +28,6 @@ from zklock._recipes.effects import (
     WatchExists,
     WatchList,
     Write,
-    WriteAll,
 )
 from zklock._wire.codec import (
     ACLS,
@@ -124,20 +116,18 @@ def _naming(path: str, version: int, chroot: str) -> bytes:
 _OPERATIONS: dict[type, tuple[int, Encoder]] = {
     Create: (CREATE, _making),
     Delete: (DELETE, lambda it, chroot, _: _naming(it.path, it.version, chroot)),
-    Expect: (CHECK, lambda it, chroot, _: _naming(it.path, it.version, chroot)),
+    Check: (CHECK, lambda it, chroot, _: _naming(it.path, it.version, chroot)),
     Write: (SET_DATA, lambda it, chroot, _: _setting(it.path, it.data, it.version, chroot)),
 }
 
 
-def _transaction(it: Transaction, chroot: str, acl: Any) -> bytes:
+def _transaction(it: Transaction | Check, chroot: str, acl: Any) -> bytes:
     parts = [_int(MULTI)]
-    for each in it.operations:
+    for each in it.operations if isinstance(it, Transaction) else (it,):
         opcode, encode = _OPERATIONS[type(each)]
         parts += _part(opcode, False, -1), encode(each, chroot, acl)
     return b"".join((*parts, END))
 
-
-TRANSACTIONS = (CreateAll, Check, Mark, WriteAll, DeleteAll, Depart, DeleteIf, HandOver)
 
 ENCODERS: dict[type, Encoder] = {
     Create: _create,
@@ -150,7 +140,7 @@ ENCODERS: dict[type, Encoder] = {
     Sync: _sync,
     Write: _write,
     Delete: _delete,
-    **dict.fromkeys(TRANSACTIONS, _transaction),
+    **dict.fromkeys((Transaction, Check), _transaction),
 }
 """What makes the bytes of each kind of request. A kind that is missing is several requests."""
 
@@ -200,6 +190,6 @@ DECODERS: dict[type, Callable[[bytes], Any]] = {
     **_together(_listed, (List, WatchList)),
     **_together(_read, (Watch, Read)),
     **_together(_seen, (Exists, WatchExists)),
-    **_together(_carried_out, TRANSACTIONS),
+    **_together(_carried_out, (Transaction, Check)),
 }
 """What makes the value of a reply without an error. A kind that is missing has no value."""

@@ -45,6 +45,7 @@ from zklock._pool.keys import (
 from zklock._recipes import queries, steps
 from zklock._recipes.effects import (
     Cancelled,
+    Check,
     Create,
     Delete,
     Failed,
@@ -57,11 +58,11 @@ from zklock._recipes.effects import (
     Recipe,
     SessionReplaced,
     Sync,
+    Transaction,
     Wait,
     Watch,
     WatchList,
     Write,
-    WriteAll,
 )
 from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
@@ -483,13 +484,13 @@ def hand_out(
     there may be several transactions: as few as possible. With a list for what is ``forbidden`` by
     ACLs, that is such a failure, too, and the node's path is put there.
     """
-    left = list(writes)
+    left = [Write(*each) for each in writes]
     while left:
         batch = [left.pop(0)]
-        size = len(batch[0][1])
-        while left and (size := size + len(left[0][1]) + len(left[0][0]) + 64) <= _BATCH:
+        size = len(batch[0].data)
+        while left and (size := size + len(left[0].data) + len(left[0].path) + 64) <= _BATCH:
             batch.append(left.pop(0))
-        (written,) = yield (WriteAll(leader_node, tuple(batch)),)
+        (written,) = yield (Transaction((Check(leader_node), *batch)),)
         if forbidden is not None and steps.is_(written, Failure.DENIED) and written.node:
             forbidden.append(written.node)
             return Failure.DENIED

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from zklock._recipes import names, nodedata, notes, steps
 from zklock._recipes.effects import (
+    Check,
     Failed,
     Failure,
     List,
@@ -15,8 +16,8 @@ from zklock._recipes.effects import (
     Node,
     Read,
     Recipe,
+    Transaction,
     Write,
-    WriteAll,
 )
 from zklock._recipes.nodedata import NodeData
 from zklock._recipes.queries import Contender
@@ -70,7 +71,7 @@ def _ask_leader(node: str) -> Recipe[bool]:
                 f"above {notes.MAX_ASKED}: remove foreign data",
                 path=path,
             )
-        (written,) = yield (WriteAll(node, ((path, data, found.version),)),)
+        (written,) = yield (Transaction((Check(node), Write(path, data, found.version))),)
         steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
         if written is None:
             return True

@@ -29,7 +29,8 @@ from typing import Any
 
 from zklock._recipes import lock as lock_recipe, names, queries, steps
 from zklock._recipes.effects import (
-    DeleteIf,
+    Check,
+    Delete,
     Event,
     Failed,
     Failure,
@@ -39,6 +40,7 @@ from zklock._recipes.effects import (
     Read,
     Recipe,
     Sync,
+    Transaction,
     Wait,
     Watch,
     WatchList,
@@ -177,7 +179,9 @@ class Entry(lock_recipe.Entry):
         assert self.node is not None
         unknown = False
         while True:
-            (result,) = yield (DeleteIf(self.node, self.root, version),)
+            # In this order: if the version is refused, the node is still there.
+            leaving = Transaction((Delete(self.node), Check(self.root, version)))
+            (result,) = yield (leaving,)
             steps.check(result, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
             if steps.is_(result, Failure.DROPPED):
                 unknown = True

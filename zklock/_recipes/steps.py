@@ -11,7 +11,6 @@ from zklock._recipes.effects import (
     AbandonCreate,
     Cancelled,
     Delete,
-    Depart,
     Event,
     Exists,
     Failed,
@@ -25,6 +24,7 @@ from zklock._recipes.effects import (
     Request,
     SessionReplaced,
     Sync,
+    Transaction,
     Wait,
     Watch,
     WatchList,
@@ -130,7 +130,7 @@ def _alike(there: Iterable[str], uuids: AbstractSet[str]) -> dict[str, str]:
 def delete(
     path: str,
     node: str,
-    request: Delete | Depart | None = None,
+    request: Delete | Transaction | None = None,
     *,
     tidy: bool = False,
     lasting: bool = False,
@@ -143,10 +143,10 @@ def delete(
     is then sent without the write that came with it: an error of that write would not pass. If ACLs
     refuse that write alone, the node goes without it, and ``AccessDenied`` is raised then. A
     worn-out parent is deleted with the last of its children; with ``tidy``, any parent. If the
-    request is a ``Depart``, others may have held by then, and left a mark: such a parent stays.
+    request is a transaction, others may have held by then, and left a mark: such a parent stays.
     """
     first: Request = request or Delete(node)
-    empties, marked = tidy or worn(node), isinstance(request, Depart)
+    empties, marked = tidy or worn(node), isinstance(request, Transaction)
     batch = (first, Delete(path)) if empties and not marked else (first,)
     refused: Exception | None = None
     tries = 0
