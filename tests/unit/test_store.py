@@ -14,10 +14,9 @@ from zklock._kazoo.channels import open_store
 from zklock._kazoo.store import (
     MAX_REQUEST,
     MEANINGS,
+    Answers,
     Landing,
     Store,
-    _carried_out,
-    _listings_beside,
     shielded,
     translate,
 )
@@ -28,7 +27,6 @@ from zklock._recipes.effects import (
     Failed,
     Failure,
     List,
-    MakePath,
     Request,
     Sync,
     Transaction,
@@ -86,8 +84,7 @@ def test_which_of_several_may_not_be_written_is_told(at: int, node: str | None) 
     results: list[Any] = [exceptions.RolledBackError() for _ in range(3)]
     results[at + 1 :] = [exceptions.RuntimeInconsistency() for _ in range(2 - at)]
     results[at] = exceptions.NoAuthError()
-    failed = _carried_out(request, results)
-    assert failed is not None
+    failed = Answers(lambda owner: True).makers[Transaction](request, results)
     assert (failed.why, failed.node) == (Failure.DENIED, node)
     assert str(failed.error).startswith(f"{node or '/pool/leader'}: ")
 
@@ -176,7 +173,7 @@ def test_a_batch_lands_at_once_where_the_parent_is_missing() -> None:
     landed: list[tuple[object, ...]] = []
     batch = (CREATE, List("/a/b"))
     landing = Landing(batch, landed.append)
-    landing.created(0, CREATE, missing)
+    landing.put(0, missing)
     assert landed == [(missing, missing)]
     landing.put(1, missing)  # the listing is answered later
     assert len(landed) == 1
@@ -186,9 +183,8 @@ def test_other_listings_are_waited_for() -> None:
     missing, listing = Failed(Failure.MISSING, ZkLockError("no parent")), object()
     landed: list[tuple[object, ...]] = []
     batch = (CREATE, List("/a"), List("/a/b"))
-    assert _listings_beside(CREATE, (MakePath("/a/b"), *batch)) == [3]
     landing = Landing(batch, landed.append)
-    landing.created(0, CREATE, missing)
+    landing.put(0, missing)
     assert landed == []
     landing.put(1, listing)
     assert landed == [(missing, listing, missing)]
@@ -200,7 +196,7 @@ def test_a_batch_waits_for_all_its_answers(why: Failure) -> None:
     landed: list[tuple[object, ...]] = []
     batch = (CREATE, List("/a/b"))
     landing = Landing(batch, landed.append)
-    landing.created(0, CREATE, failed)
+    landing.put(0, failed)
     assert landed == []
     landing.put(1, listing)
     assert landed == [(failed, listing)]

@@ -51,11 +51,8 @@ class Candidacy(Entry):
         """Write its payload into the election's own node, if its node is there."""
         while self.node is not None:
             name = self.node.rpartition("/")[2]
-            found, listing = yield (Read(self.path), List(self.path))
-            for result in (found, listing):
-                steps.check(result, Failure.DROPPED, Failure.MISSING)
-            if any(steps.is_(result, Failure.DROPPED) for result in (found, listing)):
-                continue
+            batch = Read(self.path), List(self.path)
+            found, listing = yield from steps.ask(batch, Failure.MISSING)
             if not (isinstance(found, Node) and isinstance(listing, Listing)):
                 return
             # The newest payload: others may announce an older or a newer one at the same time.

@@ -81,7 +81,8 @@ class KazooChannel:
         if answer.exception is not None:
             put(failed(request, answer.exception))
         else:
-            put(self._answers.result(request, answer.value))
+            make = self._answers.makers.get(type(request))
+            put(None if make is None else make(request, answer.value))
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         return False
@@ -99,9 +100,19 @@ class GatewayChannel(KazooChannel):
         self._told = shielded(on_event)  # one for all watches, as above
 
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
-        if any(body is None for _, body, _ in asked) or not self._handler.write(
-            [self._wire_request(each, landing) for each in asked], landing
-        ):
+        requests = []
+        for request, body, put in asked:
+            if body is None:
+                super().send(asked)
+                return
+            kind = wire.KINDS[type(request)]
+            watch = None
+            if isinstance(request, _WATCHING):
+                path = wire.full_path(request.path, self._client.chroot)
+                watch = SetWatch(kind.opcode, path, (self._told, request.path))
+            heard = partial(self._heard, request, kind.decode, put)
+            requests.append(WireRequest(body, heard, watch, landing))
+        if not self._handler.write(requests, landing):
             super().send(asked)
 
     def _call(self, call: Callable[[Any], Any], request: Request) -> Any:
@@ -113,43 +124,28 @@ class GatewayChannel(KazooChannel):
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         return self._handler.hear(batch, seconds)
 
-    def _wire_request(self, asked: Asked, landing: Landing | None) -> WireRequest:
-        request, body, put = asked
-        watch = None
-        if isinstance(request, _WATCHING):
-            path = wire.full_path(request.path, self._client.chroot)
-            watch = SetWatch(wire.WATCHING[type(request)], path, (self._told, request.path))
-        return WireRequest(body or b"", partial(self._heard, request, put), watch, landing)
-
     def _heard(
-        self, request: Request, put: Callable[[Any], None], code: int | None, body: bytes
+        self,
+        request: Request,
+        decode: Callable[[bytes], Any] | None,
+        put: Callable[[Any], None],
+        code: int | None,
+        body: bytes,
     ) -> None:
         """Take the reply to a request; see ``wire_request.Hear``."""
+        result = None
         if code is None:
-            put(failed(request, exceptions.ConnectionLoss()))
+            result = failed(request, exceptions.ConnectionLoss())
         elif code:
-            put(failed(request, wire.error_of(code)))
-        else:
-            put(self._result(request, body))
-
-    def _result(self, request: Request, body: bytes) -> Any:
-        decode = wire.DECODERS.get(type(request))
-        if decode is None:
-            return None
-        try:
-            value = decode(body)
-            if isinstance(request, Create):
-                path, stat = value
-                value = self._client.unchroot(path), stat
-            elif isinstance(request, Transaction):
-                value = [
-                    self._client.unchroot(each) if isinstance(each, str) else each for each in value
-                ]
-            return self._answers.result(request, value)
-        except Exception as error:
-            if may_be_interrupted():  # a signal handler's
-                raise
-            return failed(request, error)  # the reply cannot be read
+            result = failed(request, wire.error_of(code))
+        elif decode is not None:
+            try:
+                result = self._answers.makers[type(request)](request, decode(body))
+            except Exception as error:
+                if may_be_interrupted():  # a signal handler's
+                    raise
+                result = failed(request, error)  # the reply cannot be read
+        put(result)
 
 
 def _transaction(client: Kazoo, request: Transaction | Check) -> Any:
@@ -174,10 +170,10 @@ def open_store(
     lock: AbstractContextManager[object],
 ) -> Store:
     """Return the store of a client. ``is_mine`` tells the present session's id."""
-    answers = Answers(is_mine)
     channel: Channel
     if isinstance(client.handler, Handler):
+        answers = Answers(is_mine, client.unchroot)
         channel = GatewayChannel(client, client.handler, answers, on_event)
     else:
-        channel = KazooChannel(client, answers, on_event)
+        channel = KazooChannel(client, Answers(is_mine), on_event)
     return Store(client, channel, lock)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from operator import attrgetter
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from kazoo import exceptions
@@ -212,43 +211,43 @@ class Store:
         self._client = client
         self._channel = channel
         self._listings = _Listings(self._ask, lock)
-        self._makings = _Makings(self._ask, lock)
+        self._makings = _Makings(self._send, self._ask, lock)
+        self.hear = channel.hear
 
     def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
         """Send the requests back to back, and call ``done(results)`` once, when all are answered.
 
         ``done`` runs on any thread. With zklock's handler, this does not block.
         """
-        self._begin(batch, Landing(batch, done), awaited=False)
+        self._begin(Landing(batch, done))
 
     def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
         """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
-        self._begin(batch, Landing(batch, done), awaited=True)
+        self._begin(Landing(batch, done), awaited=True)
 
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
-        return self._channel.hear(batch, seconds)
-
-    def _begin(self, batch: Batch, landing: Landing, awaited: bool) -> None:
+    def _begin(self, landing: Landing, awaited: bool = False) -> None:
         """Send a batch, heeding what is being made."""
+        batch, making = landing.batch, self._makings.under_way
         first = batch[0]
-        makes = isinstance(first, MakePath) and any(isinstance(each, Create) for each in batch)
-        if makes or (self._makings.under_way and isinstance(first, Create)):
-            self._makings.follow(_Follower(batch, landing, self._send))
-        elif isinstance(first, Transaction) and (path := self._makings.any_of(first)) is not None:
-            # Those who have asked for a contender there before wait for that node.
-            for slot in range(len(batch)):
-                landing.put(slot, translate(exceptions.NoNodeError(), path))
-        else:
-            self._send(batch, 0, landing, awaited)
+        if (isinstance(first, MakePath) and len(batch) > 1) or (
+            making and isinstance(first, Create)
+        ):
+            self._makings.follow(landing)
+            return
+        if making and isinstance(first, Transaction):
+            for each in first.operations:
+                if isinstance(each, Create) and (path := parent_of(each.prefix)) in making:
+                    # Those who have asked for a contender there before wait for that node.
+                    landing.fail(translate(exceptions.NoNodeError(), path))
+                    return
+        self._send(landing, awaited=awaited)
 
-    def _send(self, batch: Batch, start: int, landing: Landing, awaited: bool = False) -> None:
+    def _send(self, landing: Landing, start: int = 0, awaited: bool = False) -> None:
         asked: list[Asked] = []
         shared: list[_Shared] = []
-        for slot, request in enumerate(batch[start:], start):
-            put = partial(landing.put, slot)
-            if isinstance(request, Create):
-                put = partial(landing.created, slot, request)
+        batch = landing.batch
+        for slot in range(start, len(batch)):
+            request, put = batch[slot], partial(landing.put, slot)
             if isinstance(request, List) and not isinstance(batch[0], Sync):
                 if self._listings.under_way(request.path):
                     self._channel.send(asked)  # before the listing that it gets
@@ -269,18 +268,11 @@ class Store:
         self._channel.send(asked)
 
     def _add(self, asked: list[Asked], request: Request, put: Callable[[Any], None]) -> None:
-        encode = wire.ENCODERS.get(type(request))
-        body = encode(request, self._client.chroot, self._client.default_acl) if encode else None
+        body = wire.encode(request, self._client.chroot, self._client.default_acl)
         if body is not None and len(body) > MAX_REQUEST:
             put(too_large(request, len(body)))
         else:
             asked.append(Asked(request, body, put))
-
-
-def _listings_beside(create: Create, batch: Batch) -> list[int]:
-    """Return the slots of the batch that list the parent of the created node."""
-    _, parent = paths_of(create)
-    return [at for at, each in enumerate(batch) if isinstance(each, List) and each.path == parent]
 
 
 class Landing:
@@ -293,26 +285,31 @@ class Landing:
         self._done = done
 
     def put(self, slot: int, result: Any) -> None:
-        """Take one result; kazoo may complete a request twice while it stops."""
+        """Take one result; kazoo may complete a request twice while it stops.
+
+        If the parent of a new node is missing, so are its listings, and are not waited for.
+        Otherwise others could make the parent meanwhile, and create contenders before this attempt
+        asks again.
+        """
+        request = self.batch[slot]
+        if isinstance(request, Create) and _is_missing(result):
+            beside = List(parent_of(request.prefix))
+            for at, each in enumerate(self.batch):
+                if each == beside:
+                    self._results.setdefault(at, result)
         self._results.setdefault(slot, result)
         if len(self._results) == len(self.batch):
             me = object()
             if self._told.setdefault(None, me) is me:
                 self._finish()
 
+    def fail(self, failed: Failed) -> None:
+        """Take this failure as the result of each request."""
+        for slot in range(len(self.batch)):
+            self.put(slot, failed)
+
     def _finish(self) -> None:
         self._done(tuple(map(self._results.__getitem__, range(len(self.batch)))))
-
-    def created(self, slot: int, create: Create, result: Any) -> None:
-        """Take the result of a create of the batch.
-
-        If the parent is missing, so are its listings, and are not waited for. Otherwise others
-        could make the parent meanwhile, and create contenders before this attempt asks again.
-        """
-        if isinstance(result, Failed) and result.why is Failure.MISSING:
-            for each in _listings_beside(create, self.batch):
-                self.put(each, result)
-        self.put(slot, result)
 
     def complete(self) -> None:
         """Complete it, although a thread was interrupted that did so: see ``gateway``.
@@ -322,6 +319,10 @@ class Landing:
         for slot, request in enumerate(self.batch):
             self._results.setdefault(slot, failed(request, exceptions.ConnectionLoss()))
         self._finish()
+
+
+def _is_missing(result: Any) -> bool:
+    return isinstance(result, Failed) and result.why is Failure.MISSING
 
 
 class _Listings:
@@ -388,33 +389,6 @@ class _Shared:
         self.sent = False
 
 
-class _Follower:
-    """A batch that creates a contender; it may have to wait until its parent is made."""
-
-    def __init__(
-        self, batch: Batch, landing: Landing, send: Callable[[Batch, int, Landing], None]
-    ) -> None:
-        create = next(request for request in batch if isinstance(request, Create))
-        self.path = parent_of(create.prefix)
-        self.asked = create.asked
-        self.makes = batch[0] if isinstance(batch[0], MakePath) else None
-        self._batch = batch
-        self._landing = landing
-        self._send = send
-
-    def go(self, made: Any = None) -> None:
-        """Send the batch, now that its parent is made; if that failed, fail in the same way."""
-        if self.makes is None:
-            self._send(self._batch, 0, self._landing)
-        elif made is None:
-            self._landing.put(0, None)
-            self._send(self._batch, 1, self._landing)
-        else:
-            mine = made.for_another()
-            for slot in range(len(self._batch)):
-                self._landing.put(slot, mine)
-
-
 class _Makings:
     """Makes a missing node once for all that need it, and sends the creates below it in order.
 
@@ -426,40 +400,36 @@ class _Makings:
 
     def __init__(
         self,
+        send: Callable[[Landing, int], None],
         ask: Callable[[MakePath, Callable[[Any], None]], None],
         lock: AbstractContextManager[object],
     ) -> None:
+        self._send = send
         self._ask = ask
         self._lock = lock
         self.under_way: dict[str, _Making] = {}
 
-    def follow(self, follower: _Follower) -> None:
-        """Let the follower go when its parent is made, which it may ask for."""
-        path, makes = follower.path, follower.makes
+    def follow(self, landing: Landing) -> None:
+        """Send a batch when the parent of its node is made, which it may ask for."""
+        makes, path = landing.batch[0], parent_of(_create_of(landing).prefix)
         with self._lock:
             making = self.under_way.get(path)
             # Its own thread has interrupted itself: that request may never be answered.
             if making is not None and making.sender != threading.get_ident():
-                making.followers.append(follower)
+                making.followers.append(landing)
                 return
-            if makes is not None:
-                making = self.under_way[path] = _Making([follower], threading.get_ident())
-        if makes is None or making is None:
-            follower.go()
+            if isinstance(makes, MakePath):
+                making = self.under_way[path] = _Making([landing], threading.get_ident())
+        if making is None or not isinstance(makes, MakePath):
+            self._send(landing, 0)
             return
         try:
             self._ask(makes, partial(self._made, path, making))
         except BaseException:
-            making.followers = [each for each in making.followers if each is not follower]
+            making.followers = [each for each in making.followers if each is not landing]
             self._made(path, making, None)  # who followed meanwhile asks again
             raise
         making.sender = None
-
-    def any_of(self, request: Transaction) -> str | None:
-        """Return a parent of the request's nodes that is being made, if there is one."""
-        with self._lock:
-            parents = (parent_of(it.prefix) for it in request.operations if isinstance(it, Create))
-            return next((path for path in parents if path in self.under_way), None)
 
     def _made(self, path: str, making: _Making, result: Any) -> None:
         while True:
@@ -469,24 +439,40 @@ class _Makings:
                     if self.under_way.get(path) is making:
                         del self.under_way[path]
                     return
-            for follower in sorted(followers, key=attrgetter("asked")):
-                follower.go(result)
+            for landing in sorted(followers, key=lambda each: _create_of(each).asked):
+                if not isinstance(landing.batch[0], MakePath):
+                    self._send(landing, 0)
+                elif result is None:
+                    landing.put(0, None)
+                    self._send(landing, 1)
+                else:
+                    landing.fail(result.for_another())
+
+
+def _create_of(landing: Landing) -> Create:
+    return next(each for each in landing.batch if isinstance(each, Create))
 
 
 @dataclass
 class _Making:
     """A node that is being made, the batches that wait for it, and who is sending the request."""
 
-    followers: list[_Follower]
+    followers: list[Landing]
     sender: int | None
 
 
 class Answers:
-    """Makes the results of requests of what kazoo's calls return; see ``wire.DECODERS``."""
+    """Makes results of what kazoo's calls return; see ``wire``. ``makers`` are by kind of request.
 
-    def __init__(self, is_mine: Callable[[int], bool]) -> None:
+    ``unchroot`` returns a path as this client knows it.
+    """
+
+    def __init__(
+        self, is_mine: Callable[[int], bool], unchroot: Callable[[str], str] = lambda path: path
+    ) -> None:
         self._is_mine = is_mine
-        self._results: dict[type[Request], Callable[[Any, Any], Any]] = {
+        self._unchroot = unchroot
+        self.makers: dict[type[Request], Callable[[Any, Any], Any]] = {
             Create: self._created,
             List: _listed,
             Watch: self._read,
@@ -494,17 +480,12 @@ class Answers:
             WatchExists: self._seen,
             Read: self._read,
             Exists: self._seen,
-            **dict.fromkeys((Transaction, Check), _carried_out),
+            **dict.fromkeys((Transaction, Check), self._carried_out),
         }
-
-    def result(self, request: Request, value: Any) -> Any:
-        """Return the result of a request that was answered with this value."""
-        make = self._results.get(type(request))
-        return None if make is None else make(request, value)
 
     def _created(self, request: Create, value: Any) -> Node:
         path, stat = value
-        return self._node(path, request.data, stat)
+        return self._node(self._unchroot(path), request.data, stat)
 
     def _read(self, request: Watch | Read, value: Any) -> Node:
         return self._node(request.path, *value)
@@ -520,6 +501,15 @@ class Answers:
         mine, times = self._is_mine(owner), (stat.ctime, stat.mtime)
         return Node(path, data or b"", owner, mine, stat.version, *times)
 
+    def _carried_out(self, request: Transaction | Check, results: list[Any]) -> Any:
+        refused = _refused(results)
+        if refused is None:
+            return tuple([self._unchroot(it) for it in results if isinstance(it, str)]) or None
+        whole = request.operations if isinstance(request, Transaction) else (request,)
+        operation = whole[results.index(refused)]
+        node = operation.path if isinstance(operation, Write) else None
+        return replace(failed(operation, refused), node=node)
+
 
 def failed(request: Request, error: Exception) -> Failed:
     """Return the failure of a request for kazoo's error."""
@@ -531,16 +521,6 @@ def failed(request: Request, error: Exception) -> Failed:
 def _listed(_: List | WatchList, value: Any) -> Listing:
     names, stat = value
     return Listing(names, stat.czxid, stat.cversion, stat.ctime, stat.dataLength)
-
-
-def _carried_out(request: Transaction | Check, results: list[Any]) -> Any:
-    refused = _refused(results)
-    if refused is None:
-        return tuple([each for each in results if isinstance(each, str)]) or None
-    whole = request.operations if isinstance(request, Transaction) else (request,)
-    operation = whole[results.index(refused)]
-    node = operation.path if isinstance(operation, Write) else None
-    return replace(failed(operation, refused), node=node)
 
 
 def _refused(results: list[Any]) -> Exception | None:

@@ -189,7 +189,8 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
         yield from leave(entry)
         yield from renew(entry.path, listing.epoch)
         return AGAIN
-    yield from refuse_strangers(entry.path, me, listing)
+    if len(listing.names) > len(listing.queue.contenders):
+        yield from refuse_strangers(entry.path, me, listing)
     reads, passed = me.kind is names.Kind.READ, tuple[str, ...]()
     queued = entry.queued
     while standing := listing.queue.standing(me, passed):

@@ -53,11 +53,7 @@ def _ask_leader(node: str) -> Recipe[bool]:
     """
     path, _, name = node.rpartition("/")
     while True:
-        found, listing = yield (Read(path), List(path))
-        for result in (found, listing):
-            steps.check(result, Failure.DROPPED, Failure.MISSING)
-        if any(steps.is_(result, Failure.DROPPED) for result in (found, listing)):
-            continue
+        found, listing = yield from steps.ask((Read(path), List(path)), Failure.MISSING)
         there = listing.names if isinstance(listing, Listing) else []
         if name not in there or not isinstance(found, Node):
             return False
@@ -89,12 +85,9 @@ def _change(node: str, change: Callable[[NodeData], NodeData]) -> Recipe[bool]:
     If that answer is lost, and the node is gone at the next look, nobody knows: it counts as gone.
     """
     while True:
-        (found,) = yield (Read(node),)
-        steps.check(found, Failure.DROPPED, Failure.MISSING)
+        (found,) = yield from steps.ask((Read(node),), Failure.MISSING)
         if isinstance(found, Failed):
-            if found.why is Failure.MISSING:
-                return False
-            continue
+            return False
         said = nodedata.parse(found.data)
         if change(said) == said:
             return True
