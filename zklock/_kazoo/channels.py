@@ -46,6 +46,7 @@ class KazooChannel:
 
     def __init__(self, client: Kazoo, answers: Answers, on_event: OnEvent) -> None:
         self._answers = answers
+        self.hear: Callable[[Batch, float | None], bool] = lambda batch, seconds: False
         # One callable for all watches: kazoo keeps a set of callables for each path. So waiters
         # that gave up leave nothing behind in the client.
         watcher = Inline(shielded(lambda event: on_event(event.type, event.path)))
@@ -84,9 +85,6 @@ class KazooChannel:
             make = self._answers.makers.get(type(request))
             put(None if make is None else make(request, answer.value))
 
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        return False
-
 
 class GatewayChannel(KazooChannel):
     """Asks past kazoo where it can, else through kazoo: for clients with zklock's handler."""
@@ -97,6 +95,7 @@ class GatewayChannel(KazooChannel):
         super().__init__(client, answers, on_event)
         self._client = client
         self._handler = handler
+        self.hear = handler.hear
         self._told = shielded(on_event)  # one for all watches, as above
 
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
@@ -120,9 +119,6 @@ class GatewayChannel(KazooChannel):
             return self._handler.run_inline(call, request)
         finally:
             self._handler.nudge()
-
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        return self._handler.hear(batch, seconds)
 
     def _heard(
         self,

@@ -198,8 +198,9 @@ class Channel(Protocol):
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
         """Have each result put. ``landing``: the caller waits for it, and may ``hear`` answers."""
 
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
+    @property
+    def hear(self) -> Callable[[Batch, float | None], bool]:
+        """Waits for answers to a batch, at most so long; ``False`` at once if others hear them."""
 
 
 class Store:
@@ -249,7 +250,7 @@ class Store:
         for slot in range(start, len(batch)):
             request, put = batch[slot], partial(landing.put, slot)
             if isinstance(request, List) and not isinstance(batch[0], Sync):
-                if self._listings.under_way(request.path):
+                if self._listings.shared and self._listings.under_way(request.path):
                     self._channel.send(asked)  # before the listing that it gets
                     asked, awaited = [], False
                     self._listings.join(request, put)
@@ -268,11 +269,13 @@ class Store:
         self._channel.send(asked)
 
     def _add(self, asked: list[Asked], request: Request, put: Callable[[Any], None]) -> None:
-        body = wire.encode(request, self._client.chroot, self._client.default_acl)
-        if body is not None and len(body) > MAX_REQUEST:
-            put(too_large(request, len(body)))
-        else:
-            asked.append(Asked(request, body, put))
+        kind, body = wire.KINDS.get(type(request)), None
+        if kind is not None:
+            body = kind.head + kind.encode(request, self._client.chroot, self._client.default_acl)
+            if len(body) > MAX_REQUEST:
+                put(too_large(request, len(body)))
+                return
+        asked.append(Asked(request, body, put))
 
 
 class Landing:
@@ -292,7 +295,8 @@ class Landing:
         asks again.
         """
         request = self.batch[slot]
-        if isinstance(request, Create) and _is_missing(result):
+        missing = isinstance(result, Failed) and result.why is Failure.MISSING
+        if missing and isinstance(request, Create):
             beside = List(parent_of(request.prefix))
             for at, each in enumerate(self.batch):
                 if each == beside:
@@ -321,15 +325,11 @@ class Landing:
         self._finish()
 
 
-def _is_missing(result: Any) -> bool:
-    return isinstance(result, Failed) and result.why is Failure.MISSING
-
-
 class _Listings:
     """Lists a node once for all attempts that ask while an earlier listing of it is under way.
 
     Each attempt gets a listing whose request was sent after the attempt asked for it, and after the
-    attempt's earlier requests.
+    attempt's earlier requests. ``shared``: the listings that others may wait for, by path.
     """
 
     def __init__(
@@ -339,25 +339,25 @@ class _Listings:
     ) -> None:
         self._ask = ask
         self._lock = lock
-        self._shared: dict[str, _Shared] = {}
+        self.shared: dict[str, _Shared] = {}
 
     def under_way(self, path: str) -> bool:
         """Whether a listing is under way."""
         # One that was interrupted while it was sent may never be answered.
-        shared = self._shared.get(path)
+        shared = self.shared.get(path)
         return shared is not None and shared.sent
 
     def begin(self, request: List, put: Callable[[Any], None]) -> _Shared:
         """Return a listing that is to be sent, and that later ones wait for."""
         with self._lock:
-            shared = self._shared[request.path] = _Shared([put])
+            shared = self.shared[request.path] = _Shared([put])
             return shared
 
     def join(self, request: List, put: Callable[[Any], None]) -> None:
         """Have the next listing put, behind the one that is under way."""
         with self._lock:
             if self.under_way(request.path):
-                self._shared[request.path].next.append(put)
+                self.shared[request.path].next.append(put)
                 return
         self._send(request, self.begin(request, put))
 
@@ -367,9 +367,9 @@ class _Listings:
             following = _Shared(shared.next) if shared.next else None
             shared.next = []
             if following is not None:
-                self._shared[request.path] = following
-            elif self._shared.get(request.path) is shared:
-                del self._shared[request.path]
+                self.shared[request.path] = following
+            elif self.shared.get(request.path) is shared:
+                del self.shared[request.path]
         if following is not None:
             self._send(request, following)
         for put in shared.puts:

@@ -22,7 +22,6 @@ from zklock._recipes.effects import (
     Exists,
     List,
     Read,
-    Request,
     Sync,
     Transaction,
     Watch,
@@ -56,12 +55,14 @@ Encoder: TypeAlias = Callable[[Any, str, Any], bytes]
 class Kind(NamedTuple):
     """How a kind of request is written, and how the value of its answer is read.
 
-    ``decode`` is ``None`` if there is no value.
+    ``head``: its opcode, which the bytes of ``encode`` follow. ``decode`` is ``None`` if there is
+    no value.
     """
 
     opcode: int
+    head: bytes
     encode: Encoder
-    decode: Callable[[bytes], Any] | None = None
+    decode: Callable[[bytes], Any] | None
 
 
 _EPHEMERAL_SEQUENTIAL = 3
@@ -163,23 +164,21 @@ def error_of(code: int) -> Exception:
     return error
 
 
+def _kind(opcode: int, encode: Encoder, decode: Callable[[bytes], Any] | None = None) -> Kind:
+    return Kind(opcode, _int(opcode), encode, decode)
+
+
 KINDS: dict[type, Kind] = {
-    Create: Kind(CREATE_2, _create, _created),
-    List: Kind(GET_CHILDREN_2, _look, _listed),
-    WatchList: Kind(GET_CHILDREN_2, _watch, _listed),
-    Watch: Kind(GET_DATA, _watch, _read),
-    Read: Kind(GET_DATA, _look, _read),
-    Exists: Kind(EXISTS, _look, _seen),
-    WatchExists: Kind(EXISTS, _watch, _seen),
-    Sync: Kind(SYNC, _sync),
-    Write: Kind(SET_DATA, _write),
-    Delete: Kind(DELETE, _versioned),
-    **dict.fromkeys((Transaction, Check), Kind(MULTI, _transaction, _carried_out)),
+    Create: _kind(CREATE_2, _create, _created),
+    List: _kind(GET_CHILDREN_2, _look, _listed),
+    WatchList: _kind(GET_CHILDREN_2, _watch, _listed),
+    Watch: _kind(GET_DATA, _watch, _read),
+    Read: _kind(GET_DATA, _look, _read),
+    Exists: _kind(EXISTS, _look, _seen),
+    WatchExists: _kind(EXISTS, _watch, _seen),
+    Sync: _kind(SYNC, _sync),
+    Write: _kind(SET_DATA, _write),
+    Delete: _kind(DELETE, _versioned),
+    **dict.fromkeys((Transaction, Check), _kind(MULTI, _transaction, _carried_out)),
 }
 """One that is missing is several requests."""
-
-
-def encode(request: Request, chroot: str, acl: Any) -> bytes | None:
-    """Return the opcode and the body of a request; ``None`` if it is several requests."""
-    kind = KINDS.get(type(request))
-    return _int(kind.opcode) + kind.encode(request, chroot, acl) if kind else None
