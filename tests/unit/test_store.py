@@ -10,16 +10,9 @@ import pytest
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
-from zklock._kazoo.channels import open_store
-from zklock._kazoo.store import (
-    MAX_REQUEST,
-    MEANINGS,
-    Answers,
-    Landing,
-    Store,
-    shielded,
-    translate,
-)
+from zklock._kazoo.channels import Answers, open_store
+from zklock._kazoo.failures import MAX_REQUEST, MEANINGS, translate
+from zklock._kazoo.store import Landing, Store, shielded
 from zklock._recipes.effects import (
     Check,
     Create,

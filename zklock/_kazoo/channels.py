@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,9 +13,10 @@ from kazoo import exceptions
 from zklock._ground.interrupts import may_be_interrupted
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
+from zklock._kazoo.failures import failed, translate
 from zklock._kazoo.handler import Handler, Inline
 from zklock._kazoo.paths import make_path
-from zklock._kazoo.store import Answers, Asked, Channel, Landing, Store, failed, shielded
+from zklock._kazoo.store import Asked, Channel, Landing, Store, shielded
 from zklock._kazoo.watches import Watch as SetWatch
 from zklock._kazoo.wire_request import WireRequest
 from zklock._recipes.effects import (
@@ -23,8 +25,11 @@ from zklock._recipes.effects import (
     Create,
     Delete,
     Exists,
+    Failed,
     List,
+    Listing,
     MakePath,
+    Node,
     Read,
     Request,
     Sync,
@@ -39,6 +44,68 @@ OnEvent = Callable[[str, str | None], None]
 """Takes the kind and the path of an event, when a watch fires."""
 
 _WATCHING = (Watch, WatchList, WatchExists)  # made once: `A | B` makes an object at each evaluation
+
+
+class Answers:
+    """Makes results of what kazoo's calls return; see ``wire``. ``makers`` are by kind of request.
+
+    ``unchroot`` returns a path as this client knows it.
+    """
+
+    def __init__(
+        self, is_mine: Callable[[int], bool], unchroot: Callable[[str], str] = lambda path: path
+    ) -> None:
+        self._is_mine = is_mine
+        self._unchroot = unchroot
+        self.makers: dict[type[Request], Callable[[Any, Any], Any]] = {
+            Create: self._created,
+            List: _listed,
+            Watch: self._read,
+            WatchList: _listed,
+            WatchExists: self._seen,
+            Read: self._read,
+            Exists: self._seen,
+            **dict.fromkeys((Transaction, Check), self._carried_out),
+        }
+
+    def _created(self, request: Create, value: Any) -> Node:
+        path, stat = value
+        return self._node(self._unchroot(path), request.data, stat)
+
+    def _read(self, request: Watch | Read, value: Any) -> Node:
+        return self._node(request.path, *value)
+
+    def _seen(self, request: Exists | WatchExists, value: Any) -> Node | Failed:
+        if value is None:
+            return translate(exceptions.NoNodeError(), request.path)
+        return self._node(request.path, b"", value)
+
+    def _node(self, path: str, data: bytes | None, stat: Any) -> Node:
+        """Return the node; its data are ``None`` if somebody has made it without any."""
+        owner = stat.ephemeralOwner
+        mine, times = self._is_mine(owner), (stat.ctime, stat.mtime)
+        return Node(path, data or b"", owner, mine, stat.version, *times)
+
+    def _carried_out(self, request: Transaction | Check, results: list[Any]) -> Any:
+        refused = _refused(results)
+        if refused is None:
+            return tuple([self._unchroot(it) for it in results if isinstance(it, str)]) or None
+        whole = request.operations if isinstance(request, Transaction) else (request,)
+        operation = whole[results.index(refused)]
+        node = operation.path if isinstance(operation, Write) else None
+        return replace(failed(operation, refused), node=node)
+
+
+def _listed(_: List | WatchList, value: Any) -> Listing:
+    names, stat = value
+    return Listing(names, stat.czxid, stat.cversion, stat.ctime, stat.dataLength)
+
+
+def _refused(results: list[Any]) -> Exception | None:
+    """Return the error for which nothing of a transaction was done; ``None``: all was done."""
+    others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+    errors = (each for each in results if isinstance(each, Exception))
+    return next((error for error in errors if not isinstance(error, others)), None)
 
 
 class KazooChannel:

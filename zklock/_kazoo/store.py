@@ -1,4 +1,4 @@
-"""Turns effects into kazoo's asynchronous calls, and kazoo's answers and errors into results."""
+"""Sends batches, and makes once what several need: a missing parent, a listing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -16,110 +16,25 @@ from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
-from zklock._recipes import names
+from zklock._kazoo.failures import MAX_REQUEST, failed, too_large, translate
 from zklock._recipes.effects import (
     Batch,
-    Check,
     Create,
-    Exists,
     Failed,
     Failure,
     List,
-    Listing,
     MakePath,
-    Node,
-    Read,
     Request,
     Sync,
     Transaction,
-    Watch,
-    WatchExists,
-    WatchList,
-    Write,
     parent_of,
 )
-from zklock.errors import AccessDenied, ZkLockError
 
 log = logging.getLogger("zklock")
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Results: TypeAlias = tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """The meaning of a ZooKeeper error code for a request of ours.
-
-    ``busy``: the request may succeed later, on this connection. ``hint``: what to do next.
-    """
-
-    why: Failure
-    busy: bool = False
-    hint: str = ""
-
-
-_NEVER_ASKED = Meaning(Failure.OTHER, hint="it answers no zklock request: check the server")
-_BROKEN = Meaning(Failure.OTHER, hint="read the log of the ZooKeeper server")
-_GONE = Meaning(Failure.DROPPED)
-_BUSY = Meaning(Failure.DROPPED, busy=True)
-
-MEANINGS: dict[int, Meaning] = {
-    # 0 and -2: operations of a failed transaction that did not fail themselves: see _refused().
-    0: _BROKEN,  # RolledBack
-    -1: _BROKEN,  # SystemError: the beginning of a range
-    -2: _BROKEN,  # RuntimeInconsistency
-    -3: _BROKEN,  # DataInconsistency
-    -4: _GONE,  # ConnectionLoss
-    # A server also sends this for any error that it did not expect: the outcome is unknown.
-    -5: Meaning(Failure.OTHER, hint="a request too large, or an error in the server: see its log"),
-    -6: Meaning(Failure.OTHER, hint="the server is too old: use ZooKeeper 3.6 or later"),
-    -7: _BUSY,  # OperationTimeout
-    -8: Meaning(Failure.OTHER, hint="the server rejects the path or the data"),
-    -12: _BUSY,  # UnknownSession, to servers: the session is going
-    -13: _NEVER_ASKED,  # NewConfigNoQuorum
-    -14: _NEVER_ASKED,  # ReconfigInProgress
-    -100: _BROKEN,  # APIError: the beginning of a range
-    -101: Meaning(Failure.MISSING),
-    -102: Meaning(Failure.DENIED),
-    -103: Meaning(Failure.CHANGED),
-    -108: Meaning(Failure.OTHER, hint="below an ephemeral znode: use another path"),
-    -110: Meaning(Failure.OTHER, hint="the new znode's number already exists: try again"),
-    -111: Meaning(Failure.NOT_EMPTY),
-    -112: _GONE,  # SessionExpired, and kazoo's ConnectionClosed
-    -113: _NEVER_ASKED,  # InvalidCallback
-    -114: Meaning(Failure.DENIED),  # InvalidACL
-    -115: _GONE,  # AuthFailed: the client is closed
-    -118: _BUSY,  # SessionMoved: the connection is about to be closed
-    -119: _BUSY,  # NotReadOnly: this server is cut off from the quorum, and about to say so
-    -120: Meaning(
-        Failure.OTHER,
-        hint="its sessions are local: set localSessionsEnabled=false there",
-    ),
-    -121: _NEVER_ASKED,  # NoWatcher
-    -122: _BUSY,  # RequestTimeout
-    -123: _NEVER_ASKED,  # ReconfigDisabled
-    # The server closes this session, and every later one.
-    -124: Meaning(
-        Failure.DENIED,
-        hint="pass sasl_options, or what its enforce.auth.schemes names: auth_data for digest, "
-        "certfile for x509",
-    ),
-    -125: Meaning(Failure.OTHER, hint="its quota is used up: raise it, or use another path"),
-    -127: _BUSY,  # ThrottledOp: not carried out, as the server is overloaded
-}
-"""All codes of ZooKeeper 3.9. A code that is not listed does not tell what was done."""
-
-_UNKNOWN = Meaning(Failure.OTHER)
-
-NO_CHROOT = "the chroot in the client's address does not exist: create it, or correct the address"
-"""The hint for a path that cannot be made since a node is missing: see ``make_path``."""
-
-_DROPPED: tuple[type[Exception], ...] = (exceptions.ConnectionDropped,)
-"""Errors of kazoo's own, without a code; the outcome of the request is unknown after them."""
-
-MAX_REQUEST = 1_000_000
-"""The most bytes of a request: ZooKeeper closes the connection for one above 1,048,575."""
 
 
 def shielded(call: Callable[P, T]) -> Callable[P, T | None]:
@@ -140,48 +55,6 @@ def shielded(call: Callable[P, T]) -> Callable[P, T | None]:
             return None
 
     return shield
-
-
-def translate(
-    error: Exception,
-    path: str,
-    lock_path: str | None = None,
-    written: str | None = None,
-    hint: str = "",
-) -> Failed:
-    """Return the failure for kazoo's error, with the zklock error to raise.
-
-    ``written``: the node whose data the request writes, if it only writes. ``hint``: what to do, if
-    the code does not say it.
-    """
-    lock_path = lock_path or path
-    if isinstance(error, _DROPPED):
-        meaning = _GONE
-    else:
-        meaning = MEANINGS.get(getattr(error, "code", 1), _UNKNOWN)
-    name = type(error).__name__
-    raised: ZkLockError
-    if meaning.why is Failure.DENIED:
-        needs = meaning.hint or (
-            f"this client needs read and write permission on {written}, whose data it writes"
-            if written
-            else "this client needs create, delete and read permission on the lock's path, and "
-            "read permission on its own contenders and on any contender that it checks"
-        )
-        if isinstance(error, exceptions.SessionClosedRequireSaslError):
-            raised = AccessDenied(
-                f"{path}: ZooKeeper requires authentication ({name}): {needs}",
-                path=lock_path,
-            )
-        else:
-            raised = AccessDenied(
-                f"{path}: ZooKeeper's ACLs forbid it ({name}): {needs}", path=lock_path
-            )
-    else:
-        what = "; ".join(filter(None, [meaning.why.value, meaning.hint or hint]))
-        raised = ZkLockError(f"{path}: {what} ({name}: {error})", path=lock_path)
-    raised.__cause__ = error
-    return Failed(meaning.why, raised, meaning.busy)
 
 
 class Asked(NamedTuple):
@@ -459,94 +332,3 @@ class _Making:
 
     followers: list[Landing]
     sender: int | None
-
-
-class Answers:
-    """Makes results of what kazoo's calls return; see ``wire``. ``makers`` are by kind of request.
-
-    ``unchroot`` returns a path as this client knows it.
-    """
-
-    def __init__(
-        self, is_mine: Callable[[int], bool], unchroot: Callable[[str], str] = lambda path: path
-    ) -> None:
-        self._is_mine = is_mine
-        self._unchroot = unchroot
-        self.makers: dict[type[Request], Callable[[Any, Any], Any]] = {
-            Create: self._created,
-            List: _listed,
-            Watch: self._read,
-            WatchList: _listed,
-            WatchExists: self._seen,
-            Read: self._read,
-            Exists: self._seen,
-            **dict.fromkeys((Transaction, Check), self._carried_out),
-        }
-
-    def _created(self, request: Create, value: Any) -> Node:
-        path, stat = value
-        return self._node(self._unchroot(path), request.data, stat)
-
-    def _read(self, request: Watch | Read, value: Any) -> Node:
-        return self._node(request.path, *value)
-
-    def _seen(self, request: Exists | WatchExists, value: Any) -> Node | Failed:
-        if value is None:
-            return translate(exceptions.NoNodeError(), request.path)
-        return self._node(request.path, b"", value)
-
-    def _node(self, path: str, data: bytes | None, stat: Any) -> Node:
-        """Return the node; its data are ``None`` if somebody has made it without any."""
-        owner = stat.ephemeralOwner
-        mine, times = self._is_mine(owner), (stat.ctime, stat.mtime)
-        return Node(path, data or b"", owner, mine, stat.version, *times)
-
-    def _carried_out(self, request: Transaction | Check, results: list[Any]) -> Any:
-        refused = _refused(results)
-        if refused is None:
-            return tuple([self._unchroot(it) for it in results if isinstance(it, str)]) or None
-        whole = request.operations if isinstance(request, Transaction) else (request,)
-        operation = whole[results.index(refused)]
-        node = operation.path if isinstance(operation, Write) else None
-        return replace(failed(operation, refused), node=node)
-
-
-def failed(request: Request, error: Exception) -> Failed:
-    """Return the failure of a request for kazoo's error."""
-    written = request.path if isinstance(request, Write) else None
-    chroot = isinstance(request, MakePath) and isinstance(error, exceptions.NoNodeError)
-    return translate(error, *paths_of(request), written, NO_CHROOT if chroot else "")
-
-
-def _listed(_: List | WatchList, value: Any) -> Listing:
-    names, stat = value
-    return Listing(names, stat.czxid, stat.cversion, stat.ctime, stat.dataLength)
-
-
-def _refused(results: list[Any]) -> Exception | None:
-    """Return the error for which nothing of a transaction was done; ``None``: all was done."""
-    others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
-    errors = (each for each in results if isinstance(each, Exception))
-    return next((error for error in errors if not isinstance(error, others)), None)
-
-
-def paths_of(request: Request) -> tuple[str, str]:
-    """Return the path of the request, and the path of its lock."""
-    if isinstance(request, Create):
-        return request.prefix, parent_of(request.prefix)
-    if isinstance(request, Transaction):
-        return paths_of(request.operations[0])
-    parent, _, name = request.path.rpartition("/")
-    return request.path, parent if names.parse(name) else request.path
-
-
-def too_large(request: Request, size: int) -> Failed:
-    path, lock_path = paths_of(request)
-    return Failed(
-        Failure.OTHER,
-        ZkLockError(
-            f"{path[:100]}: a request of {size} bytes exceeds ZooKeeper's limit and was not sent: "
-            "use a shorter path, or fewer members",
-            path=lock_path,
-        ),
-    )
