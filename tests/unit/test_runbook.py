@@ -12,7 +12,7 @@ import pytest
 
 import zklock
 from zklock import errors
-from zklock._kazoo import refusals, store
+from zklock._kazoo import failures, refusals
 from zklock._recipes.effects import Failure
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +166,9 @@ def begins(entry: str, message: str) -> bool:
 PASSED_ON = {*(each.value for each in zklock.LossReason), *(each.value for each in Failure)}
 """Texts that stand in a gap of a message, and have entries of their own."""
 
-HINTS = {meaning.hint for meaning in store.MEANINGS.values() if meaning.hint} | {store.NO_CHROOT}
+HINTS = {meaning.hint for meaning in failures.MEANINGS.values() if meaning.hint} | {
+    failures.NO_CHROOT
+}
 
 ENTRIES = [entry for entries, _ in items() for entry in entries]
 

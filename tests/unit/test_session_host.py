@@ -27,13 +27,12 @@ from zklock._recipes.effects import (
     Check,
     Claim,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
     Exists,
     Failure,
     List,
     Node,
+    Transaction,
     Watch,
 )
 from zklock._recipes.nodedata import NodeData
@@ -115,7 +114,7 @@ def test_what_a_transaction_made_on_an_earlier_session_is_not_claimed(world: Wor
     landed: list[Any] = []
     world.latency = 0.1
     world.server.make_path(PATH)
-    world.session.send_batch((CreateAll((Create(f"{PATH}/c-", b""),)),), landed.append)
+    world.session.send_batch((Transaction((Create(f"{PATH}/c-", b""),)),), landed.append)
     world.session.on_close()
     world.run(0.1)
     assert landed == [((f"{PATH}/c-0000000000",),)]
@@ -124,7 +123,7 @@ def test_what_a_transaction_made_on_an_earlier_session_is_not_claimed(world: Wor
 
 def test_what_a_transaction_did_not_make_is_not_claimed(world: World) -> None:
     landed: list[Any] = []
-    world.session.send_batch((CreateAll((Create("/missing/c-", b""),)),), landed.append)
+    world.session.send_batch((Transaction((Create("/missing/c-", b""),)),), landed.append)
     world.run()
     assert landed[0][0].why is Failure.MISSING
     assert list(world.session._nodes) == []
@@ -137,7 +136,7 @@ def test_several_grants_are_given_back_in_one_transaction(world: World) -> None:
     assert list(world.session._nodes) == []
     assert world.session.grants(PATHS[0]) == world.session.grants(PATHS[1]) == []
     world.run()
-    assert (len(world.requests(DeleteAll)), len(world.requests(Delete))) == (1, 0)
+    assert (len(world.requests(Transaction)), len(world.requests(Delete))) == (1, 0)
     assert [nodes(world, path) for path in PATHS] == [[], []]
 
 
@@ -493,7 +492,7 @@ def made(world: World, parent: str = PATH) -> None:
 
 
 def made_together(world: World) -> None:
-    world.session.send_batch((CreateAll((Create(f"{PATH}/c-", b""),)),), lambda _: None)
+    world.session.send_batch((Transaction((Create(f"{PATH}/c-", b""),)),), lambda _: None)
 
 
 def found(world: World) -> None:

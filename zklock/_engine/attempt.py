@@ -39,7 +39,6 @@ from zklock._recipes.effects import (
     Claim,
     ClaimAll,
     Create,
-    CreateAll,
     Event,
     Failed,
     Node,
@@ -435,7 +434,7 @@ class Attempt(Future[T], Generic[T]):
             for request, result in zip(batch, results, strict=True):
                 if isinstance(request, Create) and isinstance(result, Node):
                     self._host.delete_orphan(result.path)
-                elif isinstance(request, CreateAll) and not isinstance(result, Failed):
+                elif isinstance(result, tuple):  # a transaction's
                     for path in result:
                         self._host.delete_orphan(path)
         elif [result for result in results if isinstance(result, Failed) and result.busy]:

@@ -60,17 +60,14 @@ from zklock._recipes.effects import (
     Check,
     Claim,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    DeleteIf,
-    Depart,
     Exists,
     Failed,
     Failure,
     Node,
     Recipe,
     Sync,
+    Transaction,
 )
 from zklock._telemetry import emit, subscriptions
 from zklock._telemetry.events import (
@@ -109,9 +106,7 @@ it what the follower has not delivered. The leader itself may be silent for as l
 session timeout that a server grants by default is two ticks.
 """
 
-# Made once: `A | B` makes an object whenever it is evaluated.
-_FINDS = (Create, CreateAll, Exists)
-_LEAVES = (Delete, DeleteAll, DeleteIf, Depart)
+_FINDS = (Create, Exists)  # made once: `A | B` makes an object at each evaluation
 
 
 class Session(NotCopyable, WireObserver):
@@ -393,12 +388,12 @@ class Session(NotCopyable, WireObserver):
         """Send a batch, and note what each of its requests means for the session.
 
         - A node that it creates, or finds to belong to this session, can then be claimed. What a
-          ``CreateAll`` makes belongs to the present session, if it was the present one when the
+          transaction makes belongs to the present session, if it was the present one when the
           request was sent, too: ids are not used again, and a connection, which belongs to one
           session, answers what was asked on it.
-        - A node that is leaving (``Delete``, ``DeleteAll``, ``DeleteIf``, ``Depart``) cannot be
-          claimed any more. If the node is granted, the lock is being broken: the deletion itself
-          ends the grant, and so do the deletions of a ``HandOver``, which may be refused.
+        - A node that is leaving cannot be claimed any more. If the node is granted, the lock is
+          being broken: the deletion itself ends the grant. So do the deletions of a transaction
+          that checks something first: it may be refused, and the nodes stay.
         - An answered create proves that the session was alive.
         """
         self._send(batch, done, self._store.send_batch)
@@ -419,12 +414,12 @@ class Session(NotCopyable, WireObserver):
     ) -> None:
         found: list[int] = []
         for at, request in enumerate(batch):
-            if isinstance(request, _FINDS):
+            whole = request.operations if isinstance(request, Transaction) else (request,)
+            if isinstance(whole[0], _FINDS):
                 found.append(at)
-            elif isinstance(request, _LEAVES):
-                leaving = request.paths if isinstance(request, DeleteAll) else (request.path,)
+            elif isinstance(whole[0], Delete):
                 with self.guard:
-                    self._nodes.leave(leaving)
+                    self._nodes.leave([it.path for it in whole if isinstance(it, Delete)])
         if not found:
             send(batch, done)
             return
@@ -442,7 +437,7 @@ class Session(NotCopyable, WireObserver):
                         mine = self._id
                         self._nodes.add(node.path, mine if mine == node.owner else node.owner)
                         self._lease.touched(sent, self._clock())
-                elif isinstance(batch[at], CreateAll) and not isinstance(node, Failed):
+                elif isinstance(node, tuple):  # a transaction's
                     with self.guard:
                         if session_id is not None and self._id == session_id:
                             for path in node:

@@ -28,9 +28,9 @@ from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._kazoo import options
 from zklock._kazoo.client import check_handler, serve
+from zklock._kazoo.failures import translate
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.refusals import Refusal
-from zklock._kazoo.store import translate
 from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
 
 LONGEST_TIMEOUT = (2**31 - 1) // 1000
