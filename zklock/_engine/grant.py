@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zklock._engine import grant_state
 from zklock._engine.callbacks import check_callback
-from zklock._engine.contexts import GrantContext, Left, Uses
+from zklock._engine.contexts import GrantContext, Uses
 from zklock._engine.grant_state import State, Step
 from zklock._engine.ports import Answer, SessionPort
 from zklock._engine.script import Front
@@ -271,17 +271,12 @@ class GrantBase(Losable):
         uses = self._terms.uses
         await (self._release() if uses is None else uses._give_back(self))
 
-    def _note_use(self, left: Left) -> None:
-        uses = self._terms.uses
-        if uses is not None:
-            uses._note_use(self, left)
-
-    def _abandon_use(self, left: Left) -> None:
+    def _abandon_body(self) -> None:
         uses = self._terms.uses
         if uses is None:
             self.abandon()
         else:
-            uses._abandon_use(self, left)
+            uses._abandon_use(self)
 
     @property
     def _state(self) -> State:
@@ -298,7 +293,9 @@ class GrantBase(Losable):
 
         setdefault() is one step: no other thread or handler comes in between.
         """
-        return self.__dict__.setdefault("_ended", end) is end
+        mine = self.__dict__.setdefault("_ended", end) is end
+        self._get_unready()
+        return mine
 
     def _end(self, *, awaited: bool = False) -> Answer:
         end = End(grant_state.TABLE[self._given, Step.RELEASE])

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
-from zklock._engine.contexts import Acquired, Left, LockContext
+from zklock._engine.contexts import Acquired, LockContext
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.script import Front
 from zklock._engine.sessions import session_of
@@ -120,7 +120,6 @@ class LockBase(NotCopyable, LockContext[G]):
         # No lock: a signal handler that cancels may have interrupted the code that holds it.
         # Adding, discarding and copying are one step each: nothing can come in between.
         self._users: dict[Any, Holdings[G] | None] = {}
-        self._cancels = object()  # another one after each cancel(), for those that wait to begin
         self._mine = self._storage()
         self._grant: G | None = None
 
@@ -146,7 +145,6 @@ class LockBase(NotCopyable, LockContext[G]):
 
         May be called from any thread, and from a signal handler.
         """
-        self._cancels = object()
         for attempt, mine in self._users.copy().items():
             if mine is None:
                 attempt.cancel(self._cancelled())
@@ -166,26 +164,15 @@ class LockBase(NotCopyable, LockContext[G]):
         """Acquire. ``check`` is called once a ``cancel`` reaches this acquire; it may raise."""
         limit = self._limit(blocking, timeout)
         patient = limit != 0
-        if not patient:
-            limit = self._session.moment
         check_thread("acquire()")
-        cancels = self._cancels
-        turn = self._FRONT.in_line()
-        if turn is not None and self._again() is None:
-            limit = await self._in_line(turn, limit)
-            if self._cancels is not cancels:
-                raise self._cancelled()
-            if limit == 0:
-                return None
-        self._check_acquire()
+        self._session.check_usable()
         shared = self._again()
         if shared is not None:
             shared._get_ready()
             mine = self._holdings()
             mine.grants = (*mine.grants, shared)
             return shared  # nothing can strike between the two
-        if limit is None:
-            self._check_self()
+        self._check_own(waits=limit is None)
         entry, terms = self._contender(patient, **wanted)
         attempt = self._attempt(entry, terms)
         del terms, wanted  # many may wait
@@ -193,9 +180,12 @@ class LockBase(NotCopyable, LockContext[G]):
             self._users[attempt] = None
             if check is not None:
                 check()
-            attempt.start(awaited=self._FRONT.hears())
-            come = await self._FRONT.finished(attempt, limit, abandon_made)
-            grant = await taken(self._FRONT, attempt, come)
+            self._FRONT.begin(attempt)
+            limit = limit if patient else self._session.moment
+            if await self._FRONT.finished(attempt, limit, abandon_made):
+                grant = attempt.result()
+            else:
+                grant = await late(self._FRONT, attempt)
             self._users.pop(attempt, None)
             if grant is None:
                 self._holdings().asked = entry
@@ -212,13 +202,6 @@ class LockBase(NotCopyable, LockContext[G]):
             grant._kept = False
         undo(attempt)
         self._users.pop(attempt, None)
-
-    async def _in_line(self, turn: Awaitable[object], limit: float | None) -> float | None:
-        """Wait for the turn to begin. Return what is left of the limit; 0: it is over."""
-        began = self._session.now()
-        await turn
-        self._holdings().asked = None
-        return None if limit is None else max(0.0, limit - (self._session.now() - began))
 
     async def _release(self) -> None:
         check_thread("release()")
@@ -268,12 +251,13 @@ class LockBase(NotCopyable, LockContext[G]):
     def _limit(self, blocking: bool, timeout: float | None) -> float | None:
         return limit_of(blocking, self._timeout if blocking and timeout is None else timeout)
 
-    def _check_acquire(self) -> None:
-        """Raise if the running thread or task may not acquire now."""
-        self._session.check_usable()
+    def _check_own(self, *, waits: bool) -> None:
+        """Raise ``WouldDeadlock`` if the running thread or task would wait for itself.
 
-    def _check_self(self) -> None:
-        """Raise ``WouldDeadlock`` if the running thread or task would wait for itself."""
+        ``waits``: it would wait without a limit.
+        """
+        if not waits:
+            return
         for grant in self._session.grants_at(self._path):
             mine = grant._kept and grant._terms.owner == self._owner()
             if mine and self._blocked_by(grant) and grant.held:
@@ -310,22 +294,17 @@ class LockBase(NotCopyable, LockContext[G]):
 
     def _contender(self, patient: bool, **wanted: Any) -> tuple[lock_recipe.Entry, GrantOptions]:
         """Return a new contender, and the options of its grant."""
-        identity = self._named()
-        entry = self._entry(_data(identity), patient, **wanted)
-        terms = self._options(identity)
+        terms = self._options()
+        entry = self._entry(_data(terms.identity), patient, **wanted)
         if subscriptions.hooks:
             entry.queued = emit.queued(terms, self._session.now)
         return entry, terms
 
-    def _named(self) -> str:
-        """Return the identity of a contender."""
-        return self._identity or default_identity(os.getpid(), self._label())
-
-    def _options(self, identity: str) -> GrantOptions:
-        """Return the options of a grant."""
+    def _options(self) -> GrantOptions:
+        """Return the options of a grant to the running thread or task."""
         return GrantOptions(
             self._path,
-            identity,
+            self._identity or default_identity(os.getpid(), self._label()),
             self._GRANT,
             self._on_lost,
             self._on_suspended,
@@ -374,13 +353,16 @@ class LockBase(NotCopyable, LockContext[G]):
             raise self._nothing_here()
         return grants[-1]
 
-    def _note_use(self, grant: G, left: Left) -> None:
-        """Note how many uses of the grant are left without one; see ``Left``."""
+    def _abandon_use(self, grant: G) -> None:
+        """Give up one use, without waiting; the last one gives the grant back.
 
-    def _abandon_use(self, grant: G, left: Left) -> None:
-        """Give up one use, without waiting; the last one gives the grant back. Repeatable."""
-        grant.abandon()
-        self._forget(grant, self._holdings())
+        Repeatable until its last step: see ``contexts``.
+        """
+        if self._used_more(grant) and not grant.released:
+            self._holdings().drop(grant)
+        else:
+            grant.abandon()
+            self._forget(grant, self._holdings())
 
     def _used_more(self, grant: G) -> bool:
         """Whether this thread or task has acquired the grant more than once."""
@@ -392,9 +374,10 @@ class LockBase(NotCopyable, LockContext[G]):
         The code around the other uses still believes that it holds the lock. It must be told, and
         may not acquire anew before that.
         """
-        if grant.held:
+        end = grant._ended
+        if end is None:
             return
-        if grant.released:
+        if end.loss is None:
             mine.grants = tuple([other for other in mine.grants if other is not grant])
         elif grant in mine.grants:
             mine.drop(grant)
@@ -501,15 +484,14 @@ def limit_of(blocking: bool, timeout: Any) -> float | None:
 
 async def outcome(front: Front, attempt: Attempt[R | None], limit: float | None) -> R | None:
     """Wait for the outcome; ``None`` after the limit, even if a grant is on its way."""
-    return await taken(front, attempt, await front.finished(attempt, limit, abandon_made))
+    if await front.finished(attempt, limit, abandon_made):
+        return attempt.result()
+    return await late(front, attempt)
 
 
-async def taken(front: Front, attempt: Attempt[R | None], come: bool) -> R | None:
-    """Return the outcome after a wait; ``None`` after the limit, even if a grant is on its way.
-
-    ``come``: what ``front.finished()`` has returned.
-    """
-    if not come and attempt.cancel():
+async def late(front: Front, attempt: Attempt[R | None]) -> R | None:
+    """Return ``None``, as the limit is over, unless it is too late to give up."""
+    if attempt.cancel():
         return None
     if not attempt.done:
         await front.finished(attempt, None, abandon_made)

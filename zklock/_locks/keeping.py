@@ -51,8 +51,9 @@ class Keeps(LockBase[G]):
         place: Place | None = self._session.places.get(self._key)
         if place is None or self._again() is not None:
             return None
-        self._check_acquire()
-        terms = self._options(self._named())
+        self._session.check_usable()
+        self._check_own(waits=False)
+        terms = self._options()
         grant: G | None = None
         rebuild = partial(place.rebuild, terms)
         try:

@@ -12,15 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Self, cast
 
-from zklock._engine.contexts import (
-    AbandonedContext,
-    AbandonedLockContext,
-    AttemptingBase,
-    B,
-    EnteredContext,
-    GrantContext,
-    T,
-)
+from zklock._engine.contexts import AttemptingBase, B, EnteredContext, GrantContext, T
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.ports import SessionPort
 from zklock._ground.cached_property import cached_property
@@ -36,14 +28,7 @@ _callbacks: set[asyncio.Task[Any]] = set()
 """The tasks that run: the loop itself keeps only weak references to tasks."""
 
 
-class Leaves(TaskEntersContext, AbandonedContext):
-    """How a task leaves an ``async with`` body."""
-
-    async def _leave_task_body(self, error: BaseException | None) -> None:
-        await self._end_body(error)
-
-
-class Entered(GrantContext, Leaves):
+class Entered(GrantContext, TaskEntersContext):
     """What a task holds already, and releases at the end of an ``async with`` body."""
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
@@ -54,15 +39,11 @@ class Entered(GrantContext, Leaves):
         return self
 
 
-class Enters(Leaves, EnteredContext[T]):
+class Enters(EnteredContext[T], TaskEntersContext):
     """How a task enters what it holds from then on."""
 
     def __aenter__(self) -> Coroutine[Any, Any, T]:
         return held_from(entered(self), self._enter)
-
-
-class EntersLock(Enters[B], AbandonedLockContext[B]):
-    """``async with lock``."""
 
 
 class Attempting(AttemptingBase[B], Enters[B | None]):

@@ -13,14 +13,14 @@ from zklock._ground.public import public
 from zklock._locks import kinds
 from zklock._locks.base import Holdings, LockBase
 from zklock._recipes.queries import Contender
-from zklock.aio.grant import Attempting, EntersLock, Grant
+from zklock.aio.grant import Attempting, Enters, Grant
 from zklock.aio.waiting import AWAITING, running_loop, running_task
 from zklock.token import FencingToken
 
 _FEW = 4
 
 
-class TaskLock(LockBase[Grant], EntersLock[Grant]):
+class TaskLock(LockBase[Grant], Enters[Grant]):
     """How a task acquires, holds and releases a lock of any kind."""
 
     _AWAITS = True

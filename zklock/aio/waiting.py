@@ -107,13 +107,6 @@ _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = weakref.Wea
 class Awaiting(Front):
     """A task waits by awaiting."""
 
-    def in_line(self) -> asyncio.Future[None] | None:
-        """Return what to wait for before a start; ``None``: start now, or no loop runs."""
-        try:
-            return _line().join()
-        except RuntimeError:
-            return None  # in a forked child, it is said what is wrong
-
     def hears(self) -> bool:
         """Whether this task may look for answers: one task may, in an iteration of the loop.
 
@@ -130,7 +123,7 @@ class Awaiting(Front):
         if turn is None:
             attempt.start(awaited=self.hears())
         else:  # who begins later hears nothing: finished() is called before
-            turn.add_done_callback(lambda _: attempt.start())
+            turn.add_done_callback(lambda _: attempt.done or attempt.start())
 
     def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
