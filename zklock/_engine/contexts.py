@@ -13,6 +13,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from zklock._ground.context_exit import ContextExit
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.records import log_fields
+from zklock._recipes.lock import Entry
 from zklock.errors import AcquireTimeout, LockLost, NotHeld
 
 T = TypeVar("T")
@@ -73,13 +74,18 @@ B = TypeVar("B", bound=GrantContext)
 
 
 class Acquired(Generic[B]):
-    """What one thread or task acquired, newest last, and which of it was acquired by ``with``."""
+    """What one thread or task acquired, newest last, and which of it was acquired by ``with``.
 
-    __slots__ = ("entered", "grants")
+    A grant that is shared by re-entrant acquires stands in it several times. ``asked``: the
+    contender that was not granted in time.
+    """
+
+    __slots__ = ("asked", "entered", "grants")
 
     def __init__(self) -> None:
         self.grants: tuple[B, ...] = ()
         self.entered: tuple[B, ...] = ()
+        self.asked: Entry | None = None
 
     def drop(self, grant: B) -> None:
         """Take out one use of a grant, the oldest one."""

@@ -301,7 +301,7 @@ class GrantBase(Losable):
         end = End(grant_state.TABLE[self._given, Step.RELEASE])
         finish = partial(self._keeper.finish, self)
         try:
-            if not self.held or not self._end_with(end):
+            if self._ended or self.remaining() <= 0 or not self._end_with(end):
                 raise self._why_not()
             return self._keeper.release_grants(self, awaited=awaited)
         except BaseException:

@@ -75,7 +75,7 @@ class Body:
     ) -> Any:
         """Release, or end. An error of the body is kept; one of its own is raised or noted."""
         if not self.held:  # nobody watches this exit: it was called by hand
-            return _held_exit(self.it)[1](kind, error, traceback)
+            return self.held_exit()(kind, error, traceback)
         try:
             self.it._leave_body(error)
         except self.it._OUTCOMES:
@@ -83,6 +83,13 @@ class Body:
             raise
         self.watches = ()
         return None
+
+    def held_exit(self) -> Exit:
+        """Return an exit that gives back what is held already. Keep no other reference to it."""
+        exit: Exit = partial(self.leave)
+        self.watch(exit)
+        self.held = True
+        return exit
 
     def watch(self, exit: Any) -> None:
         """Give up what is held if this exit is dropped while there are ``watches``.
@@ -100,15 +107,6 @@ class Body:
 
 
 ContextExit._BODY = Body
-
-
-def _held_exit(it: ContextExit) -> tuple[Body, Exit]:
-    """Return the body of what is held already, and an exit that is watched."""
-    body = it._BODY(it)
-    exit: Exit = partial(body.leave)
-    body.watch(exit)
-    body.held = True
-    return body, exit
 
 
 class Exiting(property):
@@ -216,7 +214,8 @@ class HeldContext(ContextExit):
         mine = self.__dict__
         if "_ready" not in mine:
             take_out = partial(mine.pop, "_ready")
-            body, exit = _held_exit(self)
+            body = self._BODY(self)
+            exit = body.held_exit()
             # It lives until the call of ``enter`` is over. One that is dropped by then is nobody's.
             body.unentered = weakref.ref(take_out)
             enter = filter(take_out, (self,)).__next__

@@ -141,7 +141,7 @@ def connect(
         # kazoo reports a connection before the servers have accepted the credentials. Those that
         # insist on some refuse the first request.
         _first_answer(client, hosts, start_timeout, deadline)
-        client._get_ready()
+        HeldContext._get_ready(client)
     except BaseException:
         try:
             abandon(client)

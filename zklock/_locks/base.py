@@ -46,19 +46,6 @@ G = TypeVar("G", bound=GrantBase)
 R = TypeVar("R")
 
 
-class Holdings(Acquired[G]):
-    """What one thread or task acquired of a lock.
-
-    A grant that is shared by re-entrant acquires stands in it several times.
-    """
-
-    __slots__ = ("asked",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: lock_recipe.Entry | None = None  # the contender that was not granted in time
-
-
 class Options(TypedDict, Generic[G], total=False):
     """The options of every lock; see ``LockBase``."""
 
@@ -119,7 +106,7 @@ class LockBase(NotCopyable, LockContext[G]):
         # Who uses it: pending attempts, with None, and perhaps tasks, with what each has acquired.
         # No lock: a signal handler that cancels may have interrupted the code that holds it.
         # Adding, discarding and copying are one step each: nothing can come in between.
-        self._users: dict[Any, Holdings[G] | None] = {}
+        self._users: dict[Any, Acquired[G] | None] = {}
         self._mine = self._storage()
         self._grant: G | None = None
 
@@ -162,7 +149,7 @@ class LockBase(NotCopyable, LockContext[G]):
         **wanted: Any,
     ) -> G | None:
         """Acquire. ``check`` is called once a ``cancel`` reaches this acquire; it may raise."""
-        limit = self._limit(blocking, timeout)
+        limit = limit_of(blocking, timeout, self._timeout)
         patient = limit != 0
         check_thread("acquire()")
         self._session.check_usable()
@@ -210,7 +197,7 @@ class LockBase(NotCopyable, LockContext[G]):
     async def _give_back(self, grant: G) -> None:
         """Release one use of the grant."""
         mine = self._holdings()
-        if self._used_more(grant) and grant.held:
+        if mine.grants.count(grant) > 1 and grant.held:
             mine.drop(grant)
             return
         try:
@@ -240,16 +227,13 @@ class LockBase(NotCopyable, LockContext[G]):
         """Return the running thread or task."""
         raise NotImplementedError
 
-    def _holdings(self) -> Holdings[G]:
+    def _holdings(self) -> Acquired[G]:
         """Return what the running thread or task has acquired here."""
         raise NotImplementedError
 
     def _label(self) -> str:
         """Return the last part of a default identity."""
         raise NotImplementedError
-
-    def _limit(self, blocking: bool, timeout: float | None) -> float | None:
-        return limit_of(blocking, self._timeout if blocking and timeout is None else timeout)
 
     def _check_own(self, *, waits: bool) -> None:
         """Raise ``WouldDeadlock`` if the running thread or task would wait for itself.
@@ -316,6 +300,8 @@ class LockBase(NotCopyable, LockContext[G]):
         )
 
     def _attempt(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
+        if self._keep_for:
+            return self._waiter(entry, terms)
         return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
 
     def _begin(self, told: Callable[[Attempt[G | None]], object]) -> Attempt[G | None]:
@@ -342,9 +328,15 @@ class LockBase(NotCopyable, LockContext[G]):
         grant._kept = True
         mine.grants = (*left, grant)
 
+    # Of a lock with ``keep``; see ``keeping``.
+
     def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
-        """Return a grant of a kept lock, if one may be had at once; see ``keeping``."""
+        """Return a grant, if one may be had at once."""
         return None
+
+    def _waiter(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
+        """Return what stands for an attempt at it."""
+        raise NotImplementedError
 
     def _newest(self) -> G:
         """Return the newest grant of the running thread or task; ``NotHeld`` if there is none."""
@@ -368,7 +360,7 @@ class LockBase(NotCopyable, LockContext[G]):
         """Whether this thread or task has acquired the grant more than once."""
         return self._holdings().grants.count(grant) > 1
 
-    def _forget(self, grant: G, mine: Holdings[G]) -> None:
+    def _forget(self, grant: G, mine: Acquired[G]) -> None:
         """Forget a grant that has ended; if it was lost, forget only one use of it.
 
         The code around the other uses still believes that it holds the lock. It must be told, and
@@ -469,17 +461,17 @@ def _data(identity: str) -> bytes:
     return bytes(NodeData(identity.encode()))
 
 
-def limit_of(blocking: bool, timeout: Any) -> float | None:
+def limit_of(blocking: bool, timeout: Any, default: float | None = None) -> float | None:
     """Return for how long an acquire waits, in seconds; ``None``: without a limit."""
     if not isinstance(blocking, bool):  # acquire(5) would wait without a limit
         raise TypeError(
             f"blocking must be True or False, not {blocking!r}: pass seconds as timeout="
         )
-    if blocking:
-        return check_timeout(timeout)
-    if timeout is not None:
+    if timeout is None:
+        return default if blocking else 0
+    if not blocking:
         raise ValueError("blocking=False does not wait: it takes no timeout")
-    return 0
+    return check_timeout(timeout)
 
 
 async def outcome(front: Front, attempt: Attempt[R | None], limit: float | None) -> R | None:

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.contexts import AttemptingBase, B, Context, EnteredContext, GrantContext, T
+from zklock._engine.contexts import (
+    Acquired,
+    AttemptingBase,
+    B,
+    Context,
+    EnteredContext,
+    GrantContext,
+    T,
+)
 from zklock._engine.grant import GrantBase
 from zklock._ground.cached_property import cached_property
 from zklock._ground.context_exit import EntersContext, HeldContext, entered
 from zklock._ground.events import Event
+
+
+class Mine(threading.local):
+    """What each thread has acquired."""
+
+    def __init__(self) -> None:
+        self.holdings: Acquired[Any] = Acquired()
 
 
 class Leaves(Context):

@@ -10,7 +10,7 @@ from zklock._engine.blocking import run
 from zklock._engine.contexts import Acquired
 from zklock._ground.events import Event
 from zklock._ground.loss import LostCallback
-from zklock._locks.grant import Attempting, Entered, Enters, Grant
+from zklock._locks.grant import Attempting, Entered, Enters, Grant, Mine
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock._locks.threads import ThreadLock
 
@@ -48,13 +48,6 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         self.lost.set()
 
 
-class _Mine(threading.local):
-    """What one thread has acquired."""
-
-    def __init__(self) -> None:
-        self.holdings: Acquired[MultiGrant] = Acquired()
-
-
 class MultiLock(MultiBase[ThreadLock, MultiGrant], Enters[MultiGrant]):
     """Several locks, of any kinds and any clients, as one: all of them or none.
 
@@ -86,7 +79,7 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], Enters[MultiGrant]):
         on_lost: LostCallback | None = None,
     ) -> None:
         super().__init__(locks, timeout=timeout, on_lost=on_lost)
-        self._mine = _Mine()
+        self._mine = Mine()
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> MultiGrant | None:
         """Acquire all of them; return their grant, or ``None``: one is not free, or not in time.
@@ -113,5 +106,5 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], Enters[MultiGrant]):
         return self.acquire()
 
     def _holdings(self) -> Acquired[MultiGrant]:
-        holdings: Acquired[MultiGrant] = self._mine.holdings
-        return holdings
+        mine: Acquired[MultiGrant] = self._mine.holdings
+        return mine

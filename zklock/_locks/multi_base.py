@@ -270,7 +270,7 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
     # Scripts: what the fronts' methods do.
 
     async def _acquire(self, blocking: bool = True, timeout: float | None = None) -> M | None:
-        limit = limit_of(blocking, self._timeout if blocking and timeout is None else timeout)
+        limit = limit_of(blocking, timeout, self._timeout)
         end = math.inf if limit is None else self._now() + limit if limit else None
         check_thread("acquire()")
         cancels = self._cancels

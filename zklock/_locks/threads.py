@@ -6,10 +6,11 @@ import threading
 from contextlib import AbstractContextManager
 
 from zklock._engine.blocking import BLOCKING, run
+from zklock._engine.contexts import Acquired
 from zklock._ground.public import public
 from zklock._locks import kinds
-from zklock._locks.base import Holdings, LockBase
-from zklock._locks.grant import Attempting, Enters, Grant
+from zklock._locks.base import LockBase
+from zklock._locks.grant import Attempting, Enters, Grant, Mine
 from zklock._recipes.queries import Contender
 from zklock.token import FencingToken
 
@@ -22,13 +23,6 @@ class _Thread(threading.local):
 
 
 _this_thread = _Thread()
-
-
-class _Mine(threading.local):
-    """What one thread has acquired."""
-
-    def __init__(self) -> None:
-        self.holdings: Holdings[Grant] = Holdings()
 
 
 class ThreadLock(LockBase[Grant], Enters[Grant]):
@@ -134,12 +128,12 @@ class ThreadLock(LockBase[Grant], Enters[Grant]):
     async def _take(self) -> Grant | None:
         return self.acquire()
 
-    def _holdings(self) -> Holdings[Grant]:
-        holdings: Holdings[Grant] = self._mine.holdings
-        return holdings
+    def _holdings(self) -> Acquired[Grant]:
+        mine: Acquired[Grant] = self._mine.holdings
+        return mine
 
-    def _storage(self) -> _Mine:
-        return _Mine()
+    def _storage(self) -> Mine:
+        return Mine()
 
     def _label(self) -> str:
         return threading.current_thread().name

@@ -9,9 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
+from zklock._engine.contexts import Acquired
 from zklock._ground.public import public
 from zklock._locks import kinds
-from zklock._locks.base import Holdings, LockBase
+from zklock._locks.base import LockBase
 from zklock._recipes.queries import Contender
 from zklock.aio.grant import Attempting, Enters, Grant
 from zklock.aio.waiting import AWAITING, running_loop, running_task
@@ -76,16 +77,16 @@ class TaskLock(LockBase[Grant], Enters[Grant]):
     def _take(self) -> Awaitable[Grant | None]:
         return self.acquire()
 
-    def _holdings(self) -> Holdings[Grant]:
+    def _holdings(self) -> Acquired[Grant]:
         if running_loop() is None:
-            return Holdings()  # the loop was closed, and now its coroutines are
+            return Acquired()  # the loop was closed, and now its coroutines are
         users, task = self._users, self._owner()
-        holdings = users.get(task)
-        if holdings is None:
+        mine = users.get(task)
+        if mine is None:
             if len(users) >= self._crowd:
                 self._forget_tasks()
-            holdings = users[task] = Holdings()
-        return holdings
+            mine = users[task] = Acquired()
+        return mine
 
     def _forget_tasks(self) -> None:
         """Forget the tasks that are over; other threads may add others meanwhile."""
