@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -360,12 +360,12 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
 
     If one of them is over, the others are released, and then ``LockLost`` or ``NotHeld`` is raised.
     """
-    ends = {grant: End(grant_state.TABLE[grant._given, Step.RELEASE]) for grant in grants}
     keeper, front = grants[0]._keeper, grants[0]._FRONT
     finish = partial(keeper.finish, *grants)
+    ends = [End(grant_state.TABLE[grant._given, Step.RELEASE]) for grant in grants]
     try:
-        _set_ends(ends)
-        mine = _ended_by(ends)
+        each = zip(grants, ends, strict=True)
+        mine = [grant for grant, end in each if grant.held and grant._end_with(end)]
         answer = keeper.release_grants(*mine, awaited=front.hears()) if mine else None
     except BaseException:
         keeper.post(finish)
@@ -375,13 +375,3 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     for grant in grants:
         if grant not in mine:
             raise grant._why_not()
-
-
-def _set_ends(ends: Mapping[GrantBase, End]) -> None:
-    for grant, end in ends.items():
-        if grant.held:
-            grant._end_with(end)
-
-
-def _ended_by(ends: Mapping[GrantBase, End]) -> list[GrantBase]:
-    return [grant for grant, end in ends.items() if grant._ended is end]

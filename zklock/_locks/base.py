@@ -134,10 +134,10 @@ class LockBase(NotCopyable, LockContext[G]):
         """
         for attempt, mine in self._users.copy().items():
             if mine is None:
-                attempt.cancel(self._cancelled())
-
-    def _cancelled(self) -> AcquireCancelled:
-        return AcquireCancelled(f"{self._path}: the acquire was cancelled", path=self._path)
+                error = AcquireCancelled(
+                    f"{self._path}: the acquire was cancelled", path=self._path
+                )
+                attempt.cancel(error)
 
     # Scripts: what the fronts' methods do.
 
