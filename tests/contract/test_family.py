@@ -998,14 +998,14 @@ class TestMultiLock:
         locks.append(z.Lock(client if clients == "one" else zklock_connect(), last))
         multi = z.MultiLock(locks)
         inner = vars(multi).get("_lock", multi)
-        looks, check = iter(range(1, 10)), LockBase._check_acquire
+        looks, check = iter(range(1, 10)), LockBase._check_own
 
-        def cancelling(lock: LockBase[Any]) -> None:
-            check(lock)
+        def cancelling(lock: LockBase[Any], *, waits: bool) -> None:
+            check(lock, waits=waits)
             if lock.path == last and next(looks) == look:
                 inner.cancel()
 
-        monkeypatch.setattr(LockBase, "_check_acquire", cancelling)
+        monkeypatch.setattr(LockBase, "_check_own", cancelling)
         pending = run(multi.acquire)
         with pytest.raises(zklock.AcquireCancelled):
             pending.result(SOON)

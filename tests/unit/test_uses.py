@@ -53,11 +53,10 @@ def test_a_use_is_given_up_once_however_often_that_is_repeated(client: Any, left
     lock = zklock.RLock(client, PATH)
     grant, *_ = [granted(lock) for _ in range(left + 1)]
     moments = Moments()
-    noted: dict[object, int] = {}
     at = 1
-    while moments.strike(lambda: lock._abandon_use(grant, noted), at):
+    while moments.strike(lambda: lock._abandon_use(grant), at):
         at += 1
-    assert at > 10
+    assert at > 5
     assert uses(lock) == left
     assert grant.held == (left > 0)
 
@@ -79,7 +78,7 @@ def test_an_interrupt_of_a_release_of_several_arrives(
 
         return give_back
 
-    monkeypatch.setattr(locks[2], "_give_back", gives_back(zklock.LockLost("lost")))
+    grant.grants[2]._lose(zklock.LossReason.NODE_DELETED, noticed=0.0, lease_end=0.0)
     monkeypatch.setattr(locks[1], "_give_back", gives_back(Struck()))
     for each in grant.grants:
         monkeypatch.setattr(each, "_alone", False)

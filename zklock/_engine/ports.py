@@ -30,6 +30,10 @@ class Answer(Protocol):
 class Pending(Answer, Protocol):
     """What was asked, or is about to be; see ``Attempt``."""
 
+    @property
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+
     def start(self, *, awaited: bool = False) -> Answer:
         """Begin; return without waiting. ``awaited``: this thread is about to wait."""
 

@@ -25,10 +25,6 @@ A = TypeVar("A", bound=Answer)
 class Front(ABC):
     """How a front waits."""
 
-    def in_line(self) -> Awaitable[object] | None:
-        """Return what to wait for before a start, so that others have their turn; or ``None``."""
-        return None
-
     @abstractmethod
     def hears(self) -> bool:
         """Whether this thread may hear the answers to what it sends next; then ``finished()``."""

@@ -23,7 +23,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
-from zklock._ground.context_exit import HeldContext, get_ready
+from zklock._ground.context_exit import HeldContext
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._kazoo import options
@@ -141,7 +141,7 @@ def connect(
         # kazoo reports a connection before the servers have accepted the credentials. Those that
         # insist on some refuse the first request.
         _first_answer(client, hosts, start_timeout, deadline)
-        get_ready(client)
+        HeldContext._get_ready(client)
     except BaseException:
         try:
             abandon(client)

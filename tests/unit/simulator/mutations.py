@@ -350,7 +350,7 @@ MUTATIONS = {
         found="a part of",
     ),
     "a MultiLock gives back the first of its locks alone": Mutation(
-        Bend(MultiGrantBase, "_groups", "reversed(self._uses)", "self._uses[:1]"),
+        Bend(MultiGrantBase, "_groups", "self._left", "self._left[:1]"),
         kind="several",
         found="has given all back",
     ),
