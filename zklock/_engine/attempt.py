@@ -22,13 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from zklock._engine import attempt_state
 from zklock._engine.attempt_state import AttemptEvent, Stage
-from zklock._engine.future import Future
-from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.ports import SessionPort
+from zklock._engine.grant import GrantOptions
+from zklock._engine.ports import Pending, SessionPort
 from zklock._engine.transition_table import IllegalStep
 from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
@@ -114,7 +113,7 @@ class _Stay:
         self.call_off: Callable[[], object] | None = None
 
 
-class Attempt(Future[T], Generic[T]):
+class Attempt(Pending[T]):
     """One run of a recipe; its outcome is what the recipe returns, or its error.
 
     ``recover`` makes the recipe that cleans up if an unexpected exception tears this one apart,
@@ -125,15 +124,8 @@ class Attempt(Future[T], Generic[T]):
 
     # What few attempts have takes no memory in the others.
     joint: tuple[GrantOptions, ...] = ()
-    # For telemetry, by the host's clock: when it began, when it was heard that what its last
-    # wait was for was gone, and whether a grant was told.
-    began: float | None = None
-    heard: float | None = None
-    told = False
-    made: tuple[GrantBase, ...] = ()  # grants that the host has made for it
     _tries = 0
     _awaited = 0  # by the thread with this ident, which may read the answers
-    # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
     _decided: _Decision | None = None
     # Only the thread that handles news uses the following.
     _stage = Stage.NEW
@@ -168,7 +160,7 @@ class Attempt(Future[T], Generic[T]):
         if tries:
             self._tries = tries
 
-    def start(self, *, awaited: bool = False) -> Attempt[T]:
+    def start(self, *, awaited: bool = False) -> Self:
         """Begin; return without waiting. If this raises, the attempt is over, or will be soon.
 
         ``awaited``: this thread is about to ``wait()``.
