@@ -132,8 +132,7 @@ class Attempt(Pending[T]):
     _stay: _Stay | None = None
     _backoffs = 0  # how many answers in a row were "busy"
     _events: tuple[_Fired, ...] = ()  # while the recipe did not wait
-    _struck_by: BaseException | None = None  # whoever handled news
-    _not_begun: BaseException | None = None  # struck whoever has started it
+    _struck_by: BaseException | None = None  # whoever has started it, or handled news
 
     def __init__(
         self,
@@ -176,8 +175,8 @@ class Attempt(Pending[T]):
         except IllegalStep:
             raise
         except BaseException as error:
-            self._not_begun = error
-            self._host.post(self._end_unbegun)
+            self._struck_by = error
+            self._host.post(self._mend)
             raise
         return self
 
@@ -238,7 +237,7 @@ class Attempt(Pending[T]):
                 self._tell(self._tell_cancelled)
             return decision is mine
         except BaseException:
-            self._host.post(self._cancel_again)
+            self._host.post(self._mend)
             raise
 
     def accept(self) -> bool:
@@ -313,25 +312,19 @@ class Attempt(Pending[T]):
     def _mend(self) -> None:
         """Go on for a thread that an exception out of nowhere has struck."""
         error, self._struck_by = self._struck_by, None
-        handling = self._handling.get(None)
+        handling, decided = self._handling.get(None), self._decided
+        if decided is not None and decided.fate is not _Fate.ACCEPTED:
+            self._make_again()
+            self._resolve(None, decided.error)
+            self._news.append((self._tell_cancelled, ()))
         if error is not None and handling is not None and handling[0]:
             try:
                 self._interrupted(error)
             finally:
                 self._handling.clear()
+        elif error is not None:
+            self._news.append((self._interrupted, (error,)))
         self._handle()
-
-    def _cancel_again(self) -> None:
-        decision = self._decided
-        if decision is not None and decision.fate is not _Fate.ACCEPTED:
-            self._make_again()
-            self._resolve(None, decision.error)
-            self._tell(self._tell_cancelled)
-
-    def _end_unbegun(self) -> None:
-        error, self._not_begun = self._not_begun, None
-        assert error is not None
-        self._tell(self._interrupted, error)
 
     def _wake(self, news: AttemptEvent, advance: Advance, final: Exception | None = None) -> None:
         """Advance the recipe until it is suspended or over, if the news has it go on.
