@@ -1016,25 +1016,14 @@ def claiming_for_long(world: World) -> Attempt[Any]:
     return attempt
 
 
-def test_a_proof_is_told_at_once_to_who_claims(world: World) -> None:
-    attempt = claiming_for_long(world)
-    with ThreadPoolExecutor(1) as kazoo:
-        kazoo.submit(world.session._proved, world.now).result(60.0)
-    assert world.session._awaiting_lease == {}
-    assert world.requests(List) == [world.now]  # it looks once more before it claims
-    world.disconnect()
-    world.connect()
-    assert attempt.result().held
-
-
-def test_a_proof_on_the_main_thread_is_told_by_the_sessions_own(world: World) -> None:
-    """There an interrupt could tear those who claim, and they are not the caller's."""
+def test_a_proof_is_told_by_the_sessions_own_thread_to_who_claims(world: World) -> None:
+    """On a user's thread, an interrupt could tear those who claim, who are others."""
     attempt = claiming_for_long(world)
     world.session._proved(world.now)
-    assert world.session._awaiting_lease == {}
     assert world.requests(List) == []
     world.run()
-    assert world.requests(List) == [world.now]
+    assert world.session._awaiting_lease == {}
+    assert world.requests(List) == [world.now]  # it looks once more before it claims
     world.disconnect()
     world.connect()
     assert attempt.result().held
@@ -1329,18 +1318,18 @@ def test_a_heartbeat_looks_only_at_nodes_without_their_watches(world: World) -> 
     world.sent.clear()
     grants = [world.acquire(f"/lock-{number}") for number in range(3)]
     given_back, fired, other = (grant.path for grant in grants)
-    assert nodes.unwatched() == [given_back, fired, other]
+    assert list(nodes.unwatched) == [given_back, fired, other]
     grants[0].abandon()
-    assert nodes.unwatched() == [fired, other]
+    assert list(nodes.unwatched) == [fired, other]
     world.run(BEAT)
-    assert nodes.unwatched() == []
+    assert not nodes.unwatched
     assert {each.path for _, each in world.sent if isinstance(each, Watch)} == {fired, other}
     world.on_event(states.CHANGED, fired)
-    assert nodes.unwatched() == [fired]
+    assert list(nodes.unwatched) == [fired]
     world.run(BEAT)
-    assert nodes.unwatched() == []
+    assert not nodes.unwatched
     world.disconnect()
-    assert sorted(nodes.unwatched()) == [fired, other]
+    assert sorted(nodes.unwatched) == [fired, other]
 
 
 def test_a_node_that_is_gone_at_a_heartbeat_is_lost_at_once(world: World) -> None:
@@ -1349,7 +1338,8 @@ def test_a_node_that_is_gone_at_a_heartbeat_is_lost_at_once(world: World) -> Non
     grant = world.acquire(on_lost=lambda loss: lost.append(loss.reason))
     own = world.session._nodes.get(grant.path)
     assert own is not None
-    world.session._nodes.watch(grant.path, own)  # but what it has told is lost
+    own.watched = True  # but what the watch has told is lost
+    del world.session._nodes.unwatched[grant.path]
     world.server.delete(grant.path)
     world.latency = 0.1
     world.run(BEAT + 0.05)
@@ -1396,7 +1386,7 @@ def test_a_forked_child_begins_with_nothing_to_do(world: World) -> None:
     grant._forget_waiters = lambda: forgotten.append(grant)  # type: ignore[method-assign]
     callers, world.free = session._executor, False
     with session.guard:
-        session._deferred.add(lambda: forgotten.append("the work of the parent"))
+        session.deferred.add(lambda: forgotten.append("the work of the parent"))
         session.after_fork()
         assert not session.interrupted
     assert session._executor is not callers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zklock._engine.ports import Answer, Pending, SessionPort
 from zklock._recipes import queries
@@ -30,7 +30,7 @@ class Front(ABC):
         """Whether this thread may hear the answers to what it sends next; then ``finished()``."""
 
     @abstractmethod
-    def begin(self, attempt: Pending) -> None:
+    def begin(self, attempt: Pending[Any]) -> None:
         """Start an attempt, now or soon; what follows is ``finished(attempt)``."""
 
     @abstractmethod

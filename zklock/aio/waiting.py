@@ -117,7 +117,7 @@ class Awaiting(Front):
         except RuntimeError:
             return False  # no loop runs
 
-    def begin(self, attempt: Pending) -> None:
+    def begin(self, attempt: Pending[Any]) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
         turn = _line().join()
         if turn is None:

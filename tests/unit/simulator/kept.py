@@ -122,13 +122,15 @@ class Keepers:
         if not self._plays:
             return
         world, node = self._world, grant.path
-        if grant.session_id != grant._keeper.session_id:  # type: ignore[attr-defined]
+        if grant.session_id != grant._keeper._id:  # type: ignore[attr-defined]
             raise Violation(f"{grant} is given on a session that is over")
         if node in self._lost:
             raise Violation(f"{grant} is given on a node that was lost")
         if grant.kept and not world.was_deleted(node) and node not in world.ensemble.ephemerals():
             raise Violation(f"{grant} is given on a node that is gone")
         before, member = self._newest.get(node, (None, None))
+        if before is not None and before.session_id != grant.session_id:
+            raise Violation(f"{grant} is given on a node of a session that is over")
         if (before is not None) != grant.kept:
             raise Violation(f"{grant} says that kept is {grant.kept}, and it is not")
         if member is None:
