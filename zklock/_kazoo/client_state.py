@@ -17,12 +17,13 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
-from zklock._ground.mutexes import Mutex, ReentrantMutex
+from zklock._ground.mutexes import Mutex
 from zklock._ground.records import log_fields
 from zklock._kazoo.handshake import unanswered
 from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
@@ -79,7 +80,7 @@ class Connection(Protocol):
 
 
 class ClientState:
-    """What the connections of a client share; ``mutex`` guards what goes out.
+    """What the connections of a client share.
 
     ``session_timeout`` is the shortest timeout negotiated in this session's life, in seconds:
     ZooKeeper negotiates it again at every connection. ``None`` before the first connection.
@@ -89,7 +90,6 @@ class ClientState:
     def __init__(self) -> None:
         super().__init__()
         self.session_timeout: float | None = None
-        self.mutex = ReentrantMutex()
         self._bell = Event()
         self._wakes = Wakes(self.wake_kazoo)
         self._addresses: dict[str, set[str]] = {}  # by server, as they were looked up last
@@ -104,7 +104,7 @@ class ClientState:
         self._observer = WireObserver()
         self._observing = Mutex()
         self._socket: Connection | None = None
-        self._xid = 0
+        self._numbers = count()
         self._seen = 0  # the highest zxid of this session's replies
         self._back_at: float | None = None  # the session is given up; until another is asked for
         self._not_resumed_at: float | None = None  # since the last answer
@@ -141,8 +141,7 @@ class ClientState:
 
     def next_xid(self) -> int:
         """Return a number for the next request."""
-        self._xid = self._xid % _MAX_XID + 1
-        return self._xid
+        return next(self._numbers) % _MAX_XID + 1
 
     # The session.
 

@@ -34,7 +34,6 @@ from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.interrupts import may_be_interrupted
-from zklock._ground.mutexes import owned_by_me
 from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.refusals import CLOSING
@@ -69,7 +68,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 "select.poll()"
             )
         self._process = os.getpid()
-        self._has_mutex: Callable[[], bool] = owned_by_me(self.mutex)
         self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
 
     @property
@@ -166,7 +164,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted its own thread in here."""
-        return self._has_mutex()
+        connection = self._socket
+        return isinstance(connection, GatewaySocket) and connection.interrupted()
 
     def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> bool:
         """Send our requests past kazoo, unless kazoo may have some in its queue; return whether.
@@ -174,7 +173,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         ``landing``: what the caller reads the replies to: it may ``hear`` them itself.
         """
         connection = self.open_connection
-        if connection is None or self.interrupted() or self._wakes.pending() or self._is_asked():
+        if connection is None or self._wakes.pending() or self._is_asked():
             return False
         return connection.write(requests, landing)
 
