@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
@@ -70,15 +70,6 @@ class WireObserver:
         """Note that the client gives up its session, which ZooKeeper may know no more."""
 
 
-class Connection(Protocol):
-    """A connection to a server."""
-
-    server: str
-
-    def shut_down(self) -> None:
-        """Break it."""
-
-
 class ClientState:
     """What the connections of a client share.
 
@@ -103,7 +94,7 @@ class ClientState:
         self._pings: list[tuple[float, float]] = []
         self._observer = WireObserver()
         self._observing = Mutex()
-        self._socket: Connection | None = None
+        self._socket: Any = None  # the newest connection, once it asks for a session
         self._numbers = count()
         self._seen = 0  # the highest zxid of this session's replies
         self._back_at: float | None = None  # the session is given up; until another is asked for
@@ -113,7 +104,7 @@ class ClientState:
     @property
     def server(self) -> str:
         """The server of the newest connection, as ``host:port``; empty before the first."""
-        return "" if self._socket is None else self._socket.server
+        return "" if self._socket is None else str(self._socket.server)
 
     def drop(self) -> None:
         """Break the present connection; kazoo then connects to the next server."""
@@ -125,7 +116,7 @@ class ClientState:
     @property
     def waiting(self) -> int:
         """How many wake-ups it has left to receive: requests of kazoo's are to be sent."""
-        return self._wakes.pending()
+        return len(self._wakes.ready)
 
     def sent(self) -> None:
         """Note that it has sent a request of its queue."""
@@ -166,7 +157,7 @@ class ClientState:
         """Whether anything is held on the session."""
         return self._observer.at_stake()
 
-    def asking(self, connection: Connection, sent: float, resumes: bool) -> float:
+    def asking(self, connection: Any, sent: float, resumes: bool) -> float:
         """Note a handshake that is about to be sent; return until when to wait for its answer."""
         self._socket = connection
         if resumes:

@@ -75,6 +75,7 @@ from zklock._kazoo.socket import (
 )
 from zklock._kazoo.watches import Watch
 from zklock._kazoo.wire_request import Awaited, WireRequest
+from zklock._recipes.effects import Batch
 
 log = logging.getLogger("zklock")
 
@@ -247,7 +248,7 @@ class GatewaySocket(HandshakingSocket):
         try:
             if self.reading is not None:
                 self._end_late_reading()
-            elif landing is not None and self.eager and self._is_idle():
+            elif landing is not None and not self._frames.due:
                 self._lend(landing)
             self._queue.extend([(0, each.body, each, each.watch) for each in requests])
             self.flush()
@@ -296,22 +297,21 @@ class GatewaySocket(HandshakingSocket):
                 raise
             self._stop(error)
 
-    def _is_idle(self) -> bool:
-        """Whether nothing is under way, and nobody reads or tells."""
-        busy = self._frames.due or self._queue or self._held or self._telling
-        return not busy and self._frames.sorted
-
     def _lend(self, landing: Awaited) -> None:
-        """Let a caller read the replies to what it is about to ask, instead of the reader."""
-        if not READS or self._receives():
+        """Let a caller read the replies to what it is about to ask, if nothing else is under way.
+
+        The reader does not listen meanwhile.
+        """
+        if not READS or not self.eager or self._receives():
             return
         for free in map(self._receiving.acquire, (False,)):
             if not free:
                 return
             try:
-                if self.open and self._is_idle():
+                busy = self._frames.due or self._queue or self._held or self._telling
+                if self.open and not busy and self._frames.sorted:
                     self.reading = landing
-                    self._poller.modify(self.fileno(), 0)  # the reader does not listen
+                    self._poller.modify(self.fileno(), 0)
             finally:
                 self._receiving.release()
 
@@ -333,14 +333,14 @@ class GatewaySocket(HandshakingSocket):
 
     # For a caller that reads.
 
-    def hear(self, awaited: Awaited, seconds: float | None) -> bool:
-        """Wait for replies, at most so long, and take those that have come.
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
+        """Wait for replies to a batch, at most so long, and take those that have come.
 
         ``False`` at once if this caller reads no more. When its time is over, the reader listens.
         With ``None`` it does not sleep, as an event loop runs on it.
         """
-        number, goes_on = self.fileno(), False
-        if number < 0 or self.reading is not awaited:
+        awaited, number, goes_on = self.reading, self.fileno(), False
+        if awaited is None or awaited.batch is not batch or number < 0:
             return False
         self._reads_until = clock() + LONGEST
         try:

@@ -38,7 +38,7 @@ from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.refusals import CLOSING
 from zklock._kazoo.socket import _SILENT
-from zklock._kazoo.wake import Wakes, WakeWriter
+from zklock._kazoo.wake import Wakes
 from zklock._kazoo.wire_request import Awaited, WireRequest
 from zklock._recipes.effects import Batch
 from zklock.errors import ClientUnusable
@@ -54,6 +54,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     """
 
     _connection: type[GatewaySocket] = GatewaySocket
+    _socket: GatewaySocket | None
     completion_queue: Any
     callback_queue: Any
 
@@ -158,34 +159,25 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     def open_connection(self) -> GatewaySocket | None:
         """The connection that takes our requests now; ``None``: they go through kazoo."""
         connection = self._socket
-        if not isinstance(connection, GatewaySocket) or not connection.open or self.forked:
-            return None
-        return connection
+        return None if connection is None or self.forked or not connection.open else connection
 
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted its own thread in here."""
-        connection = self._socket
-        return isinstance(connection, GatewaySocket) and connection.interrupted()
+        return self._socket is not None and self._socket.interrupted()
 
     def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> bool:
         """Send our requests past kazoo, unless kazoo may have some in its queue; return whether.
 
         ``landing``: what the caller reads the replies to: it may ``hear`` them itself.
         """
-        connection = self.open_connection
-        if connection is None or self._wakes.pending() or self._is_asked():
+        connection = self._socket
+        if connection is None or self._wakes.ready or (self._open and self._is_asked()):
             return False
-        return connection.write(requests, landing)
+        return self._process == os.getpid() and connection.write(requests, landing)
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for replies to a batch, at most so long; ``False`` at once if the reader hears."""
-        connection = self._socket
-        if not isinstance(connection, GatewaySocket):
-            return False
-        awaited = connection.reading
-        if awaited is None or awaited.batch is not batch:
-            return False
-        return connection.hear(awaited, seconds)
+        return self._socket is not None and self._socket.hear(batch, seconds)
 
     def async_result(self) -> Any:
         """Return an asynchronous result; one of the user's is noted until it is there."""
@@ -208,10 +200,10 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             return True
         return False
 
-    def create_socket_pair(self) -> tuple[Wakes, WakeWriter]:
+    def create_socket_pair(self) -> tuple[Wakes, Wakes]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""
         self._wakes = Wakes(self.wake_kazoo)
-        return self._wakes, WakeWriter(self._wakes)
+        return self._wakes, self._wakes
 
     def select(
         self,
