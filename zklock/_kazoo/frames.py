@@ -38,7 +38,7 @@ _reply = _REPLY.unpack_from
 class Frames:
     """Takes what is received, in pieces of any size; see the module.
 
-    ``told``: what is to be called, in this order, by whoever has sorted, without the mutex.
+    ``told``: what is to be called, in this order, by whoever has sorted.
     ``inbox``: kazoo's frames. ``broken``: nothing more is taken from this stream, as a frame cannot
     be what it should be. ``due``: the replies that are to come, in order of the requests, each with
     the number of its request (``AUTH_XID`` for credentials), kazoo's own number of it, the request
@@ -143,7 +143,7 @@ class Frames:
             return
         if self._goes_back(zxid):
             return
-        self._state.seen(zxid)
+        self._state.seen = max(self._state.seen, zxid)
         _, kazoos, request, watch = self.due.popleft()
         if error and error not in EXCEPTIONS:  # because of it, kazoo's thread would end
             self.told.append(partial(_say_unknown, error))
@@ -155,11 +155,12 @@ class Frames:
             self.told.append(partial(request.land, error, body))
         else:
             self._pass_on(_REPLY.pack(length, kazoos, zxid, error) + body)
-        self._authenticated()
+        if self._early:
+            self._authenticated()
 
     def _goes_back(self, zxid: int) -> bool:
         """Whether this is an older transaction than one that was seen: the stream ends there."""
-        if not self._state.goes_back(zxid):
+        if zxid <= 0 or zxid >= self._state.seen:
             return False
         self.told.append(partial(self._state.cancel, zxid))
         self.broken = True
@@ -190,7 +191,7 @@ class Frames:
         self.broken = True
 
 
-# Users' code may hear of a log line: nothing is logged under the mutex.
+# Users' code may hear of a log line: nothing is logged while others wait to receive.
 
 
 def _say_stray(xid: int, due: int | str) -> None:

@@ -33,9 +33,8 @@ Why it is right:
    replies, shuts the connection down: the reader completes what was not heard, and kazoo resumes
    the session. A caller that is struck elsewhere reads no more: whoever writes next sees to it.
 7. *A signal handler, or a finalizer, that interrupts its own thread in here* has its request sent
-   when it returns. It must not wait for the answer: ``interrupted`` tells. One that does not return
-   costs the connection, or the session. It keeps no other thread, and the lease ends by its own
-   clock.
+   when it returns. It must not wait for the answer: ``Handler.interrupted`` tells. One that does
+   not return costs the session. It keeps no other thread, and the lease ends by its own clock.
 """
 
 from __future__ import annotations
@@ -102,6 +101,7 @@ class GatewaySocket(HandshakingSocket):
     """What kazoo takes for its socket.
 
     ``open``: it takes requests of ours. ``reading``: what a caller reads the replies to.
+    ``writes()``, ``receives()``: whether this thread is the one that does so now.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class GatewaySocket(HandshakingSocket):
         # To be numbered and sent: kazoo's number, what comes behind it, a request of ours, a watch.
         self._queue: deque[tuple[int, bytes, WireRequest | None, Watch | None]] = deque()
         self._writing, self._receiving = ReentrantMutex(), ReentrantMutex()
-        self._writes, self._receives = map(owned_by_me, (self._writing, self._receiving))
+        self.writes, self.receives = map(owned_by_me, (self._writing, self._receiving))
         self._ear: tuple[socket.socket, socket.socket] | None = None  # wakes the reader
         self._poller: Any = None
         self._telling = False  # the reader receives, or tells what it has sorted
@@ -232,10 +232,6 @@ class GatewaySocket(HandshakingSocket):
 
     # For any thread.
 
-    def interrupted(self) -> bool:
-        """Whether this is a signal handler that has interrupted its own thread in here."""
-        return self._writes() or self._receives()
-
     def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> bool:
         """Send requests of ours, if the line is open; return whether it is.
 
@@ -263,7 +259,7 @@ class GatewaySocket(HandshakingSocket):
     def flush(self) -> None:
         """Send what is queued, unless another thread is the writer: it looks again at the end."""
         again = True
-        while again and not self._writes():
+        while again and not self.writes():
             for free in map(self._writing.acquire, (False,)):
                 if not free:
                     return
@@ -302,7 +298,7 @@ class GatewaySocket(HandshakingSocket):
 
         The reader does not listen meanwhile.
         """
-        if not READS or not self.eager or self._receives():
+        if not READS or not self.eager or self.receives():
             return
         for free in map(self._receiving.acquire, (False,)):
             if not free:
@@ -366,7 +362,7 @@ class GatewaySocket(HandshakingSocket):
                 self._orphans.append(awaited)
                 come = self._receive_once()
                 self._frames.sort(awaited)
-                told = self._take_told()
+                told, self._frames.told = self._frames.told, []
                 if not (come and self._frames.answers(awaited)):
                     self._listen()
                     if not self._frames.sorted:
@@ -489,7 +485,7 @@ class GatewaySocket(HandshakingSocket):
                 self._frames.sort()  # a caller may have left something
                 more = self.reading is None and self._receive_once()
                 self._frames.sort()
-                told = self._take_told()
+                told, self._frames.told = self._frames.told, []
                 if self._full is not self._blocked and not self._closed:
                     self._full = self._blocked
                     if self.reading is None:
@@ -505,10 +501,6 @@ class GatewaySocket(HandshakingSocket):
             elif len(self._frames.inbox) > inbox:
                 self.state.wake_kazoo()
             more = more and not self.eager
-
-    def _take_told(self) -> list[Callable[[], object]]:
-        told, self._frames.told = self._frames.told, []
-        return told
 
     def _receive_once(self) -> bool:
         """Receive once; return whether something had come. The caller is who may receive."""

@@ -163,7 +163,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted its own thread in here."""
-        return self._socket is not None and self._socket.interrupted()
+        connection = self._socket
+        return connection is not None and (connection.writes() or connection.receives())
 
     def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> bool:
         """Send our requests past kazoo, unless kazoo may have some in its queue; return whether.
