@@ -2,7 +2,7 @@
 
 - If a server accepts a connection and says nothing, it is given up after a share of the lease. Then
   the next server is tried. kazoo alone waits for a whole session timeout.
-- A server whose data is older than what the client has seen is noticed: see ``cancel`` and
+- A server whose data is older than what the client has seen is noticed: see ``goes_back`` and
   ``not_resumed``.
 - Request numbers are not used twice in a session. kazoo starts from 1 on every connection. A
   request of an earlier connection may be committed late. The server then confuses it with the
@@ -96,7 +96,7 @@ class ClientState:
         self._observing = Mutex()
         self._socket: Any = None  # the newest connection, once it asks for a session
         self._numbers = count()
-        self.seen = 0  # the highest zxid of this session's replies
+        self._seen = 0  # the highest zxid of this session's replies
         self._back_at: float | None = None  # the session is given up; until another is asked for
         self._not_resumed_at: float | None = None  # since the last answer
         self._refused = False  # by a server that serves, when the session must be dead
@@ -209,13 +209,22 @@ class ClientState:
             self._pings = [*self._pings[-1:], (sent, answered)]
             self._observer.on_ping(sent, answered)
 
-    def cancel(self, zxid: int) -> None:
-        """Give the session up: a server is at an older transaction than it was on this session.
+    def seen(self, zxid: int) -> int:
+        """Note the zxid of a reply; return the highest one of this session."""
+        self._seen = max(self._seen, zxid)
+        return self._seen
+
+    def goes_back(self, zxid: int) -> bool:
+        """Return whether an answer names an older transaction than a reply on this session did.
 
         A server takes up a session only if it knows what the client has seen, and it only goes on
         from there. So its data was replaced by older ones under it (3.9 can do that). Nodes and
-        watches of this session may be gone, and numbers be given again.
+        watches of this session may be gone, and numbers be given again: the session is given up.
         """
+        return 0 < zxid < self._seen
+
+    def cancel(self, zxid: int) -> None:
+        """Give the session up, as a server is at this transaction."""
         if self._back_at is not None:
             return
         self._back_at = clock()
@@ -224,7 +233,7 @@ class ClientState:
             "lost, and it starts a new session in %.3g s; a backup was restored under "
             "running clients: stop them, and raise the epoch of the tokens",
             zxid,
-            self.seen,
+            self._seen,
             self.session_timeout or self._wanted,
             extra=log_fields(),
         )
@@ -244,7 +253,7 @@ class ClientState:
         timeout = self.session_timeout or self._wanted
         if self._back_at is not None and clock() < self._back_at + timeout:
             return False
-        self._back_at, self.seen = None, 0
+        self._back_at, self._seen = None, 0
         return True
 
     def not_resumed(self, was_dead: bool) -> None:
@@ -277,7 +286,7 @@ class ClientState:
             "transaction %#x; if data was lost, tokens may repeat: recreate the guards' marks, "
             "or raise the epoch",
             0.0 if since is None else clock() - since,
-            self.seen,
+            self._seen,
             extra=log_fields(),
         )
         return True

@@ -143,7 +143,7 @@ class Frames:
             return
         if self._goes_back(zxid):
             return
-        self._state.seen = max(self._state.seen, zxid)
+        self._state.seen(zxid)
         _, kazoos, request, watch = self.due.popleft()
         if error and error not in EXCEPTIONS:  # because of it, kazoo's thread would end
             self.told.append(partial(_say_unknown, error))
@@ -155,12 +155,11 @@ class Frames:
             self.told.append(partial(request.land, error, body))
         else:
             self._pass_on(_REPLY.pack(length, kazoos, zxid, error) + body)
-        if self._early:
-            self._authenticated()
+        self._authenticated()
 
     def _goes_back(self, zxid: int) -> bool:
         """Whether this is an older transaction than one that was seen: the stream ends there."""
-        if zxid <= 0 or zxid >= self._state.seen:
+        if not self._state.goes_back(zxid):
             return False
         self.told.append(partial(self._state.cancel, zxid))
         self.broken = True
@@ -191,7 +190,7 @@ class Frames:
         self.broken = True
 
 
-# Users' code may hear of a log line: nothing is logged while others wait to receive.
+# Users' code may hear of a log line: nothing is logged while others wait.
 
 
 def _say_stray(xid: int, due: int | str) -> None:

@@ -103,8 +103,9 @@ class HandshakingSocket:
             self._dead = self.state.is_dead
             if (self._dead or self.state.at_stake) and not self._serves():
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "the server is not serving")
-        self.state.seen = max(self.state.seen, zxid)
-        seen = 0 if self._dead and self.state.asks_anew() else self.state.seen
+        seen = self.state.seen(zxid)
+        if self._dead and self.state.asks_anew():
+            seen = 0
         self._asked, self._fresh = clock(), True
         self._answer_by = self.state.asking(self, self._asked, self._resumes)
         fields = _HANDSHAKE.pack(length, version, seen, timeout, session)
