@@ -38,7 +38,7 @@ _reply = _REPLY.unpack_from
 class Frames:
     """Takes what is received, in pieces of any size; see the module.
 
-    ``told``: what is to be called, in this order, by whoever has sorted, without the mutex.
+    ``told``: what is to be called, in this order, by whoever has sorted.
     ``inbox``: kazoo's frames. ``broken``: nothing more is taken from this stream, as a frame cannot
     be what it should be. ``due``: the replies that are to come, in order of the requests, each with
     the number of its request (``AUTH_XID`` for credentials), kazoo's own number of it, the request
@@ -190,7 +190,7 @@ class Frames:
         self.broken = True
 
 
-# Users' code may hear of a log line: nothing is logged under the mutex.
+# Users' code may hear of a log line: nothing is logged while others wait.
 
 
 def _say_stray(xid: int, due: int | str) -> None:

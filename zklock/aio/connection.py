@@ -107,7 +107,7 @@ class Connecting(TaskEntersContext, Coroutine[Any, Any, Client]):
             begin(
                 self._client,
                 self._start_timeout,
-                lambda error: call_soon(loop, partial(settle, error)) or self._give_up(),
+                lambda error, _: call_soon(loop, partial(settle, error)) or self._give_up(),
             )
             error = await started
         except BaseException:
