@@ -38,7 +38,7 @@ ALONE := tests/cluster/test_partitions.py
 TOGETHER = +@$(MAKE) --no-print-directory -j
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types unit zookeeper pytest nightly jitter coverage docs package chaos simulate mutants bench figures clean
+.PHONY: help demo test check lint types unit zookeeper pytest nightly newest jitter coverage docs package chaos simulate mutants bench figures clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -90,6 +90,9 @@ endif
 
 nightly:  ## what takes long and seldom finds anything, with new seeds: the seed is the date
 	@bash .ci/nightly $(ARGS)
+
+newest:  ## the newest ZooKeeper, Pythons, libraries and drivers that can be had, into docs/versions.md
+	@bash .ci/newest $(ARGS)
 
 jitter: zookeeper  ## tests of ARGS, or those against a server, while all threads are delayed at random
 	$(BIN)/python -m pytest -q $(SHARED) -p tests.jitter $(or $(ARGS),tests/contract)
