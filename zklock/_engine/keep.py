@@ -52,6 +52,7 @@ class Waiter(Pending[GrantBase | None]):
     """An acquire in a place; ``patient``: whether it waits if the lock is not free."""
 
     _place: Place | None = None
+    contender: Attempt[object] | None = None  # that of the place, which this acquire begins
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Waiter(Pending[GrantBase | None]):
         if subscriptions.hooks:
             emit.begun(self, session.now)
         session.ready(self.terms)
-        rebuild = partial(_rebuild, session, self._key)
+        rebuild = partial(_rebuild, session, self._key, self)
         try:
             with session.guard:
                 place = session.places.get(self._key)
@@ -84,6 +85,9 @@ class Waiter(Pending[GrantBase | None]):
                 self._place = place
                 waits = place.join(self)
             if waits:
+                if self.contender is not None:
+                    self.contender.start()  # if it is interrupted, rebuild() sees to it
+                    self.contender.when_done(partial(place.over, self.contender))
                 place.go_on()
             elif self.accept():
                 self._resolve(None, None)
@@ -201,6 +205,8 @@ class Place:
         if not waiter.patient and (busy or (kept is not None and not self._free(kept))):
             return False
         self._waiters[waiter] = None
+        if kept is None and self._contender is None:
+            self._contender = waiter.contender = waiter.contend(self, waiter.patient)
         return True
 
     def leave(self, waiter: Waiter) -> None:
@@ -311,7 +317,7 @@ class Place:
         elif self._contender is None and (kept is None or kept.asked):
             first = next(iter(self._waiters))
             contender = first.contend(self, first.patient)
-            self._begin(partial(_start, contender, partial(self._over, contender)))
+            self._begin(partial(_start, contender, partial(self.over, contender)))
             self._contender = contender
 
     def _see_to_idle(self, kept: Kept) -> None:
@@ -368,7 +374,7 @@ class Place:
         else:
             call()
 
-    def _over(self, contender: Attempt[object]) -> None:
+    def over(self, contender: Attempt[object]) -> None:
         """Go on after the contender: it is granted, has failed, or was given up."""
         with self._session.guard:
             if self._contender is contender:
@@ -422,12 +428,18 @@ class Place:
                 kept.asked |= self._session.now() >= kept.idle + kept.grant._terms.keep
         self.go_on()
 
-    def rebuild(self, taken: GrantOptions | None = None) -> None:
+    def rebuild(
+        self, taken: GrantOptions | None = None, struck: Attempt[object] | None = None
+    ) -> None:
         """Start over after an interrupt: give the znode up, and queue again.
 
-        ``taken``: the options of a grant that nobody may have got.
+        ``taken``: the options of a grant that nobody may have got. ``struck``: a contender that may
+        not have been started.
         """
         with self._session.guard:
+            if struck is not None and self._contender is struck:
+                self._session.deferred.add(struck.cancel)
+                self._contender = None
             kept, first = self._kept, next(iter(self._waiters), None)
             handed = first is not None and first.accepted
             if first is not None and first.made:
@@ -449,7 +461,7 @@ def _start(attempt: Attempt[object], over: Callable[[], object]) -> None:
     attempt.start()
 
 
-def _rebuild(session: Session, key: Hashable) -> None:
+def _rebuild(session: Session, key: Hashable, waiter: Waiter) -> None:
     place = session.places.get(key)
     if place is not None:
-        place.rebuild()
+        place.rebuild(struck=waiter.contender)

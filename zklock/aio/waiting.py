@@ -142,7 +142,7 @@ class Awaiting(Front):
         return come if limit is None else _in_time(loop, come, limit)
 
 
-def _start(attempt: Pending) -> None:
+def _start(attempt: Pending[Any]) -> None:
     """Start what has been waited for in line; who waits for it hears of an error."""
     try:
         if not attempt.done:
