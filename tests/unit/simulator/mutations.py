@@ -256,9 +256,9 @@ MUTATIONS = {
     "a caller waits until it has withdrawn": Mutation(
         Bend(
             base,
-            "taken",
-            "if not come and attempt.cancel():\n    return None",
-            "if not come:\n    await front.finished(attempt, None, abandon_made)\n    return None",
+            "late",
+            "if attempt.cancel():\n    return None",
+            "await front.finished(attempt, None, abandon_made)\nreturn None",
         ),
         faults=("cut off", "pause server"),
         found="too long",
