@@ -877,6 +877,19 @@ class TestMultiLock:
         late.one()
         assert not losses.losses
 
+    def test_of_one_chroot(
+        self, z: Any, zklock_connect: Connect, zklock_hosts: str, other: Any, zklock_path: str
+    ) -> None:
+        for name in "12":
+            other.ensure_path(f"{zklock_path}/root/{name}")
+        client = zklock_connect(f"{zklock_hosts}{zklock_path}/root")
+        grant = z.MultiLock([z.Lock(client, "/1"), z.Lock(client, "/2")]).acquire(timeout=SOON)
+        assert [one.path.partition("/_c_")[0] for one in grant.grants] == ["/1", "/2"]
+        grant.verify()
+        grant.release()
+        for name in "12":
+            gone(other, f"{zklock_path}/root/{name}")
+
     def test_of_two_chroots(
         self, z: Any, zklock_connect: Connect, zklock_hosts: str, other: Any, zklock_path: str
     ) -> None:

@@ -129,6 +129,17 @@ def test_what_a_transaction_did_not_make_is_not_claimed(world: World) -> None:
     assert list(world.session._nodes) == []
 
 
+def test_what_a_transaction_may_leave_there_can_still_be_claimed(world: World) -> None:
+    """It checks something first. A transaction that only deletes leaves nothing to claim."""
+    world.server.make_path(PATH)
+    made(world)
+    world.run()
+    (node,) = world.session._nodes
+    for operations, left in (((Check("/none"), Delete(node)), [node]), ((Delete(node),), [])):
+        world.session.send_batch((Transaction(operations),), lambda _: None)
+        assert list(world.session._nodes) == left
+
+
 def test_several_grants_are_given_back_in_one_transaction(world: World) -> None:
     grants = both(world)
     world.sent.clear()
