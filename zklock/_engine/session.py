@@ -148,16 +148,13 @@ class Session(NotCopyable, WireObserver):
         self._parked: dict[Attempt[Any], None] = {}
         self._resuming = False  # some go on, and others when a heartbeat is answered
         self._awaiting_lease: dict[Attempt[Any], str] = {}  # to the node that each claims
-        self._abandoned_creates: dict[
-            str, list[str]
-        ] = {}  # by path: those that nobody looks for yet
+        # By path: those that nobody looks for yet.
+        self._abandoned_creates: dict[str, list[str]] = {}
         # Whether heartbeats can work: they need read permission on the session's own nodes.
         self._readable = not client.default_acl
         self._epochs = emit.Epochs()
         self._late = False  # the lease is over, and the losses are not all noted
         self._proved_at = -math.inf  # when the newest answered proof was sent
-        self._proof_sent = -math.inf  # the newest heartbeat that is one
-        self._rested_at = -math.inf  # the newest heartbeat that is none, although there are nodes
         self._forked = False
         self._idle = True  # the worker sleeps until it is woken
         self._turned_at = -math.inf
@@ -696,7 +693,9 @@ class Session(NotCopyable, WireObserver):
             heartbeat = None
             if deleted and self._may_end_rest(attempts):
                 self._heartbeat.soon()
-                heartbeat = self._take_heartbeat(now, sends=self.connected, proves=True)
+                heartbeat = self._heartbeat.take(
+                    now, self.timeout, sends=self.connected, held=self._nodes.any_held, proves=True
+                )
             if own is not None:
                 self._nodes.fire(path, own)
                 if deleted:
@@ -723,7 +722,7 @@ class Session(NotCopyable, WireObserver):
         """
         for attempt in attempts:
             self._watchers.near_head(attempt)
-        rested = max(self._proof_sent, self._proved_at) < self._rested_at
+        rested = max(self._heartbeat.proof_sent, self._proved_at) < self._heartbeat.rested_at
         return rested and any(attempt.terms is not None for attempt in attempts)
 
     def _beside(self, path: str, now: float) -> bool:
@@ -751,7 +750,7 @@ class Session(NotCopyable, WireObserver):
         After a rest, it takes a proof. So a grant is no nearer to its loss for having been waited
         for in rest.
         """
-        if self._late or self._proved_at < self._rested_at:
+        if self._late or self._proved_at < self._heartbeat.rested_at:
             return False
         return self._lease.end - self._clock() >= 2 * self.timeout / HEARTBEATS
 
@@ -866,10 +865,13 @@ class Session(NotCopyable, WireObserver):
                 if not connected:
                     self._executor.end()
                 return math.inf if connected else None
-            sends = connected and not hung
-            proves = bool(self._nodes) and not self._nodes.within(self._watchers.far)
-            heartbeat = self._take_heartbeat(now, sends=sends, proves=proves)
-            due = self._heartbeat.due(now, timeout, held=self._nodes.any_held)
+            sends, held = connected and not hung, self._nodes.any_held
+            rests = self._nodes.within(self._watchers.far)
+            proves = bool(self._nodes) and not rests
+            heartbeat = self._heartbeat.take(
+                now, timeout, sends=sends, held=held, proves=proves, rests=rests
+            )
+            due = self._heartbeat.due(now, timeout, held=held)
             if self._lease.end > now:
                 due = min(due, self._lease.end)
             passed = min(now - self._turned_at, timeout)  # it may have slept before they came
@@ -914,16 +916,6 @@ class Session(NotCopyable, WireObserver):
             timeout,
             extra=self._fields(),
         )
-
-    def _take_heartbeat(self, now: float, *, sends: bool, proves: bool) -> DueHeartbeat | None:
-        """Return a heartbeat to send now, or ``None``; the caller has the guard."""
-        held = self._nodes.any_held
-        heartbeat = self._heartbeat.take(now, self.timeout, sends=sends, held=held, proves=proves)
-        if heartbeat is not None and heartbeat.proves:
-            self._proof_sent = now
-        elif heartbeat is not None and self._nodes and not proves:
-            self._rested_at = now
-        return heartbeat
 
     def _send_heartbeat(self, heartbeat: DueHeartbeat, now: float) -> None:
         """Send a heartbeat: a proof that the session was alive when it was sent, or a touch."""
