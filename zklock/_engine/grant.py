@@ -355,6 +355,12 @@ class GrantBase(Losable):
         return f"<{type(self).__name__} {self.path} token={self.token} {self._state.value}>"
 
 
+def _ended(grants: Sequence[GrantBase], ends: list[End]) -> list[GrantBase]:
+    """End those that are held; return them."""
+    each = zip(grants, ends, strict=True)
+    return [grant for grant, end in each if grant.held and grant._end_with(end)]
+
+
 async def release_together(grants: Sequence[GrantBase]) -> None:
     """Release grants of one session together, each of which is ``alone``; see ``Claim``.
 
@@ -364,8 +370,7 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     finish = partial(keeper.finish, *grants)
     ends = [End(grant_state.TABLE[grant._given, Step.RELEASE]) for grant in grants]
     try:
-        each = zip(grants, ends, strict=True)
-        mine = [grant for grant, end in each if grant.held and grant._end_with(end)]
+        mine = _ended(grants, ends)
         answer = keeper.release_grants(*mine, awaited=front.hears()) if mine else None
     except BaseException:
         keeper.post(finish)

@@ -453,6 +453,8 @@ class Place:
                     grant._end_with(End(State.RELEASED))
                 if grant is None or (grant._ended and kept.idle is None):
                     kept.idle = self._session.now()
+                    if grant is not None and grant.released and subscriptions.hooks:
+                        emit.released(grant, kept.idle)
         self.go_on()
 
 

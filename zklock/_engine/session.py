@@ -396,8 +396,9 @@ class Session(NotCopyable, WireObserver):
             if isinstance(whole[0], _FINDS):
                 found.append(at)
             elif isinstance(whole[0], Delete):
+                leaving = [it.path for it in whole if isinstance(it, Delete)]
                 with self.guard:
-                    self._nodes.leave([it.path for it in whole if isinstance(it, Delete)])
+                    self._nodes.leave(leaving)
         if not found:
             send(batch, done)
             return

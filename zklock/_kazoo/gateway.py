@@ -451,11 +451,13 @@ class GatewaySocket(HandshakingSocket):
 
     def _drop(self) -> None:
         for these in (self._frames.due, self._queue):
-            with contextlib.suppress(IndexError):  # there is no more
-                while True:
+            while these:
+                try:
                     request = these.popleft()[2]
-                    if request is not None:
-                        request.land(None, b"")
+                except IndexError:
+                    break  # another thread has had the last one
+                if request is not None:
+                    request.land(None, b"")
 
     def _await_wake(self) -> None:
         """Wait until something has arrived, or somebody has woken this thread."""

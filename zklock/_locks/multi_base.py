@@ -106,18 +106,7 @@ class MultiGrantBase(Losable, Generic[G]):
             self._check_given()
             self._set_over()
             self._left = tuple(self._groups())
-            failed: ZkLockError | None = None
-            while self._left:
-                try:
-                    await _give_back(self._left[0])
-                except ZkLockError as error:
-                    self._left = self._left[1:]
-                    error.__context__ = error.__context__ or failed
-                    failed = error
-                else:
-                    self._left = self._left[1:]
-            if failed is not None:
-                raise failed
+            await self._give_all_back()
         except ZkLockError:
             raise
         except BaseException:  # it is not known which of them are given back
@@ -128,6 +117,18 @@ class MultiGrantBase(Losable, Generic[G]):
             raise
 
     _give_back_use = _release
+
+    async def _give_all_back(self) -> None:
+        failed: ZkLockError | None = None
+        while self._left:
+            try:
+                await _give_back(self._left[0])
+            except ZkLockError as error:
+                error.__context__ = error.__context__ or failed
+                failed = error
+            self._left = self._left[1:]
+        if failed is not None:
+            raise failed
 
     def _groups(self) -> Iterable[_Uses[G]]:
         """Return what is given back at a time: together what ends with its nodes on one session."""
