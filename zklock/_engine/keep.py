@@ -228,9 +228,10 @@ class Place:
         """Take a grant back without a request; ``False``: it must be released in ZooKeeper."""
         if not grant.held:
             return False
-        if self._session.interrupted:  # a signal handler, which costs the znode
-            self._session.later(partial(self.lose, grant))
-            return False
+        if self._session.interrupted:
+            grant._end_with(End(State.RELEASED))
+            self._session.later(partial(self._given_back, grant))
+            return True
         try:
             return self._give_back(grant)
         except BaseException:
@@ -257,6 +258,15 @@ class Place:
             self.go_on()
         return stays
 
+    def _given_back(self, grant: GrantBase) -> None:
+        """Note that a grant was given back by a signal handler."""
+        with self._session.guard:
+            if subscriptions.hooks:
+                emit.released(grant, self._session.now())
+            if (kept := self._kept_for(grant)) is not None:
+                kept.idle = self._session.now()
+        self.go_on()
+
     # For the session.
 
     def granted(self, claim: Claim) -> Kept:
@@ -267,7 +277,7 @@ class Place:
         return kept
 
     def lose(self, grant: GrantBase) -> None:
-        """Forget a znode that is lost, or given back by another way."""
+        """Forget a znode whose grant is lost, or which has lapsed while it was idle."""
         with self._session.guard:
             if (kept := self._kept_for(grant)) is not None:
                 self._forget(kept)
