@@ -12,8 +12,8 @@ from kazoo import exceptions
 from zklock._ground.interrupts import may_be_interrupted
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
-from zklock._kazoo.handler import Handler, Inline
-from zklock._kazoo.paths import make_path
+from zklock._kazoo.handler import Handler
+from zklock._kazoo.paths import make_path, making
 from zklock._kazoo.store import Answers, Asked, Channel, Landing, Store, failed, shielded
 from zklock._kazoo.watches import Watch as SetWatch
 from zklock._kazoo.wire_request import WireRequest
@@ -49,7 +49,7 @@ class KazooChannel:
         self._answers = answers
         # One callable for all watches: kazoo keeps a set of callables for each path. So waiters
         # that gave up leave nothing behind in the client.
-        watcher = Inline(shielded(lambda event: on_event(event.type, event.path)))
+        watcher = shielded(lambda event: on_event(event.type, event.path))
         self._calls: dict[type[Request], Callable[[Any], Any]] = {
             Create: lambda it: client.create_async(
                 it.prefix, it.data, ephemeral=True, sequence=True, include_data=True
@@ -71,12 +71,9 @@ class KazooChannel:
 
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
         for request, _, put in asked:
-            self._call(self._calls[type(request)], request).rawlink(
+            self._calls[type(request)](request).rawlink(
                 shielded(partial(self._answered, request, put))
             )
-
-    def _call(self, call: Callable[[Any], Any], request: Request) -> Any:
-        return call(request)
 
     def _answered(self, request: Request, put: Callable[[Any], None], answer: Any) -> None:
         if answer.exception is not None:
@@ -88,28 +85,49 @@ class KazooChannel:
         return False
 
 
-class GatewayChannel(KazooChannel):
-    """Asks past kazoo where it can, else through kazoo: for clients with zklock's handler."""
+class GatewayChannel:
+    """Asks past kazoo: for clients with zklock's handler."""
 
     def __init__(
         self, client: Kazoo, handler: Handler, answers: Answers, on_event: OnEvent
     ) -> None:
-        super().__init__(client, answers, on_event)
+        self._answers = answers
         self._client = client
         self._handler = handler
         self._told = shielded(on_event)  # one for all watches, as above
 
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
-        if any(body is None for _, body, _ in asked) or not self._handler.write(
-            [self._wire_request(each, landing) for each in asked], landing
-        ):
-            super().send(asked)
+        if asked and isinstance(asked[0].request, MakePath):
+            self._make_path(asked[0].request, asked[0].put)
+        else:
+            self._handler.write([self._wire_request(each, landing) for each in asked], landing)
 
-    def _call(self, call: Callable[[Any], Any], request: Request) -> Any:
-        try:
-            return self._handler.run_inline(call, request)
-        finally:
-            self._handler.nudge()
+    def _make_path(self, request: MakePath, put: Callable[[Any], None]) -> None:
+        client, steps = self._client, making(request.path)
+
+        def go_on(code: int | None, body: bytes = b"") -> None:
+            answer: Any = True
+            if code is None:
+                answer = exceptions.ConnectionLoss()
+            elif code:
+                answer = wire.error_of(code)
+            advance(answer)
+
+        def advance(answer: Any) -> None:
+            try:
+                creates, node = steps.send(answer)
+            except StopIteration:
+                put(None)
+            except Exception as error:
+                if may_be_interrupted():  # a signal handler's
+                    raise
+                put(failed(request, error))
+            else:
+                encode = wire.making if creates else wire.ENCODERS[Exists]
+                body = encode(Exists(node), client.chroot, client.default_acl)
+                self._handler.write([WireRequest(body, go_on)])
+
+        advance(None)
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         return self._handler.hear(batch, seconds)

@@ -96,6 +96,12 @@ def _making(it: Create, chroot: str, acl: Any) -> bytes:
     return b"".join((_path(it.prefix, chroot), _buffer(it.data), acls, flags))
 
 
+def making(it: Exists, chroot: str, acl: Any) -> bytes:
+    """Return the bytes of the request that makes this node, without data."""
+    acls = _acls(acl) if acl else _OPEN
+    return b"".join((_int(CREATE_2), _path(it.path, chroot), _buffer(b""), acls, _int(0)))
+
+
 def _reading(opcode: int, watches: bool) -> Encoder:
     head, tail = _int(opcode), bytes([watches])
     return lambda it, chroot, _: head + _path(it.path, chroot) + tail
