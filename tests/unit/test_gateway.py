@@ -101,8 +101,9 @@ class SteppedHandler(Handler):
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         for each in rlist:
-            idle = isinstance(each, Stepped) and not (self.waiting or each.wants_a_look())
-            if idle and not each.pending():
+            if not isinstance(each, Stepped) or each.pending():
+                continue
+            if len(rlist) == 1 or not (self.waiting or each.wants_a_look()):
                 each.step(timeout or 0.0)
         return super().select(rlist, wlist, xlist, 0.0)
 

@@ -152,13 +152,11 @@ class GatewaySocket(HandshakingSocket):
         if self._may_open:
             self._may_open = False
             self.open = True
-        found_none = self._sent == self._sent_before
-        while self.open and self._later:
-            limit, requests = self._later[0]
-            if self._sent < limit and not (self._looked and found_none):
-                break
-            self._looked -= 1
-            self._add(requests)
+        behind_none = self._looked if self._sent == self._sent_before else 0
+        self._looked = 0
+        while self.open and self._later and (behind_none > 0 or self._later[0][0] <= self._sent):
+            behind_none -= 1
+            self._add(self._later[0][1])
             self._later.popleft()
 
     def wants_a_look(self) -> bool:
