@@ -199,7 +199,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         while True:
             self._bell.clear()
             ready = [connection] if connection.pending() else []
-            if wakes and (self._wakes.ready or connection.wants_a_look()):
+            if wakes and (wakes[0].ready or connection.wants_a_look()):
                 ready += wakes
                 connection.looks()
             left = until - clock()
