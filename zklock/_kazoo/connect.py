@@ -21,15 +21,15 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
-from zklock._ground.context_exit import HeldContext, get_ready
+from zklock._ground.context_exit import HeldContext
 from zklock._ground.events import Event
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._kazoo import options
 from zklock._kazoo.client import check_handler, serve
+from zklock._kazoo.failures import translate
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.refusals import Refusal
-from zklock._kazoo.store import translate
 from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
 
 LONGEST_TIMEOUT = (2**31 - 1) // 1000
@@ -147,7 +147,7 @@ def connect(
             raise error
         if rootless:
             warnings.warn(f"the chroot {client.chroot} does not exist: create it", stacklevel=2)
-        get_ready(client)
+        HeldContext._get_ready(client)
     except BaseException:
         try:
             abandon(client)

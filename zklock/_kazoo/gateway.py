@@ -477,16 +477,21 @@ class GatewaySocket(HandshakingSocket):
 
     def _drop(self) -> None:
         """Complete what nobody sends or answers any more."""
-        with contextlib.suppress(IndexError):  # there is no more
-            while True:
-                for each in self._later.popleft()[1]:
-                    each.land(None, b"")
+        while self._later:
+            try:
+                requests = self._later.popleft()[1]
+            except IndexError:
+                break  # another thread has had the last one
+            for each in requests:
+                each.land(None, b"")
         for these in (self._frames.due, self._queue) if self._ended else ():
-            with contextlib.suppress(IndexError):
-                while True:
+            while these:
+                try:
                     request = these.popleft()[2]
-                    if request is not None:
-                        request.land(None, b"")
+                except IndexError:
+                    break  # another thread has had the last one
+                if request is not None:
+                    request.land(None, b"")
 
     def _await_wake(self) -> None:
         """Wait until something has arrived, or somebody has woken this thread."""
