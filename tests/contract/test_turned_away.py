@@ -20,7 +20,7 @@ from kazoo.security import make_digest_acl
 
 import zklock
 from tests.backends import backend_or_skip
-from tests.contract.secure import JAAS, NETTY, PASSWORD, SASL, USER, X509, Authority
+from tests.contract.secure import NETTY, PASSWORD, SASL, USER, X509, Authority, login
 from tests.contract.support import SOON, kazoo_client
 from tests.contract.test_cli import Commands
 from zklock import aio
@@ -101,12 +101,7 @@ def no_tls(places: Places) -> Iterator[Door]:
 
 @contextlib.contextmanager
 def sasl(places: Places, **door: Any) -> Iterator[Door]:
-    jaas = places.folder / "jaas.conf"
-    jaas.write_text(JAAS)
-    properties = {
-        "java.security.auth.login.config": str(jaas),
-        "zookeeper.sessionRequireClientSASLAuth": "true",
-    }
+    properties = login(places.folder) | {"zookeeper.sessionRequireClientSASLAuth": "true"}
     with server(config={"authProvider.1": SASL}, system_properties=properties) as strict:
         yield Door(strict.hosts, **door)
 
