@@ -587,6 +587,7 @@ class World:
         used = [path for path in ours if path in granted and path not in given_up]
         assert not [user for user in waiting if user.left], "who has no patience waits"
         assert len(queued) <= 1, "several nodes queue"
+        assert not (queued and used), "a node queues behind one of its client's"
         assert bool(queued) <= bool(waiting), "a node queues for nobody"
         assert bool(waiting) <= bool(queued or used or self.struck), "who waits does not queue"
 
