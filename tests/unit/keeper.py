@@ -314,6 +314,7 @@ class World:
         self.order: list[int] = []  # who waits, in the order of their acquires
         self.told: list[GrantBase] = []
         self.wrong = ""
+        self.rebuilt = False  # a place that begins anew gives its node up
         self.struck = False  # an interrupt may leave an alarm until it goes off
         TOLD.begin()
 
@@ -433,6 +434,7 @@ class World:
         what, number = step
         self.left -= what in _FAULTS
         self.struck |= what.startswith("strike")
+        self.rebuilt |= self.struck or what == "rebuild"
         THREAD.is_main = self.bounds.main and what in _USERS
         _STEPS[what](self, number)
         link = self.client.link
@@ -587,7 +589,7 @@ class World:
         used = [path for path in ours if path in granted and path not in given_up]
         assert not [user for user in waiting if user.left], "who has no patience waits"
         assert len(queued) <= 1, "several nodes queue"
-        assert not (queued and used), "a node queues behind one of its client's"
+        assert self.rebuilt or not (queued and used), "a node queues behind one of its client's"
         assert bool(queued) <= bool(waiting), "a node queues for nobody"
         assert bool(waiting) <= bool(queued or used or self.struck), "who waits does not queue"
 
@@ -843,7 +845,7 @@ class _Spelling(Merging):
     def result(self) -> list[Any]:
         world, client = self._world, self._world.client
         self.words += (world.left, world.asks, world.tries, world.comes, world.ages)
-        self.words += (world.struck, world.goes_early)
+        self.words += (world.struck, world.rebuilt, world.goes_early)
         self.add(client)
         self.add((client.places, client.interrupted))
         self.all(
