@@ -82,8 +82,8 @@ SEEDED: dict[str, Seeded[Bounds]] = {
         Bend(
             steps,
             "_find",
-            "synced, listing = yield (Sync(path), List(path))",
-            "synced, (listing,) = None, (yield (List(path),))",
+            "synced, listing = yield from ask((Sync(path), List(path)), Failure.MISSING)",
+            "synced, (listing,) = None, (yield from ask((List(path),), Failure.MISSING))",
         ),
         found="left waiting",
         bounds=Bounds(1, 1, ("connection",)),
