@@ -729,15 +729,20 @@ class TestGoingBack:
         assert not kazoo.handler.goes_back(80)
 
 
+def refused(**options: Any) -> socket.socket:
+    raise ConnectionRefusedError
+
+
 class TestServersThatTurnItAway:
     """They close the connection, and do not answer the handshake."""
 
-    def asks(self, kazoo: Kazoo, serves: bool = True) -> int | None:
-        """Connect, be turned away, and return the zxid that was named; ``None``: not asked."""
+    def asks(self, kazoo: Kazoo, another: Callable[..., Any] | None = None) -> int | None:
+        """Connect, be turned away, and return the zxid that was named; ``None``: not asked.
+
+        ``another``: makes a second connection, on which the server is asked whether it serves.
+        """
         kazoo.connection.close()
-        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
-        if not serves:
-            kazoo.connection._serves = lambda: False
+        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler, another=another)
         asked = frame(struct.pack(">iqiqi16s?", 0, 75, 4000, 5, 16, b"p" * 16, False))
         try:
             kazoo.connection.send(asked)
@@ -757,11 +762,35 @@ class TestServersThatTurnItAway:
         now[0] += 1.4 * timeout
         assert self.asks(kazoo) == 75
         now[0] += 0.2 * timeout
-        assert self.asks(kazoo, serves=False) is None  # no quorum, perhaps
+        assert self.asks(kazoo, refused) is None  # no quorum, perhaps
         assert self.asks(kazoo) == 75
         assert "have refused this client" not in caplog.text
         assert self.asks(kazoo) == 0
         assert "have refused this client" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("said", "asked"),
+        [
+            ("Zookeeper version: 3.9.5\nMode: follower\nNode count: 5\n", True),
+            ("Zookeeper version: 3.9.5\nMode: read-only\nNode count: 5\n", False),
+            ("This ZooKeeper instance is not currently serving requests\n", False),
+            ("srvr is not executed because it is not in the whitelist.\n", True),
+            ("", False),
+        ],
+        ids=["serves", "serves only reads", "serves nothing", "may not say", "says nothing"],
+    )
+    def test_are_asked_if_they_serve(
+        self, kazoo: Kazoo, now: list[float], said: str, asked: bool
+    ) -> None:
+        timeout = kazoo.handler.session_timeout
+        assert timeout is not None
+        assert self.asks(kazoo) == 75
+        now[0] += 2 * timeout
+        near, far = socket.socketpair()
+        with far:
+            far.sendall(said.encode())
+            far.shutdown(socket.SHUT_WR)
+            assert self.asks(kazoo, lambda **options: near) == (75 if asked else None)
 
     def test_are_asked_as_before_once_one_has_answered(
         self, kazoo: Kazoo, now: list[float]
