@@ -106,7 +106,7 @@ def substituted(system: System, network: Network, *more: str) -> Iterator[Put]:
         put(sys.modules["kazoo.handlers.threading"], "atexit", mock.Mock())
         opening = simulated.RLock()
         put(sessions, "_opening", opening)
-        put(sessions, "_opened", simulated.Condition(opening))
+        put(sessions, "_is_opening", mutexes.owned_by_me(opening))
         yield put
 
 
