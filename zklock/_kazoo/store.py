@@ -87,21 +87,17 @@ class Store:
         self._listings = _Listings(self._ask, lock)
         self._makings = _Makings(self._send, self._ask, lock)
         self.hear = channel.hear
+        self.send_awaited = partial(self.send_batch, awaited=True)
 
-    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[Results], None], awaited: bool = False
+    ) -> None:
         """Send the requests back to back, and call ``done(results)`` once, when all are answered.
 
-        ``done`` runs on any thread. With zklock's handler, this does not block.
+        ``done`` runs on any thread. With zklock's handler, this does not block. ``awaited``: for a
+        thread that waits, and may ``hear`` the answers itself.
         """
-        self._begin(Landing(batch, done))
-
-    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
-        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
-        self._begin(Landing(batch, done), awaited=True)
-
-    def _begin(self, landing: Landing, awaited: bool = False) -> None:
-        """Send a batch, heeding what is being made."""
-        batch, making = landing.batch, self._makings.under_way
+        landing, making = Landing(batch, done), self._makings.under_way
         first = batch[0]
         if (isinstance(first, MakePath) and len(batch) > 1) or (
             making and isinstance(first, Create)

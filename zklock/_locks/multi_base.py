@@ -353,22 +353,14 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
         order: dict[tuple[str, tuple[int, int]], L] = {}
         for lock in self._locks:
             path = full_path(lock)
-            birth = await self._birth(call, lock) if counted[path] > 1 else (0, 0)
+            birth = (0, 0)
+            if counted[path] > 1:
+                query = partial(queries.birth, lock.path)
+                birth = await lock._ask("acquire()", query, self._limit(call, lock))
             self._check_cancelled(call)
             if order.setdefault((path, birth), lock) is not lock:
                 raise _twice(lock)
         return [order[key] for key in sorted(order)]
-
-    async def _birth(self, call: _Call[L, M], lock: L) -> tuple[int, int]:
-        """Ask when the path of a lock was made."""
-        query = partial(queries.birth, lock.path)
-        while True:
-            self._check_cancelled(call)
-            try:
-                return await lock._ask("acquire()", query, self._limit(call, lock))
-            except NoAnswer:
-                if call.end is None or self._now() >= call.end:
-                    raise
 
     async def _one(self, call: _Call[L, M], lock: L) -> bool:
         """Acquire one of the locks. Return whether it was in time."""
