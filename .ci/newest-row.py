@@ -14,10 +14,7 @@ from pathlib import Path
 
 BEGIN, END = "<!-- .ci/newest: -->\n\n", "\n<!-- end -->"
 TOOLS = {"check", "demo", "docs", "test", "testing"}
-DRIVERS = (
-    "aiosqlite asyncpg etcd3gw fastapi gevent gunicorn mysql-connector-python pg8000 psycopg"
-    " psycopg2-binary pymemcache PyMySQL uvicorn valkey"
-)
+DRIVERS = "aiosqlite asyncpg mysql-connector-python pg8000 psycopg psycopg2-binary PyMySQL"
 
 
 def with_row(page: str, cells: list[str]) -> str:

@@ -383,8 +383,11 @@ def test_what_is_not_sqlalchemys_is_refused(stores: Stores) -> None:
                 await SqlGuard(lambda: connection, "r").advance(connection, A)
             with pytest.raises(TypeError, match="create_async_engine"):
                 await SqlGuard(lambda: asyncpg.connect(where), "r").claim(A)
-            with pytest.raises(TypeError, match=r"zklock\.fencing\.SqlGuard"):
-                await SqlGuard(lambda: sqlite3.connect(":memory:"), "r").claim(A)
+            with (
+                contextlib.closing(sqlite3.connect(":memory:")) as plain,
+                pytest.raises(TypeError, match=r"zklock\.fencing\.SqlGuard"),
+            ):
+                await SqlGuard(lambda: plain, "r").claim(A)
             with pytest.raises(TypeError, match=r"use zklock\.fencing\.aio\.SqlGuard"):
                 ThreadedGuard(lambda: connection, "r").claim(A)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ from zklock.fencing import RedisGuard, SqlGuard, aio, is_retryable
 from zklock.testing.ports import free_ports
 from zklock.token import FencingToken
 
+# pg8000 and MySQL's connector leave the socket of a connection that fails to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
 A, B = FencingToken(7, 33), FencingToken(7, 34)
 
 DRIVERS = {
@@ -32,6 +36,12 @@ DRIVERS = {
     "mysql_connector": "mariadb",
     "sqlalchemy_mysql_connector": "mariadb",
 }
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_to_other_tests() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 class Elsewhere(Servers):
