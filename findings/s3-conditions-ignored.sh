@@ -11,30 +11,26 @@
 set -euo pipefail
 command -v npm >/dev/null || { echo "this finding needs npm" >&2; exit 69; }
 dir=$(mktemp -d)
-servers=()
+server=
 cleanup() {
-  for server in "${servers[@]}"; do
+  if [ -n "$server" ]; then
     kill -KILL "$server" 2>/dev/null || true
     wait "$server" 2>/dev/null || true
-  done
+  fi
   rm -rf "$dir"
 }
 trap cleanup EXIT
 python3 -m venv "$dir/venv"
 python=$dir/venv/bin/python
-"$python" -m pip -q --disable-pip-version-check install 'moto[s3,server]==5.2.5' boto3==1.44.8 \
+"$python" -m pip -q --disable-pip-version-check install 'moto[s3]==5.2.5' boto3==1.44.8 \
   2>"$dir/pip.log" || { cat "$dir/pip.log" >&2; exit 69; }
 npm install --silent --no-fund --no-audit --prefix "$dir" s3rver@3.7.1 >"$dir/npm.log" 2>&1 ||
   { cat "$dir/npm.log" >&2; exit 69; }
-free_port() { "$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-moto=$(free_port)
-"$dir/venv/bin/moto_server" -H 127.0.0.1 -p "$moto" >"$dir/moto.log" 2>&1 &
-servers+=($!)
-s3rver=$(free_port)
-node "$dir/node_modules/s3rver/bin/s3rver.js" -d "$dir/data" -a 127.0.0.1 -p "$s3rver" >"$dir/s3rver.log" 2>&1 &
-servers+=($!)
+port=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
+node "$dir/node_modules/s3rver/bin/s3rver.js" -d "$dir/data" -a 127.0.0.1 -p "$port" >"$dir/s3rver.log" 2>&1 &
+server=$!
 
-timeout 100 "$python" - "$moto" "$s3rver" <<'PYTHON'
+timeout 100 "$python" - "$port" <<'PYTHON'
 import socket
 import sys
 import time
@@ -42,24 +38,19 @@ import time
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from moto import mock_aws
 
 print("boto3", boto3.__version__)
 
 
-def store(port):
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", int(port))).close()
-            break
-        except OSError:
-            time.sleep(0.2)
+def store(**where):
     return boto3.client(
         "s3",
-        endpoint_url=f"http://127.0.0.1:{port}",
         aws_access_key_id="S3RVER",
         aws_secret_access_key="S3RVER",
         region_name="us-east-1",
         config=Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required"),
+        **where,
     )
 
 
@@ -99,7 +90,15 @@ def accepted(s3):
     return passed
 
 
-moto, s3rver = (accepted(store(port)) for port in sys.argv[1:])
+with mock_aws():
+    moto = accepted(store())
+while True:
+    try:
+        socket.create_connection(("127.0.0.1", int(sys.argv[1]))).close()
+        break
+    except OSError:
+        time.sleep(0.2)
+s3rver = accepted(store(endpoint_url=f"http://127.0.0.1:{sys.argv[1]}"))
 print("moto accepts, although the condition is false:", moto)
 print("s3rver accepts, although the condition is false:", s3rver)
 everything = [f"{request} {it}" for request in ("put", "complete", "copy") for it in ("IfMatch", "IfNoneMatch")]
