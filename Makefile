@@ -38,7 +38,7 @@ ALONE := tests/cluster/test_partitions.py
 TOGETHER = +@$(MAKE) --no-print-directory -j
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types unit zookeeper pytest nightly jitter coverage docs package chaos simulate mutants bench figures clean
+.PHONY: help demo test check lint types unit zookeeper pytest nightly newest jitter coverage docs package chaos simulate mutants bench figures findings clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -91,6 +91,9 @@ endif
 nightly:  ## what takes long and seldom finds anything, with new seeds: the seed is the date
 	@bash .ci/nightly $(ARGS)
 
+newest:  ## the newest ZooKeeper, Pythons, libraries and drivers that can be had, into docs/versions.md
+	@bash .ci/newest $(ARGS)
+
 jitter: zookeeper  ## tests of ARGS, or those against a server, while all threads are delayed at random
 	$(BIN)/python -m pytest -q $(SHARED) -p tests.jitter $(or $(ARGS),tests/contract)
 
@@ -141,6 +144,12 @@ figures: zookeeper  ## measure what docs/benchmarks.md plots, and draw it; takes
 	$(BIN)/python -m tests.bench.bench_fencing --json tests/bench/results/fencing.json
 	$(BIN)/python -m tests.bench.bench_failover --json tests/bench/results/failover.json
 	$(BIN)/python docs/site/pictures.py
+
+findings:  ## what others' software does that one guesses wrong: all scripts of findings/; some want Debian's packages
+	@failed=0; for script in findings/*.sh; do \
+	  echo "== $$script"; timeout 300 bash $$script; code=$$?; \
+	  case $$code in 0) ;; 69) echo "not run: something is missing" ;; *) echo "exit $$code"; failed=1 ;; esac; \
+	done; exit $$failed
 
 clean:  ## remove what these targets have made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .zookeeper build dist *.egg-info

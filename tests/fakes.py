@@ -23,32 +23,25 @@ from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names, steps
 from zklock._recipes.effects import (
     Batch,
-    Check,
     Claim,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    DeleteIf,
-    Depart,
     Exists,
     Failed,
     Failure,
-    HandOver,
     List,
     Listing,
     MakePath,
-    Mark,
     Node,
     Read,
     Recipe,
     Request,
     Sync,
+    Transaction,
     Watch,
     WatchExists,
     WatchList,
     Write,
-    WriteAll,
 )
 from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
@@ -79,57 +72,6 @@ class Znode:
     def changes(self) -> int:
         """Children that have ever come or gone."""
         return 2 * self.counter - len(self.children)
-
-
-@dataclass(frozen=True, slots=True)
-class Has:
-    """Part of a transaction: the node is there, with this version (-1: any)."""
-
-    path: str
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Sets:
-    """Part of a transaction: write a node's data, if it has this version (-1: any)."""
-
-    path: str
-    data: bytes
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Removes:
-    """Part of a transaction: delete a node."""
-
-    path: str
-
-
-Op: TypeAlias = Has | Sets | Removes
-
-
-def ops_of(request: Request) -> list[Op] | None:
-    """Return what a request does, all or nothing; ``None`` if it is no such request."""
-    match request:
-        case Check(path):
-            return [Has(path)]
-        case Write(path, data, version):
-            return [Sets(path, data, version)]
-        case Mark(path, data):
-            return [Has(path), Sets(parent_of(path), data)]
-        case WriteAll(path, writes):
-            return [Has(path), *(Sets(*write) for write in writes)]
-        case Delete(path, version):
-            return [Has(path, version), Removes(path)]
-        case DeleteAll(paths):
-            return [Removes(path) for path in paths]
-        case Depart(path, data):
-            return [Removes(path), Sets(parent_of(path), data)]
-        case DeleteIf(path, other, version):
-            return [Removes(path), Has(other, version)]
-        case HandOver(path, others, successor):
-            return [Has(successor), *map(Removes, (*others, path))]
-    return None
 
 
 class Change(Enum):
@@ -223,7 +165,7 @@ class Server:
         self.sessions: set[int] = set()
         self._opened = 0x1000
         self._dead: list[int] = []
-        self.denied: set[type[Request]] = set()
+        self.denied: set[Any] = set()  # types of requests, and shapes of transactions
         self.grants: list[FakeGrant] = []  # in the order given, to whichever client
 
     def commit(self, *txns: Txn) -> None:
@@ -266,7 +208,7 @@ class Server:
         self.commit(Created(path, data, owner))
         return path
 
-    def _create_all(self, creates: tuple[Create, ...], owner: int) -> Any:
+    def _create_all(self, creates: tuple[Any, ...], owner: int) -> Any:
         """Create all, or nothing → their paths."""
         begin, made = len(self.log), []
         for each in creates:
@@ -291,9 +233,9 @@ class Server:
         return refused
 
     def delete(self, path: str) -> Failure | None:
-        return self._carry_out([Removes(path)])[0]
+        return self._carry_out((Delete(path),))[0]
 
-    def _carry_out(self, ops: list[Op]) -> tuple[Failure | None, str]:
+    def _carry_out(self, ops: tuple[Any, ...]) -> tuple[Failure | None, str]:
         """Do all, or nothing → why not, and at which path."""
         removed: set[str] = set()
         written: Counter[str] = Counter()
@@ -301,19 +243,19 @@ class Server:
             node = self.tree.nodes.get(op.path)
             if node is None or op.path in removed:
                 return Failure.MISSING, op.path
-            if isinstance(op, Removes):
+            if op.version not in (-1, node.version + written[op.path]):
+                return Failure.CHANGED, op.path
+            if isinstance(op, Delete):
                 left = {f"{op.path}/{name}" for name in node.children} - removed
                 if left:
                     return Failure.NOT_EMPTY, op.path
                 removed.add(op.path)
-            elif op.version not in (-1, node.version + written[op.path]):
-                return Failure.CHANGED, op.path
-            if isinstance(op, Sets):
+            if isinstance(op, Write):
                 written[op.path] += 1
         for op in ops:
-            if isinstance(op, Removes):
+            if isinstance(op, Delete):
                 self.commit(Deleted(op.path))
-            elif isinstance(op, Sets):
+            elif isinstance(op, Write):
                 self.commit(Written(op.path, op.data))
         return None, ""
 
@@ -327,18 +269,23 @@ class Server:
                 if isinstance(path, Failure):
                     return failure(path, prefix)
                 return Node(path, data, session, mine=True)
-            case CreateAll(creates):
+            case Transaction((Create(), *_) as creates):
                 return self._create_all(creates, session)
             case MakePath(path):
                 why = self.make_path(path)
                 return failure(why, path) if why else None
             case Sync():
                 return None
-        ops = ops_of(request)
-        if ops is None:
-            raise NotImplementedError(request)
-        why, path = self._carry_out(ops)
+        whole = request.operations if isinstance(request, Transaction) else (request,)
+        why, path = self._carry_out(whole)
         return failure(why, path) if why else None
+
+
+def shape_of(request: Request) -> tuple[type, ...] | None:
+    """Return the types of a transaction's operations, each once; ``None``: it is none."""
+    if isinstance(request, Transaction):
+        return tuple(dict.fromkeys(map(type, request.operations)))
+    return None
 
 
 _READS = (List, WatchList, Watch, WatchExists, Read, Exists, Sync)
@@ -394,7 +341,7 @@ class Link:
         self.inbox.append(("answer", result, self.tree.zxid))
 
     def _serve(self, request: Request) -> Any:
-        if type(request) in self.server.denied:
+        if self.server.denied & {type(request), shape_of(request)}:
             return failure(Failure.DENIED, str(request))
         match request:
             case List(path) | WatchList(path):
@@ -836,7 +783,7 @@ class Client(NoSession):
     def _answered(self, request: Request, put: Callable[[Any], None], result: Any) -> None:
         if isinstance(request, Create | Exists) and isinstance(result, Node) and result.mine:
             self._own.add(result.path)
-        if isinstance(request, CreateAll) and not isinstance(result, Failed) and self.alive:
+        if isinstance(result, tuple) and self.alive:  # what a transaction has created
             self._own.update(result)
         put(result)
 

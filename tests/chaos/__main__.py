@@ -56,6 +56,9 @@ def text(decision: Decision) -> str:
             )
     waited = [f"{seconds:.3f} s {who}" for who, seconds in sorted(decision.strangers.items())]
     lines.append(f"longest wait of a stranger, with all who were before it: {', '.join(waited)}")
+    waited = [f"{seconds:.3f} s {folder}" for folder, seconds in sorted(decision.waits.items())]
+    lines.append(f"longest wait of a worker: {', '.join(waited)}")
+    lines.append(f"servers: {', '.join(decision.versions)}")
     lines.append(f"times that the servers had lost what they had confirmed: {decision.forgotten}")
     lines.append(f"violations {len(decision.violations)}")
     for rule in Rule:
@@ -75,6 +78,8 @@ def main() -> int:
     parser.add_argument("--tick-time", type=int, default=500, metavar="MILLISECONDS")
     parser.add_argument("--sync-limit", type=int, default=10, metavar="TICKS")
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--upgrade", metavar="JARS", help="of a release for each server in turn")
+    parser.add_argument("--earlier", action="store_true", help="half are of the release before")
     parser.add_argument("--folder", type=Path, help="for the histories; by default a new one")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="decide about an earlier run")
     chosen = parser.parse_args()
@@ -96,6 +101,8 @@ def main() -> int:
             tick_time=chosen.tick_time,
             sync_limit=chosen.sync_limit,
             workers=chosen.workers,
+            upgrade=chosen.upgrade,
+            earlier=chosen.earlier,
         )
         folder = chosen.folder or Path(tempfile.mkdtemp(prefix="zklock-chaos-"))
         decision = run(settings, folder)

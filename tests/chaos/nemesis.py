@@ -79,6 +79,10 @@ KINDS: Sequence[Kind] = (
 )
 
 
+UPGRADE = Kind("upgrade", Track.SERVERS, 0, 0, 0)
+"""A server is stopped, and comes back as one of another release."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault, ``at`` seconds from the start; ``pick`` chooses its target, in 0 … 1.
@@ -124,13 +128,19 @@ class Workers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """What there is to hurt. ``proxies[i]`` stand between one group of workers and the servers."""
+    """What there is to hurt. ``proxies[i]`` stand between one group of workers and the servers.
+
+    ``upgrade`` gives a server, by its number, another release for its next start. ``upgrades``: how
+    many seconds after the start one server after the other is due for that, between two faults.
+    """
 
     ensemble: Ensemble
     proxies: Sequence[Sequence[FaultProxy]]
     workers: Workers
     worker_count: int
     locks: Sequence[str]
+    upgrade: Callable[[int], None] | None = None
+    upgrades: Sequence[float] = ()
 
 
 class Nemesis:
@@ -200,9 +210,14 @@ class Nemesis:
 
     def _run(self, track: Track) -> None:
         try:
+            upgrades = enumerate(self._victims.upgrades if track is Track.SERVERS else ())
+            due = next(upgrades, None)
             for fault in schedule(self._seed, track, self._session):
                 if self._over.wait(max(0.0, self._begun + fault.at - clock())):
                     return
+                if due is not None and clock() - self._begun >= due[1]:
+                    self._upgrade(Fault(due[1], UPGRADE, 0.0, 0.0, 0.0), due[0])
+                    due = next(upgrades, None)
                 self._carry_out[fault.kind.name](fault)
         except BaseException as error:
             log.exception("the nemesis failed")
@@ -249,6 +264,15 @@ class Nemesis:
         self._note(fault, server.hosts)
         with self._serving_again():
             server.stop()
+            server.launch()
+
+    def _upgrade(self, fault: Fault, number: int) -> None:
+        server = self._victims.ensemble.servers[number]
+        assert self._victims.upgrade is not None
+        self._note(fault, server.hosts)
+        with self._serving_again():
+            server.stop()
+            self._victims.upgrade(number)
             server.launch()
 
     def _pause_server(self, fault: Fault, server: ZooKeeperServer) -> None:

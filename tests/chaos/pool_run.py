@@ -26,7 +26,7 @@ from kazoo.client import KazooClient
 
 import zklock
 from tests.chaos import server_log, stores
-from tests.chaos.pool_worker import PoolWorker
+from tests.chaos.pool_worker import ROOT, PoolWorker
 from zklock._ground.clock import clock
 from zklock._pool.nodes import PoolPaths
 from zklock.testing import ZooKeeperServer, wait_for
@@ -47,12 +47,20 @@ class Nemesis:
     """Has workers of a pool, and does things to them on a thread, by chance.
 
     Notes ``fault`` and ``kill`` and ``pause`` as the other nemesis does. The workers take
-    the entries of ``hosts`` in turn. Leave it to end what still runs.
+    the entries of ``hosts`` in turn. Half of them are of the release in the folder ``earlier``.
+    Leave it to end what still runs.
     """
 
     def __init__(
-        self, hosts: Sequence[str], folder: Path, chance: random.Random, timeout: float, shards: int
+        self,
+        hosts: Sequence[str],
+        folder: Path,
+        chance: random.Random,
+        timeout: float,
+        shards: int,
+        earlier: Path = ROOT,
     ) -> None:
+        self._releases = (ROOT, earlier)
         self._chance = chance
         self._hosts = hosts
         self._folder = folder
@@ -128,6 +136,7 @@ class Nemesis:
     def _hire(self) -> None:
         self._number += 1
         worker = PoolWorker(
+            self._releases[self._number // 2 % 2],
             hosts=self._hosts[self._number % len(self._hosts)],
             path=PATH,
             folder=str(self._folder),

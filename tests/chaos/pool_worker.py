@@ -205,11 +205,16 @@ def write(store: stores.SqliteStore, grant: stores.Fenced, history: History, nam
 class PoolWorker:
     """Such a process, for whoever directs it."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, release: Path = ROOT, **settings: Any) -> None:
         self.identity: str = settings["identity"]
         command = [sys.executable, "-m", "tests.chaos.pool_worker", json.dumps(settings)]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            command,
+            cwd=release,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
 
     def hear(self) -> Any:

@@ -13,12 +13,14 @@ import contextlib
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests.chaos import pool_run, server_log, stores
@@ -26,6 +28,7 @@ from tests.chaos.nemesis import Nemesis, Victims
 from tests.chaos.strangers import Strangers
 from tests.chaos.witness import Witness
 from tests.chaos.worker import CRASH_CODE, WorkerSettings
+from tests.releases import REPOSITORY, Upgrading, check_out_earlier
 from zklock import connect
 from zklock._ground.clock import clock
 from zklock._recipes import names
@@ -36,7 +39,6 @@ from zklock.testing.proxy import FaultProxy
 
 log = logging.getLogger("chaos")
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT_SECONDS = 15.0
 QUICK_ELECTIONS = {
     # A server that found no leader asks again at intervals that grow to a minute by default, and
@@ -51,7 +53,9 @@ class Settings:
     """What a run is made of. Seconds, but for ``tick_time`` in milliseconds.
 
     The first ``proxied`` workers reach the servers through proxies of their own. Half of the
-    workers keep their locks: one of each two, and of each front.
+    workers keep their locks: one of each two, and of each front. ``upgrade``: a folder with the
+    jars that the servers are given one after the other. ``earlier``: the workers that keep nothing,
+    and half of those of the pool, are of the release before this one.
     """
 
     seed: str
@@ -67,6 +71,8 @@ class Settings:
     elections: int = 4
     shards: int = 12
     service: float = 45.0
+    upgrade: str | None = None
+    earlier: bool = False
 
     def favourite(self, worker: int) -> int | None:
         """Return the number of the lock that a worker prefers; ``None``: it keeps no locks."""
@@ -81,7 +87,15 @@ class Settings:
 class Workers:
     """The worker processes: started, and started again when they end by a crash of their own."""
 
-    def __init__(self, settings: Settings, folder: Path, hosts: Sequence[str], history: History):
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        hosts: Sequence[str],
+        history: History,
+        earlier: Path,
+    ) -> None:
+        self._earlier = earlier
         self._settings = settings
         self._folder = folder
         self._hosts = hosts
@@ -96,6 +110,8 @@ class Workers:
         with self._guard:
             self._lives[number] += 1
             name = f"w{number}-{self._lives[number]}"
+            favourite = self._settings.favourite(number)
+            earlier = self._settings.earlier and favourite is None
             told = WorkerSettings(
                 name=name,
                 folder=str(self._folder),
@@ -106,13 +122,13 @@ class Workers:
                 final=self._settings.service,
                 actors=self._settings.actors,
                 front=("threads", "asyncio")[number % 2],
-                favourite=self._settings.favourite(number),
-                spared=self._settings.favourites(),
+                favourite=favourite,
+                spared=() if earlier else self._settings.favourites(),
             )
             with (self._folder / f"{name}.log").open("wb") as output:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "tests.chaos.worker", told.to_json()],
-                    cwd=REPOSITORY,
+                    cwd=self._earlier if earlier else REPOSITORY,
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -208,7 +224,9 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
     """Run, and decide. The histories, and what the workers printed, are left in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     offset = server_log.wall_offset()
+    backend = settings.backend if settings.upgrade is None else Upgrading(settings.upgrade)
     with (
+        _earlier(settings) as earlier,
         History(folder, "run") as history,
         History(folder, "nemesis") as deeds,
         History(folder, "witness") as seen,
@@ -220,18 +238,22 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
                 3,
                 tick_time=settings.tick_time,
                 sync_limit=settings.sync_limit,
-                backend=settings.backend,
+                backend=backend,
                 system_properties=QUICK_ELECTIONS,
             ) as ensemble,
             _proxies(settings, ensemble) as proxies,
         ):
             log.info("seed %s, %r", settings.seed, ensemble)
+            before = _versions(ensemble)
             _prepare(settings, ensemble, folder)
             hosts = [",".join(proxy.hosts for proxy in group) for group in proxies]
             hosts += [ensemble.hosts] * (settings.workers - len(hosts))
-            workers = Workers(settings, folder, hosts, history)
+            workers = Workers(settings, folder, hosts, history, earlier)
             every = [*paths(settings), *pool_run.shard_paths(settings.shards)]
             victims = Victims(ensemble, proxies, workers, settings.workers, every)
+            if isinstance(backend, Upgrading):
+                moments = [settings.seconds * part / 5 for part in (1, 2, 3)]
+                victims = replace(victims, upgrade=backend.upgrade, upgrades=moments)
             with (
                 Witness(ensemble.hosts, f"{stores.ROOT}/witness", seen),
                 pool_run.Nemesis(
@@ -240,6 +262,7 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
                     random.Random(f"{settings.seed}/pool"),
                     settings.session_timeout,
                     settings.shards,
+                    earlier,
                 ) as pool,
             ):
                 try:
@@ -250,10 +273,27 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
                     pool.settle()
                 finally:
                     workers.close()
+            after = _versions(ensemble)
+            history.note("versions", before=before, after=after)
+            if settings.upgrade is not None and {*before} & {*after}:
+                history.note("error", what=f"not every server was upgraded: {before} to {after}")
             _look(settings, ensemble, folder, history)
             _keep_log(ensemble, offset, folder)
         history.note("end")
     return decide(settings, folder)
+
+
+@contextlib.contextmanager
+def _earlier(settings: Settings) -> Iterator[Path]:
+    """Return the folder that some workers are of: that of this release, unless told otherwise."""
+    if not settings.earlier:
+        yield REPOSITORY
+        return
+    with tempfile.TemporaryDirectory(prefix="zklock-earlier-") as folder:
+        log.info("some workers are of %s", check_out_earlier(Path(folder)))
+        # Both write to the same stores, in the same way.
+        shutil.copy(stores.__file__, Path(folder, "tests", "chaos"))
+        yield Path(folder)
 
 
 def decide(settings: Settings, folder: Path) -> server_log.Decision:
@@ -273,6 +313,10 @@ def _strangers(settings: Settings, hosts: str, folder: Path) -> Iterator[None]:
         Strangers(hosts, locks, preferred, settings.seed, settings.session_timeout, history),
     ):
         yield
+
+
+def _versions(ensemble: Ensemble) -> list[str]:
+    return [server.version() for server in ensemble.servers]
 
 
 @contextlib.contextmanager

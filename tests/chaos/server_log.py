@@ -332,13 +332,16 @@ class Decision:
 
     ``forgotten``: how often a witness found that the servers had lost what they had confirmed. Then
     the violations may be theirs, and nothing is decided. ``strangers``: the longest wait of each
-    kind, in seconds.
+    kind, in seconds; ``waits``: that of the workers, by the folder of the locks. ``versions``:
+    those of the servers.
     """
 
     verdict: Verdict
     agreement: Agreement
     forgotten: int = 0
     strangers: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[str, float] = field(default_factory=dict)
+    versions: Sequence[str] = ()
 
     @property
     def violations(self) -> list[Violation]:
@@ -354,11 +357,18 @@ def decide(
     log = ServerLog(changes)
     agreement = compare(events, log, patience=patience) if changes else Agreement()
     forgotten = sum(event.kind == "forgotten" for event in events)
-    strangers: dict[str, float] = {}
+    asked = {event["ask"]: event.at for event in events if event.kind == "ask"}
+    strangers, waits = defaultdict[str, float](float), defaultdict[str, float](float)
+    versions: list[str] = []
     for event in events:
         if event.kind == "stranger":
-            strangers[event["who"]] = max(strangers.get(event["who"], 0.0), event["waited"])
-    return Decision(check(events, bounds), agreement, forgotten, strangers)
+            strangers[event["who"]] = max(strangers[event["who"]], event["waited"])
+        elif event.kind == "grant" and "ask" in event.data:
+            folder = event["lock"].rpartition("/")[0]
+            waits[folder] = max(waits[folder], event.at - asked[event["ask"]])
+        elif event.kind == "versions":
+            versions = sorted({*event["before"], *event["after"]})
+    return Decision(check(events, bounds), agreement, forgotten, strangers, waits, versions)
 
 
 def _twice(log: ServerLog) -> Iterator[tuple[float, str]]:

@@ -36,7 +36,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,9 @@ class WorkerSettings:
     """The favourites of all workers."""
 
     def to_json(self) -> str:
-        """Return the command line argument."""
-        return json.dumps(asdict(self))
+        """Return the command line argument, which an earlier release understands, too."""
+        usual = {each.name: each.default for each in fields(self)}
+        return json.dumps({key: it for key, it in asdict(self).items() if it != usual[key]})
 
 
 def is_election(path: str) -> bool:

@@ -62,13 +62,3 @@ def forms(text: str) -> dict[str, set[str]]:
         title: {formed(line) for line in lines if line.strip() != LEFT_OUT}
         for title, lines in parts(text).items()
     }
-
-
-def rows(first: str) -> dict[str, str]:
-    """Return the rows of the page's table whose first cell this is: each name → what it says."""
-    table = PAGE.partition(f"\n| {first} | |\n")[2].partition("\n\n")[0]
-    return {
-        name: text
-        for names, text in re.findall(r"^\| (`.*?) \| (.*) \|$", table, re.MULTILINE)
-        for name in re.findall(r"`([^`]+)`", names)
-    }

@@ -195,8 +195,8 @@ def locking(
 
     "multi …" uses a ``MultiLock``, "election …" a ``LeaderElection``. "again …" uses an ``RLock``
     that this thread holds, and "beside …" a ``ReadLock``: one use more is struck, and the one
-    before must be left. "kept …" uses a lock that stays for a moment. ``twice``: a second one
-    strikes who is seeing to the first, if that takes long enough.
+    before must be left. "kept …" uses a lock that has stayed, "keep …" one that will stay.
+    ``twice``: a second one strikes who is seeing to the first, if that takes long enough.
     """
     ledger = Ledger()
     subscription = telemetry.subscribe(ledger) if hooked else None
@@ -204,8 +204,7 @@ def locking(
     onlooker = zklock.connect(hosts, timeout=30.0)
     paths = [f"{path}/{name}" for name in ("a", "b")[: 2 if how.startswith("multi") else 1]]
     again = {"again": zklock.RLock, "beside": zklock.ReadLock}.get(how.partition(" ")[0])
-    keeps = how.startswith("kept")
-    options = {"keep": KEPT_FOR} if keeps else {}
+    options = {"keep": KEPT_FOR} if how.startswith("ke") else {}
     locks = [(again or zklock.Lock)(client, each, **options) for each in paths]
     lock: zklock.Lock | zklock.MultiLock | zklock.LeaderElection = locks[0]
     if how.startswith("multi"):
@@ -218,7 +217,7 @@ def locking(
     def begin() -> None:
         if again is not None:
             outer.append(granted(locks[0]))
-        for _ in range(2 if keeps else 0):  # the second time, the queue is watched
+        for _ in range(2 if how.startswith("kept") else 0):  # then the queue is watched
             granted(locks[0]).release()
 
     def end() -> None:
@@ -254,6 +253,7 @@ def locking(
         moments.run(use)
         counts.append(moments.count)
         end()
+        gone(onlooker, paths[0])
     del counts[:2]
     total = max(counts)
     thens, most = random.Random(total), 4 if again is zklock.RLock else 32

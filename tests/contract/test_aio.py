@@ -601,6 +601,22 @@ class TestBurst:
         await aside(queued, other, zklock_path, 1)
         await holder.release()
 
+    @on_loop
+    async def test_fails_as_a_whole_where_no_thread_can_be_started(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        lock = make()
+
+        def ready() -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(lock._session._worker, "ready", ready)
+        asked = [lock.acquire() for _ in range(40)]
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(error, zklock.ZkLockError)
+            assert "cannot acquire" in str(error)
+        assert not [record for record in caplog.records if record.name == "asyncio"]
+
     @pytest.mark.parametrize("path", ["there", "missing"])
     @on_loop
     async def test_keeps_the_order_of_asking(

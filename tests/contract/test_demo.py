@@ -468,13 +468,8 @@ def test_the_page_shows_what_the_demo_of_the_pool_prints(
     assert page[failover] == printed[failover]
 
 
-def test_the_page_lists_the_events(lock_record: Events) -> None:
-    told = demo_page.rows("event")
-    assert set(told) - {"broken", "suspended"} <= {event["event"] for event in lock_record}
-    *events, summary = lock_record
-    for event in events:
-        data = event.keys() - {"version", "at", "act", "who", "event"}
-        assert data <= set(re.findall(r"\w+", told[event["event"]])), event
+def test_the_page_tells_of_the_summary(lock_record: Events) -> None:
+    summary = lock_record[-1]
     frame = demo_page.PAGE.partition("The last line is the summary:")[2].partition(".")[0]
     assert summary.keys() <= set(re.findall(r"\w+", frame))
     assert summary["checks"][0].keys() <= set(re.findall(r"\w+", frame))

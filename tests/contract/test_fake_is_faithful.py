@@ -24,28 +24,22 @@ from zklock._kazoo.channels import open_store
 from zklock._recipes.effects import (
     Check,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    DeleteIf,
-    Depart,
     Exists,
     Failed,
     Failure,
-    HandOver,
     List,
     Listing,
     MakePath,
-    Mark,
     Node,
     Read,
     Request,
     Sync,
+    Transaction,
     Watch,
     WatchExists,
     WatchList,
     Write,
-    WriteAll,
 )
 from zklock.errors import AccessDenied
 from zklock.testing import ZooKeeperServer, wait_for
@@ -264,49 +258,30 @@ def _write(path: Any, text: bytes, version: int) -> Maker:
     return lambda world: Write(path(world), text, version)
 
 
-def _write_all(path: Any, writes: list[tuple[Any, bytes, int]]) -> Maker:
-    return lambda world: WriteAll(
-        path(world), tuple((each(world), text, version) for each, text, version in writes)
-    )
+def _delete(path: Any, version: int) -> Maker:
+    return lambda world: Delete(path(world), version)
 
 
-def _create_all(several: list[tuple[Any, bytes]]) -> Maker:
-    makers = [_create(*each) for each in several]
-    return lambda world: CreateAll(tuple(make(world) for make in makers))  # type: ignore[misc]
+def _check(path: Any, version: int) -> Maker:
+    return lambda world: Check(path(world), version)
 
 
-def _delete_all(several: list[Any]) -> Maker:
-    return lambda world: DeleteAll(tuple(each(world) for each in several))
+def _together(several: Sequence[Any]) -> Maker:
+    return lambda world: Transaction(tuple(make(world) for make in several))
 
 
-def _with_data(kind: Any) -> Any:
-    return lambda path, text: lambda world: kind(path(world), text)
-
-
-def _delete_if(path: Any, other: Any, version: int) -> Maker:
-    return lambda world: DeleteIf(path(world), other(world), version)
-
-
-def _hand_over(path: Any, others: list[Any], successor: Any) -> Maker:
-    def make(world: World) -> Request:
-        first, last = path(world), successor(world)
-        between = dict.fromkeys(each(world) for each in others)
-        return HandOver(first, tuple(one for one in between if one not in {first, last}), last)
-
-    return make
-
-
+creates = st.builds(_create, somewhere, data)
+deletes = st.builds(_delete, somewhere, versions)
+writes = st.builds(_write, somewhere, data, versions)
+checks = st.builds(_check, somewhere, versions)
 requests: st.SearchStrategy[Maker] = st.one_of(
-    st.builds(_create, somewhere, data),
-    *map(of_path, (List, WatchList, Watch, WatchExists, Read, Exists, Check, Sync, Delete)),
-    st.builds(_write, somewhere, data, versions),
-    st.builds(_write_all, somewhere, st.lists(st.tuples(somewhere, data, versions), max_size=3)),
-    st.builds(_create_all, st.lists(st.tuples(somewhere, data), min_size=1, max_size=3)),
-    st.builds(_delete_all, st.lists(somewhere, min_size=1, max_size=3)),
-    st.builds(_with_data(Mark), somewhere, data),
-    st.builds(_with_data(Depart), somewhere, data),
-    st.builds(_delete_if, somewhere, somewhere, versions),
-    st.builds(_hand_over, somewhere, st.lists(somewhere, max_size=2), somewhere),
+    *map(of_path, (List, WatchList, Watch, WatchExists, Read, Exists, Sync)),
+    creates,
+    deletes,
+    writes,
+    checks,
+    st.builds(_together, st.lists(creates, min_size=1, max_size=3)),
+    st.builds(_together, st.lists(st.one_of(deletes, writes, checks), min_size=1, max_size=4)),
 )
 steps = st.tuples(
     st.integers(0, SESSIONS - 1),
@@ -330,6 +305,18 @@ def nth(number: int, kind: Any, *more: Any) -> Maker:
     return lambda world: kind(created(world, number), *more)
 
 
+def together(*makers: Maker) -> Maker:
+    return _together(makers)
+
+
+def marked(number: int, text: bytes) -> Maker:
+    return together(nth(number, Check), at("a", Write, text))
+
+
+def departing(number: int, text: bytes) -> Maker:
+    return together(nth(number, Delete), at("a", Write, text))
+
+
 QUEUE = each(at("a/_c_x-lock-", Create, b"me"), at("a", List))
 A_LIFE: list[tuple[int, Step]] = [
     (0, QUEUE),
@@ -338,9 +325,9 @@ A_LIFE: list[tuple[int, Step]] = [
     (1, each(nth(0, Watch), nth(1, Watch), at("a", WatchList))),
     (2, each(nth(1, Watch), at("none", WatchExists), at("a", WatchExists))),
     (0, each(nth(0, Write, b"longer", 0), nth(0, Write, b"x", 0), nth(0, Read))),
-    (1, each(nth(0, Watch), nth(0, Mark, b"x"), at("a", Read))),
-    (0, each(nth(0, Depart, b""), nth(0, Depart, b""), nth(0, Check), nth(0, Exists))),
-    (1, each(lambda world: HandOver(created(world, 1), (), created(world, 2)), at("a", List))),
+    (1, each(nth(0, Watch), marked(0, b"x"), at("a", Read))),
+    (0, each(departing(0, b""), departing(0, b""), nth(0, Check), nth(0, Exists))),
+    (1, each(together(nth(2, Check), nth(1, Delete)), at("a", List))),
     (0, each(at("none", MakePath))),
     (0, each(at("a", Delete), at("", Delete))),
     (0, each(at("a", Delete, 1), at("a", Delete, 0))),
@@ -350,31 +337,25 @@ A_LIFE: list[tuple[int, Step]] = [
     (0, each(at("a", MakePath))),
     (0, each(at("a", List))),
     (1, QUEUE),
-    (0, each(at("a", Watch), lambda world: DeleteIf(created(world, -1), world.path("a"), 1))),
-    (0, each(lambda world: DeleteIf(created(world, -1), world.path("a"), 0), at("a", List))),
+    (0, each(at("a", Watch), together(nth(-1, Delete), at("a", Check, 1)))),
+    (0, each(together(nth(-1, Delete), at("a", Check, 0)), at("a", List))),
     (0, each(at("a", Sync), at("none/x", Create, b""))),
     (0, each(nth(-1, MakePath))),
 ]
 
 
 def tickets(*where: str) -> Maker:
-    return lambda world: CreateAll(
-        tuple(Create(world.path(f"{each}/_c_x-lock-"), b"me") for each in where)
-    )
+    return together(*(at(f"{each}/_c_x-lock-", Create, b"me") for each in where))
 
 
 def leaving(*numbers: int) -> Maker:
-    return lambda world: DeleteAll(tuple(created(world, number) for number in numbers))
+    return together(*(nth(number, Delete) for number in numbers))
 
 
 def twice(first: int, second: int) -> Maker:
     """Write one node twice in one transaction, if it has these versions."""
 
-    def make(world: World) -> Request:
-        a = world.path("a")
-        return WriteAll(a, ((a, b"x", first), (a, b"longer", second)))
-
-    return make
+    return together(at("a", Check), at("a", Write, b"x", first), at("a", Write, b"longer", second))
 
 
 WATCHED: list[tuple[int, Step]] = [
@@ -447,14 +428,10 @@ DENIABLE = [
     at("closed/x-", Create, b""),
     *(at("closed", kind) for kind in (List, WatchList, Watch, Read, Check)),
     at("closed", Write, b""),
-    lambda world: WriteAll(world.path("closed"), ((world.path("closed"), b"", -1),)),
-    at("closed/child", Mark, b""),
     at("closed/child", Delete),
-    lambda world: CreateAll((Create(world.path("closed/x-"), b""),)),
-    lambda world: DeleteAll((world.path("closed/child"),)),
-    at("closed/child", Depart, b""),
-    lambda world: DeleteIf(world.path("closed/child"), world.path("closed"), -1),
-    lambda world: HandOver(world.path("closed/child"), (), world.path("closed")),
+    together(at("closed/child", Check), at("closed", Write, b"")),
+    together(at("closed/x-", Create, b"")),
+    together(at("closed/child", Delete), at("closed", Write, b"")),
     at("closed/more", MakePath),
 ]
 

@@ -877,6 +877,19 @@ class TestMultiLock:
         late.one()
         assert not losses.losses
 
+    def test_of_one_chroot(
+        self, z: Any, zklock_connect: Connect, zklock_hosts: str, other: Any, zklock_path: str
+    ) -> None:
+        for name in "12":
+            other.ensure_path(f"{zklock_path}/root/{name}")
+        client = zklock_connect(f"{zklock_hosts}{zklock_path}/root")
+        grant = z.MultiLock([z.Lock(client, "/1"), z.Lock(client, "/2")]).acquire(timeout=SOON)
+        assert [one.path.partition("/_c_")[0] for one in grant.grants] == ["/1", "/2"]
+        grant.verify()
+        grant.release()
+        for name in "12":
+            gone(other, f"{zklock_path}/root/{name}")
+
     def test_of_two_chroots(
         self, z: Any, zklock_connect: Connect, zklock_hosts: str, other: Any, zklock_path: str
     ) -> None:
@@ -998,14 +1011,14 @@ class TestMultiLock:
         locks.append(z.Lock(client if clients == "one" else zklock_connect(), last))
         multi = z.MultiLock(locks)
         inner = vars(multi).get("_lock", multi)
-        looks, check = iter(range(1, 10)), LockBase._check_acquire
+        looks, check = iter(range(1, 10)), LockBase._check_own
 
-        def cancelling(lock: LockBase[Any]) -> None:
-            check(lock)
+        def cancelling(lock: LockBase[Any], *, waits: bool) -> None:
+            check(lock, waits=waits)
             if lock.path == last and next(looks) == look:
                 inner.cancel()
 
-        monkeypatch.setattr(LockBase, "_check_acquire", cancelling)
+        monkeypatch.setattr(LockBase, "_check_own", cancelling)
         pending = run(multi.acquire)
         with pytest.raises(zklock.AcquireCancelled):
             pending.result(SOON)

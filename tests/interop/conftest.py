@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,24 +13,26 @@ from typing import Any
 
 import pytest
 
-from tests.contract.support import ROOT, SOON
+from tests.contract.support import SOON
 from tests.interop.curator import Curator, CuratorUnavailable
+from tests.releases import REPOSITORY, check_out_earlier
 
 Players = Callable[..., "list[Player]"]
 """``players(sort, count, hosts=None)``: so many processes, of the sort "java", "python" (see
-``player.py``) or "elector" (see ``elector.py``)."""
+``player.py``) or "elector" (see ``elector.py``); "earlier python" and "earlier elector" are of the
+release before this one."""
 
 
 class Player:
     """A process that answers commands, line by line (see ``player.py``)."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path, folder: Path = REPOSITORY) -> None:
         self.log = log
         self.idle = False
         with log.open("w") as errors:
             self.process = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -104,9 +107,17 @@ def curator_command(curator: Curator, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the release before this one."""
+    folder = tmp_path_factory.mktemp("earlier")
+    check_out_earlier(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def stage() -> Iterator[dict[str, list[Player]]]:
     """The players that wait for the next test."""
-    idle: dict[str, list[Player]] = {"java": [], "python": [], "elector": []}
+    idle: dict[str, list[Player]] = defaultdict(list)
     yield idle
     with ExitStack() as stack:
         for players in idle.values():
@@ -135,7 +146,8 @@ def players(
     playing: list[tuple[str, Player]] = []
 
     def hire(sort: str, count: int, hosts: str | None = None) -> list[Player]:
-        module = "elector" if sort == "elector" else "player"
+        module = "elector" if sort.endswith("elector") else "player"
+        folder = request.getfixturevalue("earlier") if sort.startswith("earlier") else REPOSITORY
         command = [sys.executable, "-m", f"tests.interop.{module}"]
         if sort == "java":
             command = request.getfixturevalue("curator_command")
@@ -143,7 +155,7 @@ def players(
         hired = [idle.pop() for _ in range(min(count, len(idle)))]
         for number in range(len(hired), count):
             log = tmp_path / f"{sort}-{len(playing) + number}.log"
-            hired.append(Player([*command, hosts or zklock_hosts], log))
+            hired.append(Player([*command, hosts or zklock_hosts], log, folder))
         playing.extend(("elsewhere" if hosts else sort, player) for player in hired)
         for player in hired:
             if not player.idle:
@@ -152,7 +164,7 @@ def players(
 
     yield hire
     for sort, player in playing:
-        if sort in stage and player.idle and player.process.poll() is None:
+        if sort != "elsewhere" and player.idle and player.process.poll() is None:
             stage[sort].append(player)
         else:
             player.close()

@@ -1,7 +1,7 @@
 """The model in docs/model: TLC finds no fault in the right ones, and refutes every wrong one.
 
 A wrong model differs from a right one in one constant. What TLC has to say of each is in ``RIGHT``
-and ``WRONG``; ``docs/model/index.md`` says it in words.
+and ``WRONG``; ``docs/model/index.md`` says of the wrong ones in words what is wrong.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ def test_every_configuration_is_checked() -> None:
     assert {file.stem for file in MODEL.glob("*.cfg")} == {*RIGHT, *WRONG}
 
 
-@pytest.mark.parametrize("name", [*RIGHT, *WRONG])
-def test_the_page_tells_of_every_configuration(name: str) -> None:
+@pytest.mark.parametrize("name", WRONG)
+def test_the_page_tells_of_every_wrong_variant(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}` \|.*$", PAGE.read_text(), re.MULTILINE)
-    assert (f"{RIGHT[name]:,}" if name in RIGHT else f"`{WRONG[name][1]}`") in row
+    assert f"`{WRONG[name][1]}`" in row
 
 
 @pytest.mark.parametrize("name", WRONG)

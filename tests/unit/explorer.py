@@ -38,7 +38,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tests.fakes import Client, FakeGrant, Server, Tree, outcome, uuids
 from tests.unit.spelling import spelled
@@ -68,6 +68,28 @@ class Bounds:
     """Whether the parent is there from the start."""
     depth: int = 400
     """An execution of more steps than this goes on and on."""
+
+
+class Played(Protocol):
+    """What is explored: see ``World``."""
+
+    def steps(self) -> list[Step]:
+        """Return the steps that can be taken."""
+
+    def take(self, step: Step) -> None:
+        """Take a step, and look whether all is right."""
+
+    def repeat(self, steps: Iterable[Step]) -> None:
+        """Take steps again, after which all was right."""
+
+    def at_rest(self, steps: list[Step]) -> bool:
+        """Whether nothing happens any more by itself, where these steps can be taken."""
+
+    def rest(self) -> None:
+        """Fail if something is left."""
+
+
+W = TypeVar("W", bound=Played)
 
 
 class World:
@@ -253,6 +275,10 @@ class World:
             ]
             assert not earlier, f"{grant.path} was granted while {earlier} stood"
 
+    def at_rest(self, steps: list[Step]) -> bool:
+        """Whether nothing happens any more without a fault."""
+        return not any(what in _FREE for what, _ in steps)
+
     def rest(self) -> None:
         """Fail if something is left where nothing can happen any more without a fault."""
         for number, attempt in enumerate(self.attempts):
@@ -363,13 +389,25 @@ def explore(
     spell: Callable[[World], bytes] = spelled,
     tell: Callable[[Covered], object] = lambda covered: None,
 ) -> Covered:
+    """Take every step from every state of some contenders; see ``search``."""
+    return search(functools.partial(make, bounds), spell, tell=tell, depth=bounds.depth)
+
+
+def search(
+    make: Callable[[], W],
+    spell: Callable[[W], bytes],
+    *,
+    tell: Callable[[Covered], object] = lambda covered: None,
+    depth: int = 400,
+) -> Covered:
     """Take every step from every state, once; raise `Found` if a promise is broken.
 
-    ``tell`` is called after each step. States are the same if ``spell`` returns the same.
+    ``tell`` is called after each step. States are the same if ``spell`` returns the same. An
+    execution of more than ``depth`` steps goes on and on.
     """
     covered = Covered()
     trace: list[Step] = []
-    world = make(bounds)
+    world = make()
     seen = {spell(world)}
     waiting = [world.steps()]  # the steps still to be taken, from each state on the way
     fresh = True  # whether the world is the state at the end of the trace
@@ -383,7 +421,7 @@ def explore(
         step = waiting[-1].pop()
         try:
             if not fresh:
-                world = make(bounds)
+                world = make()
                 world.repeat(trace)
             trace.append(step)
             world.take(step)
@@ -398,9 +436,9 @@ def explore(
             seen.add(key)
             covered.states += 1
             covered.deepest = max(covered.deepest, len(trace))
-            assert len(trace) < bounds.depth, "it goes on and on"
+            assert len(trace) < depth, "it goes on and on"
             steps = world.steps()
-            if not any(what in _FREE for what, _ in steps):
+            if world.at_rest(steps):
                 covered.ends += 1
                 world.rest()
             waiting.append(steps)

@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 def exact(world: World) -> bytes:
     """Return what is the same for two worlds if they are equal but for what nobody reads."""
-    spelling = _Spelling()
+    spelling = Spelling()
     server = world.server
     spelling.add((server.log, sorted(server.sessions), server.dying, server.grants))
     spelling.add([client.link.tree.zxid if client.link else None for client in world.clients])
     spelling.add(
         (world.clients, world.attempts, world.left, world.acting, world.gave_up, world.chopped)
     )
-    return _digest(spelling.words)
+    return digest(spelling.words)
 
 
 def spelled(world: World, *, alike: bool = True) -> bytes:
@@ -66,10 +66,10 @@ def spelled(world: World, *, alike: bool = True) -> bytes:
 
     ``alike``: whether clients may change places, too.
     """
-    return _digest(_Merging(world, alike=alike).result())
+    return digest(Merging(world, alike=alike).result())
 
 
-def _digest(words: list[Any]) -> bytes:
+def digest(words: list[Any]) -> bytes:
     return hashlib.blake2b(marshal.dumps(words, 2), digest_size=12).digest()
 
 
@@ -80,7 +80,7 @@ _LEFT_OUT = {"tree", "sent", "bounds", "judged", "server", "clients"}
 """Attributes that follow from others, or that nobody reads."""
 
 
-class _Spelling:
+class Spelling:
     """Things written as plain words; one that was met before is written as its number."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class _Spelling:
             return
         self.write(thing, *_ways(kind))
 
-    def write(self, thing: Any, write: _Write, has_identity: bool) -> None:
+    def write(self, thing: Any, write: Write, has_identity: bool) -> None:
         if has_identity:
             number = self._met.get(id(thing))
             if number is not None:
@@ -138,8 +138,8 @@ class _Spelling:
                 self.add(value)
 
 
-_Write: TypeAlias = Callable[[Any, Any], object]
-_WRITES: tuple[tuple[type | tuple[type, ...], _Write], ...] = (
+Write: TypeAlias = Callable[[Any, Any], object]
+_WRITES: tuple[tuple[type | tuple[type, ...], Write], ...] = (
     (enum.Enum, lambda to, one: to.words.extend((type(one).__name__, one.name))),
     ((int, str, bytes, float), lambda to, one: to.words.append(one)),
     (tuple, lambda to, one: to.all("(", one)),
@@ -158,13 +158,13 @@ _WRITES: tuple[tuple[type | tuple[type, ...], _Write], ...] = (
 
 
 @functools.cache
-def _ways(kind: Any) -> tuple[_Write, bool]:
+def _ways(kind: Any) -> tuple[Write, bool]:
     """Return how things of a kind are written, and whether it matters which one a thing is."""
     alike = issubclass(kind, enum.Enum | int | str | bytes | float | tuple) or _is_value(kind)
     for kinds, write in _WRITES:
         if issubclass(kind, kinds):
             return write, not alike
-    return _Spelling.object, not alike
+    return Spelling.object, not alike
 
 
 @functools.cache
@@ -211,10 +211,13 @@ def _parts(text: str) -> tuple[str, str, str, int | None] | None:
     return text[: match.start()], match[1], match[2] or "", int(match[3]) if match[3] else None
 
 
-class _Merging(_Spelling):
+class Merging(Spelling):
     """The words for one world. Numbers that only have an order are pairs at first: kind, number."""
 
-    def __init__(self, world: World, *, alike: bool) -> None:
+    MERGED: dict[Any, tuple[Write, bool]]
+    """How things of these types are written, and whether it matters which one a thing is."""
+
+    def __init__(self, world: Any, *, alike: bool) -> None:
         super().__init__()
         self._world = world
         self._uuids: dict[str, int] = {}
@@ -288,7 +291,8 @@ class _Merging(_Spelling):
     def _tree(self) -> Tree:
         for client in self._world.clients:
             if client.link is not None and client.link.tree.zxid == self._base:
-                return client.link.tree
+                known: Tree = client.link.tree
+                return known
         tree = Tree()
         for txn in self._world.server.log[: self._base]:
             tree.apply(txn)
@@ -351,7 +355,7 @@ class _Merging(_Spelling):
         elif kind in _PLAIN:
             self.words.append(thing)
         else:
-            self.write(thing, *(_MERGED.get(kind) or _ways(kind)))
+            self.write(thing, *(self.MERGED.get(kind) or _ways(kind)))
 
     def text(self, text: str) -> None:
         parts = _parts(text)
@@ -450,17 +454,17 @@ class _Merging(_Spelling):
 
 
 _FOR_TELEMETRY = {"began", "heard", "told"}
-_MERGED: dict[Any, tuple[_Write, bool]] = {
+Merging.MERGED = {
     names.Name: (lambda to, one: to.text(one.text), False),
-    FencingToken: (_Merging.token, False),
-    Listing: (_Merging.listing, False),
-    Node: (_Merging.node, False),
+    FencingToken: (Merging.token, False),
+    Listing: (Merging.listing, False),
+    Node: (Merging.node, False),
     Create: (lambda to, one: to.add(("create", one.prefix)), False),
-    Link: (_Merging.link, True),
-    Client: (_Merging.client, True),
-    FakeGrant: (_Merging.grant, True),
-    Attempt: (_Merging.attempt, True),
-    Entry: (_Merging.entry, True),
+    Link: (Merging.link, True),
+    Client: (Merging.client, True),
+    FakeGrant: (Merging.grant, True),
+    Attempt: (Merging.attempt, True),
+    Entry: (Merging.entry, True),
 }
 
 

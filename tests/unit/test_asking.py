@@ -11,7 +11,12 @@ from tests.fakes import Client, Created, Deleted, Server, Written, outcome, sett
 from tests.unit.test_notes import PATH, World, outcome_of, released
 from zklock._engine.attempt import Attempt
 from zklock._recipes import nodedata, notes, queries, revoke
-from zklock._recipes.effects import List, Read, Sync, WriteAll
+from zklock._recipes.effects import (
+    List,
+    Read,
+    Sync,
+    Transaction,
+)
 from zklock._recipes.notes import Notes
 from zklock._recipes.queries import Contender
 from zklock.errors import AccessDenied, ZkLockError
@@ -80,7 +85,7 @@ def test_what_a_request_costs() -> None:
     for _ in range(2):
         asking(asker)
         settle([*world.clients, asker])
-    first = [Sync, List, Read, Read, List, WriteAll]
+    first = [Sync, List, Read, Read, List, Transaction]
     again = [Sync, List, Read, Read, Read, List]  # it is noted already, and not written again
     assert [type(request) for request in asker.sent] == first + again
     assert [len(client.sent) for client in world.clients] == sent
@@ -261,7 +266,7 @@ def test_requests_do_not_pile_up() -> None:
         world.settle()
 
 
-@pytest.mark.parametrize("kind", [Read, WriteAll])
+@pytest.mark.parametrize("kind", [Read, Transaction])
 def test_permissions_are_needed(kind: Any) -> None:
     world = World("a")
     world.server.denied.add(kind)

@@ -258,7 +258,7 @@ def struck() -> None:
 
 def test_what_was_made_is_given_back_whatever_strikes(host: Reading) -> None:
     asking, made = Asking(host, FIRST, SECOND).start(), Made()
-    asking.attempt.made = (made,)  # type: ignore[assignment]
+    asking.attempt.made = (made,)
     host.meanwhile = struck
     with pytest.raises(KeyboardInterrupt):
         host.answer(None)
@@ -269,7 +269,7 @@ def test_what_was_made_is_given_back_whatever_strikes(host: Reading) -> None:
 
 def test_what_somebody_gets_is_not_given_back(host: Reading) -> None:
     asking, made = Asking(host, FIRST).start(), Made()
-    asking.attempt.made = (made,)  # type: ignore[assignment]
+    asking.attempt.made = (made,)
     strikes = [struck]
     asking.attempt.when_done(lambda: strikes.pop()() if strikes else None)
     with pytest.raises(KeyboardInterrupt):

@@ -19,7 +19,6 @@ from zklock._recipes.effects import (
     Claim,
     ClaimAll,
     Create,
-    CreateAll,
     Event,
     Exists,
     Failed,
@@ -29,6 +28,7 @@ from zklock._recipes.effects import (
     Recipe,
     Request,
     Sync,
+    Transaction,
     Wait,
     Watch,
     WatchExists,
@@ -320,7 +320,7 @@ def test_pauses_grow_while_zookeeper_is_busy_and_begin_anew_after_an_answer(host
 def test_nodes_that_a_late_answer_brings_are_swept(host: Noting) -> None:
     """Whoever asked for them has gone on without them."""
     creates = Create(f"{PATH}/c-", b""), Create(f"{PATH}/d-", b"")
-    batch = (Sync(PATH), *creates, Exists(OTHER), CreateAll(creates), CreateAll(creates))
+    batch = (Sync(PATH), *creates, Exists(OTHER), Transaction(creates), Transaction(creates))
     asking = Asking(host, batch).start()
     asking.attempt.session_replaced(ClientClosed("closed"))
     assert asking.attempt.done

@@ -23,12 +23,7 @@ ROOMS = ("testing", "cli")
 """The rooms that are left out: a struck command ends its process, a struck test fails."""
 
 HARMLESS = {
-    "_engine/keep.py _over": "a thread that brings an answer runs it",
-    "_engine/session.py _turn": "the session's own thread runs it",
     "_engine/session.py _on_heartbeat": "kazoo's thread brings the answer",
-    "_engine/session.py _on_event": "kazoo's thread brings the event",
-    "_engine/watches.py _go_on": "as in the two above",
-    "_engine/watches.py _next": "as in the two above",
     "_pool/nodes.py attend": "a recipe: its attempt cleans up after one that was torn apart",
     "_pool/processes.py run": "a thread of the pool runs it",
     "_pool/rebalancer.py run": "the leader's own thread runs it",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
+from tests.unit import test_keeper
 from tests.unit.bends import Bend, bent
 from tests.unit.simulator.mutations import MUTATIONS, Mutation
 from tests.unit.test_explorer import SEEDED, Seeded
@@ -54,8 +56,12 @@ def test_what_is_not_said_once_is_refused_by_the_name_of_the_function(old: str, 
         put_in(old, old.replace("number", "0"))
 
 
-@pytest.mark.parametrize("faults", [MUTATIONS, SEEDED], ids=["the simulator", "the explorer"])
-def test_each_seeded_fault_names_code_as_it_is(faults: dict[str, Mutation | Seeded]) -> None:
+@pytest.mark.parametrize(
+    "faults",
+    [MUTATIONS, SEEDED, test_keeper.SEEDED],
+    ids=["the simulator", "the explorer", "the keeper"],
+)
+def test_each_seeded_fault_names_code_as_it_is(faults: dict[str, Mutation | Seeded[Any]]) -> None:
     """Most are looked for in the nightly run alone."""
     for name, fault in faults.items():
         try:

@@ -10,7 +10,9 @@ from tests.fakes import Client, FakeGrant, Server, outcome, settle, uuids
 from zklock._election.candidate import Candidacy, successor
 from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names, nodedata
-from zklock._recipes.effects import HandOver
+from zklock._recipes.effects import (
+    Transaction,
+)
 from zklock._recipes.queries import Contender
 from zklock.errors import NoSuchMember
 from zklock.token import FencingToken
@@ -93,7 +95,7 @@ def test_one_that_goes_at_the_last_moment(who: int) -> None:
     world = World("a", "b", "c")
     leader = world.clients[0]
     world.leave("c")
-    while not any(isinstance(request, HandOver) for request in leader.sent):
+    while not any(isinstance(request, Transaction) for request in leader.sent):
         leader.serve()
         leader.deliver()
     world.attempts[who].cancel()
@@ -164,7 +166,7 @@ def test_leadership_that_falls_back_without_a_successor() -> None:
     Attempt(world.clients[0], lock_recipe.leave(world.members[0])).start()
     world.settle()
     assert world.led == ["a", "b"]
-    assert not any(isinstance(request, HandOver) for request in world.clients[0].sent)
+    assert not any(isinstance(request, Transaction) for request in world.clients[0].sent)
 
 
 # Who it is.

@@ -16,24 +16,18 @@ from zklock._kazoo import wire
 from zklock._recipes.effects import (
     Check,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    DeleteIf,
-    Depart,
     Exists,
-    HandOver,
     List,
     MakePath,
-    Mark,
     Read,
     Request,
     Sync,
+    Transaction,
     Watch,
     WatchExists,
     WatchList,
     Write,
-    WriteAll,
 )
 from zklock._wire import codec
 from zklock._wire.codec import (
@@ -72,29 +66,24 @@ acls = st.sampled_from(
         [make_digest_acl("jürgen", "pass", read=True), make_acl("auth", "", all=True)],
     ]
 )
+creates = st.builds(Create, paths, data)
+deletes = st.builds(Delete, paths, versions)
+writes = st.builds(Write, paths, data, versions)
+checks = st.builds(Check, paths, versions)
+operations = st.one_of(creates, deletes, writes, checks)
 requests = st.one_of(
-    st.builds(Create, paths, data),
-    *(
-        st.builds(kind, paths)
-        for kind in (List, Watch, WatchList, WatchExists, Read, Exists, Check, Sync)
-    ),
-    st.builds(Delete, paths, versions),
-    st.builds(Write, paths, data, versions),
-    st.builds(Mark, paths, data),
-    st.builds(WriteAll, paths, st.lists(st.tuples(paths, data, versions), max_size=3).map(tuple)),
-    st.builds(CreateAll, st.lists(st.builds(Create, paths, data), max_size=3).map(tuple)),
-    st.builds(DeleteAll, st.lists(paths, max_size=3).map(tuple)),
-    st.builds(Depart, paths, data),
-    st.builds(DeleteIf, paths, paths, versions),
-    st.builds(HandOver, paths, st.lists(paths, max_size=3).map(tuple), paths),
+    operations,
+    *(st.builds(kind, paths) for kind in (List, Watch, WatchList, WatchExists, Read, Exists, Sync)),
+    st.builds(Transaction, st.lists(operations, max_size=4).map(tuple)),
 )
 
 
-def as_kazoo(request: Request, chroot: str, acl: Any) -> Any:
-    """Return the request that kazoo's client would queue."""
+def as_kazoo(request: Request, chroot: str, acl: Any, *, part: bool = False) -> Any:
+    """Return the request that kazoo's client would queue; ``part``: of a transaction."""
     match request:
         case Create(prefix, value):
-            return kazoo.Create2(chroot + prefix, value, acl or OPEN_ACL_UNSAFE, 3)
+            kind = kazoo.Create if part else kazoo.Create2
+            return kind(chroot + prefix, value, acl or OPEN_ACL_UNSAFE, 3)
         case List(path) | WatchList(path):
             return kazoo.GetChildren2(chroot + path, isinstance(request, WatchList))
         case Watch(path) | Read(path):
@@ -107,47 +96,24 @@ def as_kazoo(request: Request, chroot: str, acl: Any) -> Any:
             return kazoo.Delete(chroot + path, version)
         case Write(path, value, version):
             return kazoo.SetData(chroot + path, value, version)
-        case CreateAll(creates):
-            made = [
-                kazoo.Create(chroot + it.prefix, it.data, acl or OPEN_ACL_UNSAFE, 3)
-                for it in creates
-            ]
-            return kazoo.Transaction(made)
-    return kazoo.Transaction(operations(request, chroot))
-
-
-def operations(request: Request, chroot: str) -> list[Any]:
-    """Return what a transaction of kazoo's would consist of."""
-
-    def check(path: str, version: int = -1) -> Any:
-        return kazoo.CheckVersion(chroot + path, version)
-
-    def delete(path: str) -> Any:
-        return kazoo.Delete(chroot + path, -1)
-
-    def write(path: str, value: bytes, version: int = -1) -> Any:
-        return kazoo.SetData(chroot + path, value, version)
-
-    match request:
-        case Check(path):
-            return [check(path)]
-        case Mark(path, value):
-            return [check(path), write(path.rpartition("/")[0], value)]
-        case WriteAll(path, writes):
-            return [check(path), *(write(*each) for each in writes)]
-        case DeleteAll(several):
-            return [delete(path) for path in several]
-        case Depart(path, value):
-            return [delete(path), write(path.rpartition("/")[0], value)]
-        case DeleteIf(path, other, version):
-            return [delete(path), check(other, version)]
-        case HandOver(path, others, successor):
-            return [check(successor), *map(delete, (*others, path))]
+        case Check(path, version) if part:
+            return kazoo.CheckVersion(chroot + path, version)
+        case Check():
+            return kazoo.Transaction([as_kazoo(request, chroot, acl, part=True)])
+        case Transaction(several):
+            return kazoo.Transaction([as_kazoo(it, chroot, acl, part=True) for it in several])
     raise NotImplementedError(request)
 
 
 def encoded(request: Request, chroot: str, acl: Any) -> bytes:
-    return wire.ENCODERS[type(request)](request, chroot, acl)
+    kind = wire.KINDS[type(request)]
+    return kind.head + kind.encode(request, chroot, acl)
+
+
+def decoded(kind: type, body: bytes) -> Any:
+    decode = wire.KINDS[kind].decode
+    assert decode is not None
+    return decode(body)
 
 
 @given(request=requests, chroot=chroots, acl=acls)
@@ -163,7 +129,7 @@ def test_the_root_is_that_of_the_client(chroot: str, wanted: bytes) -> None:
 
 
 def test_what_takes_several_requests_is_left_to_kazoo() -> None:
-    assert MakePath not in wire.ENCODERS
+    assert MakePath not in wire.KINDS
 
 
 ints, longs = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
@@ -279,7 +245,7 @@ def test_kazoo_writes_and_reads_the_same(op: int, chosen: st.DataObject) -> None
 def test_kazoo_reads_the_same_results_of_a_transaction(parts: Any) -> None:
     known = [(op, values) for op, values in parts if op in {1, 2, 5, 13, -1}]
     body = REPLIES[Op.MULTI].pack((known,))
-    got = list(map(repr, wire.DECODERS[Check](body)))
+    got = list(map(repr, decoded(Check, body)))
     wanted = list(map(repr, kazoo.Transaction.deserialize(body, 0)))
     assert got == [each.replace("ZnodeStat", "Stat") for each in wanted]
 
@@ -313,22 +279,22 @@ REPLIED: dict[type, Op] = {
 def test_the_value_of_a_reply(kind: type, chosen: st.DataObject) -> None:
     record = REPLIES[REPLIED[kind]]
     values = chosen.draw(values_of(record))
-    got = wire.DECODERS[kind](record.pack(values) + b"next")
+    got = decoded(kind, record.pack(values) + b"next")
     assert got == (values if len(values) > 1 else values[0])
     with pytest.raises((Malformed, struct.error)):
-        wire.DECODERS[kind](record.pack(values)[:-1])
+        decoded(kind, record.pack(values)[:-1])
 
 
 @pytest.mark.parametrize("request_", [Sync("/a"), Delete("/a"), Write("/a", b"")])
 def test_nothing(request_: Request) -> None:
-    assert type(request_) not in wire.DECODERS
+    assert wire.KINDS[type(request_)].decode is None
 
 
 def test_an_error_that_kazoo_does_not_know() -> None:
     assert isinstance(wire.error_of(-101), NoNodeError)
     assert isinstance(wire.error_of(-12345), APIError)
     parts = [(Op.ERROR, (-103,)), (Op.ERROR, (-12345,))]
-    known, unknown = wire.DECODERS[Check](REPLIES[Op.MULTI].pack((parts,)))
+    known, unknown = decoded(Check, REPLIES[Op.MULTI].pack((parts,)))
     assert isinstance(known, BadVersionError)
     assert isinstance(unknown, APIError)
 

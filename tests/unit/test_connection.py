@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from itertools import count
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from zklock.errors import ClientUnusable
 
 def test_numbers_begin_again_after_the_last() -> None:
     handler = Handler()
-    handler._xid = 2**31 - 2
+    handler._numbers = count(2**31 - 2)
     assert [handler.next_xid(), handler.next_xid(), handler.next_xid()] == [2**31 - 1, 1, 2]
 
 

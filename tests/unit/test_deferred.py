@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from zklock._engine.deferred import Deferred
-from zklock._ground.records import log_fields
 
 
 def test_duties_run_in_order_and_once() -> None:
@@ -90,13 +88,3 @@ def test_what_comes_back_from_a_duty_is_left_to_the_sender() -> None:
     outbox.add(duty)
     outbox.run()
     assert ran == ["begun", "done", "next"]
-
-
-def test_messages_are_logged_once_after_the_duties(caplog: pytest.LogCaptureFixture) -> None:
-    outbox = Deferred()
-    outbox.warn("%s lost", "all", extra=log_fields(path="/a"))
-    outbox.add(lambda: logging.getLogger("zklock").warning("first"))
-    outbox.run()
-    outbox.run()
-    assert [record.message for record in caplog.records] == ["first", "all lost"]
-    assert caplog.records[1].__dict__["zklock_path"] == "/a"

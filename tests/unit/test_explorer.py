@@ -7,29 +7,33 @@ of the attempt, and must be found.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import pytest
 
 from tests.fakes import Client
 from tests.unit import spelling
 from tests.unit.bends import Bend, bent
-from tests.unit.explorer import Bounds, Found, Step, World, explore
+from tests.unit.explorer import Bounds, Found, Step, World, explore, search
 from zklock._engine import attempt
 from zklock._recipes import lock as lock_recipe, steps
 
+B = TypeVar("B")
 
-class Seeded:
+
+class Seeded(Generic[B]):
     """A wrong variant, and what is said of it, within which bounds."""
 
-    def __init__(self, *bends: Bend, found: str, bounds: Bounds) -> None:
+    def __init__(self, *bends: Bend, found: str, bounds: B) -> None:
         self.bends = bends
         self.found = found
         self.bounds = bounds
 
 
 SEARCH = "entry.node = yield from find(entry.path, entry.uuid)"
-SEEDED = {
+SEEDED: dict[str, Seeded[Bounds]] = {
     # Three defences, each of which is enough: all are taken away.
     "adopts the node of another session": Seeded(
         Bend(steps, "_find", "node.mine", "True"),
@@ -78,8 +82,8 @@ SEEDED = {
         Bend(
             steps,
             "_find",
-            "synced, listing = yield (Sync(path), List(path))",
-            "synced, (listing,) = None, (yield (List(path),))",
+            "synced, listing = yield from ask((Sync(path), List(path)), Failure.MISSING)",
+            "synced, (listing,) = None, (yield from ask((List(path),), Failure.MISSING))",
         ),
         found="left waiting",
         bounds=Bounds(1, 1, ("connection",)),
@@ -216,12 +220,17 @@ def test_no_interleaving_breaks_a_promise(bounds: Bounds, states: int) -> None:
     assert covered.ends > 0
 
 
-def going_on(bounds: Bounds) -> tuple[int, dict[bytes, set[frozenset[tuple[Step, bytes]]]]]:
+Way: TypeAlias = frozenset[tuple[Step, bytes]]
+
+
+def going_on(
+    kind: Any, bounds: Any, spelled: Callable[[Any], bytes], exact: Callable[[Any], bytes]
+) -> tuple[int, dict[bytes, set[Way]]]:
     """Return how many states are not equal, and by spelling: how the states go on that have it."""
     steps: dict[tuple[bytes, bytes], set[tuple[Step, bytes]]] = defaultdict(set)
     way: list[tuple[bytes, bytes]] = []  # to the present state; each is spelled once
 
-    class Recorded(World):
+    class Recorded(kind):  # type: ignore[misc]
         at = 0
 
         def repeat(self, trace: Iterable[Step]) -> None:
@@ -235,20 +244,24 @@ def going_on(bounds: Bounds) -> tuple[int, dict[bytes, set[frozenset[tuple[Step,
             way[self.at :] = [both(self)]
             steps[way[self.at - 1]].add((step, way[self.at][0]))
 
-    def both(world: World) -> tuple[bytes, bytes]:
-        return spelling.spelled(world, alike=False), spelling.exact(world)
+    def both(world: Any) -> tuple[bytes, bytes]:
+        return spelled(world), exact(world)
 
-    def spell(world: World) -> bytes:
-        assert isinstance(world, Recorded)
+    def spell(world: Recorded) -> bytes:
         if not way:
             way.append(both(world))
         return way[world.at][1]
 
-    explore(bounds, Recorded, spell=spell)
-    ways: dict[bytes, set[frozenset[tuple[Step, bytes]]]] = defaultdict(set)
-    for (spelled, _), taken in steps.items():
-        ways[spelled].add(frozenset(taken))
+    search(partial(Recorded, bounds), spell)
+    ways: dict[bytes, set[Way]] = defaultdict(set)
+    for (spelled_, _), taken in steps.items():
+        ways[spelled_].add(frozenset(taken))
     return len(steps), ways
+
+
+def contending(bounds: Bounds) -> tuple[int, dict[bytes, set[Way]]]:
+    """Return how states of contenders go on."""
+    return going_on(World, bounds, partial(spelling.spelled, alike=False), spelling.exact)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +277,7 @@ def going_on(bounds: Bounds) -> tuple[int, dict[bytes, set[frozenset[tuple[Step,
     ],
 )
 def test_states_that_are_spelled_alike_go_on_alike(bounds: Bounds) -> None:
-    equal, ways = going_on(bounds)
+    equal, ways = contending(bounds)
     assert len(ways) < 0.8 * equal
     assert [taken for taken in ways.values() if len(taken) > 1] == []
 
@@ -273,8 +286,8 @@ def test_states_that_are_spelled_alike_go_on_alike(bounds: Bounds) -> None:
 def test_a_spelling_that_leaves_out_too_much_is_found(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    monkeypatch.setattr(f"tests.unit.spelling._Merging.{part}", lambda self: None)
-    _, ways = going_on(Bounds(1, 1))
+    monkeypatch.setattr(f"tests.unit.spelling.Merging.{part}", lambda self: None)
+    _, ways = contending(Bounds(1, 1))
     assert max(map(len, ways.values())) > 1
 
 

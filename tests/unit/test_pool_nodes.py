@@ -19,6 +19,7 @@ from zklock._recipes import steps
 from zklock._recipes.effects import (
     AbandonCreate,
     Cancelled,
+    Check,
     Create,
     Delete,
     Failed,
@@ -30,7 +31,6 @@ from zklock._recipes.effects import (
     SessionReplaced,
     Sync,
     Write,
-    WriteAll,
 )
 from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
@@ -124,8 +124,8 @@ def test_many_nodes_are_read_some_at_a_time() -> None:
     assert [node.path for node in stop.value.value] == paths
 
 
-def handed_out(sizes: list[int]) -> list[WriteAll]:
-    """Return the transactions for writes of these sizes."""
+def handed_out(sizes: list[int]) -> list[list[Any]]:
+    """Return the writes of each transaction, for writes of these sizes."""
     writes = [(f"/p/{at}", b"x" * size, 7) for at, size in enumerate(sizes)]
     sent = []
 
@@ -137,7 +137,9 @@ def handed_out(sizes: list[int]) -> list[WriteAll]:
     with contextlib.suppress(StopIteration):
         while True:
             (request,) = recipe.send(answer)
-            sent.append(request)
+            first, *parts = request.operations
+            assert first == Check("/p/leader/x")
+            sent.append(parts)
             answer = (None,)
     return sent
 
@@ -145,14 +147,11 @@ def handed_out(sizes: list[int]) -> list[WriteAll]:
 @given(st.lists(st.one_of(st.integers(0, 300), st.integers(100_000, 350_000)), max_size=30))
 def test_a_plan_is_written_in_parts_that_fit(sizes: list[int]) -> None:
     sent = handed_out(sizes)
-    assert [path for it in sent for path, _, _ in it.writes] == [
-        f"/p/{at}" for at in range(len(sizes))
-    ]
+    assert [each.path for it in sent for each in it] == [f"/p/{at}" for at in range(len(sizes))]
     for request in sent:
-        assert request.path == "/p/leader/x"
-        assert all(version == 7 for _, _, version in request.writes)
-        assert sum(len(data) + len(path) + 64 for path, data, _ in request.writes) < LIMIT / 2
-    joined = [sum(len(data) for _, data, _ in it.writes) for it in sent]
+        assert all(each.version == 7 for each in request)
+        assert sum(len(each.data) + len(each.path) + 64 for each in request) < LIMIT / 2
+    joined = [sum(len(each.data) for each in it) for it in sent]
     for one, other in itertools.pairwise(joined):
         assert one + other > 350_000  # two in a row could not have been one
 

@@ -12,7 +12,7 @@ import pytest
 
 import zklock
 from zklock import errors
-from zklock._kazoo import refusals, store
+from zklock._kazoo import failures, refusals
 from zklock._recipes.effects import Failure
 
 ROOT = Path(__file__).parents[2]
@@ -76,12 +76,10 @@ def is_stderr(keyword: ast.keyword) -> bool:
 
 
 def is_log_call(call: ast.Call) -> bool:
-    """Whether a call logs, at once or later."""
+    """Whether a call logs."""
     match call.func:
         case ast.Attribute(value=ast.Name(id=logger), attr=name):
             return logger in LOGS and name in LEVELS
-        case ast.Attribute(value=ast.Attribute(attr="_deferred"), attr=name):
-            return name == "warn"
     return False
 
 
@@ -166,7 +164,9 @@ def begins(entry: str, message: str) -> bool:
 PASSED_ON = {*(each.value for each in zklock.LossReason), *(each.value for each in Failure)}
 """Texts that stand in a gap of a message, and have entries of their own."""
 
-HINTS = {meaning.hint for meaning in store.MEANINGS.values() if meaning.hint} | {store.NO_CHROOT}
+HINTS = {meaning.hint for meaning in failures.MEANINGS.values() if meaning.hint} | {
+    failures.NO_CHROOT
+}
 
 ENTRIES = [entry for entries, _ in items() for entry in entries]
 
@@ -240,7 +240,6 @@ def test_what_does_not_begin_a_message(entry: str, message: str) -> None:
         ('raise zklock.ZkLockError("one " "two")', "one two"),
         ('log.warning("%s and %.3g", 1, 2)', "… and …"),
         ('log.error("one: " + ("two" if it else "three"))', "one: …"),
-        ('self._deferred.warn("%s lost", grant)', "… lost"),
         ('warnings.warn(f"no {path}", stacklevel=3)', "no …"),
         ('error.add_note(f"moreover: {loss}")', "moreover: …"),
         ('log.error("%s", stuck)', None),

@@ -25,9 +25,9 @@ from tests.unit.network import CLIENTS, Network, which
 from zklock._engine.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names, semaphore
 from zklock._recipes.effects import (
+    Check,
     Create,
     Delete,
-    DeleteIf,
     Event,
     Failure,
     List,
@@ -36,6 +36,7 @@ from zklock._recipes.effects import (
     Node,
     Read,
     Sync,
+    Transaction,
     Wait,
     Watch,
     WatchList,
@@ -112,7 +113,7 @@ class World:
     def serve_until_the_turn(self, client: int) -> Client:
         """Answer one client until it asks to leave the queue with its permits; return it."""
         host = self.clients[client]
-        while DeleteIf not in [type(request) for request in host.sent]:
+        while Transaction not in [type(request) for request in host.sent]:
             host.serve()
             host.deliver()
         return host
@@ -161,7 +162,7 @@ def test_what_a_free_permit_costs(world: World) -> None:
     taker = world.take()
     world.settle()
     assert taker.outcome.stands
-    assert sent(world.clients[0]) == [Create, List, Read, Create, List, DeleteIf]
+    assert sent(world.clients[0]) == [Create, List, Read, Create, List, Transaction]
     assert world.queue == []
     assert world.leases == [name_of(taker.outcome.path)]
 
@@ -576,18 +577,18 @@ def test_a_session_that_ends_while_it_waits(world: World) -> None:
     assert waiting.outcome.token.sequence == 2  # it has made one lease for each session
 
 
-@pytest.mark.parametrize("denied", [Create, List, Read, DeleteIf, WatchList])
+@pytest.mark.parametrize("denied", [Create, List, Read, Transaction, WatchList])
 def test_what_is_forbidden_is_an_error_and_leaves_nothing(world: World, denied: type) -> None:
     world.take(0, limit=1)
     world.settle()
     world.server.denied = {denied}
     other = world.take(1, limit=1)
-    if denied is DeleteIf:
+    if denied is Transaction:
         world.server.grants[0].client.delete(world.server.grants[0].path)
     world.settle()
     assert isinstance(other.outcome, AccessDenied)
     assert world.queue == []
-    assert len(world.leases) == (denied is not DeleteIf)
+    assert len(world.leases) == (denied is not Transaction)
 
 
 def test_a_permit_that_may_not_be_looked_for_keeps_nothing_else(world: World) -> None:
@@ -605,7 +606,7 @@ def test_a_permit_that_may_not_be_looked_for_keeps_nothing_else(world: World) ->
     assert (world.queue, world.leases) == ([], [])
 
 
-@pytest.mark.parametrize("lost", [MakePath, Read, Write, Watch, WatchList, DeleteIf])
+@pytest.mark.parametrize("lost", [MakePath, Read, Write, Watch, WatchList, Transaction])
 @pytest.mark.parametrize("carried_out", [0, 9])
 def test_a_lost_reply_of_each_request(world: World, lost: type, carried_out: int) -> None:
     """The first time that it is asked for: by the holder or by the waiter behind."""
@@ -719,6 +720,7 @@ def test_a_permit_beyond_the_limit_is_held_or_being_gathered() -> None:
 # One answer after another.
 
 OWN, BLOCKER = f"{LOCKS}/_c_me-lock-0000000001", f"{LOCKS}/_c_it-lock-0000000000"
+LEAVING = Transaction((Delete(OWN), Check(ROOT, 5)))
 DROPPED, MISSING, CHANGED, OTHER = (
     failure(why, ROOT) for why in (Failure.DROPPED, Failure.MISSING, Failure.CHANGED, Failure.OTHER)
 )
@@ -831,7 +833,7 @@ class Turn:
 
 def test_a_turn_that_finds_another_limit_counts_the_leases_again() -> None:
     turn = Turn(Turn.MINE)
-    assert turn.asked == (DeleteIf(OWN, ROOT, 5),)
+    assert turn.asked == (LEAVING,)
     assert turn.recipe.send((CHANGED,)) == (Read(ROOT),)
     assert turn.recipe.send((node(ROOT, b"1", version=6),)) == (List(LEASES),)
     assert turn.recipe.send((Turn.FULL,)) == Turn.WATCHING
@@ -865,7 +867,7 @@ def test_whoever_is_woken_while_it_waits_for_room_counts_in_one_request() -> Non
     turn = Turn(Turn.FULL)
     turn.recipe.send((Turn.FULL, node(OWN), Turn.LIMIT))
     assert turn.recipe.send(Event.UNWATCHED) == (List(LEASES),)
-    assert turn.recipe.send((Turn.MINE,)) == (DeleteIf(OWN, ROOT, 5),)
+    assert turn.recipe.send((Turn.MINE,)) == (LEAVING,)
 
 
 class Lost(Turn):

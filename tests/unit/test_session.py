@@ -167,6 +167,21 @@ class TestLease:
         world.run(10.0)
         assert attempt.result().held
 
+    def test_is_not_waited_for_after_a_touch_that_went_out_behind_the_create(
+        self, world: World
+    ) -> None:
+        """There were no nodes: it was no rest."""
+        world.server.make_path(PATH)
+        for _ in range(3):
+            world.run(TIMEOUT / 3)
+            world.wire.pinged(world.now, world.now)
+        world.run(0.25 * TIMEOUT)
+        world.latency = 1.1 * BEAT
+        attempt = world.ask_for()
+        world.run(world.latency)
+        assert attempt.result().held
+        assert world.requests(Check) == []
+
     def test_is_not_granted_on_when_little_is_left(self, world: World) -> None:
         world.acquire("/other")
         world.run(TIMEOUT)

@@ -27,13 +27,12 @@ from zklock._recipes.effects import (
     Check,
     Claim,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
     Exists,
     Failure,
     List,
     Node,
+    Transaction,
     Watch,
 )
 from zklock._recipes.nodedata import NodeData
@@ -115,7 +114,7 @@ def test_what_a_transaction_made_on_an_earlier_session_is_not_claimed(world: Wor
     landed: list[Any] = []
     world.latency = 0.1
     world.server.make_path(PATH)
-    world.session.send_batch((CreateAll((Create(f"{PATH}/c-", b""),)),), landed.append)
+    world.session.send_batch((Transaction((Create(f"{PATH}/c-", b""),)),), landed.append)
     world.session.on_close()
     world.run(0.1)
     assert landed == [((f"{PATH}/c-0000000000",),)]
@@ -124,10 +123,21 @@ def test_what_a_transaction_made_on_an_earlier_session_is_not_claimed(world: Wor
 
 def test_what_a_transaction_did_not_make_is_not_claimed(world: World) -> None:
     landed: list[Any] = []
-    world.session.send_batch((CreateAll((Create("/missing/c-", b""),)),), landed.append)
+    world.session.send_batch((Transaction((Create("/missing/c-", b""),)),), landed.append)
     world.run()
     assert landed[0][0].why is Failure.MISSING
     assert list(world.session._nodes) == []
+
+
+def test_what_a_transaction_may_leave_there_can_still_be_claimed(world: World) -> None:
+    """It checks something first. A transaction that only deletes leaves nothing to claim."""
+    world.server.make_path(PATH)
+    made(world)
+    world.run()
+    (node,) = world.session._nodes
+    for operations, left in (((Check("/none"), Delete(node)), [node]), ((Delete(node),), [])):
+        world.session.send_batch((Transaction(operations),), lambda _: None)
+        assert list(world.session._nodes) == left
 
 
 def test_several_grants_are_given_back_in_one_transaction(world: World) -> None:
@@ -137,7 +147,7 @@ def test_several_grants_are_given_back_in_one_transaction(world: World) -> None:
     assert list(world.session._nodes) == []
     assert world.session.grants(PATHS[0]) == world.session.grants(PATHS[1]) == []
     world.run()
-    assert (len(world.requests(DeleteAll)), len(world.requests(Delete))) == (1, 0)
+    assert (len(world.requests(Transaction)), len(world.requests(Delete))) == (1, 0)
     assert [nodes(world, path) for path in PATHS] == [[], []]
 
 
@@ -493,7 +503,7 @@ def made(world: World, parent: str = PATH) -> None:
 
 
 def made_together(world: World) -> None:
-    world.session.send_batch((CreateAll((Create(f"{PATH}/c-", b""),)),), lambda _: None)
+    world.session.send_batch((Transaction((Create(f"{PATH}/c-", b""),)),), lambda _: None)
 
 
 def found(world: World) -> None:
@@ -1017,25 +1027,14 @@ def claiming_for_long(world: World) -> Attempt[Any]:
     return attempt
 
 
-def test_a_proof_is_told_at_once_to_who_claims(world: World) -> None:
-    attempt = claiming_for_long(world)
-    with ThreadPoolExecutor(1) as kazoo:
-        kazoo.submit(world.session._proved, world.now).result(60.0)
-    assert world.session._awaiting_lease == {}
-    assert world.requests(List) == [world.now]  # it looks once more before it claims
-    world.disconnect()
-    world.connect()
-    assert attempt.result().held
-
-
-def test_a_proof_on_the_main_thread_is_told_by_the_sessions_own(world: World) -> None:
-    """There an interrupt could tear those who claim, and they are not the caller's."""
+def test_a_proof_is_told_by_the_sessions_own_thread_to_who_claims(world: World) -> None:
+    """On a user's thread, an interrupt could tear those who claim, who are others."""
     attempt = claiming_for_long(world)
     world.session._proved(world.now)
-    assert world.session._awaiting_lease == {}
     assert world.requests(List) == []
     world.run()
-    assert world.requests(List) == [world.now]
+    assert world.session._awaiting_lease == {}
+    assert world.requests(List) == [world.now]  # it looks once more before it claims
     world.disconnect()
     world.connect()
     assert attempt.result().held
@@ -1330,18 +1329,18 @@ def test_a_heartbeat_looks_only_at_nodes_without_their_watches(world: World) -> 
     world.sent.clear()
     grants = [world.acquire(f"/lock-{number}") for number in range(3)]
     given_back, fired, other = (grant.path for grant in grants)
-    assert nodes.unwatched() == [given_back, fired, other]
+    assert list(nodes.unwatched) == [given_back, fired, other]
     grants[0].abandon()
-    assert nodes.unwatched() == [fired, other]
+    assert list(nodes.unwatched) == [fired, other]
     world.run(BEAT)
-    assert nodes.unwatched() == []
+    assert not nodes.unwatched
     assert {each.path for _, each in world.sent if isinstance(each, Watch)} == {fired, other}
     world.on_event(states.CHANGED, fired)
-    assert nodes.unwatched() == [fired]
+    assert list(nodes.unwatched) == [fired]
     world.run(BEAT)
-    assert nodes.unwatched() == []
+    assert not nodes.unwatched
     world.disconnect()
-    assert sorted(nodes.unwatched()) == [fired, other]
+    assert sorted(nodes.unwatched) == [fired, other]
 
 
 def test_a_node_that_is_gone_at_a_heartbeat_is_lost_at_once(world: World) -> None:
@@ -1350,7 +1349,8 @@ def test_a_node_that_is_gone_at_a_heartbeat_is_lost_at_once(world: World) -> Non
     grant = world.acquire(on_lost=lambda loss: lost.append(loss.reason))
     own = world.session._nodes.get(grant.path)
     assert own is not None
-    world.session._nodes.watch(grant.path, own)  # but what it has told is lost
+    own.watched = True  # but what the watch has told is lost
+    del world.session._nodes.unwatched[grant.path]
     world.server.delete(grant.path)
     world.latency = 0.1
     world.run(BEAT + 0.05)
@@ -1397,7 +1397,7 @@ def test_a_forked_child_begins_with_nothing_to_do(world: World) -> None:
     grant._forget_waiters = lambda: forgotten.append(grant)  # type: ignore[method-assign]
     callers, world.free = session._executor, False
     with session.guard:
-        session._deferred.add(lambda: forgotten.append("the work of the parent"))
+        session.deferred.add(lambda: forgotten.append("the work of the parent"))
         session.after_fork()
         assert not session.interrupted
     assert session._executor is not callers

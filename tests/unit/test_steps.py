@@ -16,7 +16,6 @@ from zklock._recipes.effects import (
     AbandonCreate,
     Cancelled,
     Delete,
-    Depart,
     Event,
     Exists,
     Failed,
@@ -29,9 +28,11 @@ from zklock._recipes.effects import (
     Request,
     SessionReplaced,
     Sync,
+    Transaction,
     Wait,
     Watch,
     WatchList,
+    Write,
 )
 from zklock._recipes.nodedata import NodeData
 from zklock.errors import AccessDenied, ZkLockError
@@ -250,9 +251,12 @@ def test_the_end_of_the_session_between_two_tries_is_the_end_of_it() -> None:
         leaving.throw(SessionReplaced(None))
 
 
+DEPART = Transaction((Delete(node(3).path), Write(PATH, b"mark")))
+
+
 def test_a_deletion_that_is_refused_is_tried_again_alone_after_growing_pauses() -> None:
-    deletion: Any = steps.delete(PATH, node(3).path, Depart(node(3).path, b"mark"))
-    assert next(deletion) == (Depart(node(3).path, b"mark"),)
+    deletion: Any = steps.delete(PATH, node(3).path, DEPART)
+    assert next(deletion) == (DEPART,)
     for seconds in (0.05, 0.1, 0.2):
         assert deletion.send((OTHER,)) == Pause(seconds)
         assert deletion.send(None) == (Delete(node(3).path),)
@@ -260,7 +264,7 @@ def test_a_deletion_that_is_refused_is_tried_again_alone_after_growing_pauses() 
 
 
 def test_a_deletion_whose_write_alone_is_refused_goes_without_it_and_says_so() -> None:
-    deletion: Any = steps.delete(PATH, node(3).path, Depart(node(3).path, b"mark"))
+    deletion: Any = steps.delete(PATH, node(3).path, DEPART)
     next(deletion)
     error = AccessDenied("no write")
     alone = deletion.send((Failed(Failure.DENIED, error, node=PATH),))
@@ -272,7 +276,7 @@ def test_a_deletion_whose_write_alone_is_refused_goes_without_it_and_says_so() -
 
 
 def test_a_deletion_whose_reply_is_lost_is_sent_again_as_it_was_without_a_pause() -> None:
-    deletion: Any = steps.delete(PATH, node(3).path, Depart(node(3).path, b"mark"))
+    deletion: Any = steps.delete(PATH, node(3).path, DEPART)
     first = next(deletion)
     assert deletion.send((DROPPED,)) == first
     end(deletion, (None,))

@@ -10,34 +10,20 @@ import pytest
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
-from zklock._kazoo.channels import open_store
-from zklock._kazoo.store import (
-    MAX_REQUEST,
-    MEANINGS,
-    Landing,
-    Store,
-    _carried_out,
-    _listings_beside,
-    shielded,
-    translate,
-)
+from zklock._kazoo.channels import Answers, open_store
+from zklock._kazoo.failures import MAX_REQUEST, MEANINGS, translate
+from zklock._kazoo.store import Landing, Store, shielded
 from zklock._recipes.effects import (
     Check,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    Depart,
     Failed,
     Failure,
-    HandOver,
     List,
-    MakePath,
-    Mark,
     Request,
     Sync,
+    Transaction,
     Write,
-    WriteAll,
 )
 from zklock._recipes.names import MAX_PATH
 from zklock.errors import AccessDenied, ZkLockError
@@ -86,12 +72,12 @@ def test_who_may_not_write_is_told_where() -> None:
 
 @pytest.mark.parametrize(("at", "node"), [(0, None), (1, "/pool/1"), (2, "/pool/2")])
 def test_which_of_several_may_not_be_written_is_told(at: int, node: str | None) -> None:
-    request = WriteAll("/pool/leader", (("/pool/1", b"", 0), ("/pool/2", b"", 0)))
+    writes = Write("/pool/1", b"", 0), Write("/pool/2", b"", 0)
+    request = Transaction((Check("/pool/leader"), *writes))
     results: list[Any] = [exceptions.RolledBackError() for _ in range(3)]
     results[at + 1 :] = [exceptions.RuntimeInconsistency() for _ in range(2 - at)]
     results[at] = exceptions.NoAuthError()
-    failed = _carried_out(request, results)
-    assert failed is not None
+    failed = Answers(lambda owner: True).makers[Transaction](request, results)
     assert (failed.why, failed.node) == (Failure.DENIED, node)
     assert str(failed.error).startswith(f"{node or '/pool/leader'}: ")
 
@@ -129,12 +115,10 @@ def opened(client: Any) -> Store:
         Delete(LONG + LONG),
         Check(LONG + LONG),
         Write("/lock", b"x" * MAX_REQUEST),
-        Mark(f"{LONG}/node", b""),
-        Depart(f"{LONG}/node", b""),
-        WriteAll("/lock", tuple((f"/{number:0100}", b"x" * 900, -1) for number in range(1000))),
-        HandOver("/lock/a", tuple(f"/lock/{number:01000}" for number in range(1000)), "/lock/b"),
-        CreateAll(tuple(Create(f"/{number:0100}/node-", b"x" * 900) for number in range(1000))),
-        DeleteAll(tuple(f"/lock/{number:01000}" for number in range(1000))),
+        Transaction((Check(f"{LONG}/node"), Write(LONG, b""))),
+        Transaction(tuple(Write(f"/{number:0100}", b"x" * 900) for number in range(1000))),
+        Transaction(tuple(Create(f"/{number:0100}/node-", b"x" * 900) for number in range(1000))),
+        Transaction(tuple(Delete(f"/lock/{number:01000}") for number in range(1000))),
     ],
     ids=lambda request: type(request).__name__,
 )
@@ -182,7 +166,7 @@ def test_a_batch_lands_at_once_where_the_parent_is_missing() -> None:
     landed: list[tuple[object, ...]] = []
     batch = (CREATE, List("/a/b"))
     landing = Landing(batch, landed.append)
-    landing.created(0, CREATE, missing)
+    landing.put(0, missing)
     assert landed == [(missing, missing)]
     landing.put(1, missing)  # the listing is answered later
     assert len(landed) == 1
@@ -192,9 +176,8 @@ def test_other_listings_are_waited_for() -> None:
     missing, listing = Failed(Failure.MISSING, ZkLockError("no parent")), object()
     landed: list[tuple[object, ...]] = []
     batch = (CREATE, List("/a"), List("/a/b"))
-    assert _listings_beside(CREATE, (MakePath("/a/b"), *batch)) == [3]
     landing = Landing(batch, landed.append)
-    landing.created(0, CREATE, missing)
+    landing.put(0, missing)
     assert landed == []
     landing.put(1, listing)
     assert landed == [(missing, listing, missing)]
@@ -206,7 +189,7 @@ def test_a_batch_waits_for_all_its_answers(why: Failure) -> None:
     landed: list[tuple[object, ...]] = []
     batch = (CREATE, List("/a/b"))
     landing = Landing(batch, landed.append)
-    landing.created(0, CREATE, failed)
+    landing.put(0, failed)
     assert landed == []
     landing.put(1, listing)
     assert landed == [(failed, listing)]

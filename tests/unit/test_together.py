@@ -15,9 +15,8 @@ from zklock._recipes.effects import (
     AbandonCreate,
     Cancelled,
     ClaimAll,
-    CreateAll,
+    Create,
     Delete,
-    DeleteAll,
     Exists,
     Failure,
     List,
@@ -27,6 +26,7 @@ from zklock._recipes.effects import (
     Recipe,
     SessionReplaced,
     Sync,
+    Transaction,
 )
 from zklock.errors import AccessDenied, AcquireCancelled, ClientClosed, ZkLockError
 
@@ -81,7 +81,7 @@ def world() -> World:
 
 def test_free_locks_take_one_batch_and_one_transaction_to_go(world: World) -> None:
     attempt = world.ticket().start()
-    assert sent(world.client) == [CreateAll, *[List] * 4]
+    assert sent(world.client) == [Transaction, *[List] * 4]
     world.settle()
     grants = outcome(attempt)
     assert [grant.path.rpartition("/")[0] for grant in grants] == PATHS
@@ -91,7 +91,7 @@ def test_free_locks_take_one_batch_and_one_transaction_to_go(world: World) -> No
         assert grant.token.sequence == int(grant.path[-10:])
     assert sent(world.client) == []
     give_back(world, grants)
-    assert sent(world.client) == [DeleteAll]
+    assert sent(world.client) == [Transaction]
     assert world.queues == [0] * 4
 
 
@@ -149,7 +149,7 @@ def test_a_missing_parent_makes_nothing() -> None:
     attempt = world.ticket().start()
     world.settle()
     assert empty(attempt)
-    assert sent(world.client) == [CreateAll, *[List] * 4]
+    assert sent(world.client) == [Transaction, *[List] * 4]
     assert [len(world.server.tree.names(path)) for path in PATHS] == [0] * 4
 
 
@@ -242,13 +242,13 @@ def test_nodes_of_a_ticket_that_nobody_waits_for_are_swept(world: World) -> None
     assert world.queues == [0] * 4
 
 
-@pytest.mark.parametrize("which", [CreateAll, DeleteAll])
+@pytest.mark.parametrize("which", [Create, Delete])
 def test_what_is_not_permitted_is_tried_one_by_one(world: World, which: type[Any]) -> None:
-    world.server.denied = {which}
+    world.server.denied = {(which,)}
     world.holder("/c")
     attempt = world.ticket().start()
     world.settle()
-    if which is CreateAll:
+    if which is Create:
         assert empty(attempt)
     else:
         assert len(outcome(attempt)) == 2
@@ -258,7 +258,7 @@ def test_what_is_not_permitted_is_tried_one_by_one(world: World, which: type[Any
 
 def test_an_error_of_the_deletion_is_raised_when_all_was_tried(world: World) -> None:
     world.holder("/b")
-    world.server.denied = {DeleteAll, Delete}
+    world.server.denied = {(Delete,), Delete}
     attempt = world.ticket().start()
     world.settle()
     with pytest.raises(AccessDenied):
@@ -329,10 +329,9 @@ def test_it_never_waits_for_anybody_and_watches_nothing() -> None:
             todo.extend((*choices, number) for number in range(count))
     assert played > 5000
     assert asked_for == {
-        CreateAll,
+        Transaction,
         List,
         ClaimAll,
-        DeleteAll,
         Delete,
         Sync,
         Exists,
@@ -377,8 +376,9 @@ def answers_to(asked: Any) -> list[Any]:
 
 def result_of(request: Any, before: bool) -> Any:
     """Return the result of a request; ``before``: somebody stands first in the second queue."""
-    if isinstance(request, CreateAll):
-        return tuple(f"{each.prefix}0000000007" for each in request.creates)
+    if isinstance(request, Transaction):
+        creates = (each for each in request.operations if isinstance(each, Create))
+        return tuple([f"{each.prefix}0000000007" for each in creates]) or None
     if isinstance(request, List):
         first = ["_c_other-lock-0000000001"] if before and request.path == PATHS[1] else []
         return Listing([*first, "_c_me-lock-0000000007"], 5)

@@ -53,13 +53,43 @@ def test_a_use_is_given_up_once_however_often_that_is_repeated(client: Any, left
     lock = zklock.RLock(client, PATH)
     grant, *_ = [granted(lock) for _ in range(left + 1)]
     moments = Moments()
-    noted: dict[object, int] = {}
     at = 1
-    while moments.strike(lambda: lock._abandon_use(grant, noted), at):
+    while moments.strike(lambda: lock._abandon_use(grant), at):
         at += 1
-    assert at > 10
+    assert at > 5
     assert uses(lock) == left
     assert grant.held == (left > 0)
+
+
+@pytest.mark.slow("an interrupt at each moment of a body")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("then", [0, 1, 2, 3])
+@pytest.mark.parametrize("how", ["lock", "grant", "attempt"])
+def test_a_body_with_several_gives_up_one_use_of_each(client: Any, how: str, then: int) -> None:
+    """``then``: so soon a second interrupt strikes."""
+    locks = [zklock.RLock(client, f"{PATH}/{name}") for name in "ab"]
+    several = zklock.MultiLock(locks)
+    make: dict[str, Any] = {
+        "lock": lambda: several,
+        "grant": several.acquire,
+        "attempt": several.attempt,
+    }
+
+    def use() -> None:
+        with make[how]():
+            pass
+
+    moments = Moments()
+    at, struck = 0, True
+    while struck:
+        at += 1
+        before = [granted(lock) for lock in locks]
+        struck = moments.strike(use, at, then)
+        assert [uses(lock) for lock in locks] == [1, 1], moments.where
+        assert all(grant.held for grant in before)
+        for lock in locks:
+            lock.release()
+    assert at > 50
 
 
 def test_an_interrupt_of_a_release_of_several_arrives(
@@ -79,7 +109,7 @@ def test_an_interrupt_of_a_release_of_several_arrives(
 
         return give_back
 
-    monkeypatch.setattr(locks[2], "_give_back", gives_back(zklock.LockLost("lost")))
+    grant.grants[2]._lose(zklock.LossReason.NODE_DELETED, noticed=0.0, lease_end=0.0)
     monkeypatch.setattr(locks[1], "_give_back", gives_back(Struck()))
     for each in grant.grants:
         monkeypatch.setattr(each, "_alone", False)

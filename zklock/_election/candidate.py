@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 
 from zklock._recipes import names, nodedata, notes, queries, steps
 from zklock._recipes.effects import (
+    Check,
+    Delete,
     Failure,
-    HandOver,
     List,
     Listing,
     Node,
     Read,
     Recipe,
+    Transaction,
     Write,
 )
 from zklock._recipes.lock import Entry
@@ -49,11 +51,8 @@ class Candidacy(Entry):
         """Write its payload into the election's own node, if its node is there."""
         while self.node is not None:
             name = self.node.rpartition("/")[2]
-            found, listing = yield (Read(self.path), List(self.path))
-            for result in (found, listing):
-                steps.check(result, Failure.DROPPED, Failure.MISSING)
-            if any(steps.is_(result, Failure.DROPPED) for result in (found, listing)):
-                continue
+            batch = Read(self.path), List(self.path)
+            found, listing = yield from steps.ask(batch, Failure.MISSING)
             if not (isinstance(found, Node) and isinstance(listing, Listing)):
                 return
             # The newest payload: others may announce an older or a newer one at the same time.
@@ -149,7 +148,9 @@ def _hand_over(path: str, own: str, identity: str) -> Recipe[Contender | None]:
         if all(one.path != own for one in members):
             return sent  # done, although the answer was lost
         between, chosen = successor(path, members, own, identity)
-        (done,) = yield (HandOver(own, tuple(one.path for one in between), chosen.path),)
+        # The leader's own node last: a member hears of its own node before the leader's.
+        leaving = (*(one.path for one in between), own)
+        (done,) = yield (Transaction((Check(chosen.path), *map(Delete, leaving))),)
         if done is None:
             return chosen
         steps.check(done, Failure.DROPPED, Failure.MISSING)

@@ -102,8 +102,7 @@ def _observe(
     path: str, sight: ObservedQueue, tell: Callable[[LeaderChange], object]
 ) -> Recipe[None]:
     # This server may lag behind the previous one.
-    while steps.is_((yield (Sync(path),))[0], Failure.DROPPED):
-        pass
+    yield from steps.ask((Sync(path),), *Failure)
     while True:
         listing = yield from steps.look(path)
         if listing.queue.contenders:

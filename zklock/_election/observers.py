@@ -81,7 +81,7 @@ class Changes(ChangesBase[C]):
 
     def next(self, timeout: float | None = None) -> C | None:
         """Return the next change; ``None`` if there is none within ``timeout`` seconds."""
-        return run(lambda: self._next(timeout))
+        return run(self._next, timeout)
 
     def __iter__(self) -> Self:
         return self

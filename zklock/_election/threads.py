@@ -153,7 +153,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             try:
                 self._begin_run(call)
                 with signals, self._heed(stop):
-                    run(lambda: self._campaign(lead, on_error))
+                    run(self._campaign, lead, on_error)
             finally:
                 self._end_run(call)
         except BaseException:
@@ -197,7 +197,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         ``WouldDeadlock`` while it leads. Raises ``AcquireCancelled`` after :meth:`cancel` and
         :meth:`stop`. The other errors are those of ``Lock.acquire()``.
         """
-        return run(lambda: self._acquire(blocking, timeout))
+        return run(self._acquire, blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None
@@ -232,7 +232,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         two transfers of one term, the later one counts, as long as ``lead`` runs. The other one
         raises ``ZkLockError``.
         """
-        return run(lambda: self._transfer(identity, timeout))
+        return run(self._transfer, identity, timeout)
 
     @contextlib.contextmanager
     def terminating(self, *signals: int) -> Iterator[None]:
@@ -272,7 +272,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         caller does not know whether others see it; a repeated call is safe. Raises ``AccessDenied``
         if ACLs forbid reading or writing the election's znode.
         """
-        run(lambda: self._set_payload(payload, timeout))
+        run(self._set_payload, payload, timeout)
 
     def request_release(self, timeout: float | None = None) -> Contender | None:
         """Ask the present leader to give the leadership up; return the leader that was asked.
@@ -295,7 +295,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         leader may or may not be asked; a repeated call is safe. Raises ``AccessDenied`` if ACLs
         forbid reading or writing the election's znode.
         """
-        return run(lambda: self._request_release(timeout))
+        return run(self._request_release, timeout)
 
     def leader(self, timeout: float | None = None) -> Contender | None:
         """Return the first member, confirmed by a quorum; ``None`` if there is none.
@@ -303,14 +303,14 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         Raises ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. ``None`` is
         not confirmed.
         """
-        return run(lambda: self._ask("leader()", self._leader, timeout))
+        return run(self._ask, "leader()", self._leader, timeout)
 
     def members(self, timeout: float | None = None) -> list[Contender]:
         """Return all members in queue order, the leader first, foreign clients' members included.
 
         Asks through ZooKeeper's leader. The same ``timeout`` as :meth:`leader`.
         """
-        return run(lambda: self._ask("members()", self._members, timeout))
+        return run(self._ask, "members()", self._members, timeout)
 
     def observe(self, callback: Callable[[LeaderChange], object]) -> Observer:
         """Call ``callback(change)`` with the present leader, and with every later one.
@@ -453,7 +453,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             term.give_back()
             answer = term.answer
             if answer is not None:
-                run(lambda: leadership._answered(answer))
+                run(leadership._answered, answer)
             term.say_refused()
         except ZkLockError as error:
             term.refused = error

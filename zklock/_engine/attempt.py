@@ -22,13 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from zklock._engine import attempt_state
 from zklock._engine.attempt_state import AttemptEvent, Stage
-from zklock._engine.future import Future
-from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.ports import SessionPort
+from zklock._engine.grant import GrantOptions
+from zklock._engine.ports import Pending, SessionPort
 from zklock._engine.transition_table import IllegalStep
 from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
@@ -39,7 +38,6 @@ from zklock._recipes.effects import (
     Claim,
     ClaimAll,
     Create,
-    CreateAll,
     Event,
     Failed,
     Node,
@@ -114,7 +112,7 @@ class _Stay:
         self.call_off: Callable[[], object] | None = None
 
 
-class Attempt(Future[T], Generic[T]):
+class Attempt(Pending[T]):
     """One run of a recipe; its outcome is what the recipe returns, or its error.
 
     ``recover`` makes the recipe that cleans up if an unexpected exception tears this one apart,
@@ -125,23 +123,15 @@ class Attempt(Future[T], Generic[T]):
 
     # What few attempts have takes no memory in the others.
     joint: tuple[GrantOptions, ...] = ()
-    # For telemetry, by the host's clock: when it began, when it was heard that what its last
-    # wait was for was gone, and whether a grant was told.
-    began: float | None = None
-    heard: float | None = None
-    told = False
-    made: tuple[GrantBase, ...] = ()  # grants that the host has made for it
     _tries = 0
     _awaited = 0  # by the thread with this ident, which may read the answers
-    # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
     _decided: _Decision | None = None
     # Only the thread that handles news uses the following.
     _stage = Stage.NEW
     _stay: _Stay | None = None
     _backoffs = 0  # how many answers in a row were "busy"
     _events: tuple[_Fired, ...] = ()  # while the recipe did not wait
-    _struck_by: BaseException | None = None  # whoever handled news
-    _not_begun: BaseException | None = None  # struck whoever has started it
+    _struck_by: BaseException | None = None  # whoever has started it, or handled news
 
     def __init__(
         self,
@@ -168,7 +158,7 @@ class Attempt(Future[T], Generic[T]):
         if tries:
             self._tries = tries
 
-    def start(self, *, awaited: bool = False) -> Attempt[T]:
+    def start(self, *, awaited: bool = False) -> Self:
         """Begin; return without waiting. If this raises, the attempt is over, or will be soon.
 
         ``awaited``: this thread is about to ``wait()``.
@@ -184,8 +174,8 @@ class Attempt(Future[T], Generic[T]):
         except IllegalStep:
             raise
         except BaseException as error:
-            self._not_begun = error
-            self._host.post(self._end_unbegun)
+            self._struck_by = error
+            self._host.post(self._mend)
             raise
         return self
 
@@ -246,7 +236,7 @@ class Attempt(Future[T], Generic[T]):
                 self._tell(self._tell_cancelled)
             return decision is mine
         except BaseException:
-            self._host.post(self._cancel_again)
+            self._host.post(self._mend)
             raise
 
     def accept(self) -> bool:
@@ -321,25 +311,19 @@ class Attempt(Future[T], Generic[T]):
     def _mend(self) -> None:
         """Go on for a thread that an exception out of nowhere has struck."""
         error, self._struck_by = self._struck_by, None
-        handling = self._handling.get(None)
+        handling, decided = self._handling.get(None), self._decided
+        if decided is not None and decided.fate is not _Fate.ACCEPTED:
+            self._make_again()
+            self._resolve(None, decided.error)
+            self._news.append((self._tell_cancelled, ()))
         if error is not None and handling is not None and handling[0]:
             try:
                 self._interrupted(error)
             finally:
                 self._handling.clear()
+        elif error is not None:
+            self._news.append((self._interrupted, (error,)))
         self._handle()
-
-    def _cancel_again(self) -> None:
-        decision = self._decided
-        if decision is not None and decision.fate is not _Fate.ACCEPTED:
-            self._make_again()
-            self._resolve(None, decision.error)
-            self._tell(self._tell_cancelled)
-
-    def _end_unbegun(self) -> None:
-        error, self._not_begun = self._not_begun, None
-        assert error is not None
-        self._tell(self._interrupted, error)
 
     def _wake(self, news: AttemptEvent, advance: Advance, final: Exception | None = None) -> None:
         """Advance the recipe until it is suspended or over, if the news has it go on.
@@ -435,7 +419,7 @@ class Attempt(Future[T], Generic[T]):
             for request, result in zip(batch, results, strict=True):
                 if isinstance(request, Create) and isinstance(result, Node):
                     self._host.delete_orphan(result.path)
-                elif isinstance(request, CreateAll) and not isinstance(result, Failed):
+                elif isinstance(result, tuple):  # a transaction's
                     for path in result:
                         self._host.delete_orphan(path)
         elif [result for result in results if isinstance(result, Failed) and result.busy]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from zklock._engine.ports import Pending
 from zklock._engine.script import A, Front
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def run(script: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a script to its end on this thread; ``script`` makes it.
+def run(script: Callable[P, Coroutine[Any, Any, T]], /, *what: P.args, **options: P.kwargs) -> T:
+    """Call a script with these arguments, and run it to its end on this thread.
 
-    Pass a lambda that makes it: then no interrupt can strike between the making and the first step.
+    It is made and begun in one line: an interrupt in between would leave it never awaited.
     """
     try:
-        script().send(None)
+        script(*what, **options).send(None)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -31,7 +32,7 @@ class Blocking(Front):
         """Whether this thread may hear answers: it waits for them."""
         return True
 
-    def begin(self, attempt: Pending) -> None:
+    def begin(self, attempt: Pending[Any]) -> None:
         """Start an attempt."""
         attempt.start(awaited=True)
 

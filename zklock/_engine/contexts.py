@@ -1,26 +1,24 @@
-"""The bodies of ``with`` statements: what begins one, and how one ends. For both fronts."""
+"""The bodies of ``with`` statements: what begins one, and how one ends. For both fronts.
+
+A use of a grant is given back once, whatever interrupts it. The last step of giving back notes
+that, and is the last moment at which an interrupt can strike: see ``ContextExit._abandon_body``.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from zklock._ground.context_exit import ContextExit
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.records import log_fields
+from zklock._recipes.lock import Entry
 from zklock.errors import AcquireTimeout, LockLost, NotHeld
 
 T = TypeVar("T")
 
 log = logging.getLogger("zklock")
-
-Left: TypeAlias = dict[object, int]
-"""How many uses of a grant are left once what goes on has ended, for each grant.
-
-It is noted before a use is given up. So giving it up can be repeated after an interrupt, and no
-other use is given up with it.
-"""
 
 
 class Uses(Protocol):
@@ -29,14 +27,11 @@ class Uses(Protocol):
     async def _give_back(self, grant: Any) -> None:
         """Release one use of the grant."""
 
-    def _note_use(self, grant: Any, left: Left) -> None:
-        """Note how many uses of the grant are left without one of them, unless that is noted."""
-
-    def _abandon_use(self, grant: Any, left: Left) -> None:
-        """Give up one use, without waiting; the last one gives the grant back. Repeatable."""
+    def _abandon_use(self, grant: Any) -> None:
+        """Give up one use, without waiting; the last one gives the grant back."""
 
 
-class Context:
+class Context(ContextExit):
     """What has to do something at the end of a ``with`` body."""
 
     async def _end_body(self, error: BaseException | None) -> None:
@@ -45,27 +40,19 @@ class Context:
 
 
 class GrantContext(NotCopyable, Context):
-    """What may be held for a ``with`` body, and is released at its end."""
+    """What may be held for a ``with`` body, and is released at its end.
 
-    def abandon(self) -> None:
-        """Give it back without waiting for ZooKeeper's answer."""
-        raise NotImplementedError
-
-    def _note_use(self, left: Left) -> None:
-        """Note what is left without one of the uses that the running thread or task has."""
-
-    def _abandon_use(self, left: Left) -> None:
-        """Give up one of these uses, without waiting. Repeatable."""
-        self.abandon()
+    ``_abandon_body`` gives up one of the uses that the running thread or task has.
+    """
 
     def _get_ready(self) -> None:
         """Get ready to be entered, before whoever may enter it has got it."""
 
+    def _get_unready(self) -> None:
+        """Nothing has to be given back any more."""
+
     def _enter(self) -> None:
         """Begin a ``with`` body of the running thread or task."""
-
-    def _innermost(self) -> GrantContext:
-        return self
 
     def _leave(self, error: BaseException | None) -> bool:
         """Leave the innermost body. Return whether its error is the cancellation for the loss."""
@@ -87,13 +74,18 @@ B = TypeVar("B", bound=GrantContext)
 
 
 class Acquired(Generic[B]):
-    """What one thread or task acquired, newest last, and which of it was acquired by ``with``."""
+    """What one thread or task acquired, newest last, and which of it was acquired by ``with``.
 
-    __slots__ = ("entered", "grants")
+    A grant that is shared by re-entrant acquires stands in it several times. ``asked``: the
+    contender that was not granted in time.
+    """
+
+    __slots__ = ("asked", "entered", "grants")
 
     def __init__(self) -> None:
         self.grants: tuple[B, ...] = ()
         self.entered: tuple[B, ...] = ()
+        self.asked: Entry | None = None
 
     def drop(self, grant: B) -> None:
         """Take out one use of a grant, the oldest one."""
@@ -113,7 +105,6 @@ class EnteredContext(Context, Generic[T]):
         raise NotImplementedError
 
     async def _enter(self) -> T:
-        left: Left = {}
         grant = await self._take()
         try:
             self._begin_body(grant)
@@ -121,11 +112,19 @@ class EnteredContext(Context, Generic[T]):
             return result
         except BaseException:
             if grant is not None:
+                use = [grant]
                 try:
-                    grant._abandon_use(left)
+                    _abandon(use)
                 finally:  # a second interrupt may have struck in it
-                    grant._abandon_use(left)
+                    _abandon(use)
             raise
+
+
+def _abandon(use: list[Any]) -> None:
+    """Give up a use, unless that was done."""
+    if use:
+        use[0]._abandon_body()
+        use.clear()
 
 
 class LockContext(EnteredContext[B]):
@@ -164,46 +163,16 @@ class LockContext(EnteredContext[B]):
             return
         try:
             await mine.entered[-1]._end_body(error)
-        finally:
+        except self._OUTCOMES:
             mine.entered = mine.entered[:-1]
+            raise
+        mine.entered = mine.entered[:-1]
 
-
-class AbandonedContext(ContextExit, Context):
-    """How a thread or task gives up the use that ends with a ``with`` body."""
-
-    def _begin_leaving(self, begun: list[Any]) -> None:
-        left: Left = {}
-        grant = self._innermost()
-        if grant is not None:
-            grant._note_use(left)
-            begun.append((grant, left))
-
-    def _abandon(self, begun: list[Any]) -> None:
-        if not begun:
-            self._begin_leaving(begun)
-        for grant, left, *_ in begun:
-            grant._abandon_use(left)
-
-    def _innermost(self) -> GrantContext | None:
-        """Return what the body holds, ``None`` if that is nothing."""
-        raise NotImplementedError
-
-
-class AbandonedLockContext(AbandonedContext, LockContext[B]):
-    """The same for ``with lock``."""
-
-    def _begin_leaving(self, begun: list[Any]) -> None:
-        left: Left = {}
-        entered = self._holdings().entered
-        if entered:
-            entered[-1]._note_use(left)
-            begun.append((entered[-1], left, len(entered) - 1))
-
-    def _abandon(self, begun: list[Any]) -> None:
-        super()._abandon(begun)
+    def _abandon_body(self) -> None:
         mine = self._holdings()
-        for *_, depth in begun:
-            mine.entered = mine.entered[:depth]
+        if mine.entered:
+            mine.entered[-1]._abandon_body()
+            mine.entered = mine.entered[:-1]
 
 
 class AttemptingBase(EnteredContext[B | None]):
@@ -213,9 +182,6 @@ class AttemptingBase(EnteredContext[B | None]):
         self._acquire = acquire
         self._begun = False
         self._grant: B | None = None
-
-    def _innermost(self) -> B | None:
-        return self._grant
 
     def _take(self) -> Awaitable[B | None]:
         if self._begun:
@@ -231,6 +197,10 @@ class AttemptingBase(EnteredContext[B | None]):
     async def _end_body(self, error: BaseException | None) -> None:
         if self._grant is not None:
             await self._grant._end_body(error)
+
+    def _abandon_body(self) -> None:
+        if self._grant is not None:
+            self._grant._abandon_body()
 
     def __bool__(self) -> NoReturn:
         raise TypeError("attempt() has acquired nothing yet: enter it by a with statement")

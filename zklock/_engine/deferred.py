@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from zklock._ground.interrupts import may_be_interrupted
-from zklock._ground.records import Fields, log_fields
+from zklock._ground.records import log_fields
 
 log = logging.getLogger("zklock")
 
@@ -21,34 +21,28 @@ class _Running(threading.local):
 
 
 class Deferred:
-    """Calls and messages that wait until the lock is free.
+    """Calls that wait until the lock is free.
 
     A call is kept until it has run to its end. If an interrupt strikes in between, the next one
     runs it again. On the main thread, every error may be an interrupt. Two threads may run one call
     at the same time. So a call must be harmless when it is repeated. ``run()`` returns when
-    everything that was there is done, by whichever thread. A message is logged at most once.
-    Nothing here takes a lock.
+    everything that was there is done, by whichever thread. Nothing here takes a lock.
     """
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], object]] = deque()
-        self._messages: deque[tuple[str, tuple[object, ...], Fields]] = deque()
         self._running = _Running()
 
     def __bool__(self) -> bool:
-        return bool(self._calls or self._messages)
+        return bool(self._calls)
 
     def add(self, call: Callable[[], object]) -> None:
         """Have this called after the change."""
         self._calls.append(call)
 
-    def warn(self, message: str, *args: object, extra: Fields) -> None:
-        """Log a warning after the change."""
-        self._messages.append((message, args, extra))
-
     def run(self) -> None:
         """Do everything; call this without the lock. An error of one call stops no other."""
-        if not (self._calls or self._messages) or self._running.on:
+        if not self._calls or self._running.on:
             return
         try:
             self._running.on = True
@@ -72,9 +66,3 @@ class Deferred:
                 )
             with contextlib.suppress(ValueError):  # another thread has done it, too
                 self._calls.remove(call)
-        while self._messages:
-            try:
-                message, args, extra = self._messages.popleft()
-            except IndexError:
-                break
-            log.warning(message, *args, extra=extra)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zklock._engine import grant_state
 from zklock._engine.callbacks import check_callback
-from zklock._engine.contexts import GrantContext, Left, Uses
+from zklock._engine.contexts import GrantContext, Uses
 from zklock._engine.grant_state import State, Step
 from zklock._engine.ports import Answer, SessionPort
 from zklock._engine.script import Front
@@ -271,17 +271,12 @@ class GrantBase(Losable):
         uses = self._terms.uses
         await (self._release() if uses is None else uses._give_back(self))
 
-    def _note_use(self, left: Left) -> None:
-        uses = self._terms.uses
-        if uses is not None:
-            uses._note_use(self, left)
-
-    def _abandon_use(self, left: Left) -> None:
+    def _abandon_body(self) -> None:
         uses = self._terms.uses
         if uses is None:
             self.abandon()
         else:
-            uses._abandon_use(self, left)
+            uses._abandon_use(self)
 
     @property
     def _state(self) -> State:
@@ -298,13 +293,15 @@ class GrantBase(Losable):
 
         setdefault() is one step: no other thread or handler comes in between.
         """
-        return self.__dict__.setdefault("_ended", end) is end
+        mine = self.__dict__.setdefault("_ended", end) is end
+        self._get_unready()
+        return mine
 
     def _end(self, *, awaited: bool = False) -> Answer:
         end = End(grant_state.TABLE[self._given, Step.RELEASE])
         finish = partial(self._keeper.finish, self)
         try:
-            if not self.held or not self._end_with(end):
+            if self._ended or self.remaining() <= 0 or not self._end_with(end):
                 raise self._why_not()
             return self._keeper.release_grants(self, awaited=awaited)
         except BaseException:
@@ -358,17 +355,22 @@ class GrantBase(Losable):
         return f"<{type(self).__name__} {self.path} token={self.token} {self._state.value}>"
 
 
+def _ended(grants: Sequence[GrantBase], ends: list[End]) -> list[GrantBase]:
+    """End those that are held; return them."""
+    each = zip(grants, ends, strict=True)
+    return [grant for grant, end in each if grant.held and grant._end_with(end)]
+
+
 async def release_together(grants: Sequence[GrantBase]) -> None:
     """Release grants of one session together, each of which is ``alone``; see ``Claim``.
 
     If one of them is over, the others are released, and then ``LockLost`` or ``NotHeld`` is raised.
     """
-    ends = {grant: End(grant_state.TABLE[grant._given, Step.RELEASE]) for grant in grants}
     keeper, front = grants[0]._keeper, grants[0]._FRONT
     finish = partial(keeper.finish, *grants)
+    ends = [End(grant_state.TABLE[grant._given, Step.RELEASE]) for grant in grants]
     try:
-        _set_ends(ends)
-        mine = _ended_by(ends)
+        mine = _ended(grants, ends)
         answer = keeper.release_grants(*mine, awaited=front.hears()) if mine else None
     except BaseException:
         keeper.post(finish)
@@ -378,13 +380,3 @@ async def release_together(grants: Sequence[GrantBase]) -> None:
     for grant in grants:
         if grant not in mine:
             raise grant._why_not()
-
-
-def _set_ends(ends: Mapping[GrantBase, End]) -> None:
-    for grant, end in ends.items():
-        if grant.held:
-            grant._end_with(end)
-
-
-def _ended_by(ends: Mapping[GrantBase, End]) -> list[GrantBase]:
-    return [grant for grant, end in ends.items() if grant._ended is end]

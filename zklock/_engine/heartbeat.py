@@ -67,6 +67,8 @@ class Heartbeat:
         self._numbers = count()
         self._under_way: dict[int, float] = {}  # its number: when it was sent
         self._touches: set[int] = set()  # those under way that prove nothing
+        self.proof_sent = -math.inf  # the newest proof
+        self.rested_at = -math.inf  # the newest one at rest
         self._took = 0.0  # the newest answer
         self._last = -math.inf
         self._soon = True
@@ -83,12 +85,19 @@ class Heartbeat:
         self._took = 0.0
 
     def take(
-        self, now: float, timeout: float, *, sends: bool, held: bool, proves: bool
+        self,
+        now: float,
+        timeout: float,
+        *,
+        sends: bool,
+        held: bool,
+        proves: bool,
+        rests: bool = False,
     ) -> DueHeartbeat | None:
         """Return a heartbeat to send now, or ``None``.
 
         ``sends`` is whether one can be sent now. ``held`` is whether something is held. ``proves``
-        is whether it is to be a proof.
+        is whether it is to be a proof, ``rests`` whether the session rests.
         """
         if now < self._next(now, timeout, held):
             return None
@@ -97,8 +106,12 @@ class Heartbeat:
             return None
         number = next(self._numbers)
         self._under_way[number] = now
-        if not proves:
+        if proves:
+            self.proof_sent = now
+        else:
             self._touches.add(number)
+        if rests:
+            self.rested_at = now
         return DueHeartbeat(number, proves)
 
     def answered(self, number: int, now: float, timeout: float) -> None:

@@ -10,8 +10,8 @@ same znode before that watch is answered. The first other contender that it sees
 an idle znode is deleted at once, one in use at the end of the body. Whoever waits here then stands
 behind the other one, by a new contender.
 
-An interrupt that strikes a user's thread in a step of a place costs the znode: the session's own
-thread gives it up, and the place queues again.
+What follows from a change is deferred (see ``session``). An interrupt that strikes a user's thread
+in a change costs the znode: the session's own thread gives it up, and the place queues again.
 
 Source: M. Burrows, "The Chubby lock service for loosely-coupled distributed systems", section 2.7.
 """
@@ -19,16 +19,16 @@ Source: M. Burrows, "The Chubby lock service for loosely-coupled distributed sys
 from __future__ import annotations
 
 import math
-import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from zklock._engine.attempt import Attempt
-from zklock._engine.future import Future
+from zklock._engine.future import Once
 from zklock._engine.grant import End, GrantBase, GrantOptions
 from zklock._engine.grant_state import State
+from zklock._engine.ports import Pending
 from zklock._engine.session import Session
 from zklock._ground.copy_error import copy_error
 from zklock._ground.interrupts import may_be_interrupted
@@ -48,20 +48,11 @@ Contend: TypeAlias = "Callable[[Place, bool], Attempt[object]]"
 """``contend(place, patient)`` makes a contender for a place; it is not started."""
 
 
-class Waiter(Future[GrantBase | None]):
-    """An acquire in a place; whoever asks uses it as an attempt.
+class Waiter(Pending[GrantBase | None]):
+    """An acquire in a place; ``patient``: whether it waits if the lock is not free."""
 
-    ``patient``: whether it waits if the lock is not free.
-    """
-
-    # For telemetry; see ``Attempt``.
-    began: float | None = None
-    heard: float | None = None
-    told = False
-
-    made: tuple[GrantBase, ...] = ()
     _place: Place | None = None
-    _decided: object = None
+    contender: Attempt[object] | None = None  # that of the place, which this acquire begins
 
     def __init__(
         self,
@@ -79,11 +70,30 @@ class Waiter(Future[GrantBase | None]):
         self._session = session
         self._key = key
 
-    def start(self, *, awaited: bool = False) -> Waiter:
+    def start(self, *, awaited: bool = False) -> Self:
         """Take a place; return without waiting."""
+        session = self._session
         if subscriptions.hooks:
-            emit.begun(self, self._session.now)
-        _join(self._session, self._key, self)
+            emit.begun(self, session.now)
+        session.ready(self.terms)
+        rebuild = partial(_rebuild, session, self._key, self)
+        try:
+            with session.guard:
+                place = session.places.get(self._key)
+                if place is None:
+                    place = session.places[self._key] = Place(session, self._key)
+                self._place = place
+                waits = place.join(self)
+            if waits:
+                if self.contender is not None:
+                    self.contender.start()  # if it is interrupted, rebuild() sees to it
+                    self.contender.when_done(partial(place.over, self.contender))
+                place.go_on()
+            elif self.accept():
+                self._resolve(None, None)
+        except BaseException:
+            session.post(rebuild)
+            raise
         return self
 
     def cancel(self, error: BaseException | None = None) -> bool:
@@ -101,6 +111,16 @@ class Waiter(Future[GrantBase | None]):
         """Return whether it may be granted; if so, it cannot be given up any more."""
         return self.__dict__.setdefault("_decided", self) is self
 
+    @property
+    def accepted(self) -> bool:
+        """Whether it cannot be given up any more."""
+        return self._decided is self
+
+    def tell(self) -> None:
+        """Have it get the grant that was made for it, if one was. Repeatable."""
+        if self.made:
+            self._resolve(self.made[0], None)
+
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
         return self._session.limit(seconds, wake)
@@ -114,9 +134,9 @@ class Kept:
     ``timed``: when the alarm for the end of its idle time goes off; ``call_off`` cancels it.
     """
 
-    def __init__(self, claim: Claim, session_id: int) -> None:
+    def __init__(self, place: Place, claim: Claim) -> None:
+        self.place = place
         self.claim = claim
-        self.session_id = session_id
         self.grant: GrantBase | None = None
         self.idle: float | None = None
         self.watched = False
@@ -125,8 +145,13 @@ class Kept:
         self.timed = math.inf
         self.call_off: Callable[[], object] = _nothing
 
-    def ends(self) -> None:
-        """End what watches the queue, and the alarm."""
+    def use(self, grant: GrantBase) -> None:
+        """Note a new grant on it."""
+        grant._place, grant.kept = self.place, self.grant is not None
+        self.grant, self.idle = grant, None
+
+    def end(self) -> None:
+        """End what watches the queue, and the alarm. Repeatable."""
         self.call_off()
         if self.looks is not None:
             self.looks.cancel()
@@ -135,8 +160,8 @@ class Kept:
 class Place:
     """One client in the queue of one lock; see the head of this module. The guard protects it.
 
-    After each change, ``_go_on()`` does what has become due. What is due is read from the state: so
-    it is done by the next one if an interrupt keeps somebody from it.
+    After each change, ``go_on()`` decides what has become due, and does it. What is due is read
+    from the state: so it is done by the next one if an interrupt keeps somebody from it.
     """
 
     def __init__(self, session: Session, key: Hashable) -> None:
@@ -145,15 +170,17 @@ class Place:
         # Not a dict: to find its first key takes long where many before it were taken out.
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._contender: Attempt[object] | None = None
-        self._withdrawn = False  # the contender was told to give up
         self._kept: Kept | None = None
-        self._handed: deque[tuple[Waiter, GrantBase]] = deque()  # who is not told yet
-        self._leaving: deque[Kept] = deque()  # what is not given back yet
-        self._going: set[int] = set()  # the threads that do what is due
         self._skip = 0  # so many releases go by before the next first look
         self._skips = 0  # how many went by before the last one
 
     # For acquires.
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has a znode that nobody has; it may not be usable. Takes no lock."""
+        kept = self._kept
+        return kept is not None and kept.idle is not None
 
     def take(self, terms: GrantOptions) -> GrantBase | None:
         """Return a grant of an idle znode; ``None``: there is none that may be used now."""
@@ -163,7 +190,7 @@ class Place:
                 kept = self._kept
                 if kept is None or self._waiters or not self._free(kept):
                     return None
-                grant = self._grant(kept, terms)
+                grant = self._session.give(kept.claim, terms, kept=kept)
                 if subscriptions.hooks:
                     emit.granted_again(grant, self._session.now())
                 return grant
@@ -174,10 +201,12 @@ class Place:
     def join(self, waiter: Waiter) -> bool:
         """Note who waits; ``False``: it does not wait, and the lock is not free. With the guard."""
         kept = self._kept
-        busy = self._waiters or self._contender is not None or self._handed
+        busy = self._waiters or self._contender is not None
         if not waiter.patient and (busy or (kept is not None and not self._free(kept))):
             return False
         self._waiters[waiter] = None
+        if kept is None and self._contender is None:
+            self._contender = waiter.contender = waiter.contend(self, waiter.patient)
         return True
 
     def leave(self, waiter: Waiter) -> None:
@@ -188,7 +217,7 @@ class Place:
         try:
             with self._session.guard:
                 self._waiters.pop(waiter, None)
-            self._go_on()
+            self.go_on()
         except BaseException:
             self._session.post(self.rebuild)
             raise
@@ -201,7 +230,7 @@ class Place:
             return False
         if self._session.interrupted:
             grant._end_with(End(State.RELEASED))
-            self._session.later(partial(self._idle, grant))
+            self._session.later(partial(self._given_back, grant))
             return True
         try:
             return self._give_back(grant)
@@ -214,38 +243,35 @@ class Place:
             kept = self._kept
             if kept is None or kept.grant is not grant:
                 return False
-            stays = not (kept.asked or grant._reads or (self._skip and not kept.watched))
-            due = not stays or bool(self._waiters)
-            if stays:
-                if not grant._end_with(End(State.RELEASED)):
-                    return False
+            if kept.asked or grant._reads or (self._skip and not kept.watched):
+                self._skip -= bool(self._skip and not kept.asked)
+                self._forget(kept)
+                stays = due = False
+            elif grant._end_with(End(State.RELEASED)):
                 kept.idle = now = self._session.now()
-                due = due or now + grant._terms.keep < kept.timed
+                stays, due = True, now + grant._terms.keep < kept.timed
                 if subscriptions.hooks:  # with the guard, as the next grant is told of
                     emit.released(grant, now)
             else:
-                self._skip -= bool(self._skip and not kept.asked)
-                self._kept = None
-        if not stays:
-            kept.ends()
-        if due:
-            self._go_on()
+                return False
+        if due or not stays or self._waiters:
+            self.go_on()
         return stays
 
-    def _idle(self, grant: GrantBase) -> None:
+    def _given_back(self, grant: GrantBase) -> None:
         """Note that a grant was given back by a signal handler."""
         with self._session.guard:
             if subscriptions.hooks:
                 emit.released(grant, self._session.now())
-            if self._kept is not None and self._kept.grant is grant:
-                self._kept.idle = self._session.now()
-        self._go_on()
+            if (kept := self._kept_for(grant)) is not None:
+                kept.idle = self._session.now()
+        self.go_on()
 
     # For the session.
 
     def granted(self, claim: Claim) -> Kept:
         """Take the znode of the contender, which is granted; the caller has the guard."""
-        self._kept = kept = Kept(claim, self._session.session_id)
+        self._kept = kept = Kept(self, claim)
         if not self._hand(kept):
             kept.asked, kept.idle = True, self._session.now()
         return kept
@@ -253,156 +279,125 @@ class Place:
     def lose(self, grant: GrantBase) -> None:
         """Forget a znode whose grant is lost, or which has lapsed while it was idle."""
         with self._session.guard:
-            kept = self._kept
-            if kept is not None and kept.grant is grant:
-                self._kept = None
-        if kept is not None and kept.grant is grant:
-            kept.ends()
-        self._go_on()
+            if (kept := self._kept_for(grant)) is not None:
+                self._forget(kept)
+        self.go_on()
 
     def ask(self, grant: GrantBase) -> None:
         """Give the znode back when it is idle: somebody asks for its release."""
         with self._session.guard:
-            if self._kept is not None and self._kept.grant is grant:
-                self._kept.asked = True
-        self._go_on()
+            if (kept := self._kept_for(grant)) is not None:
+                kept.asked = True
+        self.go_on()
 
     # What is due.
 
-    def _go_on(self) -> None:
-        me = threading.get_ident()
-        if me in self._going:
-            return  # what is due calls this again, and the first call looks again
-        try:
-            self._going.add(me)
-            self._do_all()
-        finally:
-            self._going.discard(me)
-
-    def _do_all(self) -> None:
-        while (due := self._next()) is not None:
-            due()
-
-    def _next(self) -> Callable[[], object] | None:
+    def go_on(self) -> None:
+        """Do what has become due; the caller does not have the guard."""
         with self._session.guard:
-            return self._due()
+            self._decide()
+        self._session.deferred.run()
 
-    def _due(self) -> Callable[[], object] | None:
-        """Return what to do next, without the guard."""
+    def _decide(self) -> None:
+        """Defer what has become due; the caller has the guard. Repeatable."""
         kept = self._kept
         if kept is not None and kept.idle is not None:
-            kept.asked |= bool(self._waiters) and not self._session.may_grant(kept.claim.path)
+            kept.asked |= bool(self._waiters) and not self._may_grant(kept)
             if kept.asked:
-                self._leaving.append(kept)
-                self._kept = None
-            elif kept.watched:
-                self._hand(kept)
-        if self._handed:
-            return self._tell
-        if self._leaving:
-            return self._leave_queue
-        return self._due_while_idle() or self._due_in_the_queue()
-
-    def _due_while_idle(self) -> Callable[[], object] | None:
+                self._begin(partial(self._leave_queue, kept))
+                self._forget(kept)
+            elif not (kept.watched and self._hand(kept)):
+                self._see_to_idle(kept)
         kept = self._kept
-        if kept is None or kept.idle is None:
-            return None
-        if kept.looks is None:
-            kept.looks = looks = self._session.attempt(
-                watch_queue(kept.claim.path, partial(self._alone, kept))
-            )
-            return partial(self._begin, looks, partial(self._seen, kept))
-        assert kept.grant is not None
-        end = kept.idle + kept.grant._terms.keep
-        if kept.watched and end < kept.timed:
-            kept.timed = end
-            return partial(self._session.later, partial(self._set_alarm, kept))
-        return None
-
-    def _due_in_the_queue(self) -> Callable[[], object] | None:
-        kept, contender = self._kept, self._contender
-        if self._waiters and contender is None and (kept is None or kept.asked):
+        if not self._waiters:
+            if self._contender is not None:
+                self._session.deferred.add(self._contender.cancel)
+            elif kept is None and self._session.places.get(self._key) is self:
+                del self._session.places[self._key]
+        elif self._contender is None and (kept is None or kept.asked):
             first = next(iter(self._waiters))
-            self._contender = contender = first.contend(self, first.patient)
-            return partial(self._begin, contender, partial(self._over, contender))
-        if not self._waiters and contender is not None and not self._withdrawn:
-            self._withdrawn = True
-            return contender.cancel
-        empty = not self._waiters and contender is None and kept is None
-        if empty and self._session.places.get(self._key) is self:
-            del self._session.places[self._key]
-        return None
+            contender = first.contend(self, first.patient)
+            self._begin(partial(_start, contender, partial(self.over, contender)))
+            self._contender = contender
+
+    def _see_to_idle(self, kept: Kept) -> None:
+        """Have the queue watched, and then the time."""
+        if kept.looks is None:
+            watch = watch_queue(kept.claim.path, partial(self._alone, kept))
+            looks = self._session.attempt(watch)
+            self._begin(partial(_start, looks, partial(self._seen, kept)))
+            kept.looks = looks
+        elif kept.watched and kept.grant is not None and kept.idle is not None:
+            end = kept.idle + kept.grant._terms.keep
+            if end < kept.timed:
+                set_alarm = partial(self._set_alarm, kept)
+                self._session.deferred.add(partial(self._session.later, set_alarm))
+                kept.timed = end
+
+    def _kept_for(self, grant: GrantBase) -> Kept | None:
+        """Return the znode, if the grant is the newest on it."""
+        kept = self._kept
+        return kept if kept is not None and kept.grant is grant else None
+
+    def _forget(self, kept: Kept) -> None:
+        self._session.deferred.add(kept.end)
+        self._kept = None
 
     def _free(self, kept: Kept) -> bool:
         """Whether an acquire may have the znode now."""
         unused = kept.idle is not None and kept.watched and not kept.asked
-        return unused and self._session.may_grant(kept.claim.path)
+        return unused and self._may_grant(kept)
 
-    def _grant(self, kept: Kept, terms: GrantOptions) -> GrantBase:
-        before, session = kept.grant, self._session
-        grant = terms.grant(session, claim=kept.claim, session_id=kept.session_id, terms=terms)
-        grant._place = self
-        if before is None:
-            session.give(grant)
-        else:
-            grant.kept = True
-            session.give_again(grant, before)
-        kept.grant, kept.idle = grant, None
-        return grant
+    def _may_grant(self, kept: Kept) -> bool:
+        return self._session.may_grant((kept.claim.path,))
 
     def _hand(self, kept: Kept) -> bool:
         """Give the znode to the first who waits; return whether somebody does."""
         while self._waiters:
-            waiter, _ = self._waiters.popitem(last=False)
-            if waiter.accept():
-                grant = self._grant(kept, waiter.terms)
-                waiter.made = (grant,)
-                self._handed.append((waiter, grant))
-                if subscriptions.hooks:
-                    self._session.tell_granted(waiter, grant)
+            waiter = next(iter(self._waiters))
+            taken = waiter.accept()
+            if taken:
+                self._session.deferred.add(waiter.tell)
+                self._session.give(kept.claim, waiter.terms, waiter, kept)
+            self._waiters.pop(waiter, None)  # last: after an interrupt, it is still there
+            if taken:
                 return True
         return False
 
-    def _tell(self) -> None:
-        while self._handed:
-            try:
-                waiter, grant = told = self._handed[0]
-            except IndexError:
-                return  # another thread has told the last one
-            waiter._resolve(grant, None)
-            with self._session.guard:
-                if told in self._handed:
-                    self._handed.remove(told)
+    def _begin(self, call: Callable[[], object]) -> None:
+        """Defer a call that is made once, on a thread that no interrupt strikes."""
+        self._session.deferred.add(partial(self._begin_once, Once(call)))
 
-    def _begin(self, attempt: Attempt[object], over: Callable[[], object]) -> None:
-        """Start an attempt of the place's own, on a thread that no interrupt strikes."""
+    def _begin_once(self, call: Once) -> None:
         if may_be_interrupted():
-            self._session.later(partial(self._begin, attempt, over))
-            return
-        attempt.when_done(over)
-        attempt.start()
+            self._session.later(call)
+        else:
+            call()
 
-    def _over(self, contender: Attempt[object]) -> None:
+    def over(self, contender: Attempt[object]) -> None:
         """Go on after the contender: it is granted, has failed, or was given up."""
         with self._session.guard:
-            if self._contender is not contender:
-                return
-            self._contender, self._withdrawn = None, False
-            granted, error = contender.settled()
-            refused = []
-            if granted is None:
-                refused = [each for each in self._waiters if error is not None or not each.patient]
-                refused = [each for each in refused if each.accept()]
-            for waiter in refused:
-                self._waiters.pop(waiter, None)
-        for waiter in refused:
-            waiter._resolve(None, copy_error(error) if isinstance(error, Exception) else error)
-        self._go_on()
+            if self._contender is contender:
+                granted, error = contender.settled()
+                if granted is None:
+                    self._refuse(error)
+                self._contender = None
+        self.go_on()
+
+    def _refuse(self, error: BaseException | None) -> None:
+        """Have those wait no more who do not wait for another contender."""
+        for waiter in list(self._waiters):
+            if error is None and waiter.patient:
+                continue
+            if waiter.accept():
+                why = copy_error(error) if isinstance(error, Exception) else error
+                self._session.deferred.add(partial(waiter._resolve, None, why))
+            self._waiters.pop(waiter, None)
 
     def _alone(self, kept: Kept) -> None:
         with self._session.guard:
             kept.watched, self._skips = True, 0
-        self._go_on()
+        self.go_on()
 
     def _seen(self, kept: Kept) -> None:
         """Note that the znode must be given back: somebody else is there, or it is gone."""
@@ -410,21 +405,12 @@ class Place:
             kept.asked = True
             if self._kept is kept and not kept.watched:
                 self._skip = self._skips = min(2 * self._skips or 1, MOST_SKIPPED)
-        self._go_on()
+        self.go_on()
 
-    def _leave_queue(self) -> None:
-        while self._leaving:
-            try:
-                kept = self._leaving[0]
-            except IndexError:
-                return  # another thread gives the last one back
-            give_back = kept.claim.release if kept.grant is None else kept.grant._give_back
-            kept.ends()
-            self._session.forget(kept.claim.path)
-            self._begin(self._session.attempt(give_back(), recover=give_back), _nothing)
-            with self._session.guard:
-                if kept in self._leaving:
-                    self._leaving.remove(kept)
+    def _leave_queue(self, kept: Kept) -> None:
+        give_back = kept.claim.release if kept.grant is None else kept.grant._give_back
+        self._session.forget(kept.claim.path)
+        self._session.attempt(give_back(), recover=give_back).start()
 
     def _set_alarm(self, kept: Kept) -> None:
         """Set it on the session's own thread: one that nothing can call off would keep that up."""
@@ -440,48 +426,44 @@ class Place:
             kept.timed = math.inf
             if kept.idle is not None and kept.grant is not None:
                 kept.asked |= self._session.now() >= kept.idle + kept.grant._terms.keep
-        self._go_on()
+        self.go_on()
 
-    def rebuild(self, taken: GrantOptions | None = None) -> None:
+    def rebuild(
+        self, taken: GrantOptions | None = None, struck: Attempt[object] | None = None
+    ) -> None:
         """Start over after an interrupt: give the znode up, and queue again.
 
-        ``taken``: the options of a grant that nobody may have got.
+        ``taken``: the options of a grant that nobody may have got. ``struck``: a contender that may
+        not have been started.
         """
         with self._session.guard:
-            kept, contender = self._kept, self._contender
-            self._contender, self._withdrawn = None, False
-            self._going.clear()
+            if struck is not None and self._contender is struck:
+                self._session.deferred.add(struck.cancel)
+                self._contender = None
+            kept, first = self._kept, next(iter(self._waiters), None)
+            handed = first is not None and first.accepted
+            if first is not None and first.made:
+                self._waiters.pop(first, None)
+                handed = False
             if kept is not None:
                 kept.asked = True
                 grant = kept.grant
-                if grant is not None and taken is grant._terms and not grant._kept:
+                nobodys = grant is not None and taken is grant._terms and not grant._kept
+                if grant is not None and (handed or nobodys):
                     grant._end_with(End(State.RELEASED))
                 if grant is None or (grant._ended and kept.idle is None):
                     kept.idle = self._session.now()
-        if contender is not None:
-            contender.cancel()
-        self._go_on()
+                    if grant is not None and grant.released and subscriptions.hooks:
+                        emit.released(grant, kept.idle)
+        self.go_on()
 
 
-def _join(session: Session, key: Hashable, waiter: Waiter) -> None:
-    rebuild = partial(_rebuild, session, key)
-    try:
-        with session.guard:
-            place = session.places.get(key)
-            if place is None:
-                place = session.places[key] = Place(session, key)
-            waiter._place = place
-            waits = place.join(waiter)
-        if waits:
-            place._go_on()
-        elif waiter.accept():
-            waiter._resolve(None, None)
-    except BaseException:
-        session.post(rebuild)
-        raise
+def _start(attempt: Attempt[object], over: Callable[[], object]) -> None:
+    attempt.when_done(over)
+    attempt.start()
 
 
-def _rebuild(session: Session, key: Hashable) -> None:
+def _rebuild(session: Session, key: Hashable, waiter: Waiter) -> None:
     place = session.places.get(key)
     if place is not None:
-        place.rebuild()
+        place.rebuild(struck=waiter.contender)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Set
+from typing import Any, NamedTuple
 
 from zklock._engine.grant import GrantBase
 from zklock._ground.multimap import Multimap
+from zklock._recipes import nodedata
+from zklock._recipes.effects import Node, Watch
 
 _NEVER = -math.inf  # one object for all
 _GRANTED = 4096  # granted nodes that are remembered for the waiters behind them
+_UNDER_WAY = 65536  # limit of bytes of watches under way: heartbeats wait behind them
+_WATCH_BYTES = 200  # bytes of a request and its answer, besides path and data
 
 
 class OwnNode:
@@ -33,8 +38,21 @@ class OwnNode:
         self.read_at = _NEVER
 
 
+class Placing(NamedTuple):
+    """Watches to send for a grant, and how many bytes they and their answers take."""
+
+    path: str
+    own: OwnNode
+    watches: tuple[Watch, ...]
+    size: int
+
+
 class OwnNodes:
     """The nodes by path, and the grants by the path of their lock. The caller has the guard.
+
+    A grant watches its own node; a leader's also watches the data of the election's path. The
+    watches are placed behind a heartbeat, a limited number of bytes at a time. So the next
+    heartbeat does not wait long behind them, and a short grant costs no watch.
 
     A grant is taken out of the index before its nodes are. So a change that an interrupt breaks off
     can be repeated.
@@ -45,7 +63,9 @@ class OwnNodes:
         self._grants: Multimap[str, GrantBase] = Multimap()  # by the path of the lock
         # Not a dict: to find its first key takes long where many before it were taken out.
         self._granted: OrderedDict[str, bool] = OrderedDict()
-        self._unwatched: dict[str, None] = {}  # those with a grant, and without its watches
+        self.unwatched: dict[str, None] = {}  # those with a grant, and without its watches
+        self.to_place: deque[str] = deque()
+        self._bytes = 0  # of watches under way
 
     def __contains__(self, path: str) -> bool:
         return path in self._nodes
@@ -69,29 +89,25 @@ class OwnNodes:
         self._nodes.setdefault(path, OwnNode(owner))
 
     def give(self, grant: GrantBase) -> None:
-        """Note that the grant's nodes are held by it."""
+        """Note that the grant's nodes are held by it; a kept one was held by another before."""
         for path in grant._paths:
             own = self._nodes.get(path)
-            if own is not None:
-                self._unwatched[path] = None
-                own.grant = grant
+            if own is None:
+                continue
+            if own.grant is None:
+                self.unwatched[path] = None
+            else:
+                self._grants.discard(own.grant.lock_path, own.grant)
+            own.grant = grant
         self._grants.add(grant.lock_path, grant)
         self._granted[grant.path] = True
         if len(self._granted) > _GRANTED:
             self._granted.popitem(last=False)
 
-    def give_again(self, grant: GrantBase, before: GrantBase) -> None:
-        """Note that a kept node is held by another grant than before."""
-        own = self._nodes.get(grant.path)
-        if own is not None:
-            own.grant = grant
-        self._grants.discard(before.lock_path, before)
-        self._grants.add(grant.lock_path, grant)
-
     def forget(self, paths: Iterable[str]) -> None:
         """Take these nodes out, and the grants on them."""
         for path in paths:
-            self._unwatched.pop(path, None)
+            self.unwatched.pop(path, None)
             own = self._nodes.get(path)
             if own is not None and own.grant is not None:
                 self._grants.discard(own.grant.lock_path, own.grant)
@@ -117,10 +133,6 @@ class OwnNodes:
         """Return the paths of the nodes with a grant."""
         return [path for path, own in self._nodes.items() if own.grant is not None]
 
-    def unwatched(self) -> list[str]:
-        """Return the paths of the nodes with a grant whose watches are to be placed."""
-        return list(self._unwatched)
-
     def grants(self) -> list[GrantBase]:
         """Return all grants."""
         return list(self._grants)
@@ -136,20 +148,49 @@ class OwnNodes:
             self._nodes[path] = self._nodes.pop(path)
         return path
 
-    def watch(self, path: str, own: OwnNode) -> None:
-        """Note that all that its grant watches is watched."""
-        own.watched = True
-        self._unwatched.pop(path, None)
+    def place_watches(self) -> None:
+        """Have the watches placed that are missing."""
+        self.to_place = deque(self.unwatched)
+
+    def next_watches(self) -> Placing | None:
+        """Return the next watches to send; ``None``: there are none, or enough are under way."""
+        while self.to_place and self._bytes < _UNDER_WAY:
+            path = self.to_place.popleft()
+            own = self._nodes.get(path)
+            if own is None or own.grant is None or own.watched or own.placing:
+                continue
+            own.placing, own.fired = True, False
+            beside = () if own.grant._terms.asked_by is None else (Watch(own.grant.lock_path),)
+            watches = (Watch(path), *beside)
+            size = len(own.grant.identity) + own.size
+            size += sum(_WATCH_BYTES + 2 * len(watch.path) for watch in watches)
+            self._bytes += size
+            return Placing(path, own, watches, size)
+        return None
+
+    def placed(self, placing: Placing, results: tuple[Any, ...]) -> bool:
+        """Note the answers; return whether the node is still one of this session."""
+        path, own, _, size = placing
+        found = [each for each in results if isinstance(each, Node)]
+        self._bytes -= size
+        own.placing = False
+        own.size = sum(len(node.data) for node in found)
+        present = self._nodes.get(path) is own
+        # One that fired before the last answer came may have fired after its own answer.
+        if present and len(found) == len(results) and not own.fired:
+            own.watched = True
+            self.unwatched.pop(path, None)
+        return present
 
     def fire(self, path: str, own: OwnNode) -> None:
         """Note that one of its watches has fired."""
         if own.grant is not None:
-            self._unwatched[path] = None
+            self.unwatched[path] = None
         own.watched, own.fired = False, True
 
     def unwatch(self) -> None:
         """Note that all watches are lost."""
-        self._unwatched.update(dict.fromkeys(self.held()))
+        self.unwatched.update(dict.fromkeys(self.held()))
         for own in self._nodes.values():
             own.watched = own.placing = False
 
@@ -158,3 +199,14 @@ class OwnNodes:
         for own in self._nodes.values():
             if own.grant is not None:
                 own.grant._forget_waiters()
+
+
+def asked_of(grant: GrantBase, results: tuple[Any, ...]) -> str | None:
+    """Return the request to release that was read for a grant, if there is one."""
+    node, *beside = results
+    asked = nodedata.parse(node.data).asked if isinstance(node, Node) else None
+    asked_by = grant._terms.asked_by
+    for each in beside:
+        if asked_by is not None and isinstance(each, Node):
+            asked = asked_by(each.data) or asked
+    return asked

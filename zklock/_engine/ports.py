@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
+from zklock._engine.future import Future
 from zklock._recipes.effects import Batch, Claim, Recipe
 
+T = TypeVar("T")
 
-class Answer(Protocol):
-    """An answer of ZooKeeper's that will come."""
-
-    def when_done(self, call: Callable[[], object]) -> None:
-        """Call when the answer comes, on the thread that brings it; at once if it is there."""
-
-    def look(self) -> bool:
-        """Return whether the answer is there, or comes at once; do not sleep."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for at most ``timeout`` seconds; return whether the answer has come."""
-
-    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
-        """Return how long to wait natively; ``wake()`` is called at the end of any other wait."""
-
-    def result(self) -> Any:
-        """Return the answer; raise it if it is an error."""
+Answer: TypeAlias = Future[Any]
+"""An answer of ZooKeeper's that will come."""
 
 
-class Pending(Answer, Protocol):
-    """What was asked, or is about to be; see ``Attempt``."""
+class Pending(Future[T]):
+    """What was asked, or is about to be: an attempt, or an acquire of a kept lock."""
 
-    def start(self, *, awaited: bool = False) -> Answer:
+    # What few have takes no memory in the others.
+    # For telemetry, by the host's clock: when it began, when it was heard that what its last
+    # wait was for was gone, and whether a grant was told.
+    began: float | None = None
+    heard: float | None = None
+    told = False
+    made: tuple[Any, ...] = ()  # grants that the host has made for it
+    # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
+    _decided: Any = None
+
+    def start(self, *, awaited: bool = False) -> Self:
         """Begin; return without waiting. ``awaited``: this thread is about to wait."""
+        raise NotImplementedError
 
     def cancel(self, error: BaseException | None = None) -> bool:
         """Withdraw, unless it is too late; return whether this call did it."""
+        raise NotImplementedError
 
 
 class Transport(Protocol):
@@ -91,7 +90,7 @@ class SessionPort(Transport, Protocol):
     def check_usable(self) -> None:
         """Raise if ZooKeeper cannot be asked."""
 
-    def attempt(self, what: Recipe[Any]) -> Pending:
+    def attempt(self, what: Recipe[Any]) -> Pending[Any]:
         """Return an attempt at a recipe; it is not started yet."""
 
     # For attempts.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zklock._engine.ports import Answer, Pending, SessionPort
 from zklock._recipes import queries
@@ -25,16 +25,12 @@ A = TypeVar("A", bound=Answer)
 class Front(ABC):
     """How a front waits."""
 
-    def in_line(self) -> Awaitable[object] | None:
-        """Return what to wait for before a start, so that others have their turn; or ``None``."""
-        return None
-
     @abstractmethod
     def hears(self) -> bool:
         """Whether this thread may hear the answers to what it sends next; then ``finished()``."""
 
     @abstractmethod
-    def begin(self, attempt: Pending) -> None:
+    def begin(self, attempt: Pending[Any]) -> None:
         """Start an attempt, now or soon; what follows is ``finished(attempt)``."""
 
     @abstractmethod

@@ -35,15 +35,15 @@ from typing import Any
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.deferred import Deferred
+from zklock._engine.future import Once
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.heartbeat import HUNG, LATE, DueHeartbeat, Heartbeat
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
-from zklock._engine.nodes import OwnNode, OwnNodes
+from zklock._engine.nodes import OwnNodes, Placing, asked_of
 from zklock._engine.ports import Answer
-from zklock._engine.runtime import Runtime, Thread
-from zklock._engine.watches import HeldWatches, Watchers, asked_of
+from zklock._engine.runtime import Runtime
+from zklock._engine.watches import Watchers
 from zklock._ground.copy_error import copy_error
-from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.not_copyable import NotCopyable
@@ -60,21 +60,19 @@ from zklock._recipes.effects import (
     Check,
     Claim,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    DeleteIf,
-    Depart,
     Exists,
     Failed,
     Failure,
     Node,
     Recipe,
     Sync,
+    Transaction,
 )
 from zklock._telemetry import emit, subscriptions
 from zklock._telemetry.events import (
     Connected,
+    Event,
     HeartbeatAnswered,
     HeartbeatLate,
     HeartbeatSent,
@@ -109,9 +107,7 @@ it what the follower has not delivered. The leader itself may be silent for as l
 session timeout that a server grants by default is two ticks.
 """
 
-# Made once: `A | B` makes an object whenever it is evaluated.
-_FINDS = (Create, CreateAll, Exists)
-_LEAVES = (Delete, DeleteAll, DeleteIf, Depart)
+_FINDS = (Create, Exists)  # made once: `A | B` makes an object at each evaluation
 
 
 class Session(NotCopyable, WireObserver):
@@ -126,9 +122,11 @@ class Session(NotCopyable, WireObserver):
         self.settings = settings
         self._make_guard()
         self._runtime = runtime = runtime or Runtime()
-        self._clock = runtime.clock
-        self._worker = runtime.thread("zklock-session", self._turn)
-        self.post = self._worker.post
+        self._clock = self.now = runtime.clock  # seconds; the lease runs on this clock
+        self.on_real_clock = runtime.on_real_clock  # whether other processes have the same clock
+        self.limit, self.thread = runtime.limit, runtime.thread
+        self._worker = worker = runtime.thread("zklock-session", self._turn)
+        self.post, self.later, self.pause = worker.post, worker.later, worker.after
         self._executor = runtime.callers()
         self._store = runtime.store(
             client,
@@ -136,6 +134,7 @@ class Session(NotCopyable, WireObserver):
             lambda owner: owner == self._id,
             self.guard,
         )
+        self.hear = self._store.hear
         self._handler = client.handler if isinstance(client.handler, Handler) else None
         self._wire: tuple[float, float] | None = None  # handshake sent at, negotiated timeout
         self._id: int | None = None
@@ -143,26 +142,19 @@ class Session(NotCopyable, WireObserver):
         self._heartbeat = Heartbeat()
         self._nodes = OwnNodes()
         self._watchers = Watchers()
-        self._held_watches = HeldWatches(
-            self._nodes, lambda: self.guard, self._store.send_batch, self._read
-        )
-        self._deferred = Deferred()
+        self.deferred = Deferred()
         self.places: dict[Hashable, Any] = {}  # of kept locks; see ``keep``
         self._attempts: dict[Attempt[Any], None] = {}
         self._parked: dict[Attempt[Any], None] = {}
-        self._resuming = False  # some go on, and others after the answer that is under way
+        self._resuming = False  # some go on, and others when a heartbeat is answered
         self._awaiting_lease: dict[Attempt[Any], str] = {}  # to the node that each claims
-        self._abandoned_creates: dict[
-            str, list[str]
-        ] = {}  # by path: those that nobody looks for yet
+        # By path: those that nobody looks for yet.
+        self._abandoned_creates: dict[str, list[str]] = {}
         # Whether heartbeats can work: they need read permission on the session's own nodes.
         self._readable = not client.default_acl
         self._epochs = emit.Epochs()
         self._late = False  # the lease is over, and the losses are not all noted
         self._proved_at = -math.inf  # when the newest answered proof was sent
-        self._proof_sent = -math.inf  # the newest heartbeat that is one
-        self._touched_at = -math.inf  # the newest heartbeat that is none, although there are nodes
-        self._near_head_at = -math.inf  # a grant waits for a proof that was sent then or later
         self._forked = False
         self._idle = True  # the worker sleeps until it is woken
         self._turned_at = -math.inf
@@ -189,23 +181,6 @@ class Session(NotCopyable, WireObserver):
         self._has_guard: Callable[[], bool] = owned_by_me(self.guard)
 
     # For locks.
-
-    def now(self) -> float:
-        """Return the time, in seconds of the clock that the lease runs on."""
-        return self._clock()
-
-    @property
-    def on_real_clock(self) -> bool:
-        """Whether other processes have the same clock."""
-        return self._runtime.on_real_clock
-
-    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
-        """Return how long to wait natively; see ``runtime.Limit``."""
-        return self._runtime.limit(seconds, wake)
-
-    def thread(self, name: str, turn: Callable[[], float | None]) -> Thread:
-        """Return another thread with timed work on the same clock."""
-        return self._runtime.thread(name, turn)
 
     @property
     def timeout(self) -> float:
@@ -265,7 +240,7 @@ class Session(NotCopyable, WireObserver):
         if self._forked:
             with self.guard:
                 self._lose(self._nodes, LossReason.FORKED)
-            self._deferred.run()
+            self.deferred.run()
             return 0.0
         left = self._lease.end - self._clock()
         if left > 0 and not self._late:
@@ -276,7 +251,7 @@ class Session(NotCopyable, WireObserver):
         else:
             with self.guard:
                 self._lapse()
-            self._deferred.run()
+            self.deferred.run()
         return 0.0
 
     @property
@@ -333,7 +308,7 @@ class Session(NotCopyable, WireObserver):
         else:
             with self.guard:
                 self._lose(grant._paths, LossReason.NODE_DELETED)
-            self._deferred.run()
+            self.deferred.run()
 
     # For attempts.
 
@@ -352,28 +327,30 @@ class Session(NotCopyable, WireObserver):
     def enter(self, attempt: Attempt[Any]) -> None:
         """Report lost sessions and connections to the attempt, until it leaves.
 
-        Raises ``ZkLockError`` if a grant is asked for and its threads cannot be started: the thread
-        that proves the lease, and the threads that call lost callbacks.
+        Raises ``ZkLockError`` if a grant is asked for and its threads cannot be started.
         """
         with self.guard:
             self._attempts[attempt] = None
             self._used_at = self._clock()
             idle = self._idle
-        terms = attempt.terms
-        if terms is not None:
-            try:
-                self._worker.ready()
-                if not terms.grant._AWAITS:
-                    self._executor.ready()
-            except RuntimeError as error:
-                raise ZkLockError(
-                    f"{terms.lock_path}: cannot acquire: no threads can be started to watch the "
-                    f"grant ({error}): raise the limit of processes or memory, or acquire before "
-                    "the interpreter shuts down",
-                    path=terms.lock_path,
-                ) from error
+        if attempt.terms is not None:
+            self.ready(attempt.terms)
         if idle:
             self._worker.wake()
+
+    def ready(self, terms: GrantOptions) -> None:
+        """Start the threads that prove the lease, and that call lost callbacks."""
+        try:
+            self._worker.ready()
+            if not terms.grant._AWAITS:
+                self._executor.ready()
+        except RuntimeError as error:
+            raise ZkLockError(
+                f"{terms.lock_path}: cannot acquire: no threads can be started to watch the "
+                f"grant ({error}): raise the limit of processes or memory, or acquire before "
+                "the interpreter shuts down",
+                path=terms.lock_path,
+            ) from error
 
     def leave(self, attempt: Attempt[Any]) -> None:
         """Forget the attempt."""
@@ -393,12 +370,12 @@ class Session(NotCopyable, WireObserver):
         """Send a batch, and note what each of its requests means for the session.
 
         - A node that it creates, or finds to belong to this session, can then be claimed. What a
-          ``CreateAll`` makes belongs to the present session, if it was the present one when the
+          transaction makes belongs to the present session, if it was the present one when the
           request was sent, too: ids are not used again, and a connection, which belongs to one
           session, answers what was asked on it.
-        - A node that is leaving (``Delete``, ``DeleteAll``, ``DeleteIf``, ``Depart``) cannot be
-          claimed any more. If the node is granted, the lock is being broken: the deletion itself
-          ends the grant, and so do the deletions of a ``HandOver``, which may be refused.
+        - A node that is leaving cannot be claimed any more. If the node is granted, the lock is
+          being broken: the deletion itself ends the grant. So do the deletions of a transaction
+          that checks something first: it may be refused, and the nodes stay.
         - An answered create proves that the session was alive.
         """
         self._send(batch, done, self._store.send_batch)
@@ -406,10 +383,6 @@ class Session(NotCopyable, WireObserver):
     def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
         """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
         self._send(batch, done, self._store.send_awaited)
-
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        """Wait for answers to a batch, at most so long; ``False`` at once if others hear them."""
-        return self._store.hear(batch, seconds)
 
     def _send(
         self,
@@ -419,10 +392,11 @@ class Session(NotCopyable, WireObserver):
     ) -> None:
         found: list[int] = []
         for at, request in enumerate(batch):
-            if isinstance(request, _FINDS):
+            whole = request.operations if isinstance(request, Transaction) else (request,)
+            if isinstance(whole[0], _FINDS):
                 found.append(at)
-            elif isinstance(request, _LEAVES):
-                leaving = request.paths if isinstance(request, DeleteAll) else (request.path,)
+            elif isinstance(whole[0], Delete):
+                leaving = [it.path for it in whole if isinstance(it, Delete)]
                 with self.guard:
                     self._nodes.leave(leaving)
         if not found:
@@ -442,7 +416,7 @@ class Session(NotCopyable, WireObserver):
                         mine = self._id
                         self._nodes.add(node.path, mine if mine == node.owner else node.owner)
                         self._lease.touched(sent, self._clock())
-                elif isinstance(batch[at], CreateAll) and not isinstance(node, Failed):
+                elif isinstance(node, tuple):  # a transaction's
                     with self.guard:
                         if session_id is not None and self._id == session_id:
                             for path in node:
@@ -466,10 +440,6 @@ class Session(NotCopyable, WireObserver):
         with self.guard:
             self._watchers.far_from_head(attempt, own)
 
-    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
-        """Call ``done()`` after ``seconds``; return a function that cancels the call."""
-        return self._worker.after(seconds, done)
-
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         """Return a grant if the lease is live, with some time left; else call back when it is.
 
@@ -479,13 +449,13 @@ class Session(NotCopyable, WireObserver):
         assert terms is not None
         paths = (*(path for path, _ in claim.others), claim.path)
         with self.guard:
-            self._near_head(attempt, self._clock())
-            if self._may_grant(paths):
+            self._watchers.near_head(attempt)
+            if self.may_grant(paths):
                 if not attempt.accept():
                     return None
                 if terms.place is not None:
                     return terms.place.granted(claim)
-                return self._give(attempt, claim, terms)
+                return self.give(claim, terms, attempt)
             self._awaiting_lease[attempt] = claim.path
             self._heartbeat.soon()
         self._worker.wake()
@@ -499,50 +469,33 @@ class Session(NotCopyable, WireObserver):
         Who claims several at once has never rested: it does not wait for anybody.
         """
         with self.guard:
-            if not self._may_grant(claim.path for claim in claims) or not attempt.accept():
+            if not self.may_grant(claim.path for claim in claims) or not attempt.accept():
                 return None
             return tuple(
-                self._give(attempt, claim, terms)
+                self.give(claim, terms, attempt)
                 for claim, terms in zip(claims, attempt.joint, strict=False)
             )
 
-    def _give(self, attempt: Attempt[Any], claim: Claim, terms: GrantOptions) -> GrantBase:
-        """Make a grant; the caller has the guard."""
+    def give(
+        self, claim: Claim, terms: GrantOptions, asked: Any = None, kept: Any = None
+    ) -> GrantBase:
+        """Make a grant, for what has asked for it, on what was kept; the caller has the guard."""
         grant = terms.grant(self, claim=claim, session_id=self._id or 0, terms=terms)
-        attempt.made = (*attempt.made, grant)
+        if kept is not None:
+            kept.use(grant)
         self._nodes.give(grant)
-        if subscriptions.hooks:
-            emit.granted(attempt, grant, self._epochs, self._clock())
+        if asked is not None:
+            asked.made = (*asked.made, grant)
+            if subscriptions.hooks:
+                emit.granted(asked, grant, self._epochs, self._clock())
         return grant
 
-    def _may_grant(self, paths: Iterable[str]) -> bool:
+    def may_grant(self, paths: Iterable[str]) -> bool:
+        """Whether nodes of this session are there, and enough lease is left. With the guard."""
         for own in map(self._nodes.get, paths):
             if own is None or own.owner != self._id:
                 return False
         return self._live() and self._readable
-
-    # For kept locks; the caller has the guard.
-
-    @property
-    def session_id(self) -> int:
-        """The present session."""
-        return self._id or 0
-
-    def may_grant(self, path: str) -> bool:
-        """Whether the node is there, of the present session, and enough lease is left."""
-        return self._may_grant((path,))
-
-    def give(self, grant: GrantBase) -> None:
-        """Note the first grant on a node."""
-        self._nodes.give(grant)
-
-    def give_again(self, grant: GrantBase, before: GrantBase) -> None:
-        """Note another grant on a node that was kept."""
-        self._nodes.give_again(grant, before)
-
-    def tell_granted(self, asked: Any, grant: GrantBase) -> None:
-        """Tell telemetry of a grant."""
-        emit.granted(asked, grant, self._epochs, self._clock())
 
     def forget(self, path: str) -> None:
         """Forget a node that is about to be deleted."""
@@ -563,7 +516,8 @@ class Session(NotCopyable, WireObserver):
 
     def delete_orphan(self, node: str) -> None:
         """Delete a node that nobody uses."""
-        self.later(lambda: self._delete(node))
+        path = node.rpartition("/")[0]
+        self.later(partial(self._run, partial(steps.delete, path, node)))
 
     def abandon_create(self, path: str, uuid: str) -> None:
         """Delete the contender with this name, should it be made later; see ``AbandonCreate``."""
@@ -589,10 +543,6 @@ class Session(NotCopyable, WireObserver):
     def _lateness(self) -> float:
         return max(LATENESS, LATE_TIMEOUTS * self.timeout)
 
-    def later(self, job: Callable[[], object]) -> None:
-        """Run the job soon, on the session's own thread."""
-        self._worker.later(job)
-
     # From kazoo, on its threads. The wire (handler.WireObserver) reports before the state does.
 
     def at_stake(self) -> bool:
@@ -615,7 +565,7 @@ class Session(NotCopyable, WireObserver):
             before = self.timeout
             self._lease.negotiated(timeout)
             self._lapse()
-        self._deferred.run()
+        self.deferred.run()
         if timeout < before and self._id is not None:
             log.warning(
                 "ZooKeeper shortened the session timeout from %g to %g s",
@@ -647,8 +597,10 @@ class Session(NotCopyable, WireObserver):
         with self.guard:
             self._lose(self._nodes.held(), reason)
             ended, self._id = self._id, None  # no grant is given any more
-        self._deferred.run()
-        self._say_ended(ended, reason)
+        self.deferred.run()
+        if subscriptions.hooks and ended is not None:
+            now = self._clock()
+            subscriptions.emit(SessionEnded(at=now, session_id=ended, reason=reason))
 
     def _on_state(self, state: str) -> None:
         match states.told(self.client, state):
@@ -678,10 +630,11 @@ class Session(NotCopyable, WireObserver):
                 self._lease.connected(self._wire[0])
             self._heartbeat.forget()
             self._heartbeat.soon()
+        self._tell(Connected, timeout=self.timeout)
+
+    def _tell(self, event: Callable[..., Event], **what: Any) -> None:
         if subscriptions.hooks:
-            now = self._clock()
-            subscriptions.emit(Connected(at=now, session_id=session_id, timeout=self.timeout))
-        self._worker.wake()
+            subscriptions.emit(event(at=self._clock(), session_id=self._id or 0, **what))
 
     def _new_lease(self) -> Lease:
         fraction = self.settings.fraction
@@ -700,7 +653,7 @@ class Session(NotCopyable, WireObserver):
             if self._handler is None and self.settings.session_timeout is None:
                 self._lease.ends_now()
             self._lapse()  # a grant that is over by now is lost, not suspended
-        self._deferred.run()
+        self.deferred.run()
         if subscriptions.hooks and self._id is not None:
             now = self._clock()
             emit.disconnected(self._id, grants, now, self._lease.end - now)
@@ -718,20 +671,13 @@ class Session(NotCopyable, WireObserver):
             if only_seen and not states.over(self.client):
                 return False
             self._lose(self._nodes, reason)
-            ended, self._id = self._id, None
             self._abandoned_creates.clear()  # they are gone, too: nobody looks for them
             attempts = list(self._attempts)
             final = closed_error(self.client) if reason is LossReason.CLIENT_CLOSED else None
-        self._deferred.run()
-        self._say_ended(ended, reason)
+        self._end_session(reason)
         for attempt in attempts:
             attempt.session_replaced(None if final is None else copy_error(final))
         return True
-
-    def _say_ended(self, session_id: int | None, reason: LossReason) -> None:
-        if subscriptions.hooks and session_id is not None:
-            now = self._clock()
-            subscriptions.emit(SessionEnded(at=now, session_id=session_id, reason=reason))
 
     def _on_event(self, kind: str, path: str | None) -> None:
         if path is None:
@@ -746,10 +692,11 @@ class Session(NotCopyable, WireObserver):
             taken = deleted and own is not None  # what this client deletes, it has forgotten
             awake = False
             heartbeat = None
-            missing = deleted and [each for each in attempts if self._near_head(each, now)]
-            if missing:
+            if deleted and self._may_end_rest(attempts):
                 self._heartbeat.soon()
-                heartbeat = self._take_heartbeat(now, sends=self.connected, proves=True)
+                heartbeat = self._heartbeat.take(
+                    now, self.timeout, sends=self.connected, held=self._nodes.any_held, proves=True
+                )
             if own is not None:
                 self._nodes.fire(path, own)
                 if deleted:
@@ -759,7 +706,7 @@ class Session(NotCopyable, WireObserver):
                     self._heartbeat.soon()  # behind the next heartbeat, the node is read
             if kind == states.CHANGED:
                 awake |= self._beside(path, now)
-        self._deferred.run()
+        self.deferred.run()
         if awake:
             self._worker.wake()
         try:
@@ -768,6 +715,16 @@ class Session(NotCopyable, WireObserver):
         finally:
             for attempt in attempts:
                 attempt.watched(path, deleted, held, taken, now)
+
+    def _may_end_rest(self, attempts: Iterable[Attempt[Any]]) -> bool:
+        """Note that their turns may have come; return whether a proof for them is to be sent.
+
+        The caller has the guard.
+        """
+        for attempt in attempts:
+            self._watchers.near_head(attempt)
+        rested = max(self._heartbeat.proof_sent, self._proved_at) < self._heartbeat.rested_at
+        return rested and any(attempt.terms is not None for attempt in attempts)
 
     def _beside(self, path: str, now: float) -> bool:
         """Have the data of a lock's path read anew for the grants that watch them.
@@ -789,62 +746,35 @@ class Session(NotCopyable, WireObserver):
     # The lease.
 
     def _live(self) -> bool:
-        """Whether enough lease is left for two heartbeats, so that a grant can last."""
-        if self._late or self._proved_at < self._near_head_at:
+        """Whether enough lease is left for two heartbeats, so that a grant can last.
+
+        After a rest, it takes a proof. So a grant is no nearer to its loss for having been waited
+        for in rest.
+        """
+        if self._late or self._proved_at < self._heartbeat.rested_at:
             return False
         return self._lease.end - self._clock() >= 2 * self.timeout / HEARTBEATS
 
-    def _near_head(self, attempt: Attempt[Any], now: float) -> bool:
-        """Have the session rest no more: a turn may have come. The caller has the guard.
-
-        The grant then waits for a proof that is as new as those of a session that does not rest. So
-        a grant is no nearer to its loss for having been waited for in rest. Return whether no such
-        proof has been sent.
-        """
-        newest = max(self._proof_sent, self._proved_at)
-        if self._watchers.near_head(attempt):
-            missing = now - newest > self.timeout / HEARTBEATS
-            self._near_head_at = now if missing else newest
-            return missing
-        if attempt.terms is not None and self._touched_at > newest:  # its look has ended its rest
-            self._near_head_at = now
-            return True
-        return False
-
     def _proved(self, sent: float) -> None:
-        waiting: dict[Attempt[Any], str] = {}
         with self.guard:
             self._lapse()  # a late proof does not revive a lease
             self._proved_at = max(self._proved_at, sent)
             before = self._lease.end
             self._lease.proved(sent)
-            if self._awaiting_lease and self._live() and self._readable:
-                if (
-                    may_be_interrupted()
-                ):  # here they could be interrupted, which are not the caller's
-                    for attempt in tuple(self._awaiting_lease):
-                        self._deferred.add(partial(self.later, attempt.lease_live))
-                        self._awaiting_lease.pop(attempt, None)
-                else:
-                    waiting, self._awaiting_lease = self._awaiting_lease, {}
-        self._deferred.run()
+            awaited = self._awaiting_lease and self._live()
+        self.deferred.run()
         if subscriptions.hooks:
-            self._say_proof(sent, before)
-        for attempt in waiting:
-            attempt.lease_live()
-
-    def _say_proof(self, sent: float, before: float) -> None:
-        now = self._clock()
-        proof = Proof(
-            at=now,
-            session_id=self._id or 0,
-            age=now - sent,
-            margin=max(0.0, before - now),
-            lease=max(0.0, self._lease.end - now),
-            timeout=self.timeout,
-            held=self._nodes.any_held,
-        )
-        subscriptions.emit(proof)
+            now = self._clock()
+            self._tell(
+                Proof,
+                age=now - sent,
+                margin=max(0.0, before - now),
+                lease=max(0.0, self._lease.end - now),
+                timeout=self.timeout,
+                held=self._nodes.any_held,
+            )
+        if awaited:
+            self._worker.wake()
 
     def _lapse(self) -> None:
         """Lose every grant if the lease is over; the caller has the guard."""
@@ -862,54 +792,33 @@ class Session(NotCopyable, WireObserver):
         """
         losses: list[Loss] = []
         try:
-            self._lose_each(paths, reason, losses)
+            for path in paths:
+                self._lose_one(path, reason, losses)
         finally:
-            self._warn(losses)
+            if losses:
+                self.deferred.add(Once(partial(_warn, losses)))
 
-    def _lose_each(self, paths: Iterable[str], reason: LossReason, losses: list[Loss]) -> None:
-        """Do the work of ``_lose()``, and note each loss in the list."""
-        noticed, lease_end = self._clock(), self._lease.end
-        for path in paths:
-            own = self._nodes.get(path)
-            grant = own.grant if own is not None else None
-            if grant is None:
-                self._nodes.forget([path])
-                continue
-            grant._note_loss(reason, noticed=noticed, lease_end=lease_end)
-            if grant._loss is not None:  # by this call, or before it by the grant itself
-                losses.append(grant._loss)
-            self._deferred.add(grant._tell_loss)
-            if grant._place is not None:
-                self._deferred.add(partial(grant._place.lose, grant))
-            if subscriptions.hooks:
-                self._deferred.add(partial(emit.lost, grant))
-            # The session may live on, and keep the nodes. A grant on several nodes is lost if one
-            # of them is gone: the others must be deleted.
-            several = reason is LossReason.NODE_DELETED and len(grant._paths) > 1
-            if reason is LossReason.LEASE_LAPSED or several:
-                for each in grant._paths:
-                    self._deferred.add(partial(self.delete_orphan, each))
-            self._nodes.forget(grant._paths)
-
-    def _warn(self, losses: list[Loss]) -> None:
-        """Have one line logged for all grants that were lost together."""
-        if not losses:
+    def _lose_one(self, path: str, reason: LossReason, losses: list[Loss]) -> None:
+        own = self._nodes.get(path)
+        grant = own.grant if own is not None else None
+        if grant is None:
+            self._nodes.forget([path])
             return
-        first = losses[0]
-        if len(losses) == 1:
-            self._deferred.warn("%s", first, extra=log_fields(first.grant, reason=first.reason))
-            return
-        named = sorted(f"{it.grant.lock_path} (token {it.grant.token})" for it in losses)
-        if len(named) > _NAMED:
-            named[_NAMED:] = [f"and {len(named) - _NAMED} more"]
-        self._deferred.warn(
-            "%d locks of one session lost at %s: %s; stop the guarded work and acquire again: %s",
-            len(losses),
-            first._since,
-            first.reason.value,
-            ", ".join(named),
-            extra=log_fields(session_id=first.grant.session_id, reason=first.reason),
-        )
+        grant._note_loss(reason, noticed=self._clock(), lease_end=self._lease.end)
+        if grant._loss is not None:  # by this call, or before it by the grant itself
+            losses.append(grant._loss)
+        self.deferred.add(grant._tell_loss)
+        if grant._place is not None:
+            self.deferred.add(partial(grant._place.lose, grant))
+        if subscriptions.hooks:
+            self.deferred.add(partial(emit.lost, grant))
+        # The session may live on, and keep the nodes. A grant on several nodes is lost if one of
+        # them is gone: the others must be deleted.
+        several = reason is LossReason.NODE_DELETED and len(grant._paths) > 1
+        if reason is LossReason.LEASE_LAPSED or several:
+            for each in grant._paths:
+                self.deferred.add(partial(self.delete_orphan, each))
+        self._nodes.forget(grant._paths)
 
     # The session's own thread.
 
@@ -920,19 +829,18 @@ class Session(NotCopyable, WireObserver):
         with self.guard:
             self._lapse()
             parked = self._take_parked() if connected and not self._resuming else []
-            # A heartbeat does not help a claim whose node is gone: its attempt must look again.
-            waiting = self._awaiting_lease.items()
-            orphans = [attempt for attempt, node in waiting if node not in self._nodes]
-            for attempt in orphans:
-                del self._awaiting_lease[attempt]
+            if parked and self._parked:  # the others go on behind the next heartbeat
+                self._resuming = True
+                self._heartbeat.soon()
+            claims = self._take_claims()
             timeout = self.timeout
             late = self._heartbeat.falls_behind(now, timeout)
             hung = self._heartbeat.hung(now, timeout)
             if hung:
                 self._heartbeat.forget()
-        self._deferred.run()
+        self.deferred.run()
         if late:
-            self._say_late(now, timeout)
+            self._say_late(timeout)
         if hung and self._handler is not None:
             log.warning(
                 "no answer to a heartbeat for %.3g s: trying another server",
@@ -940,13 +848,17 @@ class Session(NotCopyable, WireObserver):
                 extra=self._fields(),
             )
             self._handler.drop()
-        self._resume(parked)
-        for attempt in orphans:
+        for attempt in parked:
+            attempt.resume()
+        for attempt in claims:
             attempt.lease_live()
-        if states.over(self.client) and self._end():
-            return None
+        if states.over(self.client):
+            self._idle = True  # who enters from now on wakes this thread
+            if self._on_gone(LossReason.CLIENT_CLOSED, only_seen=True):
+                self._executor.end()
+                return None
         with self.guard:
-            used = self._nodes or self._deferred or now - self._used_at <= self.timeout
+            used = self._nodes or self.deferred or now - self._used_at <= self.timeout
             self._idle = not used
             if self._idle and not self._attempts:
                 # If a client has lost its session already, kazoo does not report that it is closed.
@@ -954,10 +866,13 @@ class Session(NotCopyable, WireObserver):
                 if not connected:
                     self._executor.end()
                 return math.inf if connected else None
-            sends = connected and not hung
-            proves = bool(self._nodes) and not self._nodes.within(self._watchers.far)
-            heartbeat = self._take_heartbeat(now, sends=sends, proves=proves)
-            due = self._heartbeat.due(now, timeout, held=self._nodes.any_held)
+            sends, held = connected and not hung, self._nodes.any_held
+            rests = self._nodes.within(self._watchers.far)
+            proves = bool(self._nodes) and not rests
+            heartbeat = self._heartbeat.take(
+                now, timeout, sends=sends, held=held, proves=proves, rests=rests
+            )
+            due = self._heartbeat.due(now, timeout, held=held)
             if self._lease.end > now:
                 due = min(due, self._lease.end)
             passed = min(now - self._turned_at, timeout)  # it may have slept before they came
@@ -965,8 +880,21 @@ class Session(NotCopyable, WireObserver):
             self._turned_at = now
         if heartbeat is not None:
             self._send_heartbeat(heartbeat, now)
+        self._place_watches()
         _look_again(again)  # behind the heartbeat: a session does not rest while somebody looks
         return due
+
+    def _take_claims(self) -> list[Attempt[Any]]:
+        """Return those that claim again now; the caller has the guard.
+
+        They do so when there is a lease. It does not help a claim whose node is gone: its attempt
+        must look again.
+        """
+        live, waiting = self._live() and self._readable, self._awaiting_lease.items()
+        claims = [attempt for attempt, node in waiting if live or node not in self._nodes]
+        for attempt in claims:
+            del self._awaiting_lease[attempt]
+        return claims
 
     def _take_parked(self) -> list[Attempt[Any]]:
         """Return those that go on now; the caller has the guard."""
@@ -975,37 +903,12 @@ class Session(NotCopyable, WireObserver):
             del self._parked[attempt]
         return parked
 
-    def _resume(self, parked: list[Attempt[Any]]) -> None:
-        for attempt in parked:
-            attempt.resume()
-        if len(parked) == AT_ONCE:  # there may be others
-            self._resuming = True
-            try:
-                self._store.send_batch((Exists("/"),), self._resume_others)
-            except BaseException:
-                self._resuming = False
-                raise
-
-    def _resume_others(self, results: Results) -> None:
-        del results
-        self._resuming = False
-        self._worker.wake()
-
-    def _end(self) -> bool:
-        """End what is there, attempts that came in late among it; return whether it is the end."""
-        self._idle = True
-        ends = self._on_gone(LossReason.CLIENT_CLOSED, only_seen=True)
-        if ends:
-            self._executor.end()
-        return ends
-
     def _fields(self) -> Fields:
         return log_fields(session_id=self._id)
 
-    def _say_late(self, now: float, timeout: float) -> None:
+    def _say_late(self, timeout: float) -> None:
         limit = LATE * timeout
-        if subscriptions.hooks:
-            subscriptions.emit(HeartbeatLate(at=now, session_id=self._id or 0, limit=limit))
+        self._tell(HeartbeatLate, limit=limit)
         log.warning(
             "no answer to a heartbeat for %.3g s: locks can be lost if an answer takes longer "
             "than %.3g s; reduce the load of the servers, or use a session timeout above %g s",
@@ -1015,29 +918,48 @@ class Session(NotCopyable, WireObserver):
             extra=self._fields(),
         )
 
-    def _take_heartbeat(self, now: float, *, sends: bool, proves: bool) -> DueHeartbeat | None:
-        """Return a heartbeat to send now, or ``None``; the caller has the guard."""
-        held = self._nodes.any_held
-        heartbeat = self._heartbeat.take(now, self.timeout, sends=sends, held=held, proves=proves)
-        if heartbeat is not None and heartbeat.proves:
-            self._proof_sent = now
-        elif heartbeat is not None and self._nodes and not proves:
-            self._touched_at = now
-        return heartbeat
-
     def _send_heartbeat(self, heartbeat: DueHeartbeat, now: float) -> None:
         """Send a heartbeat: a proof that the session was alive when it was sent, or a touch."""
         number, proves = heartbeat
         with self.guard:
             claimed = (node for node in self._awaiting_lease.values() if node in self._nodes)
             some = self._nodes.take_turns(next(claimed, None))
-        if subscriptions.hooks:
-            subscriptions.emit(HeartbeatSent(at=now, session_id=self._id or 0))
+        self._tell(HeartbeatSent)
         request: Check | Exists | Sync = Sync("/")
         if some is not None and (proves or number % 2):
             request = Check(some) if proves else Exists(some)
         self._store.send_batch((request,), partial(self._on_heartbeat, number, now, request))
-        self._held_watches.place()
+        with self.guard:
+            self._nodes.place_watches()
+        self._place_watches()
+
+    def _place_watches(self) -> None:
+        while (placing := self._next_watches()) is not None:
+            self._store.send_batch(placing.watches, partial(self._watched, placing))
+
+    def _next_watches(self) -> Placing | None:
+        with self.guard:
+            return self._nodes.next_watches()
+
+    def _watched(self, placing: Placing, results: Results) -> None:
+        """Note what was read for a grant, or that its node is gone."""
+        path, own, _, _ = placing
+        with self.guard:
+            present = self._nodes.placed(placing, results)
+            more = bool(self._nodes.to_place)
+            grant = own.grant if present else None
+            if present and steps.is_(results[0], Failure.MISSING):
+                self._lose([path], LossReason.NODE_DELETED)
+        self.deferred.run()
+        if grant is not None:
+            if grant._terms.asked_by is not None:
+                own.read_at = self._clock()
+            if (asked := asked_of(grant, results)) is not None:
+                grant._release_requested(asked)
+                if grant._place is not None:
+                    grant._place.ask(grant)
+        if more:
+            self._worker.wake()  # which sends the next ones
 
     def _on_heartbeat(
         self, number: int, sent: float, request: Check | Exists | Sync, results: Results
@@ -1048,6 +970,7 @@ class Session(NotCopyable, WireObserver):
         proves = failed is None and isinstance(request, Check)
         some = None if isinstance(request, Sync) else request.path
         with self.guard:
+            self._resuming = False
             self._heartbeat.answered(number, self._clock(), self.timeout)
             if failed is None:
                 self._lease.touched(sent, self._clock())
@@ -1060,14 +983,13 @@ class Session(NotCopyable, WireObserver):
                 refused = [attempt for attempt, node in waiting if node == some]
                 for attempt in refused:
                     del self._awaiting_lease[attempt]
-        self._deferred.run()
-        if subscriptions.hooks and failed is None:
-            now = self._clock()
-            answered = HeartbeatAnswered(at=now, session_id=self._id or 0, took=now - sent)
-            subscriptions.emit(answered)
-        if proves:
-            self._proved(sent)
+        self.deferred.run()
+        if self._parked:
+            self._worker.wake()
         if failed is None:
+            self._tell(HeartbeatAnswered, took=self._clock() - sent)
+            if proves:
+                self._proved(sent)
             return
         if failed.why is Failure.DENIED:
             log.error(
@@ -1084,26 +1006,7 @@ class Session(NotCopyable, WireObserver):
         for attempt in refused:
             attempt.refused(copy_error(failed.error))
 
-    def _read(self, path: str, own: OwnNode, results: Results) -> None:
-        """Note what was read for a grant, or that its node is gone."""
-        node, grant = results[0], own.grant
-        if grant is not None and grant._terms.asked_by is not None:
-            own.read_at = self._clock()
-        if grant is not None and (asked := asked_of(grant, results)) is not None:
-            grant._release_requested(asked)
-            if grant._place is not None:
-                grant._place.ask(grant)
-        if steps.is_(node, Failure.MISSING):
-            with self.guard:
-                if self._nodes.get(path) is own:
-                    self._lose([path], LossReason.NODE_DELETED)
-            self._deferred.run()
-
     # Helpers, and the fork.
-
-    def _delete(self, node: str) -> Attempt[None]:
-        path = node.rpartition("/")[0]
-        return self._run(lambda: steps.delete(path, node))
 
     def _run(self, make: Callable[[], Recipe[None]]) -> Attempt[None]:
         return self.attempt(make(), recover=make).start()
@@ -1113,7 +1016,7 @@ class Session(NotCopyable, WireObserver):
         self._forked = True
         self._make_guard()
         self._executor = self._runtime.callers()
-        self._deferred = Deferred()
+        self.deferred = Deferred()
         self._nodes.orphan_waiters()
 
 
@@ -1121,6 +1024,25 @@ def _look_again(attempts: Iterable[Attempt[Any]]) -> None:
     """Have those that wait for events look, and watch anew."""
     for attempt in attempts:
         attempt.watched(None, deleted=False)
+
+
+def _warn(losses: list[Loss]) -> None:
+    """Log one line for all grants that were lost together."""
+    first = losses[0]
+    if len(losses) == 1:
+        log.warning("%s", first, extra=log_fields(first.grant, reason=first.reason))
+        return
+    named = sorted(f"{it.grant.lock_path} (token {it.grant.token})" for it in losses)
+    if len(named) > _NAMED:
+        named[_NAMED:] = [f"and {len(named) - _NAMED} more"]
+    log.warning(
+        "%d locks of one session lost at %s: %s; stop the guarded work and acquire again: %s",
+        len(losses),
+        first._since,
+        first.reason.value,
+        ", ".join(named),
+        extra=log_fields(session_id=first.grant.session_id, reason=first.reason),
+    )
 
 
 def handler_error() -> WouldDeadlock:

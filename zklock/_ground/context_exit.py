@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from zklock.errors import ZkLockError
@@ -31,20 +31,19 @@ class ContextExit:
     """What is held for a ``with`` body, and given back at its end."""
 
     _BODY: ClassVar[type[Body]]
-
-    def _begin_leaving(self, begun: list[Any]) -> None:
-        """Add to the empty list what ``_abandon`` needs to know of the state before."""
-
-    def _abandon(self, begun: list[Any]) -> None:
-        """Give up what is still held; ``begun`` is empty if nothing has been done. Repeatable."""
-        self._abandon_body()
+    _OUTCOMES: ClassVar[tuple[type[BaseException], ...]] = (ZkLockError,)
+    """What giving back may raise when it is done; a signal handler may raise any other error."""
 
     def _leave_body(self, error: BaseException | None) -> None:
         """Give back what was held, or end it. ``error`` is that of the body."""
         raise NotImplementedError
 
     def _abandon_body(self) -> None:
-        """Give up what is still held: it is not known whether it was given back."""
+        """Give up what is still held, which an interrupt has kept from being given back.
+
+        Repeatable. Once this or ``_leave_body`` has done its last step, nothing may follow at
+        which an interrupt can strike: else it would be given up once more.
+        """
         raise NotImplementedError
 
 
@@ -60,14 +59,13 @@ class Body:
     ``unentered``: returns something until the statement has entered.
     """
 
-    __slots__ = ("_begun", "held", "it", "unentered", "watches")
+    __slots__ = ("held", "it", "unentered", "watches")
 
     def __init__(self, it: ContextExit) -> None:
         self.it = it
         self.held = False
         self.watches: tuple[object, ...] = ()
         self.unentered: Callable[[], object] = _nothing
-        self._begun: list[Any] = []
 
     def leave(
         self,
@@ -77,15 +75,21 @@ class Body:
     ) -> Any:
         """Release, or end. An error of the body is kept; one of its own is raised or noted."""
         if not self.held:  # nobody watches this exit: it was called by hand
-            return _watched_exit(self.it)(kind, error, traceback)
+            return self.held_exit()(kind, error, traceback)
         try:
-            self.it._begin_leaving(self._begun)
             self.it._leave_body(error)
-        except ZkLockError:  # an outcome; a signal handler may raise any other
+        except self.it._OUTCOMES:
             self.watches = ()
             raise
         self.watches = ()
         return None
+
+    def held_exit(self) -> Exit:
+        """Return an exit that gives back what is held already. Keep no other reference to it."""
+        exit: Exit = partial(self.leave)
+        self.watch(exit)
+        self.held = True
+        return exit
 
     def watch(self, exit: Any) -> None:
         """Give up what is held if this exit is dropped while there are ``watches``.
@@ -98,21 +102,11 @@ class Body:
 
     def _dropped(self, exit: object) -> None:
         if self.held and self.unentered() is None:
-            self.it._abandon(self._begun)
+            self.it._abandon_body()
             self.held = False
 
 
 ContextExit._BODY = Body
-
-
-def _new_exit(it: ContextExit) -> Exit:
-    return partial(it._BODY(it).leave)
-
-
-def _body_of(exit: Exit) -> Body:
-    """Return the body that an exit leaves."""
-    body: Body = exit.func.__self__  # type: ignore[attr-defined]
-    return body
 
 
 class Exiting(property):
@@ -129,15 +123,7 @@ class Exiting(property):
         traceback: TracebackType | None,
     ) -> Any:
         """Leave the body of what is held."""
-        return _new_exit(it)(kind, error, traceback)
-
-
-def _watched_exit(it: ContextExit) -> Exit:
-    exit = _new_exit(it)
-    body = _body_of(exit)
-    body.watch(exit)
-    body.held = True
-    return exit
+        return it._BODY(it).leave(kind, error, traceback)
 
 
 # What begins to be held in its __enter__.
@@ -155,7 +141,7 @@ _newest = _Newest()
 
 def look_up(it: ContextExit) -> Exit:
     """Return another exit; the running thread is about to enter."""
-    exit = _new_exit(it)
+    exit: Exit = partial(it._BODY(it).leave)
     _newest.exit = weakref.ref(exit)
     return exit
 
@@ -168,7 +154,7 @@ def entered(it: ContextExit) -> Body:
     newest, _newest.exit = _newest.exit, None
     exit = newest() if newest is not None else None
     if exit is not None:
-        body = _body_of(exit)
+        body: Body = exit.func.__self__  # type: ignore[attr-defined]
         if body.it is it:
             body.watch(exit)
             return body
@@ -194,24 +180,14 @@ class EntersContext(ContextExit):
 # What is held before it is entered.
 
 
-class _Ready:
-    """An ``__enter__`` and an ``__exit__``."""
-
-    __slots__ = ("enter", "exit")
-
-    def __init__(self, enter: Callable[[], Any], exit: Exit) -> None:
-        self.enter = enter
-        self.exit = exit
-
-
 class _ByHand:
     """What is entered, or left, without getting ready: another time, by hand, or when it is over.
 
     It has no ``__set__``, so that what is ready goes before it.
     """
 
-    def __get__(self, it: HeldContext, owner: type) -> _Ready:
-        return _Ready(lambda: it, _new_exit(it))
+    def __get__(self, it: HeldContext, owner: type) -> SimpleNamespace:
+        return SimpleNamespace(enter=lambda: it, exit=partial(it._BODY(it).leave))
 
 
 class _Entering(property):
@@ -220,16 +196,6 @@ class _Entering(property):
     def __call__(self, it: HeldContext) -> HeldContext:
         """Return it."""
         return it
-
-
-def get_ready(it: HeldContext) -> None:
-    """Make an exit ready, before ``it`` is held by whoever may enter it."""
-    mine = it.__dict__
-    if "_ready" not in mine:
-        take_out, exit = partial(mine.pop, "_ready"), _watched_exit(it)
-        # It lives until the call of ``enter`` is over. An exit that is dropped by then is nobody's.
-        _body_of(exit).unentered = weakref.ref(take_out)
-        mine["_ready"] = _Ready(filter(take_out, (it,)).__next__, exit)
 
 
 class HeldContext(ContextExit):
@@ -244,14 +210,23 @@ class HeldContext(ContextExit):
     _ready = _ByHand()
 
     def _get_ready(self) -> None:
-        get_ready(self)
+        """Make an exit ready, before it is held by whoever may enter it."""
+        mine = self.__dict__
+        if "_ready" not in mine:
+            take_out = partial(mine.pop, "_ready")
+            body = self._BODY(self)
+            exit = body.held_exit()
+            # It lives until the call of ``enter`` is over. One that is dropped by then is nobody's.
+            body.unentered = weakref.ref(take_out)
+            enter = filter(take_out, (self,)).__next__
+            mine["_ready"] = SimpleNamespace(body=body, enter=enter, exit=exit)
 
     def _get_unready(self) -> None:
         """Forget the exit. It is over: nothing has to be given back."""
         ready = self.__dict__.get("_ready")
         if ready is not None:
-            _body_of(ready.exit).watches = ()
-        self.__dict__.pop("_ready", None)
+            ready.body.watches = ()
+            self.__dict__.pop("_ready", None)
 
     if TYPE_CHECKING:
 

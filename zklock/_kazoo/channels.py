@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,20 +13,23 @@ from kazoo import exceptions
 from zklock._ground.interrupts import may_be_interrupted
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
+from zklock._kazoo.failures import failed, translate
 from zklock._kazoo.handler import Handler, Inline
 from zklock._kazoo.paths import make_path
-from zklock._kazoo.store import Answers, Asked, Channel, Landing, Store, failed, shielded
+from zklock._kazoo.store import Asked, Channel, Landing, Store, shielded
 from zklock._kazoo.watches import Watch as SetWatch
 from zklock._kazoo.wire_request import WireRequest
 from zklock._recipes.effects import (
     Batch,
+    Check,
     Create,
-    CreateAll,
     Delete,
     Exists,
-    Expect,
+    Failed,
     List,
+    Listing,
     MakePath,
+    Node,
     Read,
     Request,
     Sync,
@@ -42,11 +46,74 @@ OnEvent = Callable[[str, str | None], None]
 _WATCHING = (Watch, WatchList, WatchExists)  # made once: `A | B` makes an object at each evaluation
 
 
+class Answers:
+    """Makes results of what kazoo's calls return; see ``wire``. ``makers`` are by kind of request.
+
+    ``unchroot`` returns a path as this client knows it.
+    """
+
+    def __init__(
+        self, is_mine: Callable[[int], bool], unchroot: Callable[[str], str] = lambda path: path
+    ) -> None:
+        self._is_mine = is_mine
+        self._unchroot = unchroot
+        self.makers: dict[type[Request], Callable[[Any, Any], Any]] = {
+            Create: self._created,
+            List: _listed,
+            Watch: self._read,
+            WatchList: _listed,
+            WatchExists: self._seen,
+            Read: self._read,
+            Exists: self._seen,
+            **dict.fromkeys((Transaction, Check), self._carried_out),
+        }
+
+    def _created(self, request: Create, value: Any) -> Node:
+        path, stat = value
+        return self._node(self._unchroot(path), request.data, stat)
+
+    def _read(self, request: Watch | Read, value: Any) -> Node:
+        return self._node(request.path, *value)
+
+    def _seen(self, request: Exists | WatchExists, value: Any) -> Node | Failed:
+        if value is None:
+            return translate(exceptions.NoNodeError(), request.path)
+        return self._node(request.path, b"", value)
+
+    def _node(self, path: str, data: bytes | None, stat: Any) -> Node:
+        """Return the node; its data are ``None`` if somebody has made it without any."""
+        owner = stat.ephemeralOwner
+        mine, times = self._is_mine(owner), (stat.ctime, stat.mtime)
+        return Node(path, data or b"", owner, mine, stat.version, *times)
+
+    def _carried_out(self, request: Transaction | Check, results: list[Any]) -> Any:
+        refused = _refused(results)
+        if refused is None:
+            return tuple([self._unchroot(it) for it in results if isinstance(it, str)]) or None
+        whole = request.operations if isinstance(request, Transaction) else (request,)
+        operation = whole[results.index(refused)]
+        node = operation.path if isinstance(operation, Write) else None
+        return replace(failed(operation, refused), node=node)
+
+
+def _listed(_: List | WatchList, value: Any) -> Listing:
+    names, stat = value
+    return Listing(names, stat.czxid, stat.cversion, stat.ctime, stat.dataLength)
+
+
+def _refused(results: list[Any]) -> Exception | None:
+    """Return the error for which nothing of a transaction was done; ``None``: all was done."""
+    others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+    errors = (each for each in results if isinstance(each, Exception))
+    return next((error for error in errors if not isinstance(error, others)), None)
+
+
 class KazooChannel:
     """Asks through kazoo's public calls: for clients with another handler than zklock's."""
 
     def __init__(self, client: Kazoo, answers: Answers, on_event: OnEvent) -> None:
         self._answers = answers
+        self.hear: Callable[[Batch, float | None], bool] = lambda batch, seconds: False
         # One callable for all watches: kazoo keeps a set of callables for each path. So waiters
         # that gave up leave nothing behind in the client.
         watcher = Inline(shielded(lambda event: on_event(event.type, event.path)))
@@ -66,7 +133,7 @@ class KazooChannel:
             Sync: lambda it: client.sync_async(it.path),
             Delete: lambda it: client.delete_async(it.path, it.version),
             MakePath: lambda it: make_path(client, it.path),
-            **dict.fromkeys(wire.TRANSACTIONS, partial(_transaction, client)),
+            **dict.fromkeys((Transaction, Check), partial(_transaction, client)),
         }
 
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
@@ -82,10 +149,8 @@ class KazooChannel:
         if answer.exception is not None:
             put(failed(request, answer.exception))
         else:
-            put(self._answers.result(request, answer.value))
-
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        return False
+            make = self._answers.makers.get(type(request))
+            put(None if make is None else make(request, answer.value))
 
 
 class GatewayChannel(KazooChannel):
@@ -97,12 +162,23 @@ class GatewayChannel(KazooChannel):
         super().__init__(client, answers, on_event)
         self._client = client
         self._handler = handler
+        self.hear = handler.hear
         self._told = shielded(on_event)  # one for all watches, as above
 
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
-        if any(body is None for _, body, _ in asked) or not self._handler.write(
-            [self._wire_request(each, landing) for each in asked], landing
-        ):
+        requests = []
+        for request, body, put in asked:
+            if body is None:
+                super().send(asked)
+                return
+            kind = wire.KINDS[type(request)]
+            watch = None
+            if isinstance(request, _WATCHING):
+                path = wire.full_path(request.path, self._client.chroot)
+                watch = SetWatch(kind.opcode, path, (self._told, request.path))
+            heard = partial(self._heard, request, kind.decode, put)
+            requests.append(WireRequest(body, heard, watch, landing))
+        if not self._handler.write(requests, landing):
             super().send(asked)
 
     def _call(self, call: Callable[[Any], Any], request: Request) -> Any:
@@ -111,51 +187,33 @@ class GatewayChannel(KazooChannel):
         finally:
             self._handler.nudge()
 
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        return self._handler.hear(batch, seconds)
-
-    def _wire_request(self, asked: Asked, landing: Landing | None) -> WireRequest:
-        request, body, put = asked
-        watch = None
-        if isinstance(request, _WATCHING):
-            path = wire.full_path(request.path, self._client.chroot)
-            watch = SetWatch(wire.WATCHING[type(request)], path, (self._told, request.path))
-        return WireRequest(body or b"", partial(self._heard, request, put), watch, landing)
-
     def _heard(
-        self, request: Request, put: Callable[[Any], None], code: int | None, body: bytes
+        self,
+        request: Request,
+        decode: Callable[[bytes], Any] | None,
+        put: Callable[[Any], None],
+        code: int | None,
+        body: bytes,
     ) -> None:
         """Take the reply to a request; see ``wire_request.Hear``."""
+        result = None
         if code is None:
-            put(failed(request, exceptions.ConnectionLoss()))
+            result = failed(request, exceptions.ConnectionLoss())
         elif code:
-            put(failed(request, wire.error_of(code)))
-        else:
-            put(self._result(request, body))
-
-    def _result(self, request: Request, body: bytes) -> Any:
-        decode = wire.DECODERS.get(type(request))
-        if decode is None:
-            return None
-        try:
-            value = decode(body)
-            if isinstance(request, Create):
-                path, stat = value
-                value = self._client.unchroot(path), stat
-            elif isinstance(request, CreateAll):
-                value = [
-                    self._client.unchroot(each) if isinstance(each, str) else each for each in value
-                ]
-            return self._answers.result(request, value)
-        except Exception as error:
-            if may_be_interrupted():  # a signal handler's
-                raise
-            return failed(request, error)  # the reply cannot be read
+            result = failed(request, wire.error_of(code))
+        elif decode is not None:
+            try:
+                result = self._answers.makers[type(request)](request, decode(body))
+            except Exception as error:
+                if may_be_interrupted():  # a signal handler's
+                    raise
+                result = failed(request, error)  # the reply cannot be read
+        put(result)
 
 
-def _transaction(client: Kazoo, request: Transaction) -> Any:
+def _transaction(client: Kazoo, request: Transaction | Check) -> Any:
     transaction = client.transaction()
-    for each in request.operations:
+    for each in request.operations if isinstance(request, Transaction) else (request,):
         match each:
             case Create():
                 transaction.create(each.prefix, each.data, ephemeral=True, sequence=True)
@@ -163,7 +221,7 @@ def _transaction(client: Kazoo, request: Transaction) -> Any:
                 transaction.delete(path, version)
             case Write(path, data, version):
                 transaction.set_data(path, data, version)
-            case Expect(path, version):
+            case Check(path, version):
                 transaction.check(path, version)
     return transaction.commit_async()
 
@@ -175,10 +233,10 @@ def open_store(
     lock: AbstractContextManager[object],
 ) -> Store:
     """Return the store of a client. ``is_mine`` tells the present session's id."""
-    answers = Answers(is_mine)
     channel: Channel
     if isinstance(client.handler, Handler):
+        answers = Answers(is_mine, client.unchroot)
         channel = GatewayChannel(client, client.handler, answers, on_event)
     else:
-        channel = KazooChannel(client, answers, on_event)
+        channel = KazooChannel(client, Answers(is_mine), on_event)
     return Store(client, channel, lock)

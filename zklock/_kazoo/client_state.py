@@ -17,12 +17,13 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from itertools import count
+from typing import Any
 
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
-from zklock._ground.mutexes import Mutex, ReentrantMutex
+from zklock._ground.mutexes import Mutex
 from zklock._ground.records import log_fields
 from zklock._kazoo.handshake import unanswered
 from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
@@ -69,17 +70,8 @@ class WireObserver:
         """Note that the client gives up its session, which ZooKeeper may know no more."""
 
 
-class Connection(Protocol):
-    """A connection to a server."""
-
-    server: str
-
-    def shut_down(self) -> None:
-        """Break it."""
-
-
 class ClientState:
-    """What the connections of a client share; ``mutex`` guards what goes out.
+    """What the connections of a client share.
 
     ``session_timeout`` is the shortest timeout negotiated in this session's life, in seconds:
     ZooKeeper negotiates it again at every connection. ``None`` before the first connection.
@@ -89,7 +81,6 @@ class ClientState:
     def __init__(self) -> None:
         super().__init__()
         self.session_timeout: float | None = None
-        self.mutex = ReentrantMutex()
         self._bell = Event()
         self._wakes = Wakes(self.wake_kazoo)
         self._addresses: dict[str, set[str]] = {}  # by server, as they were looked up last
@@ -103,8 +94,8 @@ class ClientState:
         self._pings: list[tuple[float, float]] = []
         self._observer = WireObserver()
         self._observing = Mutex()
-        self._socket: Connection | None = None
-        self._xid = 0
+        self._socket: Any = None  # the newest connection, once it asks for a session
+        self._numbers = count()
         self._seen = 0  # the highest zxid of this session's replies
         self._back_at: float | None = None  # the session is given up; until another is asked for
         self._not_resumed_at: float | None = None  # since the last answer
@@ -113,7 +104,7 @@ class ClientState:
     @property
     def server(self) -> str:
         """The server of the newest connection, as ``host:port``; empty before the first."""
-        return "" if self._socket is None else self._socket.server
+        return "" if self._socket is None else str(self._socket.server)
 
     def drop(self) -> None:
         """Break the present connection; kazoo then connects to the next server."""
@@ -125,7 +116,7 @@ class ClientState:
     @property
     def waiting(self) -> int:
         """How many wake-ups it has left to receive: requests of kazoo's are to be sent."""
-        return self._wakes.pending()
+        return len(self._wakes.ready)
 
     def sent(self) -> None:
         """Note that it has sent a request of its queue."""
@@ -141,8 +132,7 @@ class ClientState:
 
     def next_xid(self) -> int:
         """Return a number for the next request."""
-        self._xid = self._xid % _MAX_XID + 1
-        return self._xid
+        return next(self._numbers) % _MAX_XID + 1
 
     # The session.
 
@@ -167,7 +157,7 @@ class ClientState:
         """Whether anything is held on the session."""
         return self._observer.at_stake()
 
-    def asking(self, connection: Connection, sent: float, resumes: bool) -> float:
+    def asking(self, connection: Any, sent: float, resumes: bool) -> float:
         """Note a handshake that is about to be sent; return until when to wait for its answer."""
         self._socket = connection
         if resumes:

@@ -14,7 +14,6 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
     ConnectionLoss,
-    KazooException,
     NoAuthError,
     SessionExpiredError,
 )
@@ -22,23 +21,21 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
-from zklock._ground.clock import clock
-from zklock._ground.context_exit import HeldContext, get_ready
+from zklock._ground.context_exit import HeldContext
+from zklock._ground.events import Event
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._kazoo import options
 from zklock._kazoo.client import check_handler, serve
+from zklock._kazoo.failures import translate
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.refusals import Refusal
-from zklock._kazoo.store import translate
 from zklock.errors import ClientClosed, ClientUnusable, NoAnswer
 
 LONGEST_TIMEOUT = (2**31 - 1) // 1000
 """The most seconds of a session timeout: a handshake has it in milliseconds, in 32 bits."""
 STUCK_SECONDS = 1.0
 """Seconds to wait for a client to stop; only the look-up of a name can take it longer."""
-_SHORT = 0.01
-"""Seconds until the first request is asked again, while kazoo replaces a session."""
 _REFUSING = (AuthFailedError, ConnectionClosedError)
 """Errors of the first request that mean refused credentials."""
 _PASSING = (ConnectionLoss, SessionExpiredError)
@@ -134,14 +131,23 @@ def connect(
     """
     client = new_client(hosts, timeout, start_timeout=start_timeout, **kazoo_options)
     patience = min(start_timeout, threading.TIMEOUT_MAX)
-    deadline = clock() + patience
+    outcomes: list[tuple[Exception | None, bool]] = []
+    over = Event()
+
+    def done(*outcome: Any) -> None:
+        outcomes.append(outcome)
+        over.set()
+
     try:
-        client.handler.starting(patience)
-        client.start_async().wait(patience)
-        # kazoo reports a connection before the servers have accepted the credentials. Those that
-        # insist on some refuse the first request.
-        _first_answer(client, hosts, start_timeout, deadline)
-        get_ready(client)
+        begin(client, patience, done)
+        if not over.wait(patience):
+            raise no_server(client, hosts, start_timeout)
+        error, rootless = outcomes[0]
+        if error is not None:
+            raise error
+        if rootless:
+            warnings.warn(f"the chroot {client.chroot} does not exist: create it", stacklevel=2)
+        HeldContext._get_ready(client)
     except BaseException:
         try:
             abandon(client)
@@ -180,25 +186,30 @@ def new_client(
     return client
 
 
-def begin(client: Client, start_timeout: float, done: Callable[[Exception | None], object]) -> None:
-    """Start a client and return; ``done(error)`` is called when it is connected or refused."""
+def begin(
+    client: Client, start_timeout: float, done: Callable[[Exception | None, bool], object]
+) -> None:
+    """Start a client and return; ``done(error, rootless)`` is called when it is in, or refused.
+
+    ``rootless``: it has a chroot that does not exist. kazoo reports a connection before the servers
+    have accepted the credentials. Those that insist on some refuse the first request.
+    """
     over: list[bool] = []
 
     def on_state(state: str) -> bool:
         if state == KazooState.CONNECTED and not over:
-            # kazoo reports a connection before the servers accept
-            client.exists_async("/").rawlink(lambda answer: answered(answer.exception))
+            client.exists_async("/").rawlink(answered)
         return bool(over)  # kazoo then forgets this listener
 
-    def answered(error: Exception | None) -> None:
-        if error is None:
-            settle(None)
-        elif not isinstance(error, _PASSING):  # else it is asked again with the next connection
-            settle(_verdict(client, error))
-
-    def settle(outcome: Exception | None) -> None:
+    def answered(answer: Any) -> None:
+        error = answer.exception
+        if isinstance(error, _PASSING):
+            return  # it is asked again with the next connection
         over.append(True)
-        done(outcome)
+        if error is None:
+            done(None, bool(client.chroot) and answer.value is None)
+        else:
+            done(_verdict(client, error), False)
 
     client.add_listener(on_state)
     client.handler.starting(start_timeout)
@@ -265,33 +276,14 @@ def abandon(client: Client) -> None:
         client.handler.drop()
 
 
-def _first_answer(client: Client, hosts: str, start_timeout: float, deadline: float) -> None:
-    while True:
-        try:
-            root = client.exists_async("/").get(timeout=max(0.0, deadline - clock()))
-        except _PASSING as error:  # the connection was lost: kazoo makes another
-            if clock() >= deadline:
-                raise no_server(client, hosts, start_timeout) from error
-            client.handler.sleep_func(_SHORT)
-        except client.handler.timeout_exception as error:
-            raise no_server(client, hosts, start_timeout) from error
-        except KazooException as error:
-            verdict = _verdict(client, error)
-            if verdict is not None:
-                raise verdict from error
-            return
-        else:
-            break
-    if client.chroot and root is None:
-        warnings.warn(f"the chroot {client.chroot} does not exist: create it", stacklevel=3)
-
-
 def _verdict(client: Client, error: Exception) -> Exception | None:
     """Return what to raise for an error of the first request; ``None`` if the client is let in."""
     if isinstance(error, _REFUSING):
-        return ClientClosed(
+        refused = ClientClosed(
             "ZooKeeper refused the client's credentials: correct sasl_options, or auth_data"
         )
+        refused.__cause__ = error
+        return refused
     failed = translate(error, client.chroot or "/")
     # Busy, or not permitted: they take the credentials, which permit other things.
     return None if failed.busy or isinstance(error, NoAuthError) else failed.error

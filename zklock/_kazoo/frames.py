@@ -38,7 +38,7 @@ _reply = _REPLY.unpack_from
 class Frames:
     """Takes what is received, in pieces of any size; see the module.
 
-    ``told``: what is to be called, in this order, by whoever has sorted, without the mutex.
+    ``told``: what is to be called, in this order, by whoever has sorted.
     ``inbox``: kazoo's frames. ``broken``: nothing more is taken from this stream, as a frame cannot
     be what it should be. ``due``: the replies that are to come, in order of the requests, each with
     the number of its request (``AUTH_XID`` for credentials), kazoo's own number of it, the request
@@ -116,7 +116,8 @@ class Frames:
         _, xid, zxid, error = _reply(data, at)
         frame = bytes(data[at:end])
         if xid == _PING_XID:
-            if self._goes_back(zxid):
+            if self._state.goes_back(zxid):
+                self._end_at(zxid)
                 return
             self.told.append(self._socket.pinged_back)
         elif xid == _EVENT_XID:
@@ -141,7 +142,8 @@ class Frames:
             self.told.append(partial(_say_stray, xid, self.due[0][0] if self.due else "none"))
             self.broken = True
             return
-        if self._goes_back(zxid):
+        if self._state.goes_back(zxid):
+            self._end_at(zxid)
             return
         self._state.seen(zxid)
         _, kazoos, request, watch = self.due.popleft()
@@ -155,15 +157,13 @@ class Frames:
             self.told.append(partial(request.land, error, body))
         else:
             self._pass_on(_REPLY.pack(length, kazoos, zxid, error) + body)
-        self._authenticated()
+        if self._early:
+            self._authenticated()
 
-    def _goes_back(self, zxid: int) -> bool:
-        """Whether this is an older transaction than one that was seen: the stream ends there."""
-        if not self._state.goes_back(zxid):
-            return False
+    def _end_at(self, zxid: int) -> None:
+        """End the stream at a transaction that is older than one that was seen."""
         self.told.append(partial(self._state.cancel, zxid))
         self.broken = True
-        return True
 
     def _event(self, frame: bytes) -> bool:
         """Have those told of an event who watch; return whether kazoo is to see it."""
@@ -190,7 +190,7 @@ class Frames:
         self.broken = True
 
 
-# Users' code may hear of a log line: nothing is logged under the mutex.
+# Users' code may hear of a log line: nothing is logged while others wait.
 
 
 def _say_stray(xid: int, due: int | str) -> None:

@@ -5,10 +5,10 @@ asks for. It gets all that by the three public methods of ``IHandler``: what it 
 (``GatewaySocket``) gathers the frames that are kazoo's; what it takes for a wake-up socket pair
 counts wake-ups (``wake``); ``select`` waits until there is something for it.
 
-**One mutex guards the connection**: what goes out, and what comes in until it is sorted. Whoever
-has it writes. zklock's own requests (``WireRequest``) are written at once, on the thread that asks.
-One thread for each connection reads. It completes zklock's requests, tells of events, and gathers
-kazoo's frames, all without the mutex.
+**Nobody waits to write.** zklock's own requests (``WireRequest``) and kazoo's frames are queued by
+whoever asks. One of these threads at a time is the writer, and sends what all have queued. One
+thread for each connection reads. It completes zklock's requests, tells of events, and gathers
+kazoo's frames.
 
 **A caller that waits may read instead**, if nothing else is under way: the reader does not listen
 meanwhile, and no thread has to wake another one. The caller takes the replies to its own requests,
@@ -22,20 +22,19 @@ Why it is right:
    for wake-ups at once, which it does after handshake and authentication only. It stays closed at a
    server that only reads. It closes with the request to end the session, and at the first sign of
    the connection's end.
-3. *Replies come in the order of the requests.* A request gets its number, its place among those
-   that are due, and its place in the bytes to be sent in one go, under the mutex. Frames are sorted
-   under it, too, and what they say is told by one thread.
+3. *Replies come in the order of the requests.* The writer gives each request its number, its place
+   among those that are due, and its place in the bytes to be sent, in one go. One thread at a time
+   receives and sorts, and nobody begins to while another tells what it has sorted.
 4. *A later server has seen what our replies have shown.* The handshake carries the highest zxid of
    any reply (``ClientState.seen``).
 5. *What is under way at the end of a connection is dropped, exactly once*: by the reader, when
-   kazoo has closed it. Nothing is written any more by then.
+   kazoo has closed it; what is queued later, by who has queued it.
 6. *An interrupt is a lost connection.* What strikes the main thread while it writes, or takes its
    replies, shuts the connection down: the reader completes what was not heard, and kazoo resumes
    the session. A caller that is struck elsewhere reads no more: whoever writes next sees to it.
-7. *A signal handler, or a finalizer, that interrupts its own thread in here* leaves its request to
-   kazoo's queue. It must not wait for the answer: ``Handler.interrupted`` tells. One that does not
-   return keeps kazoo's thread and the reader, and so costs the session. It keeps nobody else: the
-   others leave their requests to kazoo, and the lease ends by its own clock.
+7. *A signal handler, or a finalizer, that interrupts its own thread in here* has its request sent
+   when it returns. It must not wait for the answer: ``Handler.interrupted`` tells. One that does
+   not return costs the session. It keeps no other thread, and the lease ends by its own clock.
 """
 
 from __future__ import annotations
@@ -49,6 +48,7 @@ import select
 import socket
 import ssl
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -59,6 +59,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from zklock._ground import threads
 from zklock._ground.clock import clock
 from zklock._ground.interrupts import raised_by_the_call
+from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.records import log_fields
 from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.frames import AUTH_XID, Frames
@@ -71,7 +72,9 @@ from zklock._kazoo.socket import (
     _PING,
     HandshakingSocket,
 )
+from zklock._kazoo.watches import Watch
 from zklock._kazoo.wire_request import Awaited, WireRequest
+from zklock._recipes.effects import Batch
 
 log = logging.getLogger("zklock")
 
@@ -98,6 +101,7 @@ class GatewaySocket(HandshakingSocket):
     """What kazoo takes for its socket.
 
     ``open``: it takes requests of ours. ``reading``: what a caller reads the replies to.
+    ``writes()``, ``receives()``: whether this thread is the one that does so now.
     """
 
     def __init__(
@@ -115,14 +119,20 @@ class GatewaySocket(HandshakingSocket):
         self._struck = False  # an exception has struck in a step, perhaps even before shut_down()
         self._may_open = False
         self._frames = Frames(self)
-        self._held = bytearray()  # to be sent
+        self._held = bytearray()  # to be sent: numbered
+        self._blocked = False  # the server takes no more now
         self._buffer = memoryview(b"")  # what kazoo has begun to receive
         self._end: OSError | bool = False  # of what is received
         self._closed = False
+        self._ended = False  # what was under way has been dropped
+        # To be numbered and sent: kazoo's number, what comes behind it, a request of ours, a watch.
+        self._queue: deque[tuple[int, bytes, WireRequest | None, Watch | None]] = deque()
+        self._writing, self._receiving = ReentrantMutex(), ReentrantMutex()
+        self.writes, self.receives = map(owned_by_me, (self._writing, self._receiving))
         self._ear: tuple[socket.socket, socket.socket] | None = None  # wakes the reader
         self._poller: Any = None
-        self._telling = False  # the reader tells what it has sorted
-        self._full = False  # the server takes no more now
+        self._telling = False  # the reader receives, or tells what it has sorted
+        self._full = False  # the reader listens for when the server takes more
         self._spins = len(os.sched_getaffinity(0)) > 1 if READS else False
         self._brief = False  # the last replies came soon
         self._vain = 0  # how many glances are left out
@@ -136,24 +146,34 @@ class GatewaySocket(HandshakingSocket):
             self.open = True
 
     def send(self, data: Any) -> int:
-        """Send a frame, or hold it back until kazoo has sent all that it has queued."""
+        """Queue a frame; it is sent when kazoo has queued all that it has."""
         frame = bytes(data)
         if self._asked is None:
-            frame = self._shake_hands(frame)
+            self._held += self._shake_hands(frame)
             self._begin_to_read()
-            self._held += frame
             self.flush()
-            return len(frame)
-        with self.state.mutex:
+        else:
             self._end_late_reading()
-            self._held += self._request(frame)
-            if self._proving or self.state.waiting < 2 or len(self._held) > _CHUNK:
-                self._write()
+            self._queue_frame(frame)
+            if self._proving or self.state.waiting < 2:
+                self.flush()
         return len(frame)
 
-    def flush(self) -> None:
-        with self.state.mutex:
-            self._write()
+    def _queue_frame(self, frame: bytes) -> None:
+        if self._fresh:
+            self._look_for_proof(frame)
+        length, xid, opcode = _HEAD.unpack_from(frame)
+        watch = None
+        if length == 8 and opcode == _PING:
+            self._pinged = clock()
+        else:
+            if length == 8 and opcode == _CLOSE:
+                self.open = self._may_open = False
+                self.state.closing()
+            self.state.sent()
+            if xid > 0:
+                watch = self._frames.watches.of_kazoo(opcode, frame[_HEAD.size :])
+        self._queue.append((xid, frame[_NUMBER.size :], None, watch))
 
     def recv(self, size: int) -> bytes:
         if self._asked is None:
@@ -199,7 +219,7 @@ class GatewaySocket(HandshakingSocket):
     def close(self) -> None:
         """Close; the reader drops what is under way."""
         self.open = self._may_open = False
-        with self.state.mutex:
+        with self._receiving, self._writing:
             self.reading = None
             self._sock.close()
             self._closed = True  # last: the reader ends when it sees this
@@ -210,93 +230,96 @@ class GatewaySocket(HandshakingSocket):
         super().shut_down()
         self._wake_reader()
 
-    # Under the mutex.
+    # For any thread.
 
-    def _request(self, frame: bytes) -> bytes:
-        """Note a request of kazoo's; return it under a number of ours."""
-        if self._fresh:
-            self._look_for_proof(frame)
-        length, xid, opcode = _HEAD.unpack_from(frame)
-        if length == 8 and opcode == _PING:
-            self._pinged = clock()
-            return frame
-        if length == 8 and opcode == _CLOSE:
-            self.open = self._may_open = False
-            self.state.closing()
-        self.state.sent()
-        if xid == AUTH_XID:
-            self._frames.due.append((AUTH_XID, AUTH_XID, None, None))
-        if xid <= 0:
-            return frame
-        number = self.state.next_xid()
-        watch = self._frames.watches.of_kazoo(opcode, frame[_HEAD.size :])
-        self._frames.due.append((number, xid, None, watch))
-        return _NUMBER.pack(length, number) + frame[_NUMBER.size :]
+    def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> bool:
+        """Send requests of ours, if the line is open; return whether it is.
+
+        ``landing``: what the caller reads the replies to, if it can.
+        """
+        if self._struck:
+            self.shut_down()
+        if not self.open:
+            return False
+        try:
+            if self.reading is not None:
+                self._end_late_reading()
+            elif landing is not None and not self._frames.due:
+                self._lend(landing)
+            self._queue.extend([(0, each.body, each, each.watch) for each in requests])
+            self.flush()
+            if self._ended:
+                self._drop()
+        except BaseException:
+            self._struck = True  # the next heartbeat sees this if another one strikes here
+            self.shut_down()
+            raise
+        return True
+
+    def flush(self) -> None:
+        """Send what is queued, unless another thread is the writer: it looks again at the end."""
+        again = True
+        while again and not self.writes():
+            for free in map(self._writing.acquire, (False,)):
+                if not free:
+                    return
+                try:
+                    self._write()
+                finally:
+                    self._writing.release()
+            again = bool(self._queue)
 
     def _write(self) -> None:
-        """Send what is held; the reader sends the rest if the server takes no more now."""
+        """Give what is queued its numbers, and send it, or what the server takes of it now."""
+        while self._queue:
+            kazoos, payload, request, watch = self._queue[0]
+            number = self.state.next_xid() if kazoos >= 0 else kazoos
+            if kazoos >= 0 or kazoos == AUTH_XID:
+                self._frames.due.append((number, kazoos, request, watch))
+            self._held += _NUMBER.pack(len(payload) + 4, number) + payload
+            self._queue.popleft()  # last: an interrupt may strike, and the request be another's
         try:
             while self._held:
                 del self._held[: int(self._sock.send(self._held))]
+            self._blocked = False
         except _LATER as error:
             if not raised_by_the_call(error):
                 raise
-            self._wake_reader()
+            if not self._blocked:
+                self._blocked = True
+                self._wake_reader()
         except OSError as error:
             if not raised_by_the_call(error):
                 raise
             self._stop(error)
 
-    def _lends(self) -> bool:
-        """Whether a caller may read the replies to what it sends next: nothing is under way."""
-        able = READS and self.eager and self._poller is not None
-        idle = not (self._frames.due or self._held or self._telling)
-        return able and idle and self._frames.sorted
+    def _lend(self, landing: Awaited) -> None:
+        """Let a caller read the replies to what it is about to ask, if nothing else is under way.
+
+        The reader does not listen meanwhile.
+        """
+        if not READS or not self.eager or self.receives():
+            return
+        for free in map(self._receiving.acquire, (False,)):
+            if not free:
+                return
+            try:
+                busy = self._frames.due or self._queue or self._held or self._telling
+                if self.open and not busy and self._frames.sorted:
+                    self.reading = landing
+                    self._poller.modify(self.fileno(), 0)
+            finally:
+                self._receiving.release()
 
     def _end_late_reading(self) -> None:
-        """Let the reader listen if a caller should and does not: it is interrupted, or held up."""
+        """Have the reader listen if a caller should and does not: it is interrupted, or held up."""
         if self.reading is not None and clock() > self._reads_until:
-            self._listen()
+            self._wake_reader()
 
     def _listen(self) -> None:
-        """Let the reader listen, and no caller."""
+        """Let the reader listen, and no caller. The caller of this is who may receive."""
         self.reading = None
         self._poller.modify(self.fileno(), select.POLLIN | (select.POLLOUT if self._full else 0))
-
-    # For any thread that is not under the mutex.
-
-    def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> bool:
-        """Send requests of ours, if the line is open; return whether it is.
-
-        ``landing``: what the caller reads the replies to, if it can. This waits for the mutex for a
-        moment only: a signal handler that does not return may have interrupted the thread that has
-        it.
-        """
-        for taken in map(self.state.mutex.acquire, (True,), (LONGEST,)):
-            if not taken:
-                return False
-            try:
-                if self._struck:
-                    self.shut_down()
-                if not self.open:
-                    return False
-                self._end_late_reading()
-                lends = landing is not None and self._lends()
-                for request in requests:
-                    number = self.state.next_xid()
-                    self._frames.due.append((number, 0, request, request.watch))
-                    self._held += _NUMBER.pack(len(request.body) + 4, number) + request.body
-                if lends:
-                    self.reading = landing
-                    self._poller.modify(self.fileno(), 0)  # the reader does not listen
-                self._write()
-            except BaseException:
-                self._struck = True  # the next heartbeat sees this if another one strikes here
-                self.shut_down()
-                raise
-            finally:
-                self.state.mutex.release()
-        return True
 
     def _stop(self, end: OSError | bool) -> None:
         """Let nothing more out; kazoo still gets what has arrived before."""
@@ -306,14 +329,14 @@ class GatewaySocket(HandshakingSocket):
 
     # For a caller that reads.
 
-    def hear(self, awaited: Awaited, seconds: float | None) -> bool:
-        """Wait for replies, at most so long, and take those that have come.
+    def hear(self, batch: Batch, seconds: float | None) -> bool:
+        """Wait for replies to a batch, at most so long, and take those that have come.
 
         ``False`` at once if this caller reads no more. When its time is over, the reader listens.
         With ``None`` it does not sleep, as an event loop runs on it.
         """
-        number, goes_on = self.fileno(), False
-        if number < 0 or self.reading is not awaited:
+        awaited, number, goes_on = self.reading, self.fileno(), False
+        if awaited is None or awaited.batch is not batch or number < 0:
             return False
         self._reads_until = clock() + LONGEST
         try:
@@ -326,20 +349,20 @@ class GatewaySocket(HandshakingSocket):
         finally:
             self._reads_until = 0.0
             if not goes_on:
-                with self.state.mutex:
+                with self._receiving:
                     if self.reading is awaited:
                         self._listen()
         return True
 
     def _take_replies(self, awaited: Awaited) -> None:
         try:
-            with self.state.mutex:
+            with self._receiving:
                 if self.reading is not awaited:
                     return
                 self._orphans.append(awaited)
                 come = self._receive_once()
                 self._frames.sort(awaited)
-                told = self._take_told()
+                told, self._frames.told = self._frames.told, []
                 if not (come and self._frames.answers(awaited)):
                     self._listen()
                     if not self._frames.sorted:
@@ -418,14 +441,23 @@ class GatewaySocket(HandshakingSocket):
 
     def _end_reading(self) -> None:
         """Complete what is under way: nothing is read or written any more."""
-        with self.state.mutex:
-            due = tuple(self._frames.due)
-        for _, _, request, _ in due:
-            if request is not None:
-                request.land(None, b"")
+        self._ended = True  # who queues something from now on drops it
+        with self._writing:
+            pass  # the writer has numbered what it took from the queue
+        self._drop()
         while self._orphans:
             self._orphans.pop().complete()
         self._close_ear()
+
+    def _drop(self) -> None:
+        for these in (self._frames.due, self._queue):
+            while these:
+                try:
+                    request = these.popleft()[2]
+                except IndexError:
+                    break  # another thread has had the last one
+                if request is not None:
+                    request.land(None, b"")
 
     def _await_wake(self) -> None:
         """Wait until something has arrived, or somebody has woken this thread."""
@@ -446,38 +478,42 @@ class GatewaySocket(HandshakingSocket):
         """Take what has arrived, and send what the server did not take at once."""
         more = True
         while more:
-            with self.state.mutex:
+            if self._blocked:
+                self.flush()
+            with self._receiving:
+                self._telling = True
+                if self.reading is not None and clock() > self._reads_until:
+                    self._listen()
                 self._frames.sort()  # a caller may have left something
                 more = self.reading is None and self._receive_once()
                 self._frames.sort()
-                told = self._take_told()
-                self._telling = bool(told)
-                if self._held and not self._closed:
-                    self._write()
-                if self._full is not bool(self._held) and not self._closed:
-                    self._full = not self._full
+                told, self._frames.told = self._frames.told, []
+                if self._full is not self._blocked and not self._closed:
+                    self._full = self._blocked
                     if self.reading is None:
                         self._listen()
             inbox = len(self._frames.inbox)
             for tell in told:
                 tell()
             self._telling = False
+            if self._queue:  # for who came while this thread received, over TLS
+                self.flush()
             if self._frames.broken:
                 self._over(True)
             elif len(self._frames.inbox) > inbox:
                 self.state.wake_kazoo()
             more = more and not self.eager
 
-    def _take_told(self) -> list[Callable[[], object]]:
-        told, self._frames.told = self._frames.told, []
-        return told
-
     def _receive_once(self) -> bool:
-        """Receive once; return whether something had come. The caller has the mutex."""
+        """Receive once; return whether something had come. The caller is who may receive."""
         if self._closed or self._end or self._frames.broken:
             return False
         try:
-            chunk = self._sock.recv(_CHUNK)
+            if self.eager:
+                chunk = self._sock.recv(_CHUNK)
+            else:
+                with self._writing:  # TLS does one thing at a time
+                    chunk = self._sock.recv(_CHUNK)
         except _LATER:
             return False
         except OSError as error:

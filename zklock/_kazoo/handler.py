@@ -34,12 +34,11 @@ from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.interrupts import may_be_interrupted
-from zklock._ground.mutexes import owned_by_me
 from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.refusals import CLOSING
 from zklock._kazoo.socket import _SILENT
-from zklock._kazoo.wake import Wakes, WakeWriter
+from zklock._kazoo.wake import Wakes
 from zklock._kazoo.wire_request import Awaited, WireRequest
 from zklock._recipes.effects import Batch
 from zklock.errors import ClientUnusable
@@ -55,6 +54,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     """
 
     _connection: type[GatewaySocket] = GatewaySocket
+    _socket: GatewaySocket | None
     completion_queue: Any
     callback_queue: Any
 
@@ -69,7 +69,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 "select.poll()"
             )
         self._process = os.getpid()
-        self._has_mutex: Callable[[], bool] = owned_by_me(self.mutex)
         self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
 
     @property
@@ -160,33 +159,26 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     def open_connection(self) -> GatewaySocket | None:
         """The connection that takes our requests now; ``None``: they go through kazoo."""
         connection = self._socket
-        if not isinstance(connection, GatewaySocket) or not connection.open or self.forked:
-            return None
-        return connection
+        return None if connection is None or self.forked or not connection.open else connection
 
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted its own thread in here."""
-        return self._has_mutex()
+        connection = self._socket
+        return connection is not None and (connection.writes() or connection.receives())
 
     def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> bool:
         """Send our requests past kazoo, unless kazoo may have some in its queue; return whether.
 
         ``landing``: what the caller reads the replies to: it may ``hear`` them itself.
         """
-        connection = self.open_connection
-        if connection is None or self.interrupted() or self._wakes.pending() or self._is_asked():
+        connection = self._socket
+        if connection is None or self._wakes.ready or (self._open and self._is_asked()):
             return False
-        return connection.write(requests, landing)
+        return self._process == os.getpid() and connection.write(requests, landing)
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for replies to a batch, at most so long; ``False`` at once if the reader hears."""
-        connection = self._socket
-        if not isinstance(connection, GatewaySocket):
-            return False
-        awaited = connection.reading
-        if awaited is None or awaited.batch is not batch:
-            return False
-        return connection.hear(awaited, seconds)
+        return self._socket is not None and self._socket.hear(batch, seconds)
 
     def async_result(self) -> Any:
         """Return an asynchronous result; one of the user's is noted until it is there."""
@@ -209,10 +201,10 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             return True
         return False
 
-    def create_socket_pair(self) -> tuple[Wakes, WakeWriter]:
+    def create_socket_pair(self) -> tuple[Wakes, Wakes]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""
         self._wakes = Wakes(self.wake_kazoo)
-        return self._wakes, WakeWriter(self._wakes)
+        return self._wakes, self._wakes
 
     def select(
         self,

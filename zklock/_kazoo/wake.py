@@ -15,16 +15,17 @@ from collections.abc import Callable
 
 
 class Wakes:
-    """The wake-ups, which kazoo's connection thread receives one by one.
+    """Both ends: who has queued a request sends, and kazoo's connection thread receives.
 
-    ``rouse`` wakes that thread if it waits. No lock is taken: a wake-up may come from a signal
-    handler that has interrupted another wake-up.
+    ``rouse`` wakes that thread if it waits. Sending never blocks; kazoo's own pair would after some
+    280 requests. No lock is taken: a wake-up may come from a signal handler that has interrupted
+    another wake-up.
     """
 
     def __init__(self, rouse: Callable[[], object]) -> None:
         self.closed = False
-        self._near_head = rouse
-        self._ready: deque[None] = deque()
+        self._rouse = rouse
+        self.ready: deque[None] = deque()
         self._sent = False  # by kazoo, since it received the last wake-up
         self._emptying = False
 
@@ -33,8 +34,7 @@ class Wakes:
         self.closed = True
 
     def pending(self) -> int:
-        """Return how many there are."""
-        return len(self._ready)
+        return len(self.ready)
 
     def sent(self) -> None:
         """Note that kazoo has sent a request."""
@@ -44,31 +44,21 @@ class Wakes:
         """Receive one: kazoo has sent its oldest request, or has none."""
         sent, self._sent = self._sent, False
         self._emptying &= sent
-        if not (self._emptying and len(self._ready) == 1):
+        if not (self._emptying and len(self.ready) == 1):
             with contextlib.suppress(IndexError):
-                self._ready.popleft()
+                self.ready.popleft()
         return b"\0"
 
-    def wake(self) -> None:
+    def send(self, data: bytes) -> int:
         """Wake kazoo's connection thread for one request of its queue."""
-        self._ready.append(None)
-        self._near_head()
+        self.wake()
+        return len(data)
+
+    def wake(self) -> None:
+        self.ready.append(None)
+        self._rouse()
 
     def empty(self) -> None:
         """Wake it for all requests of its queue."""
         self._emptying = True
         self.wake()
-
-
-class WakeWriter:
-    """The writing end: never blocks; kazoo's own would block after some 280 unsent requests."""
-
-    def __init__(self, reader: Wakes) -> None:
-        self._reader = reader
-
-    def send(self, data: bytes) -> int:
-        self._reader.wake()
-        return len(data)
-
-    def close(self) -> None:
-        self._reader.close()

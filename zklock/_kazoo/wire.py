@@ -9,8 +9,8 @@ is written out here, as that is two to four times as fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 from kazoo.exceptions import EXCEPTIONS, APIError
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -18,16 +18,9 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from zklock._recipes.effects import (
     Check,
     Create,
-    CreateAll,
     Delete,
-    DeleteAll,
-    DeleteIf,
-    Depart,
     Exists,
-    Expect,
-    HandOver,
     List,
-    Mark,
     Read,
     Sync,
     Transaction,
@@ -35,7 +28,6 @@ from zklock._recipes.effects import (
     WatchExists,
     WatchList,
     Write,
-    WriteAll,
 )
 from zklock._wire.codec import (
     ACLS,
@@ -57,10 +49,21 @@ EXISTS, GET_DATA, SET_DATA, SYNC = map(int, (Op.EXISTS, Op.GET_DATA, Op.SET_DATA
 GET_CHILDREN, GET_CHILDREN_2, MULTI = map(int, (Op.GET_CHILDREN, Op.GET_CHILDREN2, Op.MULTI))
 
 Encoder: TypeAlias = Callable[[Any, str, Any], bytes]
-"""Takes a request, the chroot, and the ACL of new nodes, as kazoo's ``default_acl``.
+"""Takes a request, the chroot, and the ACL of new nodes, as kazoo's ``default_acl``."""
 
-It returns the opcode and the body.
-"""
+
+class Kind(NamedTuple):
+    """How a kind of request is written, and how the value of its answer is read.
+
+    ``head``: its opcode, which the bytes of ``encode`` follow. ``decode`` is ``None`` if there is
+    no value.
+    """
+
+    opcode: int
+    head: bytes
+    encode: Encoder
+    decode: Callable[[bytes], Any] | None
+
 
 _EPHEMERAL_SEQUENTIAL = 3
 _FAILED = -1  # an operation of a transaction
@@ -87,75 +90,45 @@ _OPEN = _acls(OPEN_ACL_UNSAFE)
 
 
 def _create(it: Create, chroot: str, acl: Any) -> bytes:
-    return _int(CREATE_2) + _making(it, chroot, acl)
-
-
-def _making(it: Create, chroot: str, acl: Any) -> bytes:
     acls = _acls(acl) if acl else _OPEN
     flags = _int(_EPHEMERAL_SEQUENTIAL)
     return b"".join((_path(it.prefix, chroot), _buffer(it.data), acls, flags))
 
 
-def _reading(opcode: int, watches: bool) -> Encoder:
-    head, tail = _int(opcode), bytes([watches])
-    return lambda it, chroot, _: head + _path(it.path, chroot) + tail
+def _look(it: List | Read | Exists, chroot: str, _: Any) -> bytes:
+    return _path(it.path, chroot) + b"\0"
+
+
+def _watch(it: WatchList | Watch | WatchExists, chroot: str, _: Any) -> bytes:
+    return _path(it.path, chroot) + b"\1"
 
 
 def _sync(it: Sync, chroot: str, _: Any) -> bytes:
-    return _int(SYNC) + _path(it.path, chroot)
+    return _path(it.path, chroot)
 
 
 def _write(it: Write, chroot: str, _: Any) -> bytes:
-    return _int(SET_DATA) + _setting(it.path, it.data, it.version, chroot)
+    return _path(it.path, chroot) + _buffer(it.data) + _int(it.version)
 
 
-def _delete(it: Delete, chroot: str, _: Any) -> bytes:
-    return _int(DELETE) + _naming(it.path, it.version, chroot)
+def _versioned(it: Delete | Check, chroot: str, _: Any) -> bytes:
+    return _path(it.path, chroot) + _int(it.version)
 
 
-def _setting(path: str, data: bytes, version: int, chroot: str) -> bytes:
-    return _path(path, chroot) + _buffer(data) + _int(version)
-
-
-def _naming(path: str, version: int, chroot: str) -> bytes:
-    return _path(path, chroot) + _int(version)
-
-
-_OPERATIONS: dict[type, tuple[int, Encoder]] = {
-    Create: (CREATE, _making),
-    Delete: (DELETE, lambda it, chroot, _: _naming(it.path, it.version, chroot)),
-    Expect: (CHECK, lambda it, chroot, _: _naming(it.path, it.version, chroot)),
-    Write: (SET_DATA, lambda it, chroot, _: _setting(it.path, it.data, it.version, chroot)),
+_PARTS: dict[type, tuple[int, Encoder]] = {
+    Create: (CREATE, _create),
+    Delete: (DELETE, _versioned),
+    Write: (SET_DATA, _write),
+    Check: (CHECK, _versioned),
 }
 
 
-def _transaction(it: Transaction, chroot: str, acl: Any) -> bytes:
-    parts = [_int(MULTI)]
-    for each in it.operations:
-        opcode, encode = _OPERATIONS[type(each)]
+def _transaction(it: Transaction | Check, chroot: str, acl: Any) -> bytes:
+    parts: list[bytes] = []
+    for each in it.operations if isinstance(it, Transaction) else (it,):
+        opcode, encode = _PARTS[type(each)]
         parts += _part(opcode, False, -1), encode(each, chroot, acl)
     return b"".join((*parts, END))
-
-
-TRANSACTIONS = (CreateAll, Check, Mark, WriteAll, DeleteAll, Depart, DeleteIf, HandOver)
-
-ENCODERS: dict[type, Encoder] = {
-    Create: _create,
-    List: _reading(GET_CHILDREN_2, watches=False),
-    WatchList: _reading(GET_CHILDREN_2, watches=True),
-    Watch: _reading(GET_DATA, watches=True),
-    Read: _reading(GET_DATA, watches=False),
-    Exists: _reading(EXISTS, watches=False),
-    WatchExists: _reading(EXISTS, watches=True),
-    Sync: _sync,
-    Write: _write,
-    Delete: _delete,
-    **dict.fromkeys(TRANSACTIONS, _transaction),
-}
-"""What makes the bytes of each kind of request. A kind that is missing is several requests."""
-
-WATCHING = {Watch: GET_DATA, WatchList: GET_CHILDREN_2, WatchExists: EXISTS}
-"""The opcodes of the requests that set a watch."""
 
 
 def _created(body: bytes) -> tuple[str, Stat]:
@@ -191,15 +164,21 @@ def error_of(code: int) -> Exception:
     return error
 
 
-def _together(decoder: Callable[[bytes], Any], kinds: Iterable[type]) -> dict[type, Any]:
-    return dict.fromkeys(kinds, decoder)
+def _kind(opcode: int, encode: Encoder, decode: Callable[[bytes], Any] | None = None) -> Kind:
+    return Kind(opcode, _int(opcode), encode, decode)
 
 
-DECODERS: dict[type, Callable[[bytes], Any]] = {
-    Create: _created,
-    **_together(_listed, (List, WatchList)),
-    **_together(_read, (Watch, Read)),
-    **_together(_seen, (Exists, WatchExists)),
-    **_together(_carried_out, TRANSACTIONS),
+KINDS: dict[type, Kind] = {
+    Create: _kind(CREATE_2, _create, _created),
+    List: _kind(GET_CHILDREN_2, _look, _listed),
+    WatchList: _kind(GET_CHILDREN_2, _watch, _listed),
+    Watch: _kind(GET_DATA, _watch, _read),
+    Read: _kind(GET_DATA, _look, _read),
+    Exists: _kind(EXISTS, _look, _seen),
+    WatchExists: _kind(EXISTS, _watch, _seen),
+    Sync: _kind(SYNC, _sync),
+    Write: _kind(SET_DATA, _write),
+    Delete: _kind(DELETE, _versioned),
+    **dict.fromkeys((Transaction, Check), _kind(MULTI, _transaction, _carried_out)),
 }
-"""What makes the value of a reply without an error. A kind that is missing has no value."""
+"""One that is missing is several requests."""

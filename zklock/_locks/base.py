@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
-from zklock._engine.contexts import Acquired, Left, LockContext
+from zklock._engine.contexts import Acquired, LockContext
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.script import Front
 from zklock._engine.sessions import session_of
@@ -44,19 +44,6 @@ _MAKERS = 1024
 
 G = TypeVar("G", bound=GrantBase)
 R = TypeVar("R")
-
-
-class Holdings(Acquired[G]):
-    """What one thread or task acquired of a lock.
-
-    A grant that is shared by re-entrant acquires stands in it several times.
-    """
-
-    __slots__ = ("asked",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: lock_recipe.Entry | None = None  # the contender that was not granted in time
 
 
 class Options(TypedDict, Generic[G], total=False):
@@ -119,8 +106,7 @@ class LockBase(NotCopyable, LockContext[G]):
         # Who uses it: pending attempts, with None, and perhaps tasks, with what each has acquired.
         # No lock: a signal handler that cancels may have interrupted the code that holds it.
         # Adding, discarding and copying are one step each: nothing can come in between.
-        self._users: dict[Any, Holdings[G] | None] = {}
-        self._cancels = object()  # another one after each cancel(), for those that wait to begin
+        self._users: dict[Any, Acquired[G] | None] = {}
         self._mine = self._storage()
         self._grant: G | None = None
 
@@ -146,13 +132,12 @@ class LockBase(NotCopyable, LockContext[G]):
 
         May be called from any thread, and from a signal handler.
         """
-        self._cancels = object()
         for attempt, mine in self._users.copy().items():
             if mine is None:
-                attempt.cancel(self._cancelled())
-
-    def _cancelled(self) -> AcquireCancelled:
-        return AcquireCancelled(f"{self._path}: the acquire was cancelled", path=self._path)
+                error = AcquireCancelled(
+                    f"{self._path}: the acquire was cancelled", path=self._path
+                )
+                attempt.cancel(error)
 
     # Scripts: what the fronts' methods do.
 
@@ -164,28 +149,17 @@ class LockBase(NotCopyable, LockContext[G]):
         **wanted: Any,
     ) -> G | None:
         """Acquire. ``check`` is called once a ``cancel`` reaches this acquire; it may raise."""
-        limit = self._limit(blocking, timeout)
+        limit = limit_of(blocking, timeout, self._timeout)
         patient = limit != 0
-        if not patient:
-            limit = self._session.moment
         check_thread("acquire()")
-        cancels = self._cancels
-        turn = self._FRONT.in_line()
-        if turn is not None and self._again() is None:
-            limit = await self._in_line(turn, limit)
-            if self._cancels is not cancels:
-                raise self._cancelled()
-            if limit == 0:
-                return None
-        self._check_acquire()
+        self._session.check_usable()
         shared = self._again()
         if shared is not None:
             shared._get_ready()
             mine = self._holdings()
             mine.grants = (*mine.grants, shared)
             return shared  # nothing can strike between the two
-        if limit is None:
-            self._check_self()
+        self._check_own(waits=limit is None)
         entry, terms = self._contender(patient, **wanted)
         attempt = self._attempt(entry, terms)
         del terms, wanted  # many may wait
@@ -193,9 +167,12 @@ class LockBase(NotCopyable, LockContext[G]):
             self._users[attempt] = None
             if check is not None:
                 check()
-            attempt.start(awaited=self._FRONT.hears())
-            come = await self._FRONT.finished(attempt, limit, abandon_made)
-            grant = await taken(self._FRONT, attempt, come)
+            self._FRONT.begin(attempt)
+            limit = limit if patient else self._session.moment
+            if await self._FRONT.finished(attempt, limit, abandon_made):
+                grant = attempt.result()
+            else:
+                grant = await late(self._FRONT, attempt)
             self._users.pop(attempt, None)
             if grant is None:
                 self._holdings().asked = entry
@@ -213,13 +190,6 @@ class LockBase(NotCopyable, LockContext[G]):
         undo(attempt)
         self._users.pop(attempt, None)
 
-    async def _in_line(self, turn: Awaitable[object], limit: float | None) -> float | None:
-        """Wait for the turn to begin. Return what is left of the limit; 0: it is over."""
-        began = self._session.now()
-        await turn
-        self._holdings().asked = None
-        return None if limit is None else max(0.0, limit - (self._session.now() - began))
-
     async def _release(self) -> None:
         check_thread("release()")
         await self._give_back(self._newest())
@@ -227,7 +197,7 @@ class LockBase(NotCopyable, LockContext[G]):
     async def _give_back(self, grant: G) -> None:
         """Release one use of the grant."""
         mine = self._holdings()
-        if self._used_more(grant) and grant.held:
+        if mine.grants.count(grant) > 1 and grant.held:
             mine.drop(grant)
             return
         try:
@@ -257,7 +227,7 @@ class LockBase(NotCopyable, LockContext[G]):
         """Return the running thread or task."""
         raise NotImplementedError
 
-    def _holdings(self) -> Holdings[G]:
+    def _holdings(self) -> Acquired[G]:
         """Return what the running thread or task has acquired here."""
         raise NotImplementedError
 
@@ -265,15 +235,13 @@ class LockBase(NotCopyable, LockContext[G]):
         """Return the last part of a default identity."""
         raise NotImplementedError
 
-    def _limit(self, blocking: bool, timeout: float | None) -> float | None:
-        return limit_of(blocking, self._timeout if blocking and timeout is None else timeout)
+    def _check_own(self, *, waits: bool) -> None:
+        """Raise ``WouldDeadlock`` if the running thread or task would wait for itself.
 
-    def _check_acquire(self) -> None:
-        """Raise if the running thread or task may not acquire now."""
-        self._session.check_usable()
-
-    def _check_self(self) -> None:
-        """Raise ``WouldDeadlock`` if the running thread or task would wait for itself."""
+        ``waits``: it would wait without a limit.
+        """
+        if not waits:
+            return
         for grant in self._session.grants_at(self._path):
             mine = grant._kept and grant._terms.owner == self._owner()
             if mine and self._blocked_by(grant) and grant.held:
@@ -310,22 +278,17 @@ class LockBase(NotCopyable, LockContext[G]):
 
     def _contender(self, patient: bool, **wanted: Any) -> tuple[lock_recipe.Entry, GrantOptions]:
         """Return a new contender, and the options of its grant."""
-        identity = self._named()
-        entry = self._entry(_data(identity), patient, **wanted)
-        terms = self._options(identity)
+        terms = self._options()
+        entry = self._entry(_data(terms.identity), patient, **wanted)
         if subscriptions.hooks:
             entry.queued = emit.queued(terms, self._session.now)
         return entry, terms
 
-    def _named(self) -> str:
-        """Return the identity of a contender."""
-        return self._identity or default_identity(os.getpid(), self._label())
-
-    def _options(self, identity: str) -> GrantOptions:
-        """Return the options of a grant."""
+    def _options(self) -> GrantOptions:
+        """Return the options of a grant to the running thread or task."""
         return GrantOptions(
             self._path,
-            identity,
+            self._identity or default_identity(os.getpid(), self._label()),
             self._GRANT,
             self._on_lost,
             self._on_suspended,
@@ -337,6 +300,8 @@ class LockBase(NotCopyable, LockContext[G]):
         )
 
     def _attempt(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
+        if self._keep_for:
+            return self._waiter(entry, terms)
         return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
 
     def _begin(self, told: Callable[[Attempt[G | None]], object]) -> Attempt[G | None]:
@@ -363,9 +328,15 @@ class LockBase(NotCopyable, LockContext[G]):
         grant._kept = True
         mine.grants = (*left, grant)
 
+    # Of a lock with ``keep``; see ``keeping``.
+
     def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
-        """Return a grant of a kept lock, if one may be had at once; see ``keeping``."""
+        """Return a grant, if one may be had at once."""
         return None
+
+    def _waiter(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
+        """Return what stands for an attempt at it."""
+        raise NotImplementedError
 
     def _newest(self) -> G:
         """Return the newest grant of the running thread or task; ``NotHeld`` if there is none."""
@@ -374,27 +345,31 @@ class LockBase(NotCopyable, LockContext[G]):
             raise self._nothing_here()
         return grants[-1]
 
-    def _note_use(self, grant: G, left: Left) -> None:
-        """Note how many uses of the grant are left without one; see ``Left``."""
+    def _abandon_use(self, grant: G) -> None:
+        """Give up one use, without waiting; the last one gives the grant back.
 
-    def _abandon_use(self, grant: G, left: Left) -> None:
-        """Give up one use, without waiting; the last one gives the grant back. Repeatable."""
-        grant.abandon()
-        self._forget(grant, self._holdings())
+        Repeatable until its last step: see ``contexts``.
+        """
+        if self._used_more(grant) and not grant.released:
+            self._holdings().drop(grant)
+        else:
+            grant.abandon()
+            self._forget(grant, self._holdings())
 
     def _used_more(self, grant: G) -> bool:
         """Whether this thread or task has acquired the grant more than once."""
         return self._holdings().grants.count(grant) > 1
 
-    def _forget(self, grant: G, mine: Holdings[G]) -> None:
+    def _forget(self, grant: G, mine: Acquired[G]) -> None:
         """Forget a grant that has ended; if it was lost, forget only one use of it.
 
         The code around the other uses still believes that it holds the lock. It must be told, and
         may not acquire anew before that.
         """
-        if grant.held:
+        end = grant._ended
+        if end is None:
             return
-        if grant.released:
+        if end.loss is None:
             mine.grants = tuple([other for other in mine.grants if other is not grant])
         elif grant in mine.grants:
             mine.drop(grant)
@@ -486,30 +461,29 @@ def _data(identity: str) -> bytes:
     return bytes(NodeData(identity.encode()))
 
 
-def limit_of(blocking: bool, timeout: Any) -> float | None:
+def limit_of(blocking: bool, timeout: Any, default: float | None = None) -> float | None:
     """Return for how long an acquire waits, in seconds; ``None``: without a limit."""
     if not isinstance(blocking, bool):  # acquire(5) would wait without a limit
         raise TypeError(
             f"blocking must be True or False, not {blocking!r}: pass seconds as timeout="
         )
-    if blocking:
-        return check_timeout(timeout)
-    if timeout is not None:
+    if timeout is None:
+        return default if blocking else 0
+    if not blocking:
         raise ValueError("blocking=False does not wait: it takes no timeout")
-    return 0
+    return check_timeout(timeout)
 
 
 async def outcome(front: Front, attempt: Attempt[R | None], limit: float | None) -> R | None:
     """Wait for the outcome; ``None`` after the limit, even if a grant is on its way."""
-    return await taken(front, attempt, await front.finished(attempt, limit, abandon_made))
+    if await front.finished(attempt, limit, abandon_made):
+        return attempt.result()
+    return await late(front, attempt)
 
 
-async def taken(front: Front, attempt: Attempt[R | None], come: bool) -> R | None:
-    """Return the outcome after a wait; ``None`` after the limit, even if a grant is on its way.
-
-    ``come``: what ``front.finished()`` has returned.
-    """
-    if not come and attempt.cancel():
+async def late(front: Front, attempt: Attempt[R | None]) -> R | None:
+    """Return ``None``, as the limit is over, unless it is too late to give up."""
+    if attempt.cancel():
         return None
     if not attempt.done:
         await front.finished(attempt, None, abandon_made)

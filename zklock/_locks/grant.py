@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.contexts import (
-    AbandonedContext,
-    AbandonedLockContext,
+    Acquired,
     AttemptingBase,
     B,
+    Context,
     EnteredContext,
     GrantContext,
     T,
 )
-from zklock._engine.grant import End, GrantBase
+from zklock._engine.grant import GrantBase
 from zklock._ground.cached_property import cached_property
 from zklock._ground.context_exit import EntersContext, HeldContext, entered
 from zklock._ground.events import Event
 
 
-class Leaves(AbandonedContext):
+class Mine(threading.local):
+    """What each thread has acquired."""
+
+    def __init__(self) -> None:
+        self.holdings: Acquired[Any] = Acquired()
+
+
+class Leaves(Context):
     """How a thread leaves a ``with`` body."""
 
     def _leave_body(self, error: BaseException | None) -> None:
-        run(lambda: self._end_body(error))
+        run(self._end_body, error)
 
 
 class Entered(HeldContext, GrantContext, Leaves):
@@ -44,10 +52,6 @@ class Enters(EntersContext, Leaves, EnteredContext[T]):
             raise
         body.held = True
         return grant
-
-
-class EntersLock(Enters[B], AbandonedLockContext[B]):
-    """``with lock``, for threads."""
 
 
 class Attempting(AttemptingBase[B], Enters[B | None]):
@@ -90,7 +94,7 @@ class Grant(GrantBase, Entered):
         within ``timeout`` seconds (default: for as long as the lease runs). Raises
         ``WouldDeadlock`` on a kazoo thread.
         """
-        run(lambda: self._verify(timeout))
+        run(self._verify, timeout)
 
     def release(self) -> None:
         """Release the lock, from any thread.
@@ -105,11 +109,6 @@ class Grant(GrantBase, Entered):
         for the answer: use ``abandon()`` there, too.
         """
         run(self._release)
-
-    def _end_with(self, end: End) -> bool:
-        ends = super()._end_with(end)
-        self._get_unready()
-        return ends
 
     def _set_lost(self) -> None:
         self.lost.set()

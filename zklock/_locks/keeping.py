@@ -13,7 +13,7 @@ from zklock._engine.keep import Place, Waiter
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import AnyClient
 from zklock._kazoo.loops import check_thread
-from zklock._locks.base import G, LockBase, Options, default_identity
+from zklock._locks.base import G, LockBase, Options, default_identity, limit_of
 from zklock._recipes import lock as lock_recipe
 from zklock._recipes.nodedata import KEEPS, NodeData
 from zklock._telemetry import emit, subscriptions
@@ -46,13 +46,14 @@ class Keeps(LockBase[G]):
     def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
         if not self._keep_for:
             return None
-        self._limit(blocking, timeout)
+        limit_of(blocking, timeout)
         check_thread("acquire()")
         place: Place | None = self._session.places.get(self._key)
-        if place is None or self._again() is not None:
+        if place is None or not place.idle or self._again() is not None:
             return None
-        self._check_acquire()
-        terms = self._options(self._named())
+        self._session.check_usable()
+        self._check_own(waits=False)
+        terms = self._options()
         grant: G | None = None
         rebuild = partial(place.rebuild, terms)
         try:
@@ -66,9 +67,7 @@ class Keeps(LockBase[G]):
             self._session.post(rebuild)
             raise
 
-    def _attempt(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
-        if not self._keep_for:
-            return super()._attempt(entry, terms)
+    def _waiter(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
         contend = partial(self._contend, terms.identity)
         waiter = Waiter(self._session, self._key, terms, contend, patient=entry.patient)
         return cast("Attempt[G | None]", waiter)  # it is used as one

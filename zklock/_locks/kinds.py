@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Unpack
 
-from zklock._engine.contexts import Left
 from zklock._engine.grant import GrantBase
 from zklock._ground.numbers import check_int, check_number
 from zklock._kazoo.client import AnyClient
@@ -76,17 +75,6 @@ class Reentrant(Exclusive[G]):
         mine.grants[-1].check()
         return mine.grants[-1]
 
-    def _note_use(self, grant: G, left: Left) -> None:
-        left.setdefault(grant, max(0, self._holdings().grants.count(grant) - 1))
-
-    def _abandon_use(self, grant: G, left: Left) -> None:
-        self._note_use(grant, left)
-        mine = self._holdings()
-        if not left[grant] or grant.released:
-            super()._abandon_use(grant, left)
-        while mine.grants.count(grant) > left[grant]:
-            mine.drop(grant)
-
 
 class Read(LockBase[G]):
     """Many readers at a time, or one writer."""
@@ -94,17 +82,13 @@ class Read(LockBase[G]):
     _KIND = names.Kind.READ
     _CALLED = "read"
 
-    def _check_acquire(self) -> None:
-        super()._check_acquire()
+    def _check_own(self, *, waits: bool) -> None:
         if any(_writes(grant) for grant in _own_grants(self)):
             raise WouldDeadlock(
                 f"{self._path}: this {self._WHO} holds the write lock; a read lock would wait for "
                 "it: release it, or downgrade() it",
                 path=self._path,
             )
-
-    def _check_self(self) -> None:
-        """Nothing: ``_check_acquire`` finds whatever blocks a reader."""
 
 
 class Write(Keeps[G]):
@@ -113,14 +97,14 @@ class Write(Keeps[G]):
     _KIND = names.Kind.WRITE
     _CALLED = "write"
 
-    def _check_acquire(self) -> None:
-        super()._check_acquire()
+    def _check_own(self, *, waits: bool) -> None:
         if any(not _writes(grant) for grant in _own_grants(self)):
             raise WouldDeadlock(
                 f"{self._path}: this {self._WHO} holds a read lock, which cannot be upgraded: two "
                 "readers that both want to write would deadlock; release it first",
                 path=self._path,
             )
+        super()._check_own(waits=waits)
 
     async def _downgrade(self, timeout: float | None) -> G:
         grant = self._newest()
@@ -172,7 +156,7 @@ class Permits(LockBase[G]):
             permits=wanted,
         )
 
-    def _check_self(self) -> None:
+    def _check_own(self, *, waits: bool) -> None:
         """Nothing: permits of its own do not block it for as long as there are others."""
 
     def _wanted(self, wanted: int) -> int:

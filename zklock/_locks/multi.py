@@ -10,7 +10,7 @@ from zklock._engine.blocking import run
 from zklock._engine.contexts import Acquired
 from zklock._ground.events import Event
 from zklock._ground.loss import LostCallback
-from zklock._locks.grant import Attempting, Entered, EntersLock, Grant
+from zklock._locks.grant import Attempting, Entered, Enters, Grant, Mine
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock._locks.threads import ThreadLock
 
@@ -31,7 +31,7 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
 
     def verify(self, timeout: float | None = None) -> None:
         """Ask a quorum about all of them, one after the other; see ``Grant.verify``."""
-        run(lambda: self._verify(timeout))
+        run(self._verify, timeout)
 
     def release(self) -> None:
         """Release all of them, those of one client together, in one transaction.
@@ -44,22 +44,11 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         """
         run(self._release)
 
-    def _set_over(self) -> None:
-        super()._set_over()
-        self._get_unready()
-
     def _set_lost(self) -> None:
         self.lost.set()
 
 
-class _Mine(threading.local):
-    """What one thread has acquired."""
-
-    def __init__(self) -> None:
-        self.holdings: Acquired[MultiGrant] = Acquired()
-
-
-class MultiLock(MultiBase[ThreadLock, MultiGrant], EntersLock[MultiGrant]):
+class MultiLock(MultiBase[ThreadLock, MultiGrant], Enters[MultiGrant]):
     """Several locks, of any kinds and any clients, as one: all of them or none.
 
     They are acquired in the order of their full paths (with the client's chroot): no two
@@ -90,7 +79,7 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], EntersLock[MultiGrant]):
         on_lost: LostCallback | None = None,
     ) -> None:
         super().__init__(locks, timeout=timeout, on_lost=on_lost)
-        self._mine = _Mine()
+        self._mine = Mine()
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> MultiGrant | None:
         """Acquire all of them; return their grant, or ``None``: one is not free, or not in time.
@@ -98,7 +87,7 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], EntersLock[MultiGrant]):
         If a lock is lost while others are still awaited, it is acquired anew, in the same timeout.
         Raises the same errors as ``Lock.acquire``; nothing is held after an error.
         """
-        return run(lambda: self._acquire(blocking, timeout))
+        return run(self._acquire, blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None
@@ -117,5 +106,5 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], EntersLock[MultiGrant]):
         return self.acquire()
 
     def _holdings(self) -> Acquired[MultiGrant]:
-        holdings: Acquired[MultiGrant] = self._mine.holdings
-        return holdings
+        mine: Acquired[MultiGrant] = self._mine.holdings
+        return mine

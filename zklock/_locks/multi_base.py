@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
-from zklock._engine.contexts import Left, LockContext
+from zklock._engine.contexts import LockContext
 from zklock._engine.grant import GrantBase, GrantOptions, Losable, release_together
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
@@ -47,7 +47,10 @@ class MultiGrantBase(Losable, Generic[G]):
         self, locks: Sequence[LockBase[G]], grants: Sequence[G], on_lost: LostCallback | None
     ) -> None:
         self.grants = tuple(grants)
-        self._uses = tuple(zip(locks, self.grants, strict=True))
+        # What is to be given back, and together what is given back at a time, first the last one.
+        self._left: tuple[_Uses[G], ...] = ()
+        for use in zip(locks, self.grants, strict=True):
+            self._left = ([use], *self._left)
         self._lost: dict[None, Loss] = {}  # set once, by setdefault(), which is one step
         self._over = False  # given back; a re-entrant lock may still be held by other grants
         self._callbacks = [on_lost] if on_lost else []
@@ -99,47 +102,49 @@ class MultiGrantBase(Losable, Generic[G]):
 
     async def _release(self) -> None:
         check_thread("release()")
-        left: Left = {}
-        self._note_use(left)
         try:
             self._check_given()
             self._set_over()
-            failed: ZkLockError | None = None
-            for uses in self._groups():
-                try:
-                    await _give_back(uses)
-                except ZkLockError as error:
-                    error.__context__ = error.__context__ or failed
-                    failed = error
-            if failed is not None:
-                raise failed
+            self._left = tuple(self._groups())
+            await self._give_all_back()
         except ZkLockError:
             raise
         except BaseException:  # it is not known which of them are given back
             try:
-                self._abandon_use(left)
+                self._abandon_body()
             finally:  # a second interrupt may have struck in it
-                self._abandon_use(left)
+                self._abandon_body()
             raise
 
     _give_back_use = _release
 
+    async def _give_all_back(self) -> None:
+        failed: ZkLockError | None = None
+        while self._left:
+            try:
+                await _give_back(self._left[0])
+            except ZkLockError as error:
+                error.__context__ = error.__context__ or failed
+                failed = error
+            self._left = self._left[1:]
+        if failed is not None:
+            raise failed
+
     def _groups(self) -> Iterable[_Uses[G]]:
         """Return what is given back at a time: together what ends with its nodes on one session."""
         groups: dict[object, _Uses[G]] = {}
-        for lock, grant in reversed(self._uses):
+        for ((lock, grant),) in self._left:
             together = grant._alone and grant.held and not lock._used_more(grant)
             groups.setdefault(grant._keeper if together else grant, []).append((lock, grant))
         return groups.values()
 
-    def _note_use(self, left: Left) -> None:
-        for lock, grant in self._uses:
-            lock._note_use(grant, left)
-
-    def _abandon_use(self, left: Left) -> None:
+    def _abandon_body(self) -> None:
         self._set_over()
-        for lock, grant in reversed(self._uses):
-            lock._abandon_use(grant, left)
+        self._left = tuple([use] for uses in self._left for use in uses)
+        while self._left:
+            ((lock, grant),) = self._left[0]
+            lock._abandon_use(grant)
+            self._left = self._left[1:]
 
     def _check_given(self) -> None:
         """Raise ``NotHeld`` if it was given back."""
@@ -159,6 +164,7 @@ class MultiGrantBase(Losable, Generic[G]):
         for grant in self.grants:
             with suppress(ValueError):  # it was told of the loss
                 grant._callbacks.remove(self._lose)
+        self._get_unready()
 
     @property
     def _lasts(self) -> bool:
@@ -265,7 +271,7 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
     # Scripts: what the fronts' methods do.
 
     async def _acquire(self, blocking: bool = True, timeout: float | None = None) -> M | None:
-        limit = limit_of(blocking, self._timeout if blocking and timeout is None else timeout)
+        limit = limit_of(blocking, timeout, self._timeout)
         end = math.inf if limit is None else self._now() + limit if limit else None
         check_thread("acquire()")
         cancels = self._cancels
@@ -301,11 +307,12 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
             call.grant._set_over()
         if call.ticket is not None:
             undo(call.ticket)
-        for lock, grant in reversed(call.grants.items()):
-            lock._note_use(grant, call.left)
-            if not call.left.get(grant):
+        while call.grants:
+            lock, grant = next(reversed(call.grants.items()))
+            if not lock._used_more(grant):
                 grant._kept = False
-            lock._abandon_use(grant, call.left)
+            lock._abandon_use(grant)
+            call.grants.popitem()
 
     async def _release(self) -> None:
         check_thread("release()")
@@ -384,13 +391,12 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
         for lock in rest[:_MOST]:
             if lock._session is not rest[0]._session:
                 break
-            lock._check_acquire()
+            lock._session.check_usable()
             entry, terms = lock._contender(patient=call.end is not None)
             size += len(entry.data) + 2 * len(lock.path)
             if not entry.alone or size > _MOST_BYTES or lock._again() is not None:
                 break
-            if call.end == math.inf:
-                lock._check_self()
+            lock._check_own(waits=call.end == math.inf)
             found[lock] = entry, terms
         return found
 
@@ -467,7 +473,6 @@ class _Call(Generic[L, M]):
     ticket: Attempt[Any] | None = None
     grants: dict[L, Any] = field(default_factory=dict)
     grant: M | None = None
-    left: Left = field(default_factory=dict)
 
 
 def full_path(lock: LockBase[Any]) -> str:

@@ -6,10 +6,11 @@ import threading
 from contextlib import AbstractContextManager
 
 from zklock._engine.blocking import BLOCKING, run
+from zklock._engine.contexts import Acquired
 from zklock._ground.public import public
 from zklock._locks import kinds
-from zklock._locks.base import Holdings, LockBase
-from zklock._locks.grant import Attempting, EntersLock, Grant
+from zklock._locks.base import LockBase
+from zklock._locks.grant import Attempting, Enters, Grant, Mine
 from zklock._recipes.queries import Contender
 from zklock.token import FencingToken
 
@@ -24,14 +25,7 @@ class _Thread(threading.local):
 _this_thread = _Thread()
 
 
-class _Mine(threading.local):
-    """What one thread has acquired."""
-
-    def __init__(self) -> None:
-        self.holdings: Holdings[Grant] = Holdings()
-
-
-class ThreadLock(LockBase[Grant], EntersLock[Grant]):
+class ThreadLock(LockBase[Grant], Enters[Grant]):
     """How a thread acquires, holds and releases a lock of any kind."""
 
     _FRONT = BLOCKING
@@ -54,7 +48,7 @@ class ThreadLock(LockBase[Grant], EntersLock[Grant]):
         also raises ``WouldDeadlock`` if this thread already holds the lock by any object of this
         client.
         """
-        return self._take_kept(blocking, timeout) or run(lambda: self._acquire(blocking, timeout))
+        return self._take_kept(blocking, timeout) or run(self._acquire, blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None
@@ -90,7 +84,7 @@ class ThreadLock(LockBase[Grant], EntersLock[Grant]):
         Asks through ZooKeeper's leader. Raises ``NoAnswer`` after ``timeout`` seconds, by default
         the session timeout. The queue may have changed by the time that you read the result.
         """
-        return run(lambda: self._ask("contenders()", self._contenders, timeout))
+        return run(self._ask, "contenders()", self._contenders, timeout)
 
     def holder(self, timeout: float | None = None) -> Contender | None:
         """Return the first in the queue, confirmed by a quorum; ``None`` if it is empty.
@@ -98,7 +92,7 @@ class ThreadLock(LockBase[Grant], EntersLock[Grant]):
         The same ``timeout`` and errors as :meth:`contenders`. ``None`` is not confirmed: where the
         network is partitioned, somebody may hold the lock on the other side.
         """
-        return run(lambda: self._ask("holder()", self._holder, timeout))
+        return run(self._ask, "holder()", self._holder, timeout)
 
     def request_release(self, timeout: float | None = None) -> list[Contender]:
         """Ask all present holders to release; return those that were asked.
@@ -111,7 +105,7 @@ class ThreadLock(LockBase[Grant], EntersLock[Grant]):
         same ``timeout`` and errors as :meth:`contenders`, and ``AccessDenied`` without write
         permission on the holder's node, or on the election's path.
         """
-        return run(lambda: self._ask("request_release()", self._request_release, timeout))
+        return run(self._ask, "request_release()", self._request_release, timeout)
 
     def break_lock(
         self, token: FencingToken | None = None, *, timeout: float | None = None
@@ -126,7 +120,7 @@ class ThreadLock(LockBase[Grant], EntersLock[Grant]):
         longer held. Without it, the oldest grant of the present holders is broken. The same
         ``timeout`` and errors as :meth:`contenders`.
         """
-        return run(lambda: self._break_lock(token, timeout))
+        return run(self._break_lock, token, timeout)
 
     def _owner(self) -> object:
         return _this_thread.token
@@ -134,12 +128,12 @@ class ThreadLock(LockBase[Grant], EntersLock[Grant]):
     async def _take(self) -> Grant | None:
         return self.acquire()
 
-    def _holdings(self) -> Holdings[Grant]:
-        holdings: Holdings[Grant] = self._mine.holdings
-        return holdings
+    def _holdings(self) -> Acquired[Grant]:
+        mine: Acquired[Grant] = self._mine.holdings
+        return mine
 
-    def _storage(self) -> _Mine:
-        return _Mine()
+    def _storage(self) -> Mine:
+        return Mine()
 
     def _label(self) -> str:
         return threading.current_thread().name
@@ -232,7 +226,7 @@ class WriteLock(kinds.Write[Grant], ThreadLock):
         ``NoAnswer`` after ``timeout`` seconds, by default the session timeout. Then the caller does
         not know whether readers are let in; a repeated call is safe.
         """
-        return run(lambda: self._downgrade(timeout))
+        return run(self._downgrade, timeout)
 
 
 @public
@@ -260,7 +254,7 @@ class Semaphore(kinds.Permits[Grant], ThreadLock):
         Raises ``ValueError`` or ``LimitMismatch`` if ``permits`` is above the limit. A thread that
         holds permits and waits for more may deadlock.
         """
-        return run(lambda: self._acquire(blocking, timeout, wanted=self._wanted(permits)))
+        return run(self._acquire, blocking, timeout, wanted=self._wanted(permits))
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None, *, permits: int = 1
@@ -278,4 +272,4 @@ class Semaphore(kinds.Permits[Grant], ThreadLock):
         too. The same ``timeout`` and errors as :meth:`contenders`. After ``NoAnswer`` the caller
         does not know which limit is stored.
         """
-        run(lambda: self._set_limit(limit, timeout))
+        run(self._set_limit, limit, timeout)

@@ -45,23 +45,23 @@ from zklock._pool.keys import (
 from zklock._recipes import queries, steps
 from zklock._recipes.effects import (
     Cancelled,
+    Check,
     Create,
     Delete,
     Failed,
     Failure,
     List,
     Listing,
-    MakePath,
     Node,
     Read,
     Recipe,
     SessionReplaced,
     Sync,
+    Transaction,
     Wait,
     Watch,
     WatchList,
     Write,
-    WriteAll,
 )
 from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
@@ -227,8 +227,7 @@ def prepare(places: PoolPaths, shards: Keys) -> Recipe[bytes]:
     """
     while True:
         yield from _make_parents(places)
-        (found,) = yield (Read(places.shards),)
-        steps.check(found, Failure.DROPPED, Failure.MISSING)
+        (found,) = yield from steps.ask((Read(places.shards),), Failure.MISSING)
         if isinstance(found, Node):
             if found.data:
                 return found.data
@@ -238,19 +237,14 @@ def prepare(places: PoolPaths, shards: Keys) -> Recipe[bytes]:
 
 def _make_parents(places: PoolPaths) -> Recipe[None]:
     for path in (places.members, places.assigned, places.owned, places.shards):
-        while True:
-            (made,) = yield (MakePath(path),)
-            steps.check(made, Failure.DROPPED)
-            if made is None:
-                break
+        yield from steps.make_path(path)
 
 
 def set_shards(places: PoolPaths, shards: Keys) -> Recipe[None]:
     """Change which shards there are; ``ZkLockError`` from numbers to names, or back."""
     while True:
         yield from _make_parents(places)
-        (found,) = yield (Read(places.shards),)
-        steps.check(found, Failure.DROPPED, Failure.MISSING)
+        (found,) = yield from steps.ask((Read(places.shards),), Failure.MISSING)
         if isinstance(found, Node):
             before = parse_shards(found.data)
             if before is not None:
@@ -329,16 +323,13 @@ def _set_up(worker: Registration) -> Recipe[None]:
 def _claim(place: str) -> Recipe[None]:
     """Make the place, or write it anew: a leader that was about to delete it finds it changed."""
     while True:
-        (made,) = yield (MakePath(place),)
-        steps.check(made, Failure.DROPPED)
-        if made is None:
-            (found,) = yield (Read(place),)
-            steps.check(found, Failure.DROPPED, Failure.MISSING)
-            if isinstance(found, Node):
-                (written,) = yield (Write(place, found.data, found.version),)
-                steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
-                if written is None:
-                    return
+        yield from steps.make_path(place)
+        (found,) = yield from steps.ask((Read(place),), Failure.MISSING)
+        if isinstance(found, Node):
+            (written,) = yield (Write(place, found.data, found.version),)
+            steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
+            if written is None:
+                return
 
 
 def profile_data(worker: Registration, *, leaving: bool = False) -> bytes:
@@ -356,8 +347,7 @@ def _create(
         (made,) = yield (Create(f"{parent}/_c_{uuid}-{marker}-", data()),)
         found = made.path if isinstance(made, Node) else None
         if steps.is_(made, Failure.MISSING):
-            (there,) = yield (MakePath(parent),)
-            steps.check(there, Failure.DROPPED)
+            yield from steps.make_path(parent)
         elif steps.is_(made, Failure.DROPPED):
             found = yield from steps.find(parent, uuid)
         else:
@@ -374,15 +364,8 @@ def _listen(worker: Registration, tell: Tell) -> Recipe[None]:
     assert worker.owned is not None
     while True:
         # Children, as the worker itself writes the data.
-        found = yield (
-            Watch(worker.assigned),
-            Watch(worker.member),
-            WatchList(worker.owned),
-        )
-        for result in found:
-            steps.check(result, Failure.DROPPED, Failure.MISSING)
-        if any(steps.is_(result, Failure.DROPPED) for result in found):
-            continue
+        watches = Watch(worker.assigned), Watch(worker.member), WatchList(worker.owned)
+        found = yield from steps.ask(watches, Failure.MISSING)
         if any(isinstance(result, Failed) for result in found):
             return
         assigned, member, _ = found
@@ -461,14 +444,11 @@ def read(paths: Sequence[str], hidden: list[str] | None = None) -> Recipe[list[N
     there: list[Node | None] = []
     while len(there) < len(paths):
         batch = paths[len(there) : len(there) + _READS]
-        nodes = yield tuple(map(Read, batch))
-        for node in nodes:
-            steps.check(node, Failure.DROPPED, Failure.MISSING, *passing)
-        if not any(steps.is_(node, Failure.DROPPED) for node in nodes):
-            there += [node if isinstance(node, Node) else None for node in nodes]
-            if hidden is not None:
-                each = zip(batch, nodes, strict=True)
-                hidden += [path for path, node in each if steps.is_(node, Failure.DENIED)]
+        nodes = yield from steps.ask(tuple(map(Read, batch)), Failure.MISSING, *passing)
+        there += [node if isinstance(node, Node) else None for node in nodes]
+        if hidden is not None:
+            each = zip(batch, nodes, strict=True)
+            hidden += [path for path, node in each if steps.is_(node, Failure.DENIED)]
     return there
 
 
@@ -483,13 +463,13 @@ def hand_out(
     there may be several transactions: as few as possible. With a list for what is ``forbidden`` by
     ACLs, that is such a failure, too, and the node's path is put there.
     """
-    left = list(writes)
+    left = [Write(*each) for each in writes]
     while left:
         batch = [left.pop(0)]
-        size = len(batch[0][1])
-        while left and (size := size + len(left[0][1]) + len(left[0][0]) + 64) <= _BATCH:
+        size = len(batch[0].data)
+        while left and (size := size + len(left[0].data) + len(left[0].path) + 64) <= _BATCH:
             batch.append(left.pop(0))
-        (written,) = yield (WriteAll(leader_node, tuple(batch)),)
+        (written,) = yield (Transaction((Check(leader_node), *batch)),)
         if forbidden is not None and steps.is_(written, Failure.DENIED) and written.node:
             forbidden.append(written.node)
             return Failure.DENIED
@@ -522,11 +502,9 @@ def kept(places: PoolPaths) -> Recipe[tuple[list[Node], list[str]]]:
 
 def drop(place: Node) -> Recipe[bool]:
     """Delete a place if it still says the same → whether it is gone."""
-    while True:
-        (deleted,) = yield (Delete(place.path, place.version),)
-        steps.check(deleted, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
-        if not steps.is_(deleted, Failure.DROPPED):
-            return not steps.is_(deleted, Failure.CHANGED)
+    deletion = Delete(place.path, place.version)
+    (deleted,) = yield from steps.ask((deletion,), Failure.MISSING, Failure.CHANGED)
+    return not steps.is_(deleted, Failure.CHANGED)
 
 
 def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:
@@ -536,15 +514,8 @@ def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:
     What they hide of another worker is as if it had never been written.
     """
     while True:
-        synced, listing, shards = yield (
-            Sync(places.root),
-            List(places.members),
-            Read(places.shards),
-        )
-        for result in (synced, listing, shards):
-            steps.check(result, Failure.DROPPED, Failure.MISSING)
-        if any(steps.is_(result, Failure.DROPPED) for result in (synced, listing, shards)):
-            continue
+        batch = Sync(places.root), List(places.members), Read(places.shards)
+        _, listing, shards = yield from steps.ask(batch, Failure.MISSING)
         names = listing.names if isinstance(listing, Listing) else []
         hidden: list[str] = []
         nodes = yield from read([f"{places.members}/{name}" for name in names], hidden)

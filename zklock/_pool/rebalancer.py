@@ -546,7 +546,7 @@ class Rebalancer(Logs):
         self._leadership.check()
         limit = min(_PATIENCE, self._session.timeout)
         with self._unless_lost():
-            return run(lambda: BLOCKING.ask(self._session, make, self._places.root, limit))
+            return run(BLOCKING.ask, self._session, make, self._places.root, limit)
 
     @contextmanager
     def _unless_lost(self) -> Iterator[None]:

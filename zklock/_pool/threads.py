@@ -132,7 +132,7 @@ class WorkerPool(EntersContext, Membership[Grant]):
         pool:`` does nothing.
         """
         try:
-            run(lambda: self._stop(timeout))
+            run(self._stop, timeout)
         except (TypeError, ValueError, WouldDeadlock, ForkedClient):
             raise  # stop() was refused
         except BaseException:
@@ -150,7 +150,7 @@ class WorkerPool(EntersContext, Membership[Grant]):
         :meth:`resume`. If all workers of the pool drain, nobody owns the shards. A handler may call
         only ``drain(timeout=0)``: otherwise it would wait for itself.
         """
-        return run(lambda: self._drain(timeout))
+        return run(self._drain, timeout)
 
     def set_shards(self, shards: int | Collection[str], timeout: float | None = None) -> None:
         """Change which shards the pool has, for all workers, present and later ones.
@@ -161,7 +161,7 @@ class WorkerPool(EntersContext, Membership[Grant]):
         :meth:`start`. It also replaces a list in ZooKeeper that cannot be read. Raises ``NoAnswer``
         after ``timeout`` seconds, by default the session timeout; a repeated call is safe.
         """
-        run(lambda: self._set_shards(shards, timeout))
+        run(self._set_shards, shards, timeout)
 
     def assignment(self, timeout: float | None = None) -> list[ShardOwner]:
         """Return for each shard, in order, which worker should have it and which worker has it.
@@ -173,11 +173,11 @@ class WorkerPool(EntersContext, Membership[Grant]):
         ``timeout`` seconds, by default the session timeout. Asks through ZooKeeper's leader. Needs
         no :meth:`start`.
         """
-        return run(lambda: self._assignment(timeout))
+        return run(self._assignment, timeout)
 
     def members(self, timeout: float | None = None) -> list[PoolMember]:
         """Return the live workers, by identity. The same costs and errors as :meth:`assignment`."""
-        return run(lambda: self._members(timeout))
+        return run(self._members, timeout)
 
     def observe_membership(
         self, callback: Callable[[MembershipChange[PoolWorker]], object]
@@ -230,7 +230,7 @@ class WorkerPool(EntersContext, Membership[Grant]):
 
     def _start_by(self, call: StartCall) -> None:
         try:
-            run(lambda: self._start(call, None))
+            run(self._start, call, None)
         except BaseException:
             try:
                 self._give_up_start(call)

@@ -17,17 +17,17 @@ from typing import Any
 
 from zklock._recipes import lock as lock_recipe, steps
 from zklock._recipes.effects import (
+    Check,
     Delete,
-    Depart,
     Exists,
     Failed,
     Failure,
-    Mark,
     Node,
     Pause,
     Read,
     Recipe,
-    WriteAll,
+    Transaction,
+    Write,
 )
 from zklock.errors import ZkLockError
 from zklock.token import FencingToken
@@ -80,7 +80,7 @@ class Entry(lock_recipe.Entry):
             return lock_recipe.AGAIN
         if parent.data != mark:
             self._mark, self._marked = mark, self.node  # even if the answer is lost
-            (marked,) = yield (Mark(self.node or "", mark),)
+            (marked,) = yield (Transaction((Check(self.node or ""), Write(self.path, mark))),)
             steps.check(marked, Failure.DROPPED, Failure.MISSING)
             if marked is not None:
                 return lock_recipe.AGAIN
@@ -94,8 +94,8 @@ class Entry(lock_recipe.Entry):
         """
         assert self.node is not None
         if not self._found.endswith(_GONE):
-            note = (self.path, self._found + _GONE, parent.version)
-            (noted,) = yield (WriteAll(self.node, (note,)),)
+            note = Write(self.path, self._found + _GONE, parent.version)
+            (noted,) = yield (Transaction((Check(self.node), note)),)
             steps.check(noted, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
             if noted is not None:
                 return None
@@ -113,8 +113,9 @@ class Entry(lock_recipe.Entry):
         self.granted = False
         return self.leave()
 
-    def departure(self, node: str) -> Delete | Depart:
+    def departure(self, node: str) -> Delete | Transaction:
         """Delete the node, and remove its mark; if not granted, put back the mark it found."""
         if self._marked != node:
             return Delete(node)
-        return Depart(node, FREE if self.granted else self._found)
+        left = Write(self.path, FREE if self.granted else self._found)
+        return Transaction((Delete(node), left))

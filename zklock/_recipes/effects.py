@@ -47,41 +47,6 @@ class Create:
     asked: int = 0
 
 
-class Transaction:  # no ``ABC``: each request is asked whether it is one
-    """A request whose ``operations`` are carried out in this order, all or none."""
-
-    __slots__ = ()
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class Expect:
-    """An operation of a transaction: a node exists, with this version (-1: any version)."""
-
-    path: str
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class CreateAll(Transaction):
-    """Create ephemeral sequential nodes, all or none → a tuple of their paths.
-
-    Reply lost: they may or may not exist. ``MISSING``, ``DENIED``: a parent is not there, or
-    refuses one of them, and none was made. The answer does not tell which session owns them. The
-    host lets them be claimed only if it had one and the same session when it sent this and when it
-    heard the answer: then that session owns them.
-    """
-
-    creates: tuple[Create, ...]
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return self.creates
-
-
 @dataclass(frozen=True, slots=True)
 class List:
     """List the children and the parent's czxid → ``Listing``."""
@@ -129,18 +94,15 @@ class Exists:
 
 
 @dataclass(frozen=True, slots=True)
-class Check(Transaction):
-    """Have a quorum confirm that a node exists → ``None``.
+class Check:
+    """Have a quorum confirm that a node exists, with this version (-1: any version) → ``None``.
 
     It is a write that changes nothing. ``sync`` is not enough: its answer rests on the leader
     alone, and a leader that was cut off believes for a while longer that it leads.
     """
 
     path: str
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return (Expect(self.path),)
+    version: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,30 +112,6 @@ class Write:
     path: str
     data: bytes
     version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Mark(Transaction):
-    """Write the parent's data if the child exists, else nothing → ``None``. Repeatable."""
-
-    path: str
-    data: bytes
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return Expect(self.path), Write(parent_of(self.path), self.data)
-
-
-@dataclass(frozen=True, slots=True)
-class WriteAll(Transaction):
-    """Write nodes (path, data, version) if ``path`` exists; all or nothing → ``None``."""
-
-    path: str
-    writes: tuple[tuple[str, bytes, int], ...]
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return Expect(self.path), *(Write(*each) for each in self.writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,65 +132,22 @@ class Delete:
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteAll(Transaction):
-    """Delete nodes, all or none → ``None``. Reply lost, or one is missing: look at each."""
-
-    paths: tuple[str, ...]
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return tuple(map(Delete, self.paths))
+Operation: TypeAlias = Create | Delete | Write | Check
 
 
 @dataclass(frozen=True, slots=True)
-class Depart(Transaction):
-    """Delete a node and write its parent's data, both or neither → ``None``. See ``Delete``."""
+class Transaction:
+    """Carry out operations in this order, all or none → the paths of the nodes that it creates.
 
-    path: str
-    data: bytes
+    It creates nodes alone or none at all: then its result is ``None``. A failure is that of the
+    first operation that was refused. Reply lost: it may or may not be done.
 
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return Delete(self.path), Write(parent_of(self.path), self.data)
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteIf(Transaction):
-    """Delete a node if ``other`` still has this version → ``None``. One transaction.
-
-    ``MISSING``: one of the two nodes is not there. ``CHANGED``: the node is there, and ``other``
-    was written. Reply lost: look.
+    The answer does not tell which session owns new nodes. The host lets them be claimed only if it
+    had one and the same session when it sent this and when it heard the answer: then that session
+    owns them.
     """
 
-    path: str
-    other: str
-    version: int
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        # In this order: if the version is refused, the node is still there.
-        return Delete(self.path), Expect(self.other, self.version)
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver(Transaction):
-    """Delete nodes, and ``path`` last, if ``successor`` exists; all or nothing → ``None``.
-
-    ``MISSING``: one of these nodes, or the successor, is not there. Reply lost: look.
-    """
-
-    path: str
-    others: tuple[str, ...]
-    successor: str
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        # The leader's own node last: a member hears of its own node before the leader's.
-        return Expect(self.successor), *map(Delete, (*self.others, self.path))
-
-
-Operation: TypeAlias = Create | Delete | Write | Expect
+    operations: tuple[Operation, ...]
 
 
 def parent_of(path: str) -> str:
@@ -433,7 +328,6 @@ class SessionReplaced(Exception):
 
 Request: TypeAlias = (
     Create
-    | CreateAll
     | List
     | Watch
     | WatchList
@@ -442,14 +336,9 @@ Request: TypeAlias = (
     | Exists
     | Check
     | Write
-    | Mark
-    | WriteAll
     | Sync
     | Delete
-    | DeleteAll
-    | Depart
-    | DeleteIf
-    | HandOver
+    | Transaction
     | MakePath
 )
 Batch: TypeAlias = tuple[Request, ...]

@@ -12,7 +12,6 @@ from zklock._recipes.effects import (
     Failed,
     Failure,
     Listing,
-    MakePath,
     Node,
     Recipe,
     SessionReplaced,
@@ -42,10 +41,7 @@ def follow(path: str, tell: Callable[[Node | None, bool], object]) -> Recipe[Non
     told: Node | None = None
     while True:
         with steadfast():
-            (found,) = yield (Watch(path),)
-            steps.check(found, Failure.DROPPED, Failure.MISSING)
-            if steps.is_(found, Failure.DROPPED):
-                continue
+            (found,) = yield from steps.ask((Watch(path),), Failure.MISSING)
             if isinstance(found, Failed):
                 tell(None, False)
                 return
@@ -62,12 +58,10 @@ def follow_children(path: str, tell: Callable[[list[str]], object]) -> Recipe[No
     told: set[str] | None = None
     while True:
         with steadfast():
-            (found,) = yield (WatchList(path),)
-            steps.check(found, Failure.DROPPED, Failure.MISSING)
-            if steps.is_(found, Failure.MISSING):
-                (made,) = yield (MakePath(path),)
-                steps.check(made, Failure.DROPPED)
-            elif isinstance(found, Listing):
+            (found,) = yield from steps.ask((WatchList(path),), Failure.MISSING)
+            if isinstance(found, Failed):
+                yield from steps.make_path(path)
+            else:
                 names = set(found.names)
                 if names != told:
                     told = names
@@ -84,16 +78,12 @@ def follow_folder(path: str, tell: Callable[[Folder], object]) -> Recipe[None]:
     while True:
         with steadfast():
             # This server may lag behind the previous one.
-            while steps.is_((yield (Sync(path),))[0], Failure.DROPPED):
-                pass
+            yield from steps.ask((Sync(path),), *Failure)
             while True:
-                listing, node = yield (WatchList(path), Watch(path))
-                for result in (listing, node):
-                    steps.check(result, Failure.DROPPED, Failure.MISSING)
+                batch = WatchList(path), Watch(path)
+                listing, node = yield from steps.ask(batch, Failure.MISSING)
                 if isinstance(listing, Listing) and isinstance(node, Node):
                     folder = Folder(tuple(sorted(listing.names)), listing.epoch, node.data)
-                elif any(steps.is_(result, Failure.DROPPED) for result in (listing, node)):
-                    continue
                 else:
                     (there,) = yield (WatchExists(path),)
                     steps.check(there, Failure.DROPPED, Failure.MISSING)

@@ -20,7 +20,6 @@ from zklock._recipes.effects import (
     Claim,
     Create,
     Delete,
-    Depart,
     Event,
     Failure,
     List,
@@ -29,6 +28,7 @@ from zklock._recipes.effects import (
     Node,
     Recipe,
     SessionReplaced,
+    Transaction,
 )
 from zklock._recipes.steps import (
     ABSENT,
@@ -110,7 +110,7 @@ class Entry:
         """Delete its node: see ``leave``."""
         return leave(self)
 
-    def departure(self, node: str) -> Delete | Depart:
+    def departure(self, node: str) -> Delete | Transaction:
         """Return the request that removes its node."""
         return Delete(node)
 
@@ -189,7 +189,8 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
         yield from leave(entry)
         yield from renew(entry.path, listing.epoch)
         return AGAIN
-    yield from refuse_strangers(entry.path, me, listing)
+    if len(listing.names) > len(listing.queue.contenders):
+        yield from refuse_strangers(entry.path, me, listing)
     reads, passed = me.kind is names.Kind.READ, tuple[str, ...]()
     queued = entry.queued
     while standing := listing.queue.standing(me, passed):

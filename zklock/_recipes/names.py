@@ -10,6 +10,7 @@ A name that ends as a sequential node's does is a *stranger*: whoever made it ma
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -108,10 +109,6 @@ class Queue:
         self.contenders = sorted(filter(None, map(parse, names)), key=attrgetter("order"))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name.text: at for at, name in enumerate(self.contenders)}
-
-    @cached_property
     def _latest(self) -> list[int]:
         """For each place: the place of the youngest one before it that blocks a reader, or -1."""
         found, last = [], -1
@@ -126,9 +123,11 @@ class Queue:
 
         ``passed`` are names that no longer block this kind of contender.
         """
-        place = self._places.get(me.text)
-        if place is None:
+        place = bisect_left(self.contenders, me.order, key=attrgetter("order"))
+        if me not in self.contenders[place : place + 1]:
             return None
+        if not place:
+            return Standing(None, sole=True, ahead=0)
         blockers = self._blockers(place, me.kind, passed)
         nearest = next(blockers, None)
         return Standing(nearest, sole=next(blockers, None) is None, ahead=place)

@@ -9,11 +9,9 @@ from typing import TypeVar
 from zklock._recipes import names, nodedata, notes as election_notes
 from zklock._recipes.effects import (
     Check,
-    Failed,
     Failure,
     List,
     Listing,
-    MakePath,
     Node,
     Read,
     Recipe,
@@ -21,7 +19,7 @@ from zklock._recipes.effects import (
     Sync,
 )
 from zklock._recipes.notes import Notes
-from zklock._recipes.steps import is_
+from zklock._recipes.steps import ask, is_, make_path
 from zklock.token import FencingToken
 
 T = TypeVar("T")
@@ -68,37 +66,29 @@ def retry_on_new_session(make: Callable[[], Recipe[T]]) -> Recipe[T]:
 
 def confirm(paths: Sequence[str]) -> Recipe[bool]:
     """Return whether a quorum confirms that the nodes exist."""
-    while True:
-        results = yield tuple(map(Check, paths))
-        if not any(map(_failed, results)):
-            return all(result is None for result in results)
+    results = yield from ask(tuple(map(Check, paths)), Failure.MISSING)
+    return all(result is None for result in results)
 
 
 def contenders(path: str, limit: int | None = None) -> Recipe[list[Contender]]:
     """Return the contenders (the first ``limit`` of them) in queue order, as the leader has it."""
-    while True:
-        synced, listing = yield (Sync(path), List(path))
-        if _failed(synced) or _failed(listing):
-            continue
-        if not isinstance(listing, Listing):
-            return []
-        left = listing.queue.contenders[:limit]
-        there: list[tuple[names.Name, Node | None]] = []
-        while left:
-            batch, left = left[:_BATCH], left[_BATCH:]
-            nodes = yield tuple(Read(f"{path}/{name.text}") for name in batch)
-            told = [None if is_(node, Failure.DENIED) else node for node in nodes]
-            if any(map(_failed, told)):
-                break
-            there += [
-                (name, node)
-                for name, node in zip(batch, told, strict=True)
-                if not isinstance(node, Failed)
-            ]
-        else:
-            noted = listing.size and any(name.kind is names.Kind.LATCH for name, _ in there)
-            notes = (yield from _notes(path)) if noted else None
-            return describe(path, listing.epoch, there, notes)
+    _, listing = yield from ask((Sync(path), List(path)), Failure.MISSING)
+    if not isinstance(listing, Listing):
+        return []
+    left = listing.queue.contenders[:limit]
+    there: list[tuple[names.Name, Node | None]] = []
+    while left:
+        batch, left = left[:_BATCH], left[_BATCH:]
+        reads = tuple([Read(f"{path}/{name.text}") for name in batch])
+        nodes = yield from ask(reads, Failure.MISSING, Failure.DENIED)
+        there += [
+            (name, node if isinstance(node, Node) else None)
+            for name, node in zip(batch, nodes, strict=True)
+            if not is_(node, Failure.MISSING)
+        ]
+    noted = listing.size and any(name.kind is names.Kind.LATCH for name, _ in there)
+    notes = (yield from _notes(path)) if noted else None
+    return describe(path, listing.epoch, there, notes)
 
 
 def birth(path: str) -> Recipe[tuple[int, int]]:
@@ -108,23 +98,16 @@ def birth(path: str) -> Recipe[tuple[int, int]]:
     ensemble was copied from the other.
     """
     while True:
-        synced, listing = yield (Sync(path), List(path))
-        if _failed(synced) or _failed(listing):
-            continue
+        _, listing = yield from ask((Sync(path), List(path)), Failure.MISSING)
         if isinstance(listing, Listing):
             return listing.epoch, listing.made
-        (made,) = yield (MakePath(path),)
-        _failed(made)
+        yield from make_path(path)
 
 
 def _notes(path: str) -> Recipe[Notes | None]:
     """Return what the election's own node says; ``None`` if it is gone."""
-    while True:
-        (found,) = yield (Read(path),)
-        if isinstance(found, Node):
-            return election_notes.parse(found.data)
-        if not _failed(found):
-            return None
+    (found,) = yield from ask((Read(path),), Failure.MISSING)
+    return election_notes.parse(found.data) if isinstance(found, Node) else None
 
 
 def describe(
@@ -170,12 +153,3 @@ def holder(path: str) -> Recipe[Contender | None]:
         first = yield from contenders(path, limit=1)
         if not first or (yield from confirm([first[0].path])):
             return first[0] if first else None
-
-
-def _failed(result: object) -> bool:
-    """Whether to ask again. A missing node is an answer; other errors are raised."""
-    if not isinstance(result, Failed) or result.why is Failure.MISSING:
-        return False
-    if result.why is Failure.DROPPED:
-        return True
-    raise result.error

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from zklock._recipes import names, nodedata, notes, steps
 from zklock._recipes.effects import (
+    Check,
     Failed,
     Failure,
     List,
@@ -15,8 +16,8 @@ from zklock._recipes.effects import (
     Node,
     Read,
     Recipe,
+    Transaction,
     Write,
-    WriteAll,
 )
 from zklock._recipes.nodedata import NodeData
 from zklock._recipes.queries import Contender
@@ -52,11 +53,7 @@ def _ask_leader(node: str) -> Recipe[bool]:
     """
     path, _, name = node.rpartition("/")
     while True:
-        found, listing = yield (Read(path), List(path))
-        for result in (found, listing):
-            steps.check(result, Failure.DROPPED, Failure.MISSING)
-        if any(steps.is_(result, Failure.DROPPED) for result in (found, listing)):
-            continue
+        found, listing = yield from steps.ask((Read(path), List(path)), Failure.MISSING)
         there = listing.names if isinstance(listing, Listing) else []
         if name not in there or not isinstance(found, Node):
             return False
@@ -70,7 +67,7 @@ def _ask_leader(node: str) -> Recipe[bool]:
                 f"above {notes.MAX_ASKED}: remove foreign data",
                 path=path,
             )
-        (written,) = yield (WriteAll(node, ((path, data, found.version),)),)
+        (written,) = yield (Transaction((Check(node), Write(path, data, found.version))),)
         steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
         if written is None:
             return True
@@ -88,12 +85,9 @@ def _change(node: str, change: Callable[[NodeData], NodeData]) -> Recipe[bool]:
     If that answer is lost, and the node is gone at the next look, nobody knows: it counts as gone.
     """
     while True:
-        (found,) = yield (Read(node),)
-        steps.check(found, Failure.DROPPED, Failure.MISSING)
+        (found,) = yield from steps.ask((Read(node),), Failure.MISSING)
         if isinstance(found, Failed):
-            if found.why is Failure.MISSING:
-                return False
-            continue
+            return False
         said = nodedata.parse(found.data)
         if change(said) == said:
             return True

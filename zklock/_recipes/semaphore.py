@@ -29,16 +29,17 @@ from typing import Any
 
 from zklock._recipes import lock as lock_recipe, names, queries, steps
 from zklock._recipes.effects import (
-    DeleteIf,
+    Check,
+    Delete,
     Event,
     Failed,
     Failure,
     Listing,
-    MakePath,
     Node,
     Read,
     Recipe,
     Sync,
+    Transaction,
     Wait,
     Watch,
     WatchList,
@@ -88,12 +89,12 @@ class Entry(lock_recipe.Entry):
         assert self.node is not None
         while True:
             batch = (Watch(blocker), Watch(self.node), WatchList(leases(self.root)))
-            before, own, listed, root = yield (*batch, Read(self.root))
-            steps.check(before, Failure.DROPPED, Failure.MISSING, Failure.DENIED)
-            for result in (own, listed, root):
-                steps.check(result, Failure.DROPPED, Failure.MISSING)
-            if any(steps.is_(result, Failure.DROPPED) for result in (before, own, listed, root)):
-                continue
+            before, *rest = yield from steps.ask(
+                (*batch, Read(self.root)), Failure.MISSING, Failure.DENIED
+            )
+            own, listed, root = rest
+            for result in rest:
+                steps.check(result, Failure.MISSING)
             if not isinstance(own, Node) or not own.mine:
                 return Event.OWN_GONE
             if steps.is_(before, Failure.MISSING):
@@ -134,11 +135,7 @@ class Entry(lock_recipe.Entry):
         assert self.node is not None
         while True:
             batch = (WatchList(leases(self.root)), Watch(self.node), Watch(self.root))
-            listed, own, root = yield batch
-            for result in (listed, own, root):
-                steps.check(result, Failure.DROPPED, Failure.MISSING)
-            if any(steps.is_(result, Failure.DROPPED) for result in (listed, own, root)):
-                continue
+            listed, own, root = yield from steps.ask(batch, Failure.MISSING)
             if not isinstance(own, Node) or not own.mine:
                 return None
             if isinstance(root, Node):
@@ -177,7 +174,9 @@ class Entry(lock_recipe.Entry):
         assert self.node is not None
         unknown = False
         while True:
-            (result,) = yield (DeleteIf(self.node, self.root, version),)
+            # In this order: if the version is refused, the node is still there.
+            leaving = Transaction((Delete(self.node), Check(self.root, version)))
+            (result,) = yield (leaving,)
             steps.check(result, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
             if steps.is_(result, Failure.DROPPED):
                 unknown = True
@@ -192,12 +191,9 @@ class Entry(lock_recipe.Entry):
             return True
 
     def _unchanged(self, version: int) -> Recipe[bool]:
-        while True:
-            synced, root = yield (Sync(self.root), Read(self.root))
-            steps.check(synced, Failure.DROPPED)
-            steps.check(root, Failure.DROPPED, Failure.MISSING)
-            if not any(steps.is_(result, Failure.DROPPED) for result in (synced, root)):
-                return isinstance(root, Node) and root.version == version
+        batch = (Sync(self.root), Read(self.root))
+        _, root = yield from steps.ask(batch, Failure.MISSING)
+        return isinstance(root, Node) and root.version == version
 
     def _claim(self, listing: Listing) -> Recipe[Any]:
         *others, (node, token) = [
@@ -232,11 +228,9 @@ def _name(lease: lock_recipe.Entry) -> str:
 def _agree(root: str, limit: int | None, permits: int) -> Recipe[Kept]:
     """Return the limit that ZooKeeper keeps; the first contender sets it."""
     while True:
-        (node,) = yield (Read(root),)
-        steps.check(node, Failure.DROPPED, Failure.MISSING)
+        (node,) = yield from steps.ask((Read(root),), Failure.MISSING)
         if isinstance(node, Failed):
-            (made,) = yield (MakePath(root),)
-            steps.check(made, Failure.DROPPED)
+            yield from steps.make_path(root)
         elif node.data or limit is None:
             return _checked(root, node, limit, permits)
         else:
@@ -281,19 +275,13 @@ def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
 def set_limit(root: str, limit: int) -> Recipe[None]:
     """Write the limit, whatever it was."""
     while not (yield from steps.overwrite(root, str(limit).encode())):
-        (made,) = yield (MakePath(root),)
-        steps.check(made, Failure.DROPPED)
+        yield from steps.make_path(root)
 
 
 def limit_of(root: str) -> Recipe[int | None]:
     """Return the limit that ZooKeeper keeps, or ``None`` if there is none yet."""
-    while True:
-        (node,) = yield (Read(root),)
-        steps.check(node, Failure.DROPPED, Failure.MISSING)
-        if isinstance(node, Node):
-            return _checked(root, node, None, 1).limit if node.data else None
-        if node.why is Failure.MISSING:
-            return None
+    (node,) = yield from steps.ask((Read(root),), Failure.MISSING)
+    return _checked(root, node, None, 1).limit if isinstance(node, Node) and node.data else None
 
 
 def contenders(root: str) -> Recipe[list[Contender]]:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Set as AbstractSet
 from functools import partial
+from typing import Any
 
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
     AbandonCreate,
+    Batch,
     Cancelled,
     Delete,
-    Depart,
     Event,
     Exists,
     Failed,
     Failure,
     List,
     Listing,
+    MakePath,
     Node,
     Pause,
     Read,
@@ -25,6 +27,7 @@ from zklock._recipes.effects import (
     Request,
     SessionReplaced,
     Sync,
+    Transaction,
     Wait,
     Watch,
     WatchList,
@@ -44,15 +47,30 @@ ABSENT = Listing([], -1)
 """The listing of a parent that does not exist."""
 
 
+def ask(batch: Batch, *expected: Failure) -> Recipe[tuple[Any, ...]]:
+    """Ask until there are answers to all → the results; an error that is not expected is raised.
+
+    What is asked may be asked again: it may have been done before.
+    """
+    dropped = True
+    results: tuple[Any, ...] = ()
+    while dropped:
+        results = yield batch
+        for result in results:
+            check(result, Failure.DROPPED, *expected)
+        dropped = any(is_(result, Failure.DROPPED) for result in results)
+    return results
+
+
 def look(path: str) -> Recipe[Listing]:
     """List the queue; an absent parent is an empty queue."""
-    while True:
-        (listing,) = yield (List(path),)
-        if isinstance(listing, Listing):
-            return listing
-        if listing.why is Failure.MISSING:
-            return ABSENT
-        check(listing, Failure.DROPPED)
+    (listing,) = yield from ask((List(path),), Failure.MISSING)
+    return listing if isinstance(listing, Listing) else ABSENT
+
+
+def make_path(path: str) -> Recipe[None]:
+    """Make a node and its ancestors where missing."""
+    yield from ask((MakePath(path),))
 
 
 def find(path: str, uuid: str) -> Recipe[str | None]:
@@ -97,11 +115,8 @@ def reap_late_creates(
 def _find(path: str, uuids: AbstractSet[str]) -> Recipe[dict[str, str]]:
     """Return the nodes of contenders of this session, by the uuid."""
     while True:
-        synced, listing = yield (Sync(path), List(path))
-        check(synced, Failure.DROPPED)
-        check(listing, Failure.DROPPED, Failure.MISSING)
-        if is_(synced, Failure.DROPPED) or is_(listing, Failure.DROPPED):
-            continue
+        synced, listing = yield from ask((Sync(path), List(path)), Failure.MISSING)
+        check(synced)
         alike = _alike(listing.names if isinstance(listing, Listing) else [], uuids)
         if not alike:
             return {}
@@ -130,7 +145,7 @@ def _alike(there: Iterable[str], uuids: AbstractSet[str]) -> dict[str, str]:
 def delete(
     path: str,
     node: str,
-    request: Delete | Depart | None = None,
+    request: Delete | Transaction | None = None,
     *,
     tidy: bool = False,
     lasting: bool = False,
@@ -143,10 +158,10 @@ def delete(
     is then sent without the write that came with it: an error of that write would not pass. If ACLs
     refuse that write alone, the node goes without it, and ``AccessDenied`` is raised then. A
     worn-out parent is deleted with the last of its children; with ``tidy``, any parent. If the
-    request is a ``Depart``, others may have held by then, and left a mark: such a parent stays.
+    request is a transaction, others may have held by then, and left a mark: such a parent stays.
     """
     first: Request = request or Delete(node)
-    empties, marked = tidy or worn(node), isinstance(request, Depart)
+    empties, marked = tidy or worn(node), isinstance(request, Transaction)
     batch = (first, Delete(path)) if empties and not marked else (first,)
     refused: Exception | None = None
     tries = 0
@@ -186,15 +201,13 @@ def overwrite(path: str, data: bytes) -> Recipe[bool]:
     cannot undo a later one.
     """
     while True:
-        (found,) = yield (Read(path),)
-        check(found, Failure.DROPPED, Failure.MISSING)
-        if isinstance(found, Node):
-            (written,) = yield (Write(path, data, found.version),)
-            check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
-            if written is None:
-                return True
-        elif found.why is Failure.MISSING:
+        (found,) = yield from ask((Read(path),), Failure.MISSING)
+        if isinstance(found, Failed):
             return False
+        (written,) = yield (Write(path, data, found.version),)
+        check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
+        if written is None:
+            return True
 
 
 def remove(node: str) -> Recipe[None]:
@@ -290,8 +303,11 @@ def given(event: Event) -> Recipe[Event]:
 
 def exhausted(me: names.Name, listing: Listing) -> bool:
     """Whether this sequence number, or the youngest one, is worn out: no grant may use it."""
-    youngest = listing.queue.contenders[-1:]  # a low number beside a wrapped one has wrapped too
-    return bool([it for it in (me, *youngest) if not 0 <= it.sequence < names.EXHAUSTED_AT])
+    queue = listing.queue.contenders
+    youngest = queue[-1] if queue else me  # a low number beside a wrapped one has wrapped, too
+    return not (
+        0 <= me.sequence < names.EXHAUSTED_AT and 0 <= youngest.sequence < names.EXHAUSTED_AT
+    )
 
 
 def refuse_unseen(path: str, queue: names.Queue) -> None:

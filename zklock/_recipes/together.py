@@ -15,7 +15,7 @@ All or none: ZooKeeper carries out a transaction as a whole. If its answer is lo
 is looked for by its name, which is used once, and deleted.
 
 The owner of the new nodes is not in the answer of the transaction. The host knows it: see
-``effects.CreateAll``.
+``effects.Transaction``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from zklock._recipes.effects import (
     Claim,
     ClaimAll,
     Create,
-    CreateAll,
-    DeleteAll,
+    Delete,
     Failed,
     Failure,
     List,
     Listing,
     Recipe,
     SessionReplaced,
+    Transaction,
 )
 from zklock.errors import AccessDenied
 from zklock.token import FencingToken
@@ -77,7 +77,7 @@ def _enter(entries: Sequence[lock.Entry]) -> Recipe[Sequence[Listing]]:
         for entry in entries
     )
     try:
-        made, *found = yield (CreateAll(creates), *(List(entry.path) for entry in entries))
+        made, *found = yield (Transaction(creates), *(List(entry.path) for entry in entries))
     except Cancelled:
         _forget(entries)  # nothing was sent
         raise
@@ -145,7 +145,7 @@ def give_back(
     final: Exception | None = None
     if 1 < len(known) == len(each) and not any(map(steps.worn, known)):
         try:
-            (result,) = yield (DeleteAll(tuple(known)),)
+            (result,) = yield (Transaction(tuple(map(Delete, known))),)
             if result is None:
                 return
         except SessionReplaced:

@@ -83,7 +83,7 @@ class Connecting(TaskEntersContext, Coroutine[Any, Any, Client]):
     def _abandon_body(self) -> None:
         self._give_up()
 
-    async def _leave_task_body(self, error: BaseException | None) -> None:
+    async def _end_body(self, error: BaseException | None) -> None:
         assert self._loop is not None
         ended = in_thread(self._loop, partial(end, self._client), "zklock-stop")
         if ended is not None:
@@ -107,7 +107,7 @@ class Connecting(TaskEntersContext, Coroutine[Any, Any, Client]):
             begin(
                 self._client,
                 self._start_timeout,
-                lambda error: call_soon(loop, partial(settle, error)) or self._give_up(),
+                lambda error, _: call_soon(loop, partial(settle, error)) or self._give_up(),
             )
             error = await started
         except BaseException:

@@ -8,19 +8,11 @@ import logging
 import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from enum import Enum
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, cast
 
-from zklock._engine.contexts import (
-    AbandonedContext,
-    AbandonedLockContext,
-    AttemptingBase,
-    B,
-    EnteredContext,
-    GrantContext,
-    T,
-)
+from zklock._engine.contexts import AttemptingBase, B, EnteredContext, GrantContext, T
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.ports import SessionPort
 from zklock._ground.cached_property import cached_property
@@ -36,14 +28,7 @@ _callbacks: set[asyncio.Task[Any]] = set()
 """The tasks that run: the loop itself keeps only weak references to tasks."""
 
 
-class Leaves(TaskEntersContext, AbandonedContext):
-    """How a task leaves an ``async with`` body."""
-
-    async def _leave_task_body(self, error: BaseException | None) -> None:
-        await self._end_body(error)
-
-
-class Entered(GrantContext, Leaves):
+class Entered(GrantContext, TaskEntersContext):
     """What a task holds already, and releases at the end of an ``async with`` body."""
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
@@ -54,15 +39,11 @@ class Entered(GrantContext, Leaves):
         return self
 
 
-class Enters(Leaves, EnteredContext[T]):
+class Enters(EnteredContext[T], TaskEntersContext):
     """How a task enters what it holds from then on."""
 
     def __aenter__(self) -> Coroutine[Any, Any, T]:
         return held_from(entered(self), self._enter)
-
-
-class EntersLock(Enters[B], AbandonedLockContext[B]):
-    """``async with lock``."""
 
 
 class Attempting(AttemptingBase[B], Enters[B | None]):
@@ -162,56 +143,32 @@ class Grant(GrantBase, Entered):
         self.lost = asyncio.Event()
 
 
-class _State(Enum):
-    ENTERED = "entered"
-    CANCELLING = "cancelling"
-    LEFT = "left"
+@dataclass(slots=True, eq=False)
+class _Body:
+    """The body of an ``async with``; ``before``: the cancellations of its task when it began."""
 
-
-class Body:
-    """The body of an ``async with``, cancelled once if its grant is lost.
-
-    It accounts for its cancellation as ``asyncio.timeout()`` does. On leaving, it takes back its
-    own cancellation; a cancellation that others asked for as well goes on.
-    """
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self._task = weakref.ref(task)
-        self._before = task.cancelling()
-        self._state = _State.ENTERED
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """The task that has entered it, ``None`` if that is gone."""
-        return self._task()
-
-    def cancel(self) -> None:
-        """Cancel the body, unless that was done or the body was left. Called by the loop."""
-        task = self.task
-        if self._state is _State.ENTERED and task is not None:
-            self._state = _State.CANCELLING
-            task.cancel()
-
-    def leave(self, error: BaseException | None) -> bool:
-        """Leave with this error. Return whether it is a cancellation that nobody else asked for."""
-        state, self._state = self._state, _State.LEFT
-        task = self.task
-        if state is not _State.CANCELLING or task is None:
-            return False
-        return task.uncancel() <= self._before and isinstance(error, asyncio.CancelledError)
+    task: weakref.ref[asyncio.Task[Any]]
+    before: int
+    cancelled: bool = False
 
 
 class Bodies:
-    """The bodies of ``async with`` that one grant has entered, the innermost one last."""
+    """The bodies of ``async with`` that one grant has entered, the innermost one last.
+
+    Each is cancelled once if the grant is lost. It accounts for its cancellation as
+    ``asyncio.timeout()`` does. On leaving, it takes back its own cancellation; a cancellation that
+    others asked for as well goes on.
+    """
 
     __slots__ = ("_bodies",)
 
     def __init__(self) -> None:
-        self._bodies: tuple[Body, ...] = ()
+        self._bodies: tuple[_Body, ...] = ()
 
     def enter(self) -> None:
         """Enter a body of the running task."""
-        self._bodies = (*self._bodies, Body(running_task()))
+        task = running_task()
+        self._bodies = (*self._bodies, _Body(weakref.ref(task), task.cancelling()))
 
     def leave(self, error: BaseException | None) -> bool:
         """Leave the innermost body of the running task, or of any if that has entered none.
@@ -222,16 +179,22 @@ class Bodies:
         bodies = self._bodies
         if not bodies:
             return False
-        task = None if running_loop() is None else asyncio.current_task()
-        mine = [body for body in bodies if body.task is task]
+        running = None if running_loop() is None else asyncio.current_task()
+        mine = [body for body in bodies if body.task() is running]
         left = (mine or bodies)[-1]
         self._bodies = tuple([body for body in bodies if body is not left])
-        return left.leave(error)
+        task = left.task()
+        if task is None or not left.cancelled:
+            return False
+        return task.uncancel() <= left.before and isinstance(error, asyncio.CancelledError)
 
     def cancel(self) -> None:
         """Cancel the bodies. Called by the loop."""
         for body in self._bodies:
-            body.cancel()
+            task = body.task()
+            if task is not None and not body.cancelled:
+                body.cancelled = True
+                task.cancel()
 
 
 def _run(call: Callable[[], object]) -> None:

@@ -37,9 +37,8 @@ class TaskBody(Body):
 
     async def _steps(self, error: BaseException | None) -> None:
         try:
-            self.it._begin_leaving(self._begun)
-            await self.it._leave_task_body(error)
-        except (ZkLockError, asyncio.CancelledError, GeneratorExit):
+            await self.it._end_body(error)
+        except self.it._OUTCOMES:
             self.watches = ()
             raise
         self.watches = ()
@@ -49,8 +48,9 @@ class TaskEntersContext(ContextExit):
     """What is held from its ``__aenter__`` on, and given back at the end of ``async with``."""
 
     _BODY = TaskBody
+    _OUTCOMES = (ZkLockError, asyncio.CancelledError, GeneratorExit)
 
-    async def _leave_task_body(self, error: BaseException | None) -> None:
+    async def _end_body(self, error: BaseException | None) -> None:
         """Give back what was held, or end it. ``error`` is that of the body."""
         raise NotImplementedError
 

@@ -9,18 +9,19 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
+from zklock._engine.contexts import Acquired
 from zklock._ground.public import public
 from zklock._locks import kinds
-from zklock._locks.base import Holdings, LockBase
+from zklock._locks.base import LockBase
 from zklock._recipes.queries import Contender
-from zklock.aio.grant import Attempting, EntersLock, Grant
+from zklock.aio.grant import Attempting, Enters, Grant
 from zklock.aio.waiting import AWAITING, running_loop, running_task
 from zklock.token import FencingToken
 
 _FEW = 4
 
 
-class TaskLock(LockBase[Grant], EntersLock[Grant]):
+class TaskLock(LockBase[Grant], Enters[Grant]):
     """How a task acquires, holds and releases a lock of any kind."""
 
     _AWAITS = True
@@ -76,16 +77,20 @@ class TaskLock(LockBase[Grant], EntersLock[Grant]):
     def _take(self) -> Awaitable[Grant | None]:
         return self.acquire()
 
-    def _holdings(self) -> Holdings[Grant]:
-        if running_loop() is None:
-            return Holdings()  # the loop was closed, and now its coroutines are
-        users, task = self._users, self._owner()
-        holdings = users.get(task)
-        if holdings is None:
+    def _holdings(self) -> Acquired[Grant]:
+        users = self._users
+        try:
+            task = self._owner()
+        except RuntimeError:
+            if running_loop() is None:
+                return Acquired()  # the loop was closed, and now its coroutines are
+            raise
+        mine = users.get(task)
+        if mine is None:
             if len(users) >= self._crowd:
                 self._forget_tasks()
-            holdings = users[task] = Holdings()
-        return holdings
+            mine = users[task] = Acquired()
+        return mine
 
     def _forget_tasks(self) -> None:
         """Forget the tasks that are over; other threads may add others meanwhile."""

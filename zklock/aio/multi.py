@@ -12,7 +12,7 @@ from typing import Any
 from zklock._engine.contexts import Acquired
 from zklock._ground.loss import LostCallback
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
-from zklock.aio.grant import Attempting, Bodies, Entered, EntersLock, Grant
+from zklock.aio.grant import Attempting, Bodies, Entered, Enters, Grant
 from zklock.aio.lock import TaskLock
 from zklock.aio.waiting import running_loop, running_task
 
@@ -57,7 +57,7 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         return self._bodies.leave(error)
 
 
-class MultiLock(MultiBase[TaskLock, MultiGrant], EntersLock[MultiGrant]):
+class MultiLock(MultiBase[TaskLock, MultiGrant], Enters[MultiGrant]):
     """Several locks, of any kinds and any clients, as one: see :class:`zklock.MultiLock`.
 
     If one is lost inside ``async with``, the body is cancelled as with a single lock.

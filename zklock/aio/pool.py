@@ -152,7 +152,7 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
         await self.start()
         return self
 
-    async def _leave_task_body(self, error: BaseException | None) -> None:
+    async def _end_body(self, error: BaseException | None) -> None:
         await self.stop()
 
     def _abandon_body(self) -> None:

@@ -107,13 +107,6 @@ _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = weakref.Wea
 class Awaiting(Front):
     """A task waits by awaiting."""
 
-    def in_line(self) -> asyncio.Future[None] | None:
-        """Return what to wait for before a start; ``None``: start now, or no loop runs."""
-        try:
-            return _line().join()
-        except RuntimeError:
-            return None  # in a forked child, it is said what is wrong
-
     def hears(self) -> bool:
         """Whether this task may look for answers: one task may, in an iteration of the loop.
 
@@ -124,13 +117,13 @@ class Awaiting(Front):
         except RuntimeError:
             return False  # no loop runs
 
-    def begin(self, attempt: Pending) -> None:
+    def begin(self, attempt: Pending[Any]) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
         turn = _line().join()
         if turn is None:
             attempt.start(awaited=self.hears())
         else:  # who begins later hears nothing: finished() is called before
-            turn.add_done_callback(lambda _: attempt.start())
+            turn.add_done_callback(lambda _: _start(attempt))
 
     def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
@@ -147,6 +140,15 @@ class Awaiting(Front):
         answer.when_done(_Wake(loop, come, answer, unheard))
         limit = answer.limit(timeout, partial(call_soon, loop, partial(settle, come, False)))
         return come if limit is None else _in_time(loop, come, limit)
+
+
+def _start(attempt: Pending[Any]) -> None:
+    """Start what has been waited for in line; who waits for it hears of an error."""
+    try:
+        if not attempt.done:
+            attempt.start()
+    except Exception as error:
+        attempt.cancel(error)
 
 
 class _Wake(Generic[A]):

@@ -43,23 +43,22 @@ local function parts(text)
     return {{ tonumber(string.sub(text, 1, 8), 16), tonumber(string.sub(text, 9, 16), 16),
              tonumber(string.sub(text, 18), 10) }}
 end
-local function order(a, b)
+local function before(a, b)
     for i = 1, 3 do
-        if a[i] ~= b[i] then return a[i] < b[i] and -1 or 1 end
+        if a[i] ~= b[i] then return a[i] < b[i] end
     end
-    return 0
+    return false
 end
 local mark = redis.pcall('GET', KEYS[1])
 if not mark then return {{ARGV[1], 'missing', ''}} end
 if type(mark) == 'table' then return {{ARGV[1], 'unreadable', mark.err}} end
-local rise = 1
 if mark ~= '{NO_TOKEN}' then
     local seen = parts(mark)
     if not seen then return {{ARGV[1], 'unreadable', mark}} end
-    rise = order(parts(ARGV[2]), seen)
+    if before(parts(ARGV[2]), seen) then return {{ARGV[1], 'stale', mark}} end
 end
-if rise < 0 then return {{ARGV[1], 'stale', mark}} end
-if rise > 0 then redis.call('SET', KEYS[1], ARGV[2]) end
+-- An equal mark, too: a server that only reads may have an old one, and must not let it pass.
+redis.call('SET', KEYS[1], ARGV[2])
 """
 
 _CREATE = f"return {{ARGV[1], 'done', redis.pcall('SET', KEYS[1], '{NO_TOKEN}', 'NX')}}"
@@ -140,6 +139,7 @@ class RedisMark(ABC):
         library = next((name for name in packages if name in {"redis", "valkey"}), "redis")
         self._errors = importlib.import_module(f"{library}.exceptions")
         self._base = self._errors.ResponseError.__bases__[0]
+        self._of_a_cluster = hasattr(client, "get_nodes")
         self._fence = self.key("zklock-fence")
         self._executor: deque[_Caller] = deque()
 
@@ -157,7 +157,9 @@ class RedisMark(ABC):
         """Return the answer that the client has given, or will give."""
 
     async def _create(self) -> None:
-        await self._eval(_CREATE, [self._fence], [], self._caller())
+        _, made = await self._eval(_CREATE, [self._fence], [], self._caller())
+        if isinstance(made, Exception):
+            raise refusing(self._resource, made) from made
 
     async def _claim(self, token: Fenced) -> None:
         await self._fenced(_CLAIM, [self._fence], [], token_of(token), self._caller())
@@ -275,7 +277,8 @@ class RedisMark(ABC):
             if "compiling script" not in str(error):
                 raise refusing(resource, error) from error
         elif isinstance(error, self._base | errors.RedisClusterException):
-            if isinstance(error, errors.BusyLoadingError | errors.MaxConnectionsError):
+            # The client of a cluster may have sent the change before, to another node.
+            if isinstance(error, errors.MaxConnectionsError) and not self._of_a_cluster:
                 raise unasked(resource) from error
             # So the client of a cluster refuses the user's keys.
             if "same key slot" not in str(error):
@@ -292,7 +295,7 @@ class RedisMark(ABC):
         own = getattr(client, "connection", None)  # of a client for a single connection
         if own is not None:
             yield own.disconnect
-        nodes = client.get_nodes() if hasattr(client, "get_nodes") else [client]
+        nodes = client.get_nodes() if self._of_a_cluster else [client]
         for node in nodes:
             if hasattr(node, "disconnect"):  # of a cluster's client for asyncio
                 yield getattr(node, "disconnect_free_connections", node.disconnect)

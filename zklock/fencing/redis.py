@@ -54,11 +54,11 @@ class RedisGuard(RedisMark):
 
     def claim(self, token: Fenced) -> None:
         """Advance the mark; see ``Guard.claim``."""
-        blocking.run(lambda: self._claim(token))
+        blocking.run(self._claim, token)
 
     def set(self, key: str, value: bytes | str | float, token: Fenced) -> None:
         """``SET key value``, unless ``token`` is stale."""
-        blocking.run(lambda: self._set(key, value, token))
+        blocking.run(self._set, key, value, token)
 
     def run(
         self,
@@ -75,7 +75,7 @@ class RedisGuard(RedisMark):
         did before; the mark has then advanced. A first line ``#!lua flags=…`` (Redis 7) stays the
         first line. ``no-writes`` is a ``ValueError``, because the mark is written.
         """
-        return blocking.run(lambda: self._run(script, keys, args, token))
+        return blocking.run(self._run, script, keys, args, token)
 
     def highest(self) -> FencingToken | None:
         """Return the mark; ``None`` while no token has been seen."""

@@ -118,6 +118,13 @@ class Server(ABC):
             process.kill()
             process.wait()
 
+    def kill(self) -> None:
+        """End the server as a crash of its machine does: nothing is said to anyone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
     def restart(self) -> None:
         self.stop()
         self.start()
@@ -168,6 +175,32 @@ class PostgreSql(Server):
             row = connection.execute("SHOW server_version").fetchone()
             assert row is not None
             return str(row[0]).split()[0]
+
+
+class PostgreSqlStandby(PostgreSql):
+    """A hot standby that streams from ``primary``."""
+
+    def __init__(self, primary: PostgreSql) -> None:
+        super().__init__()
+        self._primary = primary
+        self._backup = program(
+            "pg_basebackup", "postgresql", str(Path(self._postgres).resolve().parent)
+        )
+
+    def prepare(self) -> None:
+        self.run(
+            self._backup,
+            *("-D", str(self.folder / "data"), "-d", self._primary.dsn, "-R", "-c", "fast"),
+            "--no-sync",
+        )
+
+    def promote(self) -> None:
+        """Make it a primary; return when it is one."""
+        import psycopg
+
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            row = connection.execute("SELECT pg_promote()").fetchone()
+            assert row == (True,)
 
 
 class MariaDb(Server):
@@ -242,3 +275,33 @@ class Redis(Server):
                     client.execute_command("CLUSTER ADDSLOTSRANGE 0 16383")
                 raise OSError("the cluster is not ready")
             return str(info["redis_version"])
+
+
+class Sentinel(Server):
+    """One that promotes a replica of ``primary`` once that has been silent for a second."""
+
+    def __init__(self, primary: Redis) -> None:
+        self._server = program("redis-server", "redis-server")
+        self._primary = primary
+        super().__init__()
+
+    def prepare(self) -> None:
+        lines = (
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self.folder}",
+            f"sentinel monitor store 127.0.0.1 {self._primary.port} 1",
+            "sentinel down-after-milliseconds store 1000",
+        )
+        path = self.folder / "sentinel.conf"  # Redis writes what it learns into it
+        path.write_text("\n".join(lines) + "\n")
+        path.chmod(0o666)
+
+    def command(self) -> list[str]:
+        return [self._server, str(self.folder / "sentinel.conf"), "--sentinel"]
+
+    def ping(self) -> str:
+        import redis
+
+        with redis.Redis(port=self.port) as client:
+            return str(client.info("server")["redis_version"])

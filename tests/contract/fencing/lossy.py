@@ -52,6 +52,18 @@ class LosesReplies(_Way):
                 near.sendall(reply)
 
 
+class LoadsAfterwards(LosesReplies):
+    """The reply is lost because the server has died; the next one still loads its data."""
+
+    def _serve(self, near: socket.socket) -> None:
+        if not self.lost:
+            super()._serve(near)
+            return
+        with contextlib.suppress(OSError), near:
+            while near.recv(65536):
+                near.sendall(b"-LOADING Redis is loading the dataset in memory\r\n")
+
+
 class LosesTheCommit(_Way):
     """The reply to a COMMIT is lost, with the connection. The server has committed by then."""
 

@@ -15,8 +15,8 @@ from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import RedisStore
 from tests.contract.fencing.interrupts import THOUSANDS, leaves_open, strikes
-from tests.contract.fencing.lossy import LosesReplies
-from zklock.errors import GuardUnusable, StaleToken
+from tests.contract.fencing.lossy import LoadsAfterwards, LosesReplies
+from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown, StaleToken
 from zklock.fencing import RedisGuard
 from zklock.token import FencingToken
 
@@ -257,6 +257,68 @@ def test_a_script_that_failed_is_not_run_again(
     assert (client.get(key), proxy.lost) == (b"1", 1)
     with pytest.raises(ResponseError, match=r"(?i)unknown"):
         guard.run("redis.call('INCR', KEYS[1]) redis.call('NONSENSE')", [key], [], A)
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_change_whose_server_died_is_in_doubt_while_the_next_one_loads(
+    store: RedisStore, client: Any
+) -> None:
+    """redis-py sends the change again, and gets the answer that nothing can be done yet."""
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    with (
+        contextlib.closing(LoadsAfterwards(store.port)) as proxy,
+        contextlib.closing(redis.Redis(port=proxy.port, retry=Retry(NoBackoff(), 2))) as repeating,
+    ):
+        guard = RedisGuard(repeating, store.resource)
+        key = guard.key("count")
+        increase = "return redis.call('INCR', KEYS[1])"
+        guard.run(increase, [key], [], A)
+        proxy.armed = True
+        with pytest.raises(OutcomeUnknown) as caught:
+            guard.run(increase, [key], [], A)
+        assert isinstance(caught.value.__cause__, redis.BusyLoadingError)
+        assert (client.get(key), proxy.lost) == (b"2", 1)
+        with pytest.raises(NoAnswer):
+            guard.highest()
+
+
+@pytest.fixture
+def replica(store: RedisStore, client: Any, guard: RedisGuard) -> Iterator[RedisGuard]:
+    """A guard whose client reaches a server that only reads, and has seen A."""
+    guard.claim(A)
+    client.execute_command("REPLICAOF", "127.0.0.1", 1)  # no such server: it keeps its data
+    yield guard
+    client.execute_command("REPLICAOF", "NO", "ONE")
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_server_that_only_reads_refuses_every_change(replica: RedisGuard) -> None:
+    """A replica, or a former primary, may not know the newest mark."""
+    for change in (
+        replica.create,
+        lambda: replica.claim(A),
+        lambda: replica.claim(B),
+        lambda: replica.set(replica.key("data"), b"x", A),
+    ):
+        with pytest.raises(GuardUnusable, match="read only"):
+            change()
+    assert replica.highest() == A
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_mark_that_could_not_be_made_is_told(client: Any, store: RedisStore) -> None:
+    import redis
+
+    client.acl_setuser("reader", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-set"])
+    with (
+        contextlib.closing(redis.Redis(port=store.port, username="reader", password="")) as weak,
+        pytest.raises(GuardUnusable, match="can't run"),
+    ):
+        RedisGuard(weak, f"{store.resource}-new").create()
+    client.acl_deluser("reader")
 
 
 @pytest.mark.slow("real servers, and connections that are struck or lost")

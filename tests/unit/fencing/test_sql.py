@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import pytest
 
-from zklock.errors import GuardUnusable, SnapshotTooOld, StaleToken
+from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown, SnapshotTooOld, StaleToken
 from zklock.fencing import SqlGuard, is_retryable
-from zklock.fencing._sql.errors import Says, says
+from zklock.fencing._sql.errors import Says, says, told
 from zklock.fencing._sql.session import render
 from zklock.token import FencingToken
 
@@ -114,6 +114,18 @@ def test_errors_of_asyncmy_are_those_of_mysql() -> None:
     assert is_retryable(made(1205, "Lock wait timeout exceeded"))
     assert says(made(1146, "Table 'zklock_fence' doesn't exist")) is Says.NO_TABLE
     assert says(made(1305, "SAVEPOINT zklock does not exist")) is Says.NO_SAVEPOINT
+
+
+@pytest.mark.parametrize("code", [1047, 1180])
+def test_a_commit_that_a_node_without_a_quorum_refuses_is_in_doubt(code: int) -> None:
+    """Galera: the other nodes may have committed it."""
+    made = type("OperationalError", (Exception,), {"__module__": "pymysql.err"})
+    refusal: Exception = made(code, "wsrep")
+    with pytest.raises(OutcomeUnknown) as caught, told("report", commit=True):
+        raise refusal
+    assert caught.value.__cause__ is refusal
+    with pytest.raises(NoAnswer), told("report"):
+        raise refusal
 
 
 def test_the_table_refuses_what_is_no_token(database: Database) -> None:

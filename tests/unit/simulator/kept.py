@@ -55,7 +55,6 @@ class Keepers:
         self.owners: dict[str, object] = {}
         """What grants say of who has them, by the names of the users that keep."""
         self._newest: dict[str, tuple[GrantBase, Member]] = {}  # by node
-        self._lost: set[str] = set()
         self._ended: dict[GrantBase, float] = {}  # when it was released
         self._queues: dict[str, list[str]] = {}
         self._behind: dict[str, float] = {}  # by node: since when another contender is there
@@ -122,13 +121,15 @@ class Keepers:
         if not self._plays:
             return
         world, node = self._world, grant.path
-        if grant.session_id != grant._keeper.session_id:  # type: ignore[attr-defined]
+        if grant.session_id != grant._keeper._id:  # type: ignore[attr-defined]
             raise Violation(f"{grant} is given on a session that is over")
-        if node in self._lost:
-            raise Violation(f"{grant} is given on a node that was lost")
         if grant.kept and not world.was_deleted(node) and node not in world.ensemble.ephemerals():
             raise Violation(f"{grant} is given on a node that is gone")
         before, member = self._newest.get(node, (None, None))
+        if before is not None and before._loss is not None:
+            raise Violation(f"{grant} is given on a node that was lost")
+        if before is not None and before.session_id != grant.session_id:
+            raise Violation(f"{grant} is given on a node of a session that is over")
         if (before is not None) != grant.kept:
             raise Violation(f"{grant} says that kept is {grant.kept}, and it is not")
         if member is None:
@@ -149,8 +150,6 @@ class Keepers:
         for node, (grant, member) in list(self._newest.items()):
             if not grant._ended:
                 continue
-            if grant._loss is not None:
-                self._lost.add(node)
             path, _, name = node.rpartition("/")
             if name not in self._queues[path]:
                 if not world.was_deleted(node):  # its client may not have heard of that yet

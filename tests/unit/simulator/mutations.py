@@ -130,13 +130,13 @@ MUTATIONS = {
         found="nobody is told",
     ),
     "a lost grant is not told": Mutation(
-        Bend(Session, "_lose_each", "self._deferred.add(grant._tell_loss)", "pass"),
+        Bend(Session, "_lose_one", "self.deferred.add(grant._tell_loss)", "pass"),
         faults=("cut off",),
         found="nobody is told",
         quick=False,
     ),
     "a node is kept when its lease has lapsed": Mutation(
-        Bend(Session, "_lose_each", "reason is LossReason.LEASE_LAPSED or several", "several"),
+        Bend(Session, "_lose_one", "reason is LossReason.LEASE_LAPSED or several", "several"),
         faults=("cut off", "freeze"),
         found="left",
         quick=False,
@@ -256,9 +256,9 @@ MUTATIONS = {
     "a caller waits until it has withdrawn": Mutation(
         Bend(
             base,
-            "taken",
-            "if not come and attempt.cancel():\n    return None",
-            "if not come:\n    await front.finished(attempt, None, abandon_made)\n    return None",
+            "late",
+            "if attempt.cancel():\n    return None",
+            "await front.finished(attempt, None, abandon_made)\nreturn None",
         ),
         faults=("cut off", "pause server"),
         found="too long",
@@ -298,7 +298,7 @@ MUTATIONS = {
         found="no higher token",
     ),
     "a grant needs no lease": Mutation(
-        Bend(Session, "_may_grant", "self._live()", "True"),
+        Bend(Session, "may_grant", "self._live()", "True"),
         faults=("freeze", "cut off"),
         troubles=5,
         found="without a lease",
@@ -350,7 +350,7 @@ MUTATIONS = {
         found="a part of",
     ),
     "a MultiLock gives back the first of its locks alone": Mutation(
-        Bend(MultiGrantBase, "_groups", "reversed(self._uses)", "self._uses[:1]"),
+        Bend(MultiGrantBase, "_groups", "self._left", "self._left[:1]"),
         kind="several",
         found="has given all back",
     ),
@@ -680,8 +680,8 @@ MUTATIONS = {
         found="left waiting",
     ),
     "an idle grant is used when its lease has lapsed": Mutation(
-        Bend(Place, "_free", "unused and self._session.may_grant(kept.claim.path)", "unused"),
-        Bend(Session, "_lose_each", "grant._place is not None", "False"),
+        Bend(Place, "_free", "unused and self._may_grant(kept)", "unused"),
+        Bend(Session, "_lose_one", "grant._place is not None", "False"),
         kind=KEPT,
         faults=("cut off", "freeze"),
         troubles=6,
@@ -707,20 +707,24 @@ MUTATIONS = {
         Bend(
             Place,
             "_give_back",
-            "not (kept.asked or grant._reads or (self._skip and not kept.watched))",
-            "not (grant._reads or (self._skip and not kept.watched))",
+            "kept.asked or grant._reads or (self._skip and not kept.watched)",
+            "grant._reads or (self._skip and not kept.watched)",
         ),
         Bend(
             Place,
-            "_due",
+            "_decide",
             "if kept.asked:\n"
-            "    self._leaving.append(kept)\n"
-            "    self._kept = None\n"
-            "elif kept.watched:\n"
-            "    self._hand(kept)",
-            "if not (kept.watched and self._hand(kept)) and kept.asked:\n"
-            "    self._leaving.append(kept)\n"
-            "    self._kept = None",
+            "    self._begin(partial(self._leave_queue, kept))\n"
+            "    self._forget(kept)\n"
+            "elif not (kept.watched and self._hand(kept)):\n"
+            "    self._see_to_idle(kept)",
+            "if kept.watched and self._hand(kept):\n"
+            "    pass\n"
+            "elif kept.asked:\n"
+            "    self._begin(partial(self._leave_queue, kept))\n"
+            "    self._forget(kept)\n"
+            "else:\n"
+            "    self._see_to_idle(kept)",
         ),
         kind=KEPT,
         faults=("cancel",),
@@ -732,22 +736,14 @@ MUTATIONS = {
         Bend(
             Place,
             "lose",
-            "with self._session.guard:\n"
-            "    kept = self._kept\n"
-            "    if kept is not None and kept.grant is grant:\n"
-            "        self._kept = None\n"
-            "if kept is not None and kept.grant is grant:\n"
-            "    kept.ends()",
-            "with self._session.guard:\n"
-            "    kept = self._kept\n"
-            "    if kept is not None and kept.grant is grant:\n"
-            "        kept.idle = self._session.now()",
+            "self._forget(kept)",
+            "kept.idle = self._session.now()",
         ),
         Bend(
             Session,
             "may_grant",
-            "self._may_grant((path,))",
-            "self._live() and self._readable",
+            "own is None or own.owner != self._id",
+            "False",
         ),
         kind=KEPT,
         faults=("expire", "delete node"),
@@ -756,7 +752,7 @@ MUTATIONS = {
         quick=False,
     ),
     "who waits is not served when the node is lost": Mutation(
-        Bend(Place, "lose", "self._go_on()", "pass"),
+        Bend(Place, "lose", "self.go_on()", "pass"),
         kind=KEPT,
         faults=("delete node",),
         troubles=8,
@@ -764,14 +760,14 @@ MUTATIONS = {
         quick=False,
     ),
     "an interrupt leaves a place as it is": Mutation(
-        Bend(Place, "rebuild", "self._going.clear()", "return"),
+        Bend(Place, "rebuild", "kept.asked = True", "return"),
         kind=KEPT,
         faults=(INTERRUPT,),
         troubles=6,
         found="left|holds|waits",
     ),
     "an idle node stays for as long as another lock keeps it": Mutation(
-        Bend(Place, "_due_while_idle", "end < kept.timed", "kept.timed == math.inf"),
+        Bend(Place, "_see_to_idle", "end < kept.timed", "kept.timed == math.inf"),
         kind=KEPT,
         found="stays for too long",
         quick=False,

@@ -46,6 +46,7 @@ from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.wire_request import Awaited, WireRequest
+from zklock._recipes.effects import Batch
 
 ROOT = Path(__file__).parents[3]
 
@@ -93,8 +94,8 @@ def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> No
     heard: list[bool] = []
     hear = GatewaySocket.hear
 
-    def noted(self: GatewaySocket, awaited: Awaited, seconds: float) -> bool:
-        heard.append(hear(self, awaited, seconds))
+    def noted(self: GatewaySocket, batch: Batch, seconds: float | None) -> bool:
+        heard.append(hear(self, batch, seconds))
         return heard[-1]
 
     monkeypatch.setattr(GatewaySocket, "write", counted)

@@ -62,7 +62,7 @@ from tests.unit.simulator.several import Multimap
 from tests.unit.simulator.substituted import substituted
 from tests.unit.simulator.system import Over, Process, System, Violation
 from zklock import LossReason, telemetry
-from zklock._engine import keep, nodes, session, watches
+from zklock._engine import keep, nodes, watches
 from zklock._engine.grant import GrantBase
 from zklock._engine.watches import LOOK_AGAIN
 from zklock._kazoo import states
@@ -822,17 +822,9 @@ def _substituted(world: World) -> Iterator[None]:
             world.given(grant)
 
         put(nodes.OwnNodes, "give", given)
-        give_again = nodes.OwnNodes.give_again
-
-        def given_again(self: nodes.OwnNodes, grant: GrantBase, before: GrantBase) -> None:
-            give_again(self, grant, before)
-            world.given(grant)
-
-        put(nodes.OwnNodes, "give_again", given_again)
         if world.plan.kind == plans.KEPT and {INTERRUPT, AGAIN}.intersection(world.plan.faults):
             # What users call runs where interrupts strike: on a main thread.
-            for module in (keep, session):
-                put(module, "may_be_interrupted", world.system.may_be_interrupted)
+            put(keep, "may_be_interrupted", world.system.may_be_interrupted)
         is_over = states.over
 
         def over(client: Any) -> bool:

@@ -11,7 +11,7 @@ from kazoo.exceptions import KazooException
 
 import zklock
 from zklock._ground.clock import clock
-from zklock._kazoo.store import MEANINGS
+from zklock._kazoo.failures import MEANINGS
 from zklock._recipes.effects import backoff
 
 _WINDOW = 256

@@ -28,8 +28,8 @@ from kazoo.security import Permissions
 
 import zklock
 from zklock._ground.clock import clock
+from zklock._kazoo.failures import MEANINGS
 from zklock._kazoo.refusals import FOREIGN, NO_QUORUM, Refusal, of_tls, refusal
-from zklock._kazoo.store import MEANINGS
 from zklock._wire.codec import ANSWERED, ASKED, CONNECTED, PING_XID, Malformed, Op, framed
 from zklock.cli.view.asking import answer
 from zklock.cli.view.checkup import Limits, Rights, Server

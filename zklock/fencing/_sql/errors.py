@@ -55,7 +55,10 @@ _CODES: dict[_Code, Says] = {
     ("postgresql", "25P03"): Says.NOTHING,  # idle_in_transaction_session_timeout
     ("postgresql", "25P04"): Says.NOTHING,  # transaction_timeout
     ("mysql", 1040): Says.NOTHING,  # ER_CON_COUNT_ERROR
+    # A node of Galera without a quorum: a commit may have happened on the others.
+    ("mysql", 1047): Says.NOTHING,  # ER_UNKNOWN_COM_ERROR
     ("mysql", 1053): Says.NOTHING,  # ER_SERVER_SHUTDOWN
+    ("mysql", 1180): Says.NOTHING,  # ER_ERROR_DURING_COMMIT
     ("mysql", 1317): Says.NOTHING,  # ER_QUERY_INTERRUPTED
     ("mysql", 1927): Says.NOTHING,  # ER_CONNECTION_KILLED
     ("mysql", 1969): Says.NOTHING,  # ER_STATEMENT_TIMEOUT

@@ -24,7 +24,7 @@ from zklock._ground.clock import clock
 from zklock._ground.events import Event
 from zklock._kazoo.channels import open_store
 from zklock._kazoo.client import Kazoo
-from zklock._kazoo.client_state import Connection, WireObserver
+from zklock._kazoo.client_state import WireObserver
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.store import Results
@@ -604,7 +604,7 @@ class SimulatedHandler(Handler):
         """Return how long to wait for the server: it answers, unless this process is stalled."""
         return _PATIENCE
 
-    def asking(self, connection: Connection, sent: float, resumes: bool) -> float:
+    def asking(self, connection: Any, sent: float, resumes: bool) -> float:
         """Note a handshake; return until when to wait for its answer."""
         self._asked_at = self._side.now()
         return super().asking(connection, sent, resumes)

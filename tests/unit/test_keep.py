@@ -1,0 +1,80 @@
+"""Acquires of a kept lock in a place, on a clock that the test moves; interrupts among them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.unit.sessions import PATH, World
+from zklock import Grant
+from zklock._engine.attempt import Attempt
+from zklock._engine.grant import GrantOptions
+from zklock._engine.keep import Place, Waiter
+from zklock._recipes import lock as lock_recipe, names
+
+KEEP = 600.0
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.connect()
+    return world
+
+
+def contend(world: World, place: Place, patient: bool) -> Attempt[object]:
+    entry = lock_recipe.Entry(PATH, b"me", names.Kind.EXCLUSIVE, patient=patient)
+    terms = GrantOptions(PATH, "me", Grant, place=place)
+    return world.session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
+
+
+def wait(world: World) -> Waiter:
+    """Begin to wait for the lock."""
+    terms = GrantOptions(PATH, "me", Grant, keep=KEEP)
+    waiter = Waiter(world.session, PATH, terms, partial(contend, world), patient=True)
+    waiter.start()
+    world.run()
+    return waiter
+
+
+def released(world: World, waiter: Waiter) -> None:
+    """Release the lock that somebody has waited for."""
+    grant = waiter.result()
+    assert grant is not None
+    assert grant.held
+    assert grant.path in nodes(world)
+    grant.abandon()
+    world.run()
+
+
+def nodes(world: World) -> list[str]:
+    return [f"{PATH}/{name}" for name in world.server.tree.names(PATH)]
+
+
+@pytest.mark.hazard("H9")
+@pytest.mark.parametrize("where", ["before", "within", "after"])
+def test_who_is_next_gets_the_lock_though_an_interrupt_strikes_in_the_hand_over(
+    world: World, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiters = [wait(world) for _ in range(4)]
+    released(world, waiters[0])  # from now on, the queue is watched
+    host: Any = world.session._nodes if where == "within" else world.session
+    give = host.give
+
+    def interrupted(*what: Any) -> None:
+        if where == "after":
+            give(*what)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "give", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            released(world, waiters[1])
+    world.run()
+    assert not waiters[3].done
+    released(world, waiters[2])
+    released(world, waiters[3])
+    world.run(2 * KEEP)
+    assert nodes(world) == []
