@@ -155,7 +155,7 @@ class Duel:
 
 @contextlib.contextmanager
 def duels(
-    holders: str, rivals: str, session: float, count: int = RUNS
+    holders: str, rivals: str, session: float, count: int = RUNS, **options: Any
 ) -> Iterator[tuple[list[Duel], ThreadPoolExecutor]]:
     """Connect so many holders and rivals, each holder a little later in its heartbeat's phase."""
     name = f"/partitions/{time.time_ns()}"
@@ -164,7 +164,7 @@ def duels(
         made = []
 
         def connect(hosts: str) -> Client:
-            client = zklock.connect(hosts, session)
+            client = zklock.connect(hosts, session, **options)
             stack.callback(client.close)
             stack.callback(client.stop)
             assert isinstance(client.handler, zklock.Handler)

@@ -36,6 +36,7 @@ from tests.unit.spelling import Merging, Spelling, digest
 from zklock import telemetry
 from zklock._engine import keep
 from zklock._engine.attempt import Attempt
+from zklock._engine.deferred import Deferred
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.keep import Kept, Place, Waiter
 from zklock._ground.loss import LossReason
@@ -136,6 +137,7 @@ class Keeper(Client):
         """Nodes that are deleted, and not by the client: it does not know of that yet."""
         self.alarms: list[Alarm] = []
         self.time = 0.0
+        self.deferred = Deferred()
         self.epochs = emit.Epochs()
 
     # For places and grants.
@@ -157,23 +159,23 @@ class Keeper(Client):
         if alarm in self.alarms:
             self.alarms.remove(alarm)
 
-    @property
-    def session_id(self) -> int:
-        return self.session
+    def ready(self, terms: GrantOptions) -> None:
+        """There are no threads to start."""
 
-    def may_grant(self, path: str) -> bool:
-        return self.alive and not self.refusals and path in self.nodes
+    def may_grant(self, paths: Iterable[str]) -> bool:
+        return self.alive and not self.refusals and all(path in self.nodes for path in paths)
 
-    def give(self, grant: GrantBase) -> None:
+    def give(
+        self, claim: Claim, terms: GrantOptions, asked: Any = None, kept: Any = None
+    ) -> GrantBase:
+        grant = terms.grant(self, claim=claim, session_id=self.session, terms=terms)
+        kept.use(grant)
         self.nodes[grant.path] = grant
         self.world.given(grant)
-
-    def give_again(self, grant: GrantBase, before: GrantBase) -> None:
-        assert self.nodes[grant.path] is before, "another grant is on the znode"
-        self.give(grant)
-
-    def tell_granted(self, asked: Any, grant: GrantBase) -> None:
-        emit.granted(asked, grant, self.epochs, self.time)
+        if asked is not None:
+            asked.made = (*asked.made, grant)
+            emit.granted(asked, grant, self.epochs, self.time)
+        return grant
 
     def forget(self, path: str) -> None:
         self.nodes.pop(path, None)
@@ -210,7 +212,7 @@ class Keeper(Client):
     # For attempts.
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
-        if not self.may_grant(claim.path):
+        if not self.may_grant((claim.path,)):
             self._awaiting.append(attempt)
             return None
         assert attempt.terms is not None
@@ -239,11 +241,12 @@ class Keeper(Client):
             if grant is None:
                 continue
             grant._note_loss(reason, noticed=self.time, lease_end=self.time)
-            grant._tell_loss()
-            grant._place.lose(grant)
-            emit.lost(grant)
+            self.deferred.add(grant._tell_loss)
+            self.deferred.add(partial(grant._place.lose, grant))
+            self.deferred.add(partial(emit.lost, grant))
             if reason is LossReason.LEASE_LAPSED:
-                self.delete_orphan(path)
+                self.deferred.add(partial(self.delete_orphan, path))
+        self.deferred.run()
 
     def lapse(self) -> None:
         """Have the lease end."""
@@ -314,6 +317,7 @@ class World:
         self.order: list[int] = []  # who waits, in the order of their acquires
         self.told: list[GrantBase] = []
         self.wrong = ""
+        self.rebuilt = False  # a place that begins anew gives its node up
         self.struck = False  # an interrupt may leave an alarm until it goes off
         TOLD.begin()
 
@@ -334,6 +338,8 @@ class World:
         yield from self._messages()
         if client.jobs:
             yield "job", 0
+        if client.deferred:
+            yield "turn", 0
         if (client.refusals or client.awaiting) and client.alive and client.connected:
             yield "renew", 0
         if self.server.dying:
@@ -433,6 +439,7 @@ class World:
         what, number = step
         self.left -= what in _FAULTS
         self.struck |= what.startswith("strike")
+        self.rebuilt |= self.struck or what == "rebuild"
         THREAD.is_main = self.bounds.main and what in _USERS
         _STEPS[what](self, number)
         link = self.client.link
@@ -587,6 +594,7 @@ class World:
         used = [path for path in ours if path in granted and path not in given_up]
         assert not [user for user in waiting if user.left], "who has no patience waits"
         assert len(queued) <= 1, "several nodes queue"
+        assert self.rebuilt or not (queued and used), "a node queues behind one of its client's"
         assert bool(queued) <= bool(waiting), "a node queues for nobody"
         assert bool(waiting) <= bool(queued or used or self.struck), "who waits does not queue"
 
@@ -794,6 +802,7 @@ _FREE: dict[str, Callable[[World, int], object]] = {
     ),
     "hang_up": lambda world, number: world.client.lose_connection(),
     "job": lambda world, number: world.client.run_job(),
+    "turn": lambda world, number: world.client.deferred.run(),
     "renew": _renew,
     "land": lambda world, number: world.client.land(),
     "bury": lambda world, number: world.server.bury(),
@@ -842,9 +851,9 @@ class _Spelling(Merging):
     def result(self) -> list[Any]:
         world, client = self._world, self._world.client
         self.words += (world.left, world.asks, world.tries, world.comes, world.ages)
-        self.words += (world.struck, world.goes_early)
+        self.words += (world.struck, world.rebuilt, world.goes_early)
         self.add(client)
-        self.add((client.places, client.interrupted))
+        self.add((client.places, client.interrupted, client.deferred._calls))
         self.all(
             "nodes", [each for path in sorted(client.nodes) for each in (path, client.nodes[path])]
         )
@@ -875,14 +884,12 @@ class _Spelling(Merging):
         decided = waiter._decided
         fate = "open" if decided is None else "accepted" if decided is waiter else "cancelled"
         self.words += ("waiter", waiter.terms.owner, waiter.patient, waiter.done, fate)
-        if waiter.done:
-            self.add(waiter.settled()[0])
+        self.add((waiter.settled()[0] if waiter.done else None, waiter.contender, waiter.made))
 
     def kept(self, kept: Kept) -> None:
         idle = None if kept.idle is None else self.time(kept.idle)
         self.words += ("kept", kept.watched, kept.asked, idle, self.time(kept.timed))
         self.text(kept.claim.path)
-        self.session(kept.session_id)
         self.add((kept.grant, kept.looks, kept.call_off, kept.claim.release))
 
     def given(self, grant: GrantBase) -> None:

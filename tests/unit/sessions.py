@@ -138,14 +138,14 @@ class World:
 
     # What the session runs on.
 
-    def _thread(self, name: str, turn: Callable[[], float | None]) -> FakeThread:
+    def _thread(self, name: str, turn: Callable[[], float | None]) -> Any:
         self._turns = turn
         return FakeThread(self)
 
     def wake(self) -> None:
         self._due = -math.inf
 
-    def _executor(self) -> FakeExecutor:
+    def _executor(self) -> Any:
         return FakeExecutor(self)
 
     def _open_store(self, client: Any, on_event: Any, is_mine: Any, *_: Any) -> FakeStore:

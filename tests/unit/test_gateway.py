@@ -101,7 +101,9 @@ class SteppedHandler(Handler):
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         for each in rlist:
-            if isinstance(each, Stepped) and not any(one.pending() for one in rlist):
+            if not isinstance(each, Stepped) or each.pending():
+                continue
+            if len(rlist) == 1 or not (self.waiting or each.wants_a_look()):
                 each.step(timeout or 0.0)
         return super().select(rlist, wlist, xlist, 0.0)
 
@@ -114,7 +116,7 @@ class Kazoo:
     def __init__(self, handler: Any = None) -> None:
         self.handler = handler or self.HANDLER()
         self.reader, self.writer = self.handler.create_socket_pair()
-        self.queue: deque[bytes] = deque()
+        self.queue: deque[tuple[bytes, Any]] = deque()
         self.received: list[bytes] = []
         self.dropped: OSError | None = None
         self.ends: list[socket.socket] = []
@@ -145,7 +147,7 @@ class Kazoo:
 
     def ask(self, data: bytes, *, wakes: bool = True) -> None:
         """Queue a request, as a thread of the user does."""
-        self.queue.append(data)
+        self.queue.append((data, self.handler.async_result()))
         if wakes:
             self.writer.send(b"\0")
 
@@ -169,9 +171,11 @@ class Kazoo:
             self.received.append(self.read())
         if self.reader in ready:
             if self.queue:
-                data = self.queue.popleft()
+                data, result = self.queue[0]
                 assert self.handler.select([], [self.connection], [], 1.0)[1]
                 assert self.connection.send(data) == len(data)
+                self.queue.popleft()
+                result.set()  # rather when it is answered
             self.reader.recv(1)
         return bool(ready)
 
@@ -219,10 +223,8 @@ class Rides:
         return WireRequest(struct.pack(">i", GET_DATA) + text(name) + b"\1", hear, watch)
 
     def ride(self, name: str, watch: Watch | None = None) -> None:
-        """Ask as zklock does: through kazoo's queue if it may not be empty."""
-        if not self.kazoo.handler.write([self.rider(name, watch)]):
-            self.kazoo.ask(asks(1, name))
-            self.kazoo.handler.nudge()
+        """Ask as zklock does."""
+        self.kazoo.handler.write([self.rider(name, watch)])
 
     def watch(self, path: str, opcode: int = GET_DATA) -> Watch:
         def told(kind: str, known: str) -> None:
@@ -310,10 +312,12 @@ class TestTheLine:
         kazoo.ask(CLOSE)
         kazoo.run()
         assert kazoo.handler.open_connection is None
-        assert not kazoo.handler.write([rides.rider("/after")])
+        rides.ride("/after")
         kazoo.far.sendall(answers(1, rest=b"!"))  # what went before is still answered
         assert len(kazoo.sent()) == 2
         assert rides.heard == [("/before", 0, b"!")]
+        kazoo.connection.close()
+        assert rides.heard == [("/before", 0, b"!"), ("/after", None, b"")]
 
     def test_the_end_of_the_session_is_told_before_it_is_sent(self, kazoo: Kazoo) -> None:
         class Noted(WireObserver):
@@ -339,6 +343,9 @@ class TestTheLine:
         kazoo.connect(connected=frame(CONNECTED[4:-1] + flag))
         kazoo.run()
         assert (kazoo.handler.open_connection is None) == (flag == b"\1")
+        rides = Rides(kazoo)
+        rides.ride("/a")
+        assert rides.heard == ([("/a", None, b"")] if flag == b"\1" else [])
         kazoo.close()
 
     def test_stays_closed_for_a_session_that_is_over(self) -> None:
@@ -586,13 +593,28 @@ class TestTheEnd:
 
     def test_takes_no_rider_that_comes_late(self, kazoo: Kazoo, rides: Rides) -> None:
         kazoo.connection.close()
-        assert not kazoo.connection.write([rides.rider("/late")])
+        rides.ride("/late")
+        assert rides.heard == [("/late", None, b"")]
         kazoo.connect()
-        assert not kazoo.handler.write([rides.rider("/early")])  # it is not open yet
-        kazoo.run()
+        rides.ride("/early")  # it is not open yet
+        kazoo.ask(asks(1, "/kazoo"))
+        kazoo.far.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            kazoo.far.recv(1)
         rides.ride("/now")
-        assert names(kazoo.sent()) == ["/now"]
+        assert names(kazoo.sent()) == ["/early", "/kazoo", "/now"]
+        assert len(rides.heard) == 1
+
+    def test_drops_what_waits(self, kazoo: Kazoo, rides: Rides) -> None:
+        kazoo.ask(asks(1, "/kazoo"))
+        rides.ride("/a")
         assert rides.heard == []
+        kazoo.connection.close()
+        assert rides.heard == [("/a", None, b"")]
+        kazoo.connect()
+        rides.ride("/b")
+        kazoo.connection.close()
+        assert rides.heard == [("/a", None, b""), ("/b", None, b"")]
 
     def test_when_sending_fails(self, kazoo: Kazoo, rides: Rides) -> None:
         kazoo.far.close()
@@ -707,15 +729,20 @@ class TestGoingBack:
         assert not kazoo.handler.goes_back(80)
 
 
+def refused(**options: Any) -> socket.socket:
+    raise ConnectionRefusedError
+
+
 class TestServersThatTurnItAway:
     """They close the connection, and do not answer the handshake."""
 
-    def asks(self, kazoo: Kazoo, serves: bool = True) -> int | None:
-        """Connect, be turned away, and return the zxid that was named; ``None``: not asked."""
+    def asks(self, kazoo: Kazoo, another: Callable[..., Any] | None = None) -> int | None:
+        """Connect, be turned away, and return the zxid that was named; ``None``: not asked.
+
+        ``another``: makes a second connection, on which the server is asked whether it serves.
+        """
         kazoo.connection.close()
-        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler)
-        if not serves:
-            kazoo.connection._serves = lambda: False
+        kazoo.connection = kazoo.handler._connection(kazoo.pair(), kazoo.handler, another=another)
         asked = frame(struct.pack(">iqiqi16s?", 0, 75, 4000, 5, 16, b"p" * 16, False))
         try:
             kazoo.connection.send(asked)
@@ -735,11 +762,35 @@ class TestServersThatTurnItAway:
         now[0] += 1.4 * timeout
         assert self.asks(kazoo) == 75
         now[0] += 0.2 * timeout
-        assert self.asks(kazoo, serves=False) is None  # no quorum, perhaps
+        assert self.asks(kazoo, refused) is None  # no quorum, perhaps
         assert self.asks(kazoo) == 75
         assert "have refused this client" not in caplog.text
         assert self.asks(kazoo) == 0
         assert "have refused this client" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("said", "asked"),
+        [
+            ("Zookeeper version: 3.9.5\nMode: follower\nNode count: 5\n", True),
+            ("Zookeeper version: 3.9.5\nMode: read-only\nNode count: 5\n", False),
+            ("This ZooKeeper instance is not currently serving requests\n", False),
+            ("srvr is not executed because it is not in the whitelist.\n", True),
+            ("", False),
+        ],
+        ids=["serves", "serves only reads", "serves nothing", "may not say", "says nothing"],
+    )
+    def test_are_asked_if_they_serve(
+        self, kazoo: Kazoo, now: list[float], said: str, asked: bool
+    ) -> None:
+        timeout = kazoo.handler.session_timeout
+        assert timeout is not None
+        assert self.asks(kazoo) == 75
+        now[0] += 2 * timeout
+        near, far = socket.socketpair()
+        with far:
+            far.sendall(said.encode())
+            far.shutdown(socket.SHUT_WR)
+            assert self.asks(kazoo, lambda **options: near) == (75 if asked else None)
 
     def test_are_asked_as_before_once_one_has_answered(
         self, kazoo: Kazoo, now: list[float]
@@ -900,7 +951,7 @@ class TestACallerThatReads:
 
     def departed(self, kazoo: Kazoo, rides: Rides, *names: str) -> tuple[Landing, list[int]]:
         landing = Landing(rides, *names)
-        assert kazoo.handler.write(landing.riders, landing)
+        kazoo.handler.write(landing.riders, landing)
         return landing, numbers(split(kazoo.far.recv(65536)))
 
     def test_takes_its_replies_itself(self, kazoo: Kazoo, rides: Rides) -> None:
@@ -1097,7 +1148,6 @@ class TestACallerThatReads:
                 kazoo.far.sendall(answers(1) + answers(2))
                 moments.run(lambda: kazoo.handler.hear(BATCH, SOON), at)  # noqa: B023
             assert not kazoo.handler.interrupted()
-            kazoo.handler.nudge()  # as ``WireStore`` does
             rides.ride("/next")  # as a heartbeat does
             sent = [each for each in kazoo.sent() if what == "depart"]
             if kazoo.handler.open_connection is None:
@@ -1188,7 +1238,8 @@ def test_a_forked_child_has_no_line(
     assert kazoo.handler.open_connection is kazoo.connection
     monkeypatch.setattr(kazoo.handler, "_process", -1)
     assert kazoo.handler.open_connection is None
-    assert not kazoo.handler.write([rides.rider("/child")])
+    rides.ride("/child")
+    assert rides.heard == [("/child", None, b"")]
     kazoo.far.setblocking(False)
     with pytest.raises(BlockingIOError):
         kazoo.far.recv(1)

@@ -165,7 +165,7 @@ def test_what_kazoo_is_asked_after_an_interrupt_is_not_overtaken(
     wake = client.handler._wakes
     assert wake is not None
     with monkeypatch.context() as struck:
-        struck.setattr(wake, "wake", lambda: None)
+        struck.setattr(wake, "send", lambda _: 1)
         asked = client.kazoo.exists_async("/interrupted")
     landed, _ = client.send_batch("/rider")
     assert landed.wait(SOON)
@@ -301,10 +301,8 @@ def test_a_version_of_kazoo_that_wakes_differently_would_be_noticed() -> None:
     """Where nothing is queued, kazoo receives the wake-up without sending anything."""
     with Book() as book:
         client = Client(book)
-        wake = client.handler._wakes
-        assert wake is not None
         for _ in range(3):
-            client.handler.nudge()
-        wait_for(lambda: not wake.pending(), SOON, "the wake-ups to be received")
+            client.handler.repeat_wake_up()
+        wait_for(lambda: not client.handler.waiting, SOON, "the wake-ups to be received")
         assert [xid for xid in book.xids if xid > 0] == []
         client.close()

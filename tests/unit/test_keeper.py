@@ -59,20 +59,28 @@ SEEDED = {
         Bend(
             Place,
             "_give_back",
-            "not (kept.asked or grant._reads or (self._skip and not kept.watched))",
-            "not (grant._reads or (self._skip and not kept.watched))",
+            "kept.asked or grant._reads or (self._skip and not kept.watched)",
+            "grant._reads or (self._skip and not kept.watched)",
         ),
         Bend(
             Place,
-            "_due",
-            "if kept.asked:\n"
-            "    self._leaving.append(kept)\n"
-            "    self._kept = None\n"
-            "elif kept.watched:\n"
-            "    self._hand(kept)",
-            "if not (kept.watched and self._hand(kept)) and kept.asked:\n"
-            "    self._leaving.append(kept)\n"
-            "    self._kept = None",
+            "_decide",
+            """
+            if kept.asked:
+                self._begin(partial(self._leave_queue, kept))
+                self._forget(kept)
+            elif not (kept.watched and self._hand(kept)):
+                self._see_to_idle(kept)
+            """,
+            """
+            if kept.watched and self._hand(kept):
+                pass
+            elif kept.asked:
+                self._begin(partial(self._leave_queue, kept))
+                self._forget(kept)
+            else:
+                self._see_to_idle(kept)
+            """,
         ),
         found="after somebody else was seen|is not watched",
         bounds=STRANGER,
@@ -89,7 +97,7 @@ SEEDED = {
         bounds=STRANGER,
     ),
     "a node is handed on before the watch is answered": Seeded(
-        Bend(Place, "_due", "kept.watched", "True"),
+        Bend(Place, "_decide", "kept.watched and self._hand(kept)", "self._hand(kept)"),
         found="before the watch is answered",
         bounds=AGES,
     ),
@@ -110,17 +118,17 @@ SEEDED = {
     ),
     # The time for which a node may be idle.
     "no alarm is set": Seeded(
-        Bend(Place, "_due_while_idle", "kept.watched and end < kept.timed", "False"),
+        Bend(Place, "_see_to_idle", "end < kept.timed", "False"),
         found="stays for ever",
         bounds=AGES,
     ),
     "an idle node stays for as long as another lock keeps it": Seeded(
-        Bend(Place, "_due_while_idle", "end < kept.timed", "kept.timed == math.inf"),
+        Bend(Place, "_see_to_idle", "end < kept.timed", "kept.timed == math.inf"),
         found="stays too long",
         bounds=AGES,
     ),
     "a release does not set an earlier alarm": Seeded(
-        Bend(Place, "_give_back", "due or now + grant._terms.keep < kept.timed", "due"),
+        Bend(Place, "_give_back", "now + grant._terms.keep < kept.timed", "False"),
         found="stays (for ever|too long)",
         bounds=AGES,
     ),
@@ -160,29 +168,16 @@ SEEDED = {
         bounds=STRANGER,
     ),
     "the alarm of a node that goes is not called off": Seeded(
-        Bend(Kept, "ends", "self.call_off()", "pass"), found="an alarm is left", bounds=STRANGER
-    ),
-    "the alarm of a node that is lost is not called off": Seeded(
-        Bend(Place, "lose", "kept.ends()", "pass"), found="an alarm is left", bounds=TROUBLED
+        Bend(Kept, "end", "self.call_off()", "pass"), found="an alarm is left", bounds=STRANGER
     ),
     # Who waits.
     "who is granted is not told": Seeded(
-        Bend(Place, "_hand", "self._handed.append((waiter, grant))", "pass"),
+        Bend(Place, "_hand", "self._session.deferred.add(waiter.tell)", "pass"),
         found="left waiting",
         bounds=AGES,
     ),
-    "a grant is told twice to telemetry": Seeded(
-        Bend(
-            Place,
-            "_hand",
-            "self._session.tell_granted(waiter, grant)",
-            "self._session.tell_granted(waiter, grant)\nself._session.tell_granted(waiter, grant)",
-        ),
-        found="a grant is not told once",
-        bounds=AGES,
-    ),
     "who came last is the first": Seeded(
-        Bend(Place, "_hand", "self._waiters.popitem(last=False)", "self._waiters.popitem()"),
+        Bend(Place, "_hand", "next(iter(self._waiters))", "next(reversed(self._waiters))"),
         found="has waited for longer",
         bounds=THREE,
     ),
@@ -202,32 +197,27 @@ SEEDED = {
         bounds=LEAVING,
     ),
     "a contender for which nobody waits queues on": Seeded(
-        Bend(
-            Place,
-            "_due_in_the_queue",
-            "not self._waiters and contender is not None and not self._withdrawn",
-            "False",
-        ),
+        Bend(Place, "_decide", "self._contender is not None", "False"),
         found="queues for nobody",
         bounds=LEAVING,
     ),
     "a node that is granted when nobody waits any more stays in use": Seeded(
         Bend(Place, "granted", "kept.asked, kept.idle = True, self._session.now()", "pass"),
-        found="left waiting|left behind",
+        found="left waiting|left behind|does not queue",
         bounds=ASKED,
     ),
     "who has no patience is not refused": Seeded(
         Bend(
             Place,
-            "_over",
-            "waiter._resolve(None, copy_error(error) if isinstance(error, Exception) else error)",
+            "_refuse",
+            "self._session.deferred.add(partial(waiter._resolve, None, why))",
             "pass",
         ),
         found="who has no patience waits|has waited for longer",
         bounds=IMPATIENT,
     ),
     "who has patience is refused, too": Seeded(
-        Bend(Place, "_over", "error is not None or not each.patient", "True"),
+        Bend(Place, "_refuse", "error is None and waiter.patient", "False"),
         found="got nothing",
         bounds=IMPATIENT,
     ),
@@ -241,60 +231,60 @@ SEEDED = {
         Bend(
             Place,
             "_leave_queue",
-            "self._begin(self._session.attempt(give_back(), recover=give_back), _nothing)",
+            "self._session.attempt(give_back(), recover=give_back).start()",
             "pass",
         ),
         found="stays for ever|does not queue|left waiting",
         bounds=ASKED,
     ),
     "a request for the release is forgotten": Seeded(
-        Bend(Place, "ask", "self._kept.asked = True", "pass"),
+        Bend(Place, "ask", "kept.asked = True", "pass"),
         found="does not queue|its release was requested",
         bounds=ASKED,
     ),
     "a loss does not forget the node": Seeded(
-        Bend(
-            Place,
-            "lose",
-            "if kept is not None and kept.grant is grant:\n    self._kept = None",
-            "pass",
-        ),
+        Bend(Place, "lose", "self._forget(kept)", "pass"),
         found="does not queue|was lost|is left",
         bounds=TROUBLED,
     ),
     "who waits is not served when the node is lost": Seeded(
-        Bend(Place, "lose", "self._go_on()", "pass"),
+        Bend(Place, "lose", "self.go_on()", "pass"),
         found="does not queue|left waiting",
         bounds=TROUBLED,
     ),
     "an idle node is taken when the lease is not live": Seeded(
-        Bend(Place, "_free", "unused and self._session.may_grant(kept.claim.path)", "unused"),
+        Bend(Place, "_free", "unused and self._may_grant(kept)", "unused"),
         found="the lease is not live",
         bounds=TROUBLED,
     ),
     "an idle node is handed on when the lease is not live": Seeded(
         Bend(
             Place,
-            "_due",
-            "kept.asked |= bool(self._waiters) and not self._session.may_grant(kept.claim.path)",
+            "_decide",
+            "kept.asked |= bool(self._waiters) and not self._may_grant(kept)",
             "pass",
         ),
         found="the lease is not live",
         bounds=TROUBLED,
     ),
     "a place that nobody needs stays": Seeded(
-        Bend(Place, "_due_in_the_queue", "del self._session.places[self._key]", "pass"),
+        Bend(Place, "_decide", "del self._session.places[self._key]", "pass"),
         found="a place is left",
         bounds=AGES,
     ),
     # Interrupts and signal handlers.
     "a release in a signal handler is not noted": Seeded(
-        Bend(Place, "_idle", "self._kept.idle = self._session.now()", "pass"),
+        Bend(Place, "_given_back", "kept.idle = self._session.now()", "pass"),
         found="left waiting",
         bounds=ASKED,
     ),
     "an interrupt leaves a place as it is": Seeded(
-        Bend(Place, "rebuild", "self._going.clear()", "return"),
+        Bend(
+            Place,
+            "rebuild",
+            "kept, first = self._kept, next(iter(self._waiters), None)",
+            "return",
+        ),
         found="left|does not queue|nobody has",
         bounds=STRUCK,
     ),

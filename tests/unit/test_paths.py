@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kazoo import exceptions
 
-from zklock._kazoo.handler import _InlineResult
 from zklock._kazoo.paths import make_path
 
 
+class Result:
+    """An asynchronous result, which is there at once."""
+
+    def __init__(self, value: Any = None, exception: Exception | None = None) -> None:
+        self.value, self.exception, self.done = value, exception, False
+
+    def set(self, value: Any) -> None:
+        self.done = True
+
+    def set_exception(self, exception: Exception) -> None:
+        self.exception = exception
+
+    def rawlink(self, callback: Callable[[Any], object]) -> None:
+        callback(self)
+
+
 def successful(result: Any) -> bool:
-    return result.ready() and result.exception is None
+    return result.done and result.exception is None
 
 
 class Tree:
@@ -22,7 +38,7 @@ class Tree:
         self.handler, self.nodes, self.closed, self.hidden = self, nodes, closed, hidden
 
     def async_result(self) -> Any:
-        return _InlineResult()
+        return Result()
 
     def create_async(self, path: str, acl: object) -> Any:
         parent = path.rpartition("/")[0] or "/"
@@ -41,12 +57,7 @@ class Tree:
         return self.answer(exceptions.NoAuthError() if self.hidden else object())
 
     def answer(self, answer: object) -> Any:
-        result = _InlineResult()
-        if isinstance(answer, Exception):
-            result.set_exception(answer)
-        else:
-            result.set(answer)
-        return result
+        return Result(None, answer) if isinstance(answer, Exception) else Result(answer)
 
 
 @pytest.mark.parametrize("hidden", [False, True])

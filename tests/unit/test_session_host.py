@@ -15,7 +15,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from tests.fakes import Counted, Written, failure
 from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock import AccessDenied, ClientClosed, Grant, Loss, LossReason, WouldDeadlock, ZkLockError
-from zklock._engine import session as session_module
+from zklock._engine import nodes as nodes_module, session as session_module
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import End, GrantOptions
 from zklock._engine.grant_state import State
@@ -1343,14 +1343,42 @@ def test_a_heartbeat_looks_only_at_nodes_without_their_watches(world: World) -> 
     assert sorted(nodes.unwatched) == [fired, other]
 
 
+def test_so_many_watches_are_placed_before_another_heartbeat_is_answered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "WATCHED_AT_ONCE", 3)
+    world.acquire("/first").abandon()  # the first heartbeat is sent
+    grants = [world.acquire(f"/lock-{number}") for number in range(8)]
+    world.sent.clear()
+    world.latency = BEAT / 20
+    world.run(BEAT)
+    placed = []
+    for _ in range(4):
+        placed.append(len(world.requests(Watch)))
+        world.run(world.latency)
+    assert placed == [3, 6, 8, 8]
+    assert {each.path for _, each in world.sent if isinstance(each, Watch)} == {
+        grant.path for grant in grants
+    }
+
+
+def test_a_watch_that_is_refused_is_placed_again_with_the_next_heartbeat(world: World) -> None:
+    world.acquire("/first").abandon()  # the first heartbeat is sent
+    world.server.denied.add(Watch)
+    grant = world.acquire()
+    world.run(3 * BEAT)
+    assert len(world.requests(Watch)) == 3
+    world.server.denied.clear()
+    world.run(BEAT)
+    assert not world.session._nodes.unwatched
+    assert grant.held
+
+
 def test_a_node_that_is_gone_at_a_heartbeat_is_lost_at_once(world: World) -> None:
     lost: list[LossReason] = []
     world.acquire("/other").abandon()
     grant = world.acquire(on_lost=lambda loss: lost.append(loss.reason))
-    own = world.session._nodes.get(grant.path)
-    assert own is not None
-    own.watched = True  # but what the watch has told is lost
-    del world.session._nodes.unwatched[grant.path]
+    del world.session._nodes.unwatched[grant.path]  # but what the watch has told is lost
     world.server.delete(grant.path)
     world.latency = 0.1
     world.run(BEAT + 0.05)

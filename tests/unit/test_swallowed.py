@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 import pytest
 from kazoo.client import KazooClient
@@ -30,8 +28,6 @@ from zklock.fencing.file import _try_lock
 from zklock.testing import EmbeddedServer, embedded
 
 pytestmark = pytest.mark.hazard("H55")
-
-Ask = Callable[[KazooClient], Any]
 
 
 class Struck(BaseException):
@@ -86,23 +82,15 @@ def connected(server: EmbeddedServer) -> Iterator[KazooClient]:
     try:
         yield client
     finally:
-        client.handler.nudge()  # the wake-up that did not happen
+        client.handler.repeat_wake_up()  # the wake-up that did not happen
         client.stop()
         client.close()
 
 
-def plainly(client: KazooClient) -> Any:
+def ask(client: KazooClient) -> Any:
     return client.exists_async("/")
 
 
-def inline(client: KazooClient) -> Any:
-    return client.handler.run_inline(client.exists_async, "/")
-
-
-both = pytest.mark.parametrize("ask", [plainly, inline])
-
-
-@both
 @pytest.mark.parametrize(
     "error",
     [
@@ -114,7 +102,7 @@ both = pytest.mark.parametrize("ask", [plainly, inline])
     ],
     ids=repr,
 )
-def test_what_strikes_arrives(server: EmbeddedServer, ask: Ask, error: BaseException) -> None:
+def test_what_strikes_arrives(server: EmbeddedServer, error: BaseException) -> None:
     with connected(server) as client:
         client.handler.waker.error = error
         with pytest.raises(type(error)) as raised:
@@ -126,41 +114,8 @@ def test_the_next_request_is_answered(server: EmbeddedServer) -> None:
     with connected(server) as client:
         client.handler.waker.error = Struck()
         with pytest.raises(Struck):
-            plainly(client)
-        assert plainly(client).get(timeout=SOON) is not None
-
-
-def test_what_strikes_after_the_answer_arrives(server: EmbeddedServer) -> None:
-    error = ValueError("of a time limit")
-
-    def struck(done: Any) -> None:
-        done.set("an answer")
-        try:
-            raise error
-        except ValueError as caught:
-            done.set_exception(caught)
-
-    with connected(server) as client, pytest.raises(ValueError) as raised:  # noqa: PT011
-        client.handler.run_inline(lambda _: struck(client.handler.async_result()), None)
-    assert raised.value is error
-
-
-@pytest.mark.parametrize("error", [Struck(), TimeoutError("of an alarm"), OSError(errno.EIO, "")])
-def test_what_strikes_the_second_wake_up_arrives(server: EmbeddedServer, error: Any) -> None:
-    with connected(server) as client:
-        with (
-            mock.patch.object(client.handler.reader, "wake", side_effect=error),
-            pytest.raises(type(error)) as raised,
-        ):
-            client.handler.nudge()
-        assert raised.value is error
-
-
-def test_the_second_wake_up_of_a_closed_connection_does_nothing(server: EmbeddedServer) -> None:
-    with connected(server) as client:
-        client.stop()
-        client.close()
-        client.handler.nudge()
+            ask(client)
+        assert ask(client).get(timeout=SOON) is not None
 
 
 def test_what_strikes_a_look_at_a_lock_is_not_taken_for_a_locked_one(tmp_path: Path) -> None:
@@ -176,18 +131,16 @@ CLOSED = [
 ]
 
 
-@both
 @pytest.mark.parametrize("error", CLOSED, ids=["gone"])
 def test_a_closed_connection_is_told_by_the_result(
-    server: EmbeddedServer, ask: Ask, error: Exception
+    server: EmbeddedServer, error: Exception
 ) -> None:
     with connected(server) as client:
         client.handler.waker.error = error
         assert isinstance(ask(client).exception, ConnectionClosedError)
 
 
-@both
-def test_what_the_caller_handles_is_not_raised_again(server: EmbeddedServer, ask: Ask) -> None:
+def test_what_the_caller_handles_is_not_raised_again(server: EmbeddedServer) -> None:
     with connected(server) as client:
         client.stop()
         try:
@@ -196,8 +149,7 @@ def test_what_the_caller_handles_is_not_raised_again(server: EmbeddedServer, ask
             assert isinstance(ask(client).exception, ConnectionClosedError)
 
 
-@both
-def test_no_signal_strikes_another_thread(server: EmbeddedServer, ask: Ask) -> None:
+def test_no_signal_strikes_another_thread(server: EmbeddedServer) -> None:
     with connected(server) as client:
         found: list[Any] = []
         client.handler.waker.error = Struck()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -111,8 +110,10 @@ class Future(Generic[T]):
         due.append(me)
         if due[1] is me:
             due[0]()
-            with contextlib.suppress(ValueError):  # made again meanwhile, by another thread
+            try:
                 self._when_done.remove(due)
+            except ValueError:
+                return  # made again meanwhile, by another thread
 
     def _make_again(self) -> None:
         """Have the calls made again that a thread was making when an interrupt struck it."""

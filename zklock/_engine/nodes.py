@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Set
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 from zklock._engine.grant import GrantBase
 from zklock._ground.multimap import Multimap
@@ -14,45 +15,31 @@ from zklock._recipes.effects import Node, Watch
 
 _NEVER = -math.inf  # one object for all
 _GRANTED = 4096  # granted nodes that are remembered for the waiters behind them
-_UNDER_WAY = 65536  # limit of bytes of watches under way: heartbeats wait behind them
-_WATCH_BYTES = 200  # bytes of a request and its answer, besides path and data
+WATCHED_AT_ONCE = 200  # grants whose watches are placed behind one heartbeat
 
 
 class OwnNode:
     """A node of this session: a waiting contender's, or a holder's with its grant.
 
-    ``watched``: whether all that the grant watches is watched. ``placing``: the requests for that
-    are under way. ``fired``: one of the watches has fired since they were sent. ``size``: what they
-    read, in bytes, when it was read last, at ``read_at``.
+    ``read_at``: when its data were read last.
     """
 
-    __slots__ = ("fired", "grant", "owner", "placing", "read_at", "size", "watched")
+    __slots__ = ("grant", "owner", "read_at")
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
         self.grant: GrantBase | None = None
-        self.watched = False
-        self.placing = False
-        self.fired = False
-        self.size = 0
         self.read_at = _NEVER
-
-
-class Placing(NamedTuple):
-    """Watches to send for a grant, and how many bytes they and their answers take."""
-
-    path: str
-    own: OwnNode
-    watches: tuple[Watch, ...]
-    size: int
 
 
 class OwnNodes:
     """The nodes by path, and the grants by the path of their lock. The caller has the guard.
 
     A grant watches its own node; a leader's also watches the data of the election's path. The
-    watches are placed behind a heartbeat, a limited number of bytes at a time. So the next
+    watches are placed behind a heartbeat, for a limited number of grants at a time. So the next
     heartbeat does not wait long behind them, and a short grant costs no watch.
+
+    ``crowded``: some had to be left to the next heartbeat.
 
     A grant is taken out of the index before its nodes are. So a change that an interrupt breaks off
     can be repeated.
@@ -63,9 +50,8 @@ class OwnNodes:
         self._grants: Multimap[str, GrantBase] = Multimap()  # by the path of the lock
         # Not a dict: to find its first key takes long where many before it were taken out.
         self._granted: OrderedDict[str, bool] = OrderedDict()
-        self.unwatched: dict[str, None] = {}  # those with a grant, and without its watches
-        self.to_place: deque[str] = deque()
-        self._bytes = 0  # of watches under way
+        self.unwatched: dict[str, None] = {}  # those with a grant, whose watches are to be placed
+        self.crowded = False
 
     def __contains__(self, path: str) -> bool:
         return path in self._nodes
@@ -148,51 +134,33 @@ class OwnNodes:
             self._nodes[path] = self._nodes.pop(path)
         return path
 
-    def place_watches(self) -> None:
-        """Have the watches placed that are missing."""
-        self.to_place = deque(self.unwatched)
+    def take_unwatched(self) -> list[tuple[str, OwnNode, tuple[Watch, ...]]]:
+        """Return the watches to place behind a heartbeat, with their nodes."""
+        taken = []
+        for path in list(islice(self.unwatched, WATCHED_AT_ONCE)):
+            del self.unwatched[path]
+            own = self._nodes[path]
+            if own.grant is not None:
+                beside = () if own.grant._terms.asked_by is None else (Watch(own.grant.lock_path),)
+                taken.append((path, own, (Watch(path), *beside)))
+        self.crowded = bool(self.unwatched)
+        return taken
 
-    def next_watches(self) -> Placing | None:
-        """Return the next watches to send; ``None``: there are none, or enough are under way."""
-        while self.to_place and self._bytes < _UNDER_WAY:
-            path = self.to_place.popleft()
-            own = self._nodes.get(path)
-            if own is None or own.grant is None or own.watched or own.placing:
-                continue
-            own.placing, own.fired = True, False
-            beside = () if own.grant._terms.asked_by is None else (Watch(own.grant.lock_path),)
-            watches = (Watch(path), *beside)
-            size = len(own.grant.identity) + own.size
-            size += sum(_WATCH_BYTES + 2 * len(watch.path) for watch in watches)
-            self._bytes += size
-            return Placing(path, own, watches, size)
-        return None
-
-    def placed(self, placing: Placing, results: tuple[Any, ...]) -> bool:
+    def watched(self, path: str, own: OwnNode, results: tuple[Any, ...]) -> bool:
         """Note the answers; return whether the node is still one of this session."""
-        path, own, _, size = placing
-        found = [each for each in results if isinstance(each, Node)]
-        self._bytes -= size
-        own.placing = False
-        own.size = sum(len(node.data) for node in found)
         present = self._nodes.get(path) is own
-        # One that fired before the last answer came may have fired after its own answer.
-        if present and len(found) == len(results) and not own.fired:
-            own.watched = True
-            self.unwatched.pop(path, None)
+        if present and not all(isinstance(each, Node) for each in results):
+            self.unwatched[path] = None
         return present
 
     def fire(self, path: str, own: OwnNode) -> None:
         """Note that one of its watches has fired."""
         if own.grant is not None:
             self.unwatched[path] = None
-        own.watched, own.fired = False, True
 
     def unwatch(self) -> None:
         """Note that all watches are lost."""
         self.unwatched.update(dict.fromkeys(self.held()))
-        for own in self._nodes.values():
-            own.watched = own.placing = False
 
     def orphan_waiters(self) -> None:
         """Start over in a forked child (see ``GrantBase._forget_waiters``)."""

@@ -5,48 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from zklock._engine.callback_executor import CallbackExecutor, Calls
+from zklock._engine.callback_executor import CallbackExecutor
 from zklock._engine.ports import Transport
-from zklock._engine.timed_thread import Job, TimedThread
+from zklock._engine.timed_thread import TimedThread
 from zklock._ground.clock import clock as real_clock
 from zklock._kazoo.channels import open_store
 from zklock._kazoo.client import Kazoo
-
-
-class Thread(Protocol):
-    """A thread with timed work (see ``TimedThread``). Nothing here takes a lock."""
-
-    @property
-    def post(self) -> Callable[[Job], object]:
-        """What hands a job over, in C, to a thread that runs."""
-
-    def later(self, job: Job) -> None:
-        """Run the job soon."""
-
-    def after(self, seconds: float, job: Job) -> Callable[[], object]:
-        """Run the job after ``seconds``; return a function that cancels it."""
-
-    def wake(self) -> None:
-        """Do the work that is due now."""
-
-    def ready(self) -> None:
-        """Start the thread if it does not run; ``RuntimeError`` if it cannot be started."""
-
-
-class Calling(Protocol):
-    """Runs users' callbacks (see ``CallbackExecutor``)."""
-
-    def ready(self) -> None:
-        """Start the threads for later callbacks; ``RuntimeError`` if they cannot be started."""
-
-    def run(self, calls: Calls) -> None:
-        """Run these callbacks soon, one after the other."""
-
-    def end(self) -> None:
-        """Let the threads end when they have run all callbacks."""
-
 
 Limit: TypeAlias = Callable[[float | None, Callable[[], object]], float | None]
 """``limit(seconds, wake)``: called before a wait of at most ``seconds``. It returns the real limit
@@ -74,8 +40,8 @@ class Runtime:
     """The clock in seconds; what makes the threads, the callers and the store; how waits end."""
 
     clock: Callable[[], float] = real_clock
-    thread: Callable[[str, Callable[[], float | None]], Thread] = field(default=TimedThread)
-    callers: Callable[[], Calling] = field(default=CallbackExecutor)
+    thread: Callable[[str, Callable[[], float | None]], TimedThread] = field(default=TimedThread)
+    callers: Callable[[], CallbackExecutor] = field(default=CallbackExecutor)
     store: OpenStore = field(default=open_store)
     limit: Limit = field(default=real_limit)
 

@@ -39,7 +39,7 @@ from zklock._engine.future import Once
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.heartbeat import HUNG, LATE, DueHeartbeat, Heartbeat
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
-from zklock._engine.nodes import OwnNodes, Placing, asked_of
+from zklock._engine.nodes import OwnNode, OwnNodes, asked_of
 from zklock._engine.ports import Answer
 from zklock._engine.runtime import Runtime
 from zklock._engine.watches import Watchers
@@ -880,7 +880,6 @@ class Session(NotCopyable, WireObserver):
             self._turned_at = now
         if heartbeat is not None:
             self._send_heartbeat(heartbeat, now)
-        self._place_watches()
         _look_again(again)  # behind the heartbeat: a session does not rest while somebody looks
         return due
 
@@ -930,23 +929,14 @@ class Session(NotCopyable, WireObserver):
             request = Check(some) if proves else Exists(some)
         self._store.send_batch((request,), partial(self._on_heartbeat, number, now, request))
         with self.guard:
-            self._nodes.place_watches()
-        self._place_watches()
+            unwatched = self._nodes.take_unwatched()
+        for path, own, watches in unwatched:
+            self._store.send_batch(watches, partial(self._watched, path, own))
 
-    def _place_watches(self) -> None:
-        while (placing := self._next_watches()) is not None:
-            self._store.send_batch(placing.watches, partial(self._watched, placing))
-
-    def _next_watches(self) -> Placing | None:
-        with self.guard:
-            return self._nodes.next_watches()
-
-    def _watched(self, placing: Placing, results: Results) -> None:
+    def _watched(self, path: str, own: OwnNode, results: Results) -> None:
         """Note what was read for a grant, or that its node is gone."""
-        path, own, _, _ = placing
         with self.guard:
-            present = self._nodes.placed(placing, results)
-            more = bool(self._nodes.to_place)
+            present = self._nodes.watched(path, own, results)
             grant = own.grant if present else None
             if present and steps.is_(results[0], Failure.MISSING):
                 self._lose([path], LossReason.NODE_DELETED)
@@ -958,8 +948,6 @@ class Session(NotCopyable, WireObserver):
                 grant._release_requested(asked)
                 if grant._place is not None:
                     grant._place.ask(grant)
-        if more:
-            self._worker.wake()  # which sends the next ones
 
     def _on_heartbeat(
         self, number: int, sent: float, request: Check | Exists | Sync, results: Results
@@ -972,6 +960,9 @@ class Session(NotCopyable, WireObserver):
         with self.guard:
             self._resuming = False
             self._heartbeat.answered(number, self._clock(), self.timeout)
+            if self._nodes.crowded:
+                self._heartbeat.soon()
+            goes_on = self._parked or self._nodes.crowded
             if failed is None:
                 self._lease.touched(sent, self._clock())
                 self._readable |= proves
@@ -984,7 +975,7 @@ class Session(NotCopyable, WireObserver):
                 for attempt in refused:
                     del self._awaiting_lease[attempt]
         self.deferred.run()
-        if self._parked:
+        if goes_on:
             self._worker.wake()
         if failed is None:
             self._tell(HeartbeatAnswered, took=self._clock() - sent)

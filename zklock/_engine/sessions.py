@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import weakref
 
 from zklock._engine.lease import DEFAULT_FRACTION, LeaseSettings
 from zklock._engine.runtime import Runtime
 from zklock._engine.session import Session, handler_error
-from zklock._ground.mutexes import ReentrantMutex
+from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import Kazoo, check_client
 
 _runtimes: weakref.WeakKeyDictionary[Kazoo, weakref.ref[Runtime]] = weakref.WeakKeyDictionary()
 _sessions: weakref.WeakKeyDictionary[Kazoo, weakref.ref[Session]] = weakref.WeakKeyDictionary()
 _opening = ReentrantMutex()
-_opened = threading.Condition(_opening)  # only tells who has the lock
+_is_opening = owned_by_me(_opening)
 
 
 def run_on(client: Kazoo, runtime: Runtime) -> None:
@@ -44,16 +43,8 @@ def session_of(
         check_number(name, value, "a number", lambda it: 0 < it < math.inf, "a positive number")
     if lease_fraction is not None and not 0.3 <= lease_fraction <= 0.75:
         raise ValueError(f"lease_fraction must be in 0.3 … 0.75, not {lease_fraction}")
-    try:
-        _opened.notify(0)
-    except RuntimeError:  # this thread does not have the lock
-        return _session_of(client, session_timeout, lease_fraction)
-    raise handler_error()
-
-
-def _session_of(
-    client: Kazoo, session_timeout: float | None, lease_fraction: float | None
-) -> Session:
+    if _is_opening():
+        raise handler_error()
     with _opening:
         found = _sessions.get(client)
         session = found() if found is not None else None
@@ -77,9 +68,9 @@ def _session_of(
 
 
 def _after_fork() -> None:
-    global _opening, _opened  # noqa: PLW0603
+    global _opening, _is_opening  # noqa: PLW0603
     _opening = ReentrantMutex()
-    _opened = threading.Condition(_opening)
+    _is_opening = owned_by_me(_opening)
     for found in list(_sessions.values()):
         session = found()
         if session is not None:

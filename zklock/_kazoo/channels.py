@@ -14,8 +14,8 @@ from zklock._ground.interrupts import may_be_interrupted
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
 from zklock._kazoo.failures import failed, translate
-from zklock._kazoo.handler import Handler, Inline
-from zklock._kazoo.paths import make_path
+from zklock._kazoo.handler import Handler
+from zklock._kazoo.paths import make_path, making
 from zklock._kazoo.store import Asked, Channel, Landing, Store, shielded
 from zklock._kazoo.watches import Watch as SetWatch
 from zklock._kazoo.wire_request import WireRequest
@@ -116,7 +116,7 @@ class KazooChannel:
         self.hear: Callable[[Batch, float | None], bool] = lambda batch, seconds: False
         # One callable for all watches: kazoo keeps a set of callables for each path. So waiters
         # that gave up leave nothing behind in the client.
-        watcher = Inline(shielded(lambda event: on_event(event.type, event.path)))
+        watcher = shielded(lambda event: on_event(event.type, event.path))
         self._calls: dict[type[Request], Callable[[Any], Any]] = {
             Create: lambda it: client.create_async(
                 it.prefix, it.data, ephemeral=True, sequence=True, include_data=True
@@ -138,12 +138,9 @@ class KazooChannel:
 
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
         for request, _, put in asked:
-            self._call(self._calls[type(request)], request).rawlink(
+            self._calls[type(request)](request).rawlink(
                 shielded(partial(self._answered, request, put))
             )
-
-    def _call(self, call: Callable[[Any], Any], request: Request) -> Any:
-        return call(request)
 
     def _answered(self, request: Request, put: Callable[[Any], None], answer: Any) -> None:
         if answer.exception is not None:
@@ -153,13 +150,13 @@ class KazooChannel:
             put(None if make is None else make(request, answer.value))
 
 
-class GatewayChannel(KazooChannel):
-    """Asks past kazoo where it can, else through kazoo: for clients with zklock's handler."""
+class GatewayChannel:
+    """Asks past kazoo: for clients with zklock's handler."""
 
     def __init__(
         self, client: Kazoo, handler: Handler, answers: Answers, on_event: OnEvent
     ) -> None:
-        super().__init__(client, answers, on_event)
+        self._answers = answers
         self._client = client
         self._handler = handler
         self.hear = handler.hear
@@ -168,9 +165,10 @@ class GatewayChannel(KazooChannel):
     def send(self, asked: list[Asked], landing: Landing | None = None) -> None:
         requests = []
         for request, body, put in asked:
-            if body is None:
-                super().send(asked)
+            if isinstance(request, MakePath):  # it is asked alone
+                self._make_path(request, put)
                 return
+            assert body is not None
             kind = wire.KINDS[type(request)]
             watch = None
             if isinstance(request, _WATCHING):
@@ -178,14 +176,34 @@ class GatewayChannel(KazooChannel):
                 watch = SetWatch(kind.opcode, path, (self._told, request.path))
             heard = partial(self._heard, request, kind.decode, put)
             requests.append(WireRequest(body, heard, watch, landing))
-        if not self._handler.write(requests, landing):
-            super().send(asked)
+        self._handler.write(requests, landing)
 
-    def _call(self, call: Callable[[Any], Any], request: Request) -> Any:
-        try:
-            return self._handler.run_inline(call, request)
-        finally:
-            self._handler.nudge()
+    def _make_path(self, request: MakePath, put: Callable[[Any], None]) -> None:
+        client, steps = self._client, making(request.path)
+
+        def go_on(code: int | None, body: bytes = b"") -> None:
+            answer: Any = True
+            if code is None:
+                answer = exceptions.ConnectionLoss()
+            elif code:
+                answer = wire.error_of(code)
+            advance(answer)
+
+        def advance(answer: Any) -> None:
+            try:
+                creates, node = steps.send(answer)
+            except StopIteration:
+                put(None)
+            except Exception as error:
+                if not isinstance(error, exceptions.KazooException) and may_be_interrupted():
+                    raise  # a signal handler's
+                put(failed(request, error))
+            else:
+                kind = wire.MAKE if creates else wire.KINDS[Exists]
+                body = kind.encode(Exists(node), client.chroot, client.default_acl)
+                self._handler.write([WireRequest(kind.head + body, go_on)])
+
+        advance(None)
 
     def _heard(
         self,

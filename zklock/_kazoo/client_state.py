@@ -118,13 +118,13 @@ class ClientState:
         """How many wake-ups it has left to receive: requests of kazoo's are to be sent."""
         return len(self._wakes.ready)
 
-    def sent(self) -> None:
-        """Note that it has sent a request of its queue."""
-        self._wakes.sent()
-
     def wake_kazoo(self) -> None:
         """Have it look whether there is something for it."""
         self._bell.set()
+
+    def queued(self) -> int:
+        """Return how many requests kazoo may have in its queue, at most."""
+        return self.waiting
 
     def closing(self) -> None:
         """Note that the client is about to end the session."""

@@ -16,12 +16,14 @@ which come before those to later ones, and leaves all else to the reader.
 
 Why it is right:
 
-1. *No request of ours overtakes what the user has queued in kazoo before it.* It is written only
-   while kazoo has no request in its queue. Else it goes through that queue, as the user's do.
+1. *No request of ours overtakes what the user has queued in kazoo before it.* kazoo asks for a
+   result before it queues a request. While no result is open, and kazoo is not woken, its queue is
+   empty. Else ours waits, until kazoo has looked into its queue and found nothing, or has sent as
+   many requests as there could be.
 2. *Nothing goes out before or after the session.* The line opens when kazoo waits for replies and
-   for wake-ups at once, which it does after handshake and authentication only. It stays closed at a
-   server that only reads. It closes with the request to end the session, and at the first sign of
-   the connection's end.
+   for wake-ups at once, which it does after handshake and authentication only. What comes before
+   waits. The line stays closed at a server that only reads: what comes is dropped. It closes with
+   the request to end the session, and at the first sign of the connection's end.
 3. *Replies come in the order of the requests.* The writer gives each request its number, its place
    among those that are due, and its place in the bytes to be sent, in one go. One thread at a time
    receives and sorts, and nobody begins to while another tells what it has sorted.
@@ -125,6 +127,12 @@ class GatewaySocket(HandshakingSocket):
         self._end: OSError | bool = False  # of what is received
         self._closed = False
         self._ended = False  # what was under way has been dropped
+        # What waits, behind so many requests of kazoo's on this connection.
+        self._later: deque[tuple[int, Sequence[WireRequest]]] = deque()
+        self._sent = 0  # requests of kazoo's
+        self._looked = 0  # how many waited when kazoo was told to look into its queue
+        self._sent_before = 0  # it looked
+        self._refuses = False  # the server only reads
         # To be numbered and sent: kazoo's number, what comes behind it, a request of ours, a watch.
         self._queue: deque[tuple[int, bytes, WireRequest | None, Watch | None]] = deque()
         self._writing, self._receiving = ReentrantMutex(), ReentrantMutex()
@@ -144,6 +152,20 @@ class GatewaySocket(HandshakingSocket):
         if self._may_open:
             self._may_open = False
             self.open = True
+        behind_none = self._looked if self._sent == self._sent_before else 0
+        self._looked = 0
+        while self.open and self._later and (behind_none > 0 or self._later[0][0] <= self._sent):
+            behind_none -= 1
+            self._add(self._later[0][1])
+            self._later.popleft()
+
+    def wants_a_look(self) -> bool:
+        """Whether kazoo is to look into its queue, as requests of ours wait."""
+        return self.open and bool(self._later)
+
+    def looks(self) -> None:
+        """Note that kazoo is about to look into its queue."""
+        self._looked, self._sent_before = len(self._later), self._sent
 
     def send(self, data: Any) -> int:
         """Queue a frame; it is sent when kazoo has queued all that it has."""
@@ -170,7 +192,7 @@ class GatewaySocket(HandshakingSocket):
             if length == 8 and opcode == _CLOSE:
                 self.open = self._may_open = False
                 self.state.closing()
-            self.state.sent()
+            self._sent += 1
             if xid > 0:
                 watch = self._frames.watches.of_kazoo(opcode, frame[_HEAD.size :])
         self._queue.append((xid, frame[_NUMBER.size :], None, watch))
@@ -232,29 +254,33 @@ class GatewaySocket(HandshakingSocket):
 
     # For any thread.
 
-    def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> bool:
-        """Send requests of ours, if the line is open; return whether it is.
+    def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> None:
+        """Send requests of ours, or have them wait; they are dropped at the connection's end.
 
         ``landing``: what the caller reads the replies to, if it can.
         """
         if self._struck:
             self.shut_down()
-        if not self.open:
-            return False
         try:
-            if self.reading is not None:
-                self._end_late_reading()
-            elif landing is not None and not self._frames.due:
-                self._lend(landing)
-            self._queue.extend([(0, each.body, each, each.watch) for each in requests])
-            self.flush()
-            if self._ended:
+            self._end_late_reading()
+            before = self.state.queued()
+            if before or self._later or not self.open:
+                self._later.append((self._sent + before, requests))
+                self.state.wake_kazoo()
+            else:
+                if landing is not None and not self._frames.due:
+                    self._lend(landing)
+                self._add(requests)
+                self.flush()
+            if self._ended or self._refuses:
                 self._drop()
         except BaseException:
             self._struck = True  # the next heartbeat sees this if another one strikes here
             self.shut_down()
             raise
-        return True
+
+    def _add(self, requests: Sequence[WireRequest]) -> None:
+        self._queue.extend([(0, each.body, each, each.watch) for each in requests])
 
     def flush(self) -> None:
         """Send what is queued, unless another thread is the writer: it looks again at the end."""
@@ -402,7 +428,7 @@ class GatewaySocket(HandshakingSocket):
         try:
             threads.start(self._read_on, "zklock-reader")
         except RuntimeError as error:
-            self._close_ear()
+            self._end_reading()
             raise OSError(errno.EAGAIN, f"no thread can be started: {error}") from error
 
     def _wake_reader(self) -> None:
@@ -450,7 +476,15 @@ class GatewaySocket(HandshakingSocket):
         self._close_ear()
 
     def _drop(self) -> None:
-        for these in (self._frames.due, self._queue):
+        """Complete what nobody sends or answers any more."""
+        while self._later:
+            try:
+                requests = self._later.popleft()[1]
+            except IndexError:
+                break  # another thread has had the last one
+            for each in requests:
+                each.land(None, b"")
+        for these in (self._frames.due, self._queue) if self._ended else ():
             while these:
                 try:
                     request = these.popleft()[2]
@@ -531,6 +565,7 @@ class GatewaySocket(HandshakingSocket):
         self._stop(end)
 
     def connected(self, milliseconds: int, read_only: bool) -> None:
+        self._refuses = read_only
         self._may_open = milliseconds > 0 and not read_only
         super().connected(milliseconds, read_only)
 

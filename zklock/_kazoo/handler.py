@@ -6,7 +6,6 @@ threading handler it adds:
 - What it gives to kazoo for a socket is a ``GatewaySocket``: zklock's requests go past kazoo (see
   ``gateway``), and what is learnt of servers and sessions is kept (see ``client_state``). Sockets
   that kazoo opens for other things (four-letter words) are left alone.
-- Completions and watches that are marked for it run in place, on the connection thread.
 - Its wake-ups are no sockets, and never block the sender.
 - What a signal handler raises while a request is handed over reaches the caller. kazoo takes it for
   the end of the connection.
@@ -22,13 +21,11 @@ import ssl
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from kazoo.exceptions import KazooException
-from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
@@ -43,14 +40,14 @@ from zklock._kazoo.wire_request import Awaited, WireRequest
 from zklock._recipes.effects import Batch
 from zklock.errors import ClientUnusable
 
-T = TypeVar("T")
 _UNHEARD = "does not answer"
 
 
 class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threading handler, with a view of the wire. One handler serves one client.
 
-    ``served`` is the client. See ``ClientState`` for other attributes.
+    ``served`` is the client. ``open_results`` are kazoo's that are not there yet. See
+    ``ClientState`` for other attributes.
     """
 
     _connection: type[GatewaySocket] = GatewaySocket
@@ -61,7 +58,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.served: weakref.ref[Any] | None = None
-        self._inline = threading.local()
         if not hasattr(select, "poll"):
             raise ClientUnusable(
                 "zklock needs select.poll() and system threads: eventlet's monkey_patch() "
@@ -69,7 +65,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 "select.poll()"
             )
         self._process = os.getpid()
-        self._open: set[weakref.ref[Any]] = set()  # results of kazoo's that may not be there yet
+        self.open_results: set[weakref.ref[Any]] = set()
 
     @property
     def forked(self) -> bool:
@@ -101,22 +97,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         thread = threading.Thread(target=_run, args=(call,), daemon=True)
         threads.begin(thread)
         return thread
-
-    def run_inline(self, call: Callable[[T], Any], what: T) -> Any:
-        """Call; every asynchronous result that kazoo makes during the call completes in place."""
-        before = getattr(self._inline, "on", False)  # true in a signal handler that interrupts this
-        self._inline.on = True
-        try:
-            return call(what)
-        finally:
-            self._inline.on = before
-
-    def dispatch_callback(self, callback: Any) -> None:
-        """Run a watch callback: in place if it is ``Inline``, else on the callback thread."""
-        if isinstance(callback.func, Inline):
-            callback.func(*callback.args)
-        else:
-            super().dispatch_callback(callback)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> GatewaySocket:
         """Connect to a server; watch the connection if a session uses it."""
@@ -157,7 +137,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     @property
     def open_connection(self) -> GatewaySocket | None:
-        """The connection that takes our requests now; ``None``: they go through kazoo."""
+        """The connection on which our requests go out at once."""
         connection = self._socket
         return None if connection is None or self.forked or not connection.open else connection
 
@@ -166,40 +146,33 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         connection = self._socket
         return connection is not None and (connection.writes() or connection.receives())
 
-    def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> bool:
-        """Send our requests past kazoo, unless kazoo may have some in its queue; return whether.
+    def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> None:
+        """Send our requests, or drop them; those that the user has queued in kazoo go before.
 
         ``landing``: what the caller reads the replies to: it may ``hear`` them itself.
         """
         connection = self._socket
-        if connection is None or self._wakes.ready or (self._open and self._is_asked()):
-            return False
-        return self._process == os.getpid() and connection.write(requests, landing)
+        if connection is None or self._process != os.getpid():
+            for each in requests:
+                each.land(None, b"")
+        else:
+            connection.write(requests, landing)
+
+    def repeat_wake_up(self) -> None:
+        """Wake kazoo for a request that it has queued, perhaps without a wake-up."""
+        self._wakes.send(b"\0")
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for replies to a batch, at most so long; ``False`` at once if the reader hears."""
         return self._socket is not None and self._socket.hear(batch, seconds)
 
     def async_result(self) -> Any:
-        """Return an asynchronous result; one of the user's is noted until it is there."""
-        if getattr(self._inline, "on", False):
-            return _InlineResult()
-        result = _Result(self)
-        self._open.add(weakref.ref(result, self._open.discard))
-        return result
+        """Return an asynchronous result, which is noted until it is there."""
+        return _Result(self)
 
-    def _is_asked(self) -> bool:
-        """Whether kazoo may have a request in its queue."""
-        try:
-            while self._open:
-                each = next(iter(self._open))
-                result = each()
-                if result is not None and not result.ready():
-                    return True
-                self._open.discard(each)
-        except (RuntimeError, StopIteration):  # another thread asks
-            return True
-        return False
+    def queued(self) -> int:
+        """Return how many requests kazoo may have in its queue, at most."""
+        return len(self.open_results) + len(self._wakes.ready)
 
     def create_socket_pair(self) -> tuple[Wakes, Wakes]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""
@@ -216,8 +189,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         """Wait until one of these has something for kazoo. Sending never waits."""
         if wlist:
             return [], list(wlist), []
-        connection = rlist[0]
-        if len(rlist) == 2:
+        connection, wakes = rlist[0], rlist[1:]
+        if wakes:
             connection.in_main_loop()
         else:
             timeout = connection.patience(timeout)
@@ -225,23 +198,17 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         connection.flush()
         while True:
             self._bell.clear()
-            ready = [each for each in rlist if each.pending()]
+            ready = [connection] if connection.pending() else []
+            if wakes and (wakes[0].ready or connection.wants_a_look()):
+                ready += wakes
+                connection.looks()
             left = until - clock()
             if ready or left <= 0:
                 break
             self._bell.wait(left)
-        if len(rlist) == 1 and not ready:
+        if not (wakes or ready):
             connection.waited()
         return ready, [], []
-
-    def nudge(self) -> None:
-        """Have kazoo send all requests of its queue.
-
-        kazoo sends one request for each wake-up. An interrupt may strike after it has queued a
-        request and before it wakes the thread. Then every later request would wait until the next
-        one comes.
-        """
-        self._wakes.empty()
 
 
 class _End(BaseException):
@@ -255,17 +222,6 @@ def _end() -> None:
 def _run(call: Callable[[], object]) -> None:
     with contextlib.suppress(_End):
         call()
-
-
-class Inline:
-    """A watch callback that never blocks; it runs in place on the connection thread."""
-
-    def __init__(self, func: Callable[[Any], None]) -> None:
-        self._func = func
-
-    def __call__(self, event: Any) -> None:
-        """Take kazoo's event."""
-        self._func(event)
 
 
 def _mistaken() -> BaseException | None:
@@ -284,77 +240,26 @@ def _mistaken() -> BaseException | None:
     return error
 
 
-def _is_foreign(error: BaseException) -> bool:
-    """Whether a signal handler may have raised it: it is caught now, and none of kazoo's."""
-    return (
-        error is sys.exception() and not isinstance(error, KazooException) and may_be_interrupted()
-    )
-
-
 class _Result(AsyncResult):  # type: ignore[misc]
-    """kazoo's asynchronous result, which lets pass what kazoo mistakes for its own error."""
+    """kazoo's asynchronous result; the handler notes it until it is there.
 
-    def set_exception(self, exception: BaseException) -> None:
-        mistaken = _mistaken()
-        if mistaken is not None:
-            self._handler.nudge()  # the wake-up may not have happened
-            raise mistaken
-        super().set_exception(exception)
-
-
-class _InlineResult:
-    """An ``IAsyncResult`` whose callbacks run in the thread that completes it.
-
-    It takes no lock. With a lock, a signal handler could interrupt the thread that has it, and the
-    connection thread would wait as long as the handler runs.
+    It lets pass what kazoo mistakes for its own error.
     """
 
-    def __init__(self) -> None:
-        self._result: dict[None, tuple[Any, BaseException | None]] = {}  # set once
-        self._callbacks: deque[Callable[[Any], Any]] = deque()
-
-    @property
-    def value(self) -> Any:
-        return self._result.get(None, (None, None))[0]
-
-    @property
-    def exception(self) -> BaseException | None:
-        return self._result.get(None, (None, None))[1]
-
-    def ready(self) -> bool:
-        return bool(self._result)
+    def __init__(self, handler: Handler) -> None:
+        super().__init__(handler)
+        self._open = handler.open_results
+        self._noted = weakref.ref(self, self._open.discard)
+        self._open.add(self._noted)
 
     def set(self, value: Any = None) -> None:
-        self._complete(value, None)
+        self._open.discard(self._noted)
+        super().set(value)
 
     def set_exception(self, exception: BaseException) -> None:
         mistaken = _mistaken()
         if mistaken is not None:
+            self._handler.repeat_wake_up()
             raise mistaken
-        if _is_foreign(exception):  # kazoo takes every error for an answer; one may be there before
-            raise exception
-        self._complete(None, exception)
-
-    def get(self) -> Any:
-        if not self.ready():
-            raise KazooTimeoutError
-        if self.exception is not None:
-            raise self.exception
-        return self.value
-
-    def rawlink(self, callback: Callable[[Any], Any]) -> None:
-        self._callbacks.append(callback)
-        if self._result:
-            self._call()
-
-    def _complete(self, value: Any, exception: BaseException | None) -> None:
-        self._result.setdefault(None, (value, exception))
-        self._call()
-
-    def _call(self) -> None:
-        while self._callbacks:
-            try:
-                callback = self._callbacks.popleft()
-            except IndexError:
-                return  # another thread makes the last call
-            callback(self)
+        self._open.discard(self._noted)
+        super().set_exception(exception)

@@ -2,64 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from kazoo import exceptions
-from kazoo.handlers.utils import capture_exceptions
 from kazoo.security import ACL
 
 
-def make_path(client: Any, path: str, acl: Sequence[ACL] | None = None) -> Any:
-    """Create a node, and its ancestors where missing; return kazoo's asynchronous result.
+def making(path: str) -> Generator[tuple[bool, str], Any, None]:
+    """Make a node, and its ancestors where missing: in steps.
+
+    Each step is whether to create, or to look for, and which node. It is sent kazoo's error, or
+    what is found, or ``None``.
 
     kazoo's ``ensure_path`` looks for each of them first. Since 3.8.4 and 3.9.2, ZooKeeper refuses
     that for one that this client may not read, though it may create below it. And it fails if an
     ancestor is deleted meanwhile.
 
-    Fails with ``NoNodeError`` only if the client's chroot is missing.
+    Raises ``NoNodeError`` only if the client's chroot is missing.
     """
-    made = client.handler.async_result()
-    step: Callable[[Callable[..., None]], Callable[..., None]] = capture_exceptions(made)
     missing = [path]
     refused: dict[str, Exception] = {}  # taken for there: why they could not be made
-
-    def create() -> None:
-        client.create_async(missing[-1], acl=acl).rawlink(created)
-
-    @step
-    def created(answer: Any) -> None:
-        error = answer.exception
-        parent = missing[-1].rpartition("/")[0] or "/"  # "/": the chroot
-        if error is None or isinstance(error, exceptions.NodeExistsError):
-            go_on()
-        elif isinstance(error, exceptions.NoNodeError) and missing[-1] != "/":
+    while missing:
+        node = missing[-1]
+        answer = yield True, node
+        if isinstance(answer, exceptions.NoNodeError) and node != "/":
+            parent = node.rpartition("/")[0] or "/"  # "/": the chroot
             if parent in refused:
                 raise refused[parent]
             missing.append(parent)
-            create()
-        elif isinstance(error, exceptions.NoAuthError):
-            client.exists_async(missing[-1]).rawlink(partial(looked, error))
-        else:
-            raise error
-
-    @step
-    def looked(refusal: Exception, answer: Any) -> None:
-        hidden = isinstance(answer.exception, exceptions.NoAuthError)  # so it is there
-        if hidden and missing[-1] == path:  # of no use: who needs it reads it, too
-            raise refusal
-        if answer.value is None and not hidden:
-            raise answer.exception or refusal
-        refused[missing[-1]] = refusal
-        go_on()
-
-    def go_on() -> None:
+            continue
+        if isinstance(answer, exceptions.NoAuthError):
+            found = yield False, node
+            hidden = isinstance(found, exceptions.NoAuthError)  # so it is there
+            gone = found is None or isinstance(found, exceptions.NoNodeError)
+            if gone or (hidden and node == path):  # of no use: who needs it reads it, too
+                raise answer
+            if isinstance(found, Exception) and not hidden:
+                raise found
+            refused[node] = answer
+        elif isinstance(answer, Exception) and not isinstance(answer, exceptions.NodeExistsError):
+            raise answer
         missing.pop()
-        if missing:
-            create()
-        else:
-            made.set(None)
 
-    create()
+
+def make_path(client: Any, path: str, acl: Sequence[ACL] | None = None) -> Any:
+    """Do all steps of ``making()``; return kazoo's asynchronous result."""
+    made = client.handler.async_result()
+    steps = making(path)
+
+    def go_on(answer: Any = None) -> None:
+        try:
+            creates, node = steps.send(None if answer is None else answer.exception or answer.value)
+        except StopIteration:
+            made.set(None)
+        except Exception as error:
+            made.set_exception(error)
+        else:
+            asked = client.create_async(node, acl=acl) if creates else client.exists_async(node)
+            asked.rawlink(go_on)
+
+    go_on()
     return made

@@ -57,7 +57,7 @@ NO_SASL = Refusal(
 
 CLOSING = frozenset({NO_QUORUM, READ_ONLY, WANTS_TLS, NO_TLS, FULL, SELECTIVE, FOREIGN, CLOSED})
 
-NOT_SERVING = b"not currently serving"
+NOT_SERVING, ONLY_READS = b"not currently serving", b"Mode: read-only"
 _TLS = b"\x15", b"\x16"
 """First bytes of an answer over TLS: an alert, or a part of the handshake."""
 _ENDS = {"UNEXPECTED_EOF_WHILE_READING", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
@@ -124,7 +124,7 @@ def answer(sock: Any, until: bytes = b"") -> bytes:
 def _meaning(said: bytes, *, without_tls: bool) -> Refusal:
     if NOT_SERVING in said:
         return NO_QUORUM
-    if b"Mode: read-only" in said:
+    if ONLY_READS in said:
         return READ_ONLY
     if said.startswith(b"Zookeeper version") or b"not in the whitelist" in said:
         return NO_TLS if without_tls else SELECTIVE

@@ -13,7 +13,7 @@ from kazoo.exceptions import SessionExpiredError
 
 from zklock._ground.clock import clock
 from zklock._kazoo.client_state import ClientState
-from zklock._kazoo.refusals import NOT_SERVING, answer
+from zklock._kazoo.refusals import NOT_SERVING, ONLY_READS, answer
 
 _CHUNK = 65536
 _PING, _CLOSE = 11, -11  # opcodes of the requests that consist only of a header
@@ -116,21 +116,24 @@ class HandshakingSocket:
         self._fresh = self._proving = _HEAD.unpack_from(frame)[2] == _SASL
 
     def _serves(self) -> bool:
-        """Ask the server whether it serves, over a separate connection."""
+        """Ask the server whether it serves, over a separate connection.
+
+        A server that serves only reads takes no session with an ephemeral node.
+        """
         if self._another is None:
             return True
         limit = self.state.turn()
         try:
             with self._another(timeout=limit) as sock:
                 sock.settimeout(limit)
-                said = answer(sock, b"\n")
+                said = answer(sock, b"\nNode count")
         except TimeoutError:
             self.state.was_silent()
             return False
         except OSError:
             return False
         # Any other answer is enough: the word may be forbidden.
-        return bool(said) and NOT_SERVING not in said
+        return bool(said) and NOT_SERVING not in said and ONLY_READS not in said
 
     def shut_down(self) -> None:
         try:

@@ -3,8 +3,8 @@
 kazoo queues a request and then sends one wake-up. For each wake-up its connection thread sends the
 oldest request of its queue, or finds that there is none; then it receives the wake-up. A thread
 that was held or interrupted between the two has left a request without a wake-up: kazoo sends it
-for the wake-up of another, whose own request then stays in the queue. So counting is not enough.
-*If kazoo is woken and sends nothing, its queue is empty.*
+for the wake-up of another, whose own request then stays in the queue. So counting is not enough:
+*if kazoo looks and sends nothing, its queue is empty.*
 """
 
 from __future__ import annotations
@@ -17,48 +17,28 @@ from collections.abc import Callable
 class Wakes:
     """Both ends: who has queued a request sends, and kazoo's connection thread receives.
 
-    ``rouse`` wakes that thread if it waits. Sending never blocks; kazoo's own pair would after some
-    280 requests. No lock is taken: a wake-up may come from a signal handler that has interrupted
-    another wake-up.
+    ``ready``: those that are to be received. ``rouse`` wakes that thread if it waits. Sending never
+    blocks; kazoo's own pair would after some 280 requests. No lock is taken: a wake-up may come
+    from a signal handler that has interrupted another wake-up.
     """
 
     def __init__(self, rouse: Callable[[], object]) -> None:
         self.closed = False
-        self._rouse = rouse
         self.ready: deque[None] = deque()
-        self._sent = False  # by kazoo, since it received the last wake-up
-        self._emptying = False
+        self._rouse = rouse
 
     def close(self) -> None:
         """Note that the client is closed."""
         self.closed = True
 
-    def pending(self) -> int:
-        return len(self.ready)
-
-    def sent(self) -> None:
-        """Note that kazoo has sent a request."""
-        self._sent = True
+    def send(self, data: bytes) -> int:
+        """Wake kazoo's connection thread for one request of its queue."""
+        self.ready.append(None)
+        self._rouse()
+        return len(data)
 
     def recv(self, size: int) -> bytes:
         """Receive one: kazoo has sent its oldest request, or has none."""
-        sent, self._sent = self._sent, False
-        self._emptying &= sent
-        if not (self._emptying and len(self.ready) == 1):
-            with contextlib.suppress(IndexError):
-                self.ready.popleft()
+        with contextlib.suppress(IndexError):  # it has looked although nobody has woken it
+            self.ready.popleft()
         return b"\0"
-
-    def send(self, data: bytes) -> int:
-        """Wake kazoo's connection thread for one request of its queue."""
-        self.wake()
-        return len(data)
-
-    def wake(self) -> None:
-        self.ready.append(None)
-        self._rouse()
-
-    def empty(self) -> None:
-        """Wake it for all requests of its queue."""
-        self._emptying = True
-        self.wake()

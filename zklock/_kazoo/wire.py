@@ -95,6 +95,11 @@ def _create(it: Create, chroot: str, acl: Any) -> bytes:
     return b"".join((_path(it.prefix, chroot), _buffer(it.data), acls, flags))
 
 
+def _make(it: Exists, chroot: str, acl: Any) -> bytes:
+    acls = _acls(acl) if acl else _OPEN
+    return b"".join((_path(it.path, chroot), _buffer(b""), acls, _int(0)))
+
+
 def _look(it: List | Read | Exists, chroot: str, _: Any) -> bytes:
     return _path(it.path, chroot) + b"\0"
 
@@ -182,3 +187,6 @@ KINDS: dict[type, Kind] = {
     **dict.fromkeys((Transaction, Check), _kind(MULTI, _transaction, _carried_out)),
 }
 """One that is missing is several requests."""
+
+MAKE = _kind(CREATE_2, _make)
+"""A node that stays, without data: one of these requests."""

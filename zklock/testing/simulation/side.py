@@ -289,7 +289,7 @@ class Side:
 
     # Its threads.
 
-    def _thread(self, name: str, turn: Callable[[], float | None]) -> _Thread:
+    def _thread(self, name: str, turn: Callable[[], float | None]) -> Any:
         thread = _Thread(self, name, turn)
         self._threads.append(thread)
         return thread
@@ -322,7 +322,7 @@ class Side:
     ) -> _Store:
         return _Store(self, open_store(client, on_event, is_mine, lock))
 
-    def _executor(self) -> _Callers:
+    def _executor(self) -> Any:
         return _Callers(self)
 
     # Its connection.
@@ -414,7 +414,7 @@ class _Thread:
 
 
 class _Callers:
-    """Runs callbacks (see ``runtime.Calling``); each call holds a token until it has returned."""
+    """Runs callbacks (see ``CallbackExecutor``); each call holds a token until it has returned."""
 
     def __init__(self, side: Side) -> None:
         self._side = side
