@@ -1,4 +1,4 @@
-"""What docs/howto/jobs.md shows, run as cron, systemd and Kubernetes would run it."""
+"""What docs/howto/jobs.md shows, run as cron and systemd would run it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import shlex
 import signal
 import subprocess
 from pathlib import Path
-
-import yaml
 
 from tests.contract.support import ROOT
 from tests.contract.test_cli import Commands
@@ -78,31 +76,3 @@ def test_the_unit_runs_on_one_host_and_hands_over_at_its_stop(
     stop(first)
     wait_for(lambda: begun() == 2, LONG)
     stop(second)
-
-
-def test_a_pod_of_the_deployment_hands_over_when_it_is_told_to_end(
-    zk: Commands, zklock_path: str, tmp_path: Path
-) -> None:
-    deployment = yaml.safe_load(block("yaml"))["spec"]
-    template = deployment["template"]
-    assert deployment["replicas"] == 2
-    assert deployment["selector"]["matchLabels"] == template["metadata"]["labels"]
-    (container,) = template["spec"]["containers"]
-    assert [each["name"] for each in container["env"]] == ["ZKLOCK_HOSTS"]
-    began = tmp_path / "began"
-    scheduler = script(tmp_path / "scheduler", f"echo $$ >> {began}", "exec sleep 600")
-    put = {"/usr/local/bin/scheduler": scheduler, "/elections/scheduler": zklock_path}
-    program, *arguments = [put.get(each, each) for each in container["command"]]
-    assert program == "zklock"
-
-    def begun() -> int:
-        return len(began.read_text().splitlines()) if began.exists() else 0
-
-    first = zk.start(*arguments)
-    wait_for(lambda: begun() == 1, LONG)
-    second = zk.start(*arguments)
-    first.send_signal(signal.SIGTERM)  # to the first process of the container alone
-    assert first.wait(template["spec"]["terminationGracePeriodSeconds"]) == 128 + signal.SIGTERM
-    wait_for(lambda: begun() == 2, LONG)
-    second.send_signal(signal.SIGTERM)
-    second.wait(LONG)
