@@ -920,6 +920,7 @@ class Landing:
         self.heard: list[tuple[str, int | None]] = []
         self.threads: set[int] = set()
         self.names = names
+        self.over = False
         self.done = threading.Event()
         self.riders = [self.rider(rides, name) for name in names]
 
@@ -1083,6 +1084,18 @@ class TestACallerThatReads:
         goes.set()
         caller.join(SOON)
         assert caller.ident not in landing.threads
+
+    def test_that_needs_no_more_leaves_the_rest_to_the_reader(
+        self, kazoo: Kazoo, rides: Rides
+    ) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a", "/b")
+        landing.over = True  # as without a parent: its listing is not waited for
+        kazoo.far.sendall(answers(sent[0]))
+        assert kazoo.handler.hear(BATCH, SOON)
+        assert landing.heard == [("/a", 0)]
+        kazoo.far.sendall(answers(sent[1]))
+        assert landing.done.wait(SOON)
+        assert len(landing.threads) == 2
 
     def test_that_does_not_come_leaves_it_to_the_reader_when_another_writes(
         self, kazoo: Kazoo, rides: Rides

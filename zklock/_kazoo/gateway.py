@@ -371,7 +371,8 @@ class GatewaySocket(HandshakingSocket):
             come = self._glance(poll) if seconds is None else self._wait(poll, seconds)
             if come:
                 self._take_replies(awaited)
-            goes_on = come or (seconds is not None and seconds > LONGEST)
+            sleeps_on = seconds is not None and seconds > LONGEST
+            goes_on = (come or sleeps_on) and not awaited.over
         finally:
             self._reads_until = 0.0
             if not goes_on:

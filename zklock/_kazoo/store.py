@@ -176,6 +176,11 @@ class Landing:
             if self._told.setdefault(None, me) is me:
                 self._finish()
 
+    @property
+    def over(self) -> bool:
+        """Whether all results are there: a listing may be answered later."""
+        return bool(self._told)
+
     def fail(self, failed: Failed) -> None:
         """Take this failure as the result of each request."""
         for slot in range(len(self.batch)):

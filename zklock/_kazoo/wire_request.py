@@ -23,6 +23,10 @@ class Awaited(Protocol):
     @property
     def batch(self) -> Batch: ...
 
+    @property
+    def over(self) -> bool:
+        """Whether no more replies are waited for, although some may come."""
+
     def complete(self) -> None:
         """Complete it: what was not heard counts as dropped. Repeatable."""
 
