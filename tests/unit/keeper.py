@@ -42,7 +42,17 @@ from zklock._engine.keep import Kept, Place, Waiter
 from zklock._ground.loss import LossReason
 from zklock._locks.base import undo
 from zklock._recipes import lock as lock_recipe, names
-from zklock._recipes.effects import Batch, Claim, Delete, Listing, Node, Recipe, WatchList
+from zklock._recipes.effects import (
+    Batch,
+    Claim,
+    Create,
+    Delete,
+    Exists,
+    Listing,
+    Node,
+    Recipe,
+    WatchList,
+)
 from zklock._telemetry import emit, subscriptions
 from zklock.errors import LockLost, NotHeld
 
@@ -225,7 +235,7 @@ class Keeper(Client):
         super().send_batch(batch, done)
 
     def _answered(self, request: Any, put: Callable[[Any], None], result: Any) -> None:
-        if isinstance(result, Node) and result.mine and result.owner == self.session:
+        if isinstance(request, Create | Exists) and isinstance(result, Node) and result.mine:
             self.nodes.setdefault(result.path, None)
         if isinstance(request, WatchList) and isinstance(result, Listing):
             self.world.looked(result)
@@ -344,8 +354,6 @@ class World:
             yield "renew", 0
         if self.server.dying:
             yield "bury", 0
-        if any(path in client.dead for path in client.nodes):
-            yield "learn", 0
         for user in self.users:
             if user.grant is not None:
                 yield "release", user.number
@@ -360,10 +368,12 @@ class World:
         else:
             if link.asked and not link.closed:
                 yield "serve", 0
-            if link.inbox:
-                yield "deliver", 0
             if link.lag:
                 yield "advance", 0
+            if link.inbox:
+                yield "deliver", 0
+            elif any(path in client.dead for path in client.nodes):
+                yield "learn", 0  # behind all that was sent before
             if link.closed or not client.alive:
                 yield "hang_up", 0
         if client.late:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit import keeper
@@ -315,9 +317,33 @@ LONG = pytest.mark.thorough(
         pytest.param(STRANGER, 1_859, id="a stranger"),
         pytest.param(IMPATIENT, 3_678, id="a stranger, and no patience"),
         pytest.param(THREE, 225, id="three users"),
-        pytest.param(ASKED, 1_772, id="requests, cancels, signal handlers"),
-        pytest.param(STRUCK, 3_094, id="an interrupt", marks=LONG),
-        pytest.param(TROUBLED, 4_557, id="lost connections, leases and nodes", marks=LONG),
+        pytest.param(ASKED, 1_636, id="requests, cancels, signal handlers"),
+        pytest.param(Bounds(asks=1, strangers=1, ages=1, lags=True), 387, id="a server that lags"),
+        pytest.param(STRUCK, 2_675, id="an interrupt", marks=LONG),
+        pytest.param(TROUBLED, 4_882, id="lost connections, leases and nodes", marks=LONG),
+        pytest.param(
+            Bounds(ages=1, faults=1, kinds=("session", "late state")),
+            4_592,
+            id="an ended session",
+            marks=LONG,
+        ),
+        pytest.param(
+            Bounds(strangers=1, ages=1, faults=1, kinds=("connection",)),
+            7_735,
+            id="a stranger, and a lost connection",
+            marks=LONG,
+        ),
+        pytest.param(
+            Bounds(asks=1, strangers=1, faults=1, kinds=("strike",)),
+            2_526,
+            id="a stranger, and an interrupt",
+            marks=LONG,
+        ),
+        pytest.param(Bounds(strangers=2, ages=1), 5_772, id="two strangers", marks=LONG),
+        pytest.param(replace(STRANGER, main=True), 1_851, id="a main thread", marks=LONG),
+        pytest.param(replace(ASKED, main=True), 1_930, id="a main thread, requests", marks=LONG),
+        pytest.param(replace(STRUCK, main=True), 2_891, id="a main thread, struck", marks=LONG),
+        pytest.param(replace(ASKED, faults=2), 6_953, id="two requests or cancels", marks=LONG),
     ],
 )
 def test_no_interleaving_breaks_a_promise(bounds: Bounds, states: int) -> None:
