@@ -256,7 +256,7 @@ def locking(
         gone(onlooker, paths[0])
     del counts[:2]
     total = max(counts)
-    thens, most = random.Random(total), 4 if again is zklock.RLock else 32
+    thens, most = random.Random(total), 4 if again is zklock.RLock else 12
     for at in range(1, total + 1, stride):
         begin()
         if moments.strike(use, at, thens.randint(1, most) if twice else 0):
