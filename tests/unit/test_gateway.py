@@ -12,6 +12,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -615,6 +616,29 @@ class TestTheEnd:
         rides.ride("/b")
         kazoo.connection.close()
         assert rides.heard == [("/a", None, b""), ("/b", None, b"")]
+
+    def test_takes_nothing_away_from_the_writer(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        state, writes, goes_on = kazoo.connection.state, threading.Event(), threading.Event()
+        next_xid = state.next_xid
+
+        def paused() -> int:
+            writes.set()
+            assert goes_on.wait(SOON)
+            return next_xid()
+
+        monkeypatch.setattr(state, "next_xid", paused)
+        with ThreadPoolExecutor() as pool:
+            writer = pool.submit(rides.ride, "/a")
+            assert writes.wait(SOON)
+            kazoo.connection._ended = True
+            late = pool.submit(rides.ride, "/b")
+            wait([late], 0.1)  # it is about to drop what is queued: it must wait for the writer
+            goes_on.set()
+            writer.result(SOON)
+            late.result(SOON)
+        assert sorted(rides.heard) == [("/a", None, b""), ("/b", None, b"")]
 
     def test_when_sending_fails(self, kazoo: Kazoo, rides: Rides) -> None:
         kazoo.far.close()

@@ -298,12 +298,14 @@ class GatewaySocket(HandshakingSocket):
     def _write(self) -> None:
         """Give what is queued its numbers, and send it, or what the server takes of it now."""
         while self._queue:
-            kazoos, payload, request, watch = self._queue[0]
+            kazoos, payload, request, watch = first = self._queue[0]
             number = self.state.next_xid() if kazoos >= 0 else kazoos
             if kazoos >= 0 or kazoos == AUTH_XID:
                 self._frames.due.append((number, kazoos, request, watch))
             self._held += _NUMBER.pack(len(payload) + 4, number) + payload
-            self._queue.popleft()  # last: an interrupt may strike, and the request be another's
+            # Last: an interrupt may strike, and the request be another's. Its handler may drop all.
+            if self._queue and self._queue[0] is first:
+                self._queue.popleft()
         try:
             while self._held:
                 del self._held[: int(self._sock.send(self._held))]
@@ -469,8 +471,6 @@ class GatewaySocket(HandshakingSocket):
     def _end_reading(self) -> None:
         """Complete what is under way: nothing is read or written any more."""
         self._ended = True  # who queues something from now on drops it
-        with self._writing:
-            pass  # the writer has numbered what it took from the queue
         self._drop()
         while self._orphans:
             self._orphans.pop().complete()
@@ -478,21 +478,19 @@ class GatewaySocket(HandshakingSocket):
 
     def _drop(self) -> None:
         """Complete what nobody sends or answers any more."""
-        while self._later:
-            try:
-                requests = self._later.popleft()[1]
-            except IndexError:
-                break  # another thread has had the last one
-            for each in requests:
+        these = (self._later, self._frames.due, self._queue) if self._ended else (self._later,)
+        while any(these):
+            with self._writing:  # the writer has its place in the queue
+                dropped = self._take_dropped()
+            for each in dropped:
                 each.land(None, b"")
-        for these in (self._frames.due, self._queue) if self._ended else ():
-            while these:
-                try:
-                    request = these.popleft()[2]
-                except IndexError:
-                    break  # another thread has had the last one
-                if request is not None:
-                    request.land(None, b"")
+
+    def _take_dropped(self) -> Sequence[WireRequest]:
+        if self._later:
+            return self._later.popleft()[1]
+        queued = (self._frames.due or self._queue) if self._ended else ()
+        request = queued.popleft()[2] if queued else None
+        return () if request is None else (request,)
 
     def _await_wake(self) -> None:
         """Wait until something has arrived, or somebody has woken this thread."""
