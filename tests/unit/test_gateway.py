@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -860,6 +861,38 @@ def begun() -> Kazoo:
 
 class TestTheReader:
     """The thread that reads a connection."""
+
+    def test_sends_what_came_while_it_received_over_tls(self, kazoo: Kazoo) -> None:
+        receives, goes_on = threading.Event(), threading.Event()
+
+        class Tls:
+            """One thing at a time: to send waits for who receives."""
+
+            def __init__(self, plain: socket.socket) -> None:
+                self.fileno, self.send, self.close = plain.fileno, plain.send, plain.close
+
+            def pending(self) -> int:
+                return 0
+
+            def recv(self, size: int) -> bytes:
+                receives.set()
+                assert goes_on.wait(SOON)
+                raise ssl.SSLWantReadError
+
+        class Read(Stepped):
+            def _begin_to_read(self) -> None:
+                super()._begin_to_read()
+                self.received = pool.submit(self._receive)
+                assert receives.wait(SOON)
+
+        kazoo.connection.close()
+        near: Any = Tls(kazoo.pair())
+        with ThreadPoolExecutor() as pool:
+            kazoo.connection = Read(near, kazoo.handler)
+            kazoo.connection.send(CONNECT)
+            goes_on.set()
+            kazoo.connection.received.result(SOON)
+        assert len(kazoo.far.recv(65536)) == len(CONNECT)
 
     def test_hears_replies_while_kazoo_does_nothing(self) -> None:
         kazoo = begun()

@@ -529,8 +529,8 @@ class GatewaySocket(HandshakingSocket):
             for tell in told:
                 tell()
             self._telling = False
-            if self._queue:  # for who came while this thread received, over TLS
-                self.flush()
+            if self._queue or (self._held and not self._blocked):
+                self.flush()  # for who came while this thread received, over TLS
             if self._frames.broken:
                 self._over(True)
             elif len(self._frames.inbox) > inbox:
