@@ -624,7 +624,7 @@ class TestTheEnd:
         state, writes, goes_on = kazoo.connection.state, threading.Event(), threading.Event()
         next_xid = state.next_xid
 
-        def paused() -> int:
+        def paused() -> Any:
             writes.set()
             assert goes_on.wait(SOON)
             return next_xid()
