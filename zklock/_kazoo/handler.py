@@ -152,7 +152,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         ``landing``: what the caller reads the replies to: it may ``hear`` them itself.
         """
         connection = self._socket
-        if connection is None or self._process != os.getpid():
+        if connection is None or self.forked:
             for each in requests:
                 each.land(None, b"")
         else:
