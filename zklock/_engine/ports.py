@@ -27,6 +27,11 @@ class Pending(Future[T]):
     # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
     _decided: Any = None
 
+    @property
+    def asks(self) -> bool:
+        """Whether it sends requests as it begins."""
+        return True
+
     def start(self, *, awaited: bool = False) -> Self:
         """Begin; return without waiting. ``awaited``: this thread is about to wait."""
         raise NotImplementedError

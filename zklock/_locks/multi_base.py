@@ -384,7 +384,8 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
             if lock._session is not rest[0]._session:
                 break
             lock._session.check_usable()
-            entry, terms = lock._contender(patient=call.end is not None)
+            terms = lock._options()
+            entry = lock._contender(terms, patient=call.end is not None)
             size += len(entry.data) + 2 * len(lock.path)
             if not entry.alone or size > _MOST_BYTES or lock._again() is not None:
                 break
