@@ -56,7 +56,8 @@ class Transport(Protocol):
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for answers to a batch, at most so long; ``False`` at once if others hear them.
 
-        With ``None``, do not sleep: ask again for less than a millisecond.
+        With ``None``, do not sleep: ask again for less than a millisecond. With an empty batch,
+        wait for events, for a moment.
         """
 
 

@@ -144,7 +144,10 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted its own thread in here."""
         connection = self._socket
-        return connection is not None and (connection.writes() or connection.receives())
+        if connection is None:
+            return False
+        tells = connection.teller == threading.get_ident()
+        return tells or connection.writes() or connection.receives()
 
     def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> None:
         """Send our requests, or drop them; those that the user has queued in kazoo go before.
