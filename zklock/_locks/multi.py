@@ -34,9 +34,8 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         run(self._verify, timeout)
 
     def release(self) -> None:
-        """Release all of them, those of one client together, in one transaction.
+        """Release all of them. An error at one does not stop the others.
 
-        An error at one does not stop the others.
         A re-entrant lock that was acquired more often stays held. Raises ``LockLost`` for a lock
         that was lost, and ``NotHeld`` if it was released before. If there are several errors, the
         last one is raised, with the earlier ones as its context. Each lock takes as long as
@@ -54,7 +53,7 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], Enters[MultiGrant]):
     They are acquired in the order of their full paths (with the client's chroot): no two
     ``MultiLock`` can deadlock. The same path twice raises ``ValueError``: in the constructor if the
     clients name a server in common, else in ``acquire``. While it waits for one lock, it holds
-    those before it. Free locks of one client are acquired together, in one transaction.
+    those before it. Free locks are asked for back to back: this takes about one round trip.
 
     ``timeout``: seconds for all of them together, ``None`` for no limit. The timeouts of the locks
     do not count. ``on_lost(loss)``: called once, for the first lock that is lost. The callbacks of
