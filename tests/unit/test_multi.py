@@ -10,15 +10,20 @@ import pytest
 import zklock
 from zklock._locks.multi_base import MultiBase
 from zklock.errors import NoAnswer
-from zklock.testing import simulated
+from zklock.testing import Simulation, simulated
 
 PATHS = ["/locks/a", "/locks/b"]
 
 
 @pytest.fixture
-def client() -> Iterator[Any]:
+def sim() -> Iterator[Simulation]:
     with simulated() as sim:
-        yield sim.client(10.0)
+        yield sim
+
+
+@pytest.fixture
+def client(sim: Simulation) -> Any:
+    return sim.client(10.0)
 
 
 def test_it_gives_up_for_want_of_an_answer_only_if_there_is_a_limit(
@@ -52,3 +57,12 @@ def test_errors_of_a_release_follow_one_another(client: Any) -> None:
     assert isinstance(raised.value.__context__, zklock.NotHeld)
     assert "/locks/c" in str(raised.value.__context__)
     assert not grant.grants[1].held
+
+
+def test_a_release_without_answers_takes_a_moment_in_all(sim: Simulation, client: Any) -> None:
+    grant = zklock.MultiLock([zklock.Lock(client, path) for path in PATHS]).acquire()
+    assert grant is not None
+    sim.partition(client)
+    began = sim.now
+    sim.run(grant.release)
+    assert sim.now - began == pytest.approx(1.0)

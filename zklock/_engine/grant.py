@@ -254,11 +254,11 @@ class GrantBase(Losable):
         if self._place is None or not self._place.give_back(self):
             await self._answered(self._end(awaited=self._FRONT.hears()))
 
-    async def _answered(self, answer: Answer) -> None:
-        """Wait for ZooKeeper's answer to the end of the grant, for a short, bounded time."""
+    async def _answered(self, answer: Answer, limit: float | None = None) -> None:
+        """Wait for ZooKeeper's answer to the end of the grant, for a moment, or so long."""
         if self._keeper.interrupted:
             return  # no answer can be taken while this signal handler waits
-        if await self._FRONT.finished(answer, self._keeper.moment):
+        if await self._FRONT.finished(answer, self._keeper.moment if limit is None else limit):
             answer.result()
         else:
             log.info(

@@ -38,7 +38,7 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
 
         A re-entrant lock that was acquired more often stays held. Raises ``LockLost`` for a lock
         that was lost, and ``NotHeld`` if it was released before. If there are several errors, the
-        last one is raised, with the earlier ones as its context. Each lock takes as long as
+        last one is raised, with the earlier ones as its context. It takes as long as
         ``Grant.release``.
         """
         run(self._release)

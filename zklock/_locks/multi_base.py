@@ -119,9 +119,11 @@ class MultiGrantBase(Losable, Generic[G]):
             except ZkLockError as error:
                 failed = _after(failed, error)
             self._left = self._left[1:]
+        now = self.grants[0]._keeper.now
+        asked = now()
         for grant, answer in reversed(answers):  # the last one comes last
             try:
-                await grant._answered(answer)
+                await grant._answered(answer, max(0.0, asked + grant._keeper.moment - now()))
             except ZkLockError as error:
                 failed = _after(failed, error)
         if failed is not None:
@@ -341,9 +343,9 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
     async def _try(self, call: _Call[L, M], order: Sequence[L]) -> None:
         """Ask for all at once, and keep those before the first that is not free.
 
-        Nobody waits here, and those behind that one are given back: so who waits for a lock holds
-        none that comes after it, and no two wait in a ring. An acquire that may not wait at all
-        does not come here: each of two such could find that the other has one.
+        Those behind that one are given back. So whoever waits for a lock holds none that comes
+        after it, and no two wait in a ring. An acquire that may not wait does not come here: two of
+        them could each find a lock of the other's, and both get nothing.
         """
         for lock in order:
             lock._session.check_usable()
