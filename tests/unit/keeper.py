@@ -202,8 +202,7 @@ class Keeper(Client):
     ) -> Attempt[Any]:
         return Attempt(self, what, recover=recover, terms=terms)
 
-    def release_grants(self, *grants: GrantBase, awaited: bool = False) -> Attempt[None]:
-        (grant,) = grants
+    def release_grant(self, grant: GrantBase, *, awaited: bool = False) -> Attempt[None]:
         emit.released(grant, self.time)
         attempt: Attempt[None] = self.attempt(grant._give_back(), recover=grant._give_back)
         if self.interrupted:
@@ -217,10 +216,9 @@ class Keeper(Client):
         attempt.start()
         grant._release_begun = True
 
-    def finish(self, *grants: GrantBase) -> None:
-        for grant in grants:
-            if grant.released and not grant._release_begun:
-                self.release_grants(grant)
+    def finish(self, grant: GrantBase) -> None:
+        if grant.released and not grant._release_begun:
+            self.release_grant(grant)
 
     # For attempts.
 

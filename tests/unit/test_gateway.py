@@ -21,6 +21,7 @@ import pytest
 from kazoo.exceptions import SessionExpiredError
 
 from tests.contract.struck import Moments
+from tests.contract.support import open_connection
 from tests.unit.testing.wire import (
     AUTH,
     CONNECT,
@@ -301,11 +302,11 @@ class TestTheLine:
 
     def test_opens_in_the_main_loop(self) -> None:
         kazoo = Kazoo()
-        lines = [kazoo.handler.open_connection]  # kazoo still authenticates
+        lines = [open_connection(kazoo.handler)]  # kazoo still authenticates
         kazoo.run()
-        lines.append(kazoo.handler.open_connection)
+        lines.append(open_connection(kazoo.handler))
         kazoo.close()
-        lines.append(kazoo.handler.open_connection)
+        lines.append(open_connection(kazoo.handler))
         assert lines == [None, kazoo.connection, None]
 
     def test_closes_with_the_request_to_end_the_session(self, kazoo: Kazoo, rides: Rides) -> None:
@@ -313,7 +314,7 @@ class TestTheLine:
         kazoo.run()
         kazoo.ask(CLOSE)
         kazoo.run()
-        assert kazoo.handler.open_connection is None
+        assert open_connection(kazoo.handler) is None
         rides.ride("/after")
         kazoo.far.sendall(answers(1, rest=b"!"))  # what went before is still answered
         assert len(kazoo.sent()) == 2
@@ -336,7 +337,7 @@ class TestTheLine:
 
     def test_closes_when_the_connection_is_dropped(self, kazoo: Kazoo) -> None:
         kazoo.handler.drop()
-        assert kazoo.handler.open_connection is None
+        assert open_connection(kazoo.handler) is None
 
     @pytest.mark.parametrize("flag", [b"\1", b"\0", b""])
     def test_stays_closed_at_a_server_that_only_reads(self, flag: bytes) -> None:
@@ -344,7 +345,7 @@ class TestTheLine:
         kazoo.connection.close()
         kazoo.connect(connected=frame(CONNECTED[4:-1] + flag))
         kazoo.run()
-        assert (kazoo.handler.open_connection is None) == (flag == b"\1")
+        assert (open_connection(kazoo.handler) is None) == (flag == b"\1")
         rides = Rides(kazoo)
         rides.ride("/a")
         assert rides.heard == ([("/a", None, b"")] if flag == b"\1" else [])
@@ -356,7 +357,7 @@ class TestTheLine:
         over = struct.pack(">iiqi16s?", 0, 0, 0, 16, bytes(16), False)
         kazoo.connect(connected=frame(over))
         kazoo.run()
-        assert kazoo.handler.open_connection is None
+        assert open_connection(kazoo.handler) is None
         kazoo.close()
 
     def test_is_no_other_connection_of_kazoo(self, kazoo: Kazoo) -> None:
@@ -369,7 +370,7 @@ class TestTheLine:
         assert word.recv(10) == b"answer"
         word.close()
         far.close()
-        assert kazoo.handler.open_connection is kazoo.connection
+        assert open_connection(kazoo.handler) is kazoo.connection
 
 
 class TestReplies:
@@ -1220,7 +1221,7 @@ class TestACallerThatReads:
             assert not kazoo.handler.interrupted()
             rides.ride("/next")  # as a heartbeat does
             sent = [each for each in kazoo.sent() if what == "depart"]
-            if kazoo.handler.open_connection is None:
+            if open_connection(kazoo.handler) is None:
                 ended += 1
                 kazoo.connection.close()
             elif "/a" in names(sent) or what == "hear":
@@ -1422,7 +1423,7 @@ class TestAnInterrupt:
             patch.setattr(home, step, strike)
             with pytest.raises(Strike):
                 rides.ride("/a")
-        assert kazoo.handler.open_connection is None
+        assert open_connection(kazoo.handler) is None
         assert not kazoo.handler.interrupted()
         kazoo.run()
         assert kazoo.dropped is not None
@@ -1474,9 +1475,9 @@ class TestAnInterrupt:
 def test_a_forked_child_has_no_line(
     kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kazoo.handler.open_connection is kazoo.connection
+    assert open_connection(kazoo.handler) is kazoo.connection
     monkeypatch.setattr(kazoo.handler, "_process", -1)
-    assert kazoo.handler.open_connection is None
+    assert open_connection(kazoo.handler) is None
     rides.ride("/child")
     assert rides.heard == [("/child", None, b"")]
     kazoo.far.setblocking(False)

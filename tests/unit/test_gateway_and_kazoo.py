@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract.struck import Moments
+from tests.contract.support import open_connection
 from tests.unit.testing.wire import CONNECTED, OPS, SESSION_ID, Peer, Server, frame, reply, text
 from zklock._kazoo.channels import open_store
 from zklock._kazoo.connect import new_client
@@ -100,7 +101,7 @@ class Client:
         self.kazoo = new_client(book.hosts, 30.0, handler=self.handler)
         self.kazoo.start(SOON)
         self.store = open_store(self.kazoo, lambda *_: None, lambda owner: True, threading.RLock())
-        wait_for(lambda: self.handler.open_connection is not None, SOON, "the line")
+        wait_for(lambda: open_connection(self.handler) is not None, SOON, "the line")
 
     def send_batch(self, path: str) -> tuple[threading.Event, list[Any]]:
         heard: list[Any] = []
@@ -205,7 +206,7 @@ def test_what_has_no_reply_when_the_connection_ends_is_dropped(book: Book, clien
         assert isinstance(failed, Failed)
         assert failed.why is Failure.DROPPED
     book.mute = False
-    wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
+    wait_for(lambda: open_connection(client.handler) is not None, SOON, "the line")
     landed, heard = client.send_batch("/again")
     assert landed.wait(SOON)
     assert heard == [None]
@@ -239,9 +240,9 @@ def test_nothing_rides_before_kazoo_has_authenticated(book: Book) -> None:
     kazoo.start_async()
     assert asked.wait(SOON)
     wait_for(lambda: kazoo.connected, SOON, "CONNECTED, which kazoo says before")
-    assert handler.open_connection is None
+    assert open_connection(handler) is None
     go.set()
-    wait_for(lambda: handler.open_connection is not None, SOON, "the line")
+    wait_for(lambda: open_connection(handler) is not None, SOON, "the line")
     kazoo.stop()
     kazoo.close()
 
@@ -293,7 +294,7 @@ def test_pings_go_on() -> None:
         client = Client(book)
         assert client.send_batch("/a")[0].wait(SOON)
         wait_for(lambda: -2 in book.xids, SOON, lambda: f"{book.xids}")
-        wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
+        wait_for(lambda: open_connection(client.handler) is not None, SOON, "the line")
         client.close()
 
 

@@ -135,12 +135,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 raise TimeoutError("the time to connect is over")
         return seconds
 
-    @property
-    def open_connection(self) -> GatewaySocket | None:
-        """The connection on which our requests go out at once."""
-        connection = self._socket
-        return None if connection is None or self.forked or not connection.open else connection
-
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted its own thread in here."""
         connection = self._socket

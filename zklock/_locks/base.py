@@ -279,13 +279,6 @@ class LockBase(NotCopyable, LockContext[G]):
             naming=self._naming,
         )
 
-    def _contender(self, terms: GrantOptions, patient: bool, **wanted: Any) -> lock_recipe.Entry:
-        """Return a new contender, for a grant with these options."""
-        entry = self._entry(_data(terms.identity), patient, **wanted)
-        if subscriptions.hooks:
-            entry.queued = emit.queued(terms, self._session.now)
-        return entry
-
     def _options(self) -> GrantOptions:
         """Return the options of a grant to the running thread or task."""
         return GrantOptions(
@@ -305,9 +298,14 @@ class LockBase(NotCopyable, LockContext[G]):
         self, terms: GrantOptions, patient: bool, **wanted: Any
     ) -> tuple[lock_recipe.Entry | None, Attempt[G | None]]:
         """Return an attempt, and the contender if there is one for this attempt alone."""
-        entry = self._contender(terms, patient, **wanted)
-        recipe = lock_recipe.acquire(entry)
-        return entry, self._session.attempt(recipe, recover=entry.leave, terms=terms)
+        entry = self._entry(_data(terms.identity), patient, **wanted)
+        return entry, self._contend(entry, terms)
+
+    def _contend(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[Any]:
+        """Return an attempt with this contender."""
+        if subscriptions.hooks:
+            entry.queued = emit.queued(terms, self._session.now)
+        return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
 
     def _begin(self, told: Callable[[Attempt[G | None]], object]) -> Attempt[G | None]:
         """Begin to acquire; no thread waits.

@@ -15,7 +15,6 @@ from zklock._kazoo.client import AnyClient
 from zklock._locks.base import G, LockBase, Options, default_identity
 from zklock._recipes import lock as lock_recipe
 from zklock._recipes.nodedata import KEEPS, NodeData
-from zklock._telemetry import emit, subscriptions
 
 
 class Keeps(LockBase[G]):
@@ -67,14 +66,12 @@ class Keeps(LockBase[G]):
     ) -> tuple[lock_recipe.Entry | None, Attempt[G | None]]:
         if self._place is None:
             return super()._attempt(terms, patient, **wanted)
-        waiter: Any = Waiter(self._place, terms, self._contend, patient=patient)
+        waiter: Any = Waiter(self._place, terms, self._contend_for, patient=patient)
         return None, waiter  # it is used as an attempt
 
-    def _contend(self, place: Place, patient: bool) -> Attempt[object]:
+    def _contend_for(self, place: Place, patient: bool) -> Attempt[object]:
         """Return a contender for a place."""
         identity = self._identity or ""
         entry = self._entry(bytes(NodeData(identity.encode(), payload=KEEPS)), patient)
         terms = GrantOptions(self._path, identity, self._GRANT, kind=self._CALLED, place=place)
-        if subscriptions.hooks:
-            entry.queued = emit.queued(terms, self._session.now)
-        return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
+        return self._contend(entry, terms)
