@@ -419,7 +419,7 @@ class TestExpired:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         file = str(authority.certify("holder"))
-        options = {"ca": str(authority.certificate), "certfile": file, "keyfile": file}
+        options: dict[str, Any] = {"ca": authority.certificate, "certfile": file, "keyfile": file}
         losses = Losses()
         client = zklock_connect(secured.hosts, timeout=4.0, use_ssl=True, **options)
         lock = zklock.Lock(client, path, on_lost=losses)
