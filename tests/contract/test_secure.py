@@ -435,8 +435,8 @@ class TestExpired:
         granted(lock, timeout=SOON).release()
         caplog.clear()  # its records keep such sockets
 
-    def test_of_a_server(self, authority: Authority, tmp_path: Path) -> None:
-        (tls_port,) = free_ports()
+    def test_of_a_server(self, tmp_path: Path) -> None:
+        authority, (tls_port,) = Authority(tmp_path), free_ports()
         cause = r"CERTIFICATE_VERIFY_FAILED: certificate has expired \(renew its certificate"
         with (
             secure_server(authority, tmp_path, tls_port, days=-1) as server,
